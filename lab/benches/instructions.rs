@@ -30,8 +30,8 @@ use steerage_lab::frames::{FLOWS, FrameOptions, Mix};
 use steerage_lab::runs::ReadsHeaders;
 use steerage_meter::{Meter, MeterOptions, Metering};
 
-/// The number of packets of a run. It is so large that the start and the end of the run do not
-/// matter.
+/// The number of packets of a run. The number of packets is so large that the start and the end of
+/// the run do not matter.
 const PACKETS: u64 = 64_000;
 
 const TICK: Duration = Duration::from_nanos(50);
@@ -55,7 +55,8 @@ impl Platform for Stepping {
     }
 }
 
-/// The first CPU receives packets. If there is only one CPU, it also handles the packets.
+/// The first CPU receives packets. If there is only one CPU, the first CPU also handles the
+/// packets.
 type Cpus<H> = Vec<Softnet<H, Stepping>>;
 
 fn stepped<H: Handler>(instance: Result<Instance<H>, BuildError>) -> Cpus<H> {
@@ -93,11 +94,11 @@ fn single(targets: usize) -> Cpus<ReadsHeaders> {
 }
 
 /// Makes the limit for the number of instructions per packet: the counted number plus 5 %, because
-/// later compilers may need more. If a change of the code lowers the counted number, lower the
-/// limit too. A poll takes about 250 instructions, because an instance checks only rings in use.
-/// These 250 instructions matter if a poll returns one packet, or if there are 16 idle workers. For
-/// mixed traffic, this code executes more instructions than code with branches would, but the CPU
-/// could not predict those branches.
+/// later compilers may need more. If a change of the code lowers the number of instructions, lower
+/// the limit too. A poll of the device takes about 250 instructions, because an instance checks
+/// only rings in use. These 250 instructions matter if a poll returns one packet, or if there are
+/// 16 idle workers. For mixed traffic, code without branches executes more instructions than code
+/// with branches, but the CPU could not predict those branches.
 fn at_most(each: u64) -> LibraryBenchmarkConfig {
     let limit = (EventKind::Ir, each * PACKETS);
     let mut config = LibraryBenchmarkConfig::default();

@@ -1,5 +1,6 @@
-//! The two ends of `lab/peers/listen/measure.sh`: a sender that keeps a steady rate and writes the
-//! time into each packet, and a receiver that reports how late packets reach its packet function.
+//! The two programs that `lab/peers/listen/measure.sh` runs: a sender that keeps a steady rate and
+//! writes the time into each packet, and a receiver that reports how late packets reach its packet
+//! function.
 //!
 //! ```text
 //! listening send ADDRESS:PORT PACKETS_PER_SECOND SECONDS

@@ -4,7 +4,7 @@
 //! The loop has no page pool, no ledger and no backlog limit, and it never moves flows or sleeps.
 //! One writer and one reader use pages and slots in order, in batches of [`BATCH`] frames. Writer
 //! and reader share two positions: the writer's `written` and the reader's `read`. Only benchmarks
-//! use this loop, to compare the receive path with it.
+//! use this bare loop, to compare the receive path with it.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ const PAGES: u64 = 1024;
 /// of all pages are distributed over many cache sets.
 const PAGE_BYTES: usize = 2112;
 
-/// The description of a frame that the writer passes to the reader. This description has the same
-/// size as a slot of the receive path.
+/// The description of a frame that the writer passes to the reader. The description of a frame has
+/// the same size as a slot (ring entry) of the receive path.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
@@ -82,15 +82,15 @@ pub struct BareReader {
     read: u64,
 }
 
-/// Creates both ends of the loop. If the writer `prefetches`, it prefetches the pages of the next
-/// batch into the CPU's cache while it writes a batch.
+/// Creates both ends of the loop. If the field `prefetches` is true, the writer prefetches the
+/// pages of the next batch into the CPU's cache while it writes a batch.
 ///
 /// # Errors
 /// Returns a [`RegionError`] if there is not enough memory.
 pub fn bare(prefetches: bool) -> Result<(BareWriter, BareReader), RegionError> {
     let (region, mut pages) = Region::map(PAGES as usize, PAGE_BYTES)?;
     // The pages are written once, because memory that was never accessed has no physical pages yet.
-    // Then the page tokens are dropped, so that no other code can access the pages.
+    // After this, the page tokens are dropped, so that no other code can access the pages.
     pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
     let slots: Box<[UnsafeCell<Slot>]> = (0..PAGES).map(|_| UnsafeCell::default()).collect();
     let shared = Arc::new(Shared {
@@ -110,7 +110,7 @@ impl BareWriter {
         let Self { shared, written, read, prefetches } = self;
         let end = *written + BATCH as u64;
         if end - *read > PAGES {
-            // This acquire pairs with the release in `BareReader::read`.
+            // This load with acquire ordering pairs with the release store in `BareReader::read`.
             *read = shared.read.load(Ordering::Acquire);
             if end - *read > PAGES {
                 return false;
@@ -129,7 +129,7 @@ impl BareWriter {
             unsafe { *shared.slot(position).get() = slot };
         }
         *written = end;
-        // This release pairs with the acquire in `BareReader::read`.
+        // This store with release ordering pairs with the acquire load in `BareReader::read`.
         shared.written.store(end, Ordering::Release);
         true
     }
@@ -141,7 +141,7 @@ impl BareReader {
     #[inline(always)]
     pub fn read(&mut self, mut each: impl FnMut(&[u8; FRAME_BYTES], u32)) -> usize {
         let Self { shared, read } = self;
-        // This acquire pairs with the release in `BareWriter::write`.
+        // This load with acquire ordering pairs with the release store in `BareWriter::write`.
         let written = shared.written.load(Ordering::Acquire);
         let count = (written - *read).min(BATCH as u64) as usize;
         let mut slots = [Slot::default(); BATCH];
@@ -156,7 +156,7 @@ impl BareReader {
             each(unsafe { &*shared.frame(u64::from(slot.page)) }, slot.hash);
         }
         *read += count as u64;
-        // This release pairs with the acquire in `BareWriter::write`.
+        // This store with release ordering pairs with the acquire load in `BareWriter::write`.
         shared.read.store(*read, Ordering::Release);
         count
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::error::LabError;
 
-/// The largest loss, in percent, that counts as no loss. This is the loss in the published
-/// measurement of `build_skb`.
+/// The largest loss, in percent, that counts as no loss. The published measurement of `build_skb`
+/// lost this share of the packets.
 pub const NONE_LOST: f64 = 0.1;
 
 /// The maximum number of times that the packet rate is doubled or halved. After this number of
@@ -38,7 +38,7 @@ pub fn frames_in(time: Duration, rate: f64) -> u64 {
     ((time.as_secs_f64() * rate) as u64).max(1)
 }
 
-/// Returns the loss of the run with the least loss at `rate`.
+/// Makes several runs at `rate`, and returns the result of the run that lost the fewest packets.
 ///
 /// # Errors
 /// Returns the error of a run.
@@ -71,7 +71,7 @@ pub fn highest_rate(most_lost: f64, from: f64, run: impl Fn(f64) -> Result<Loss,
         (low, halvings) = (low / 2.0, halvings + 1);
     }
     let mut high = 2.0 * low;
-    // If `low` was halved, the rate `2.0 * low` is known to be too high.
+    // If `low` was halved before, the search already knows that the rate `2.0 * low` is too high.
     while halvings == 0 && high < from * f64::from(1 << DOUBLINGS) && keeps_up(high)? {
         (low, high) = (high, 2.0 * high);
     }

@@ -55,8 +55,8 @@ fn packets_of(packets: u32, flows: u32, lengths: Lengths) -> impl Iterator<Item 
     })
 }
 
-/// Makes a capture in the classic pcap format. It contains UDP over IPv4, with at most `flows`
-/// flows.
+/// Makes a capture in the classic pcap format. The capture contains UDP over IPv4, with at most
+/// `flows` flows.
 pub fn capture(packets: u32, flows: u32, lengths: Lengths) -> Vec<u8> {
     let mut file = Vec::with_capacity(HEAD_BYTES + packets as usize * (RECORD_BYTES + lengths.mean() + 1));
     let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
@@ -79,14 +79,15 @@ pub fn capture(packets: u32, flows: u32, lengths: Lengths) -> Vec<u8> {
     file
 }
 
-/// Returns the number of flows in a [`capture`] with these arguments.
+/// Returns the number of flows in a file that [`capture`] makes with these arguments.
 pub fn flows_in(packets: u32, flows: u32) -> u64 {
     let mut seen = vec![false; flows as usize];
     packets_of(packets, flows, Lengths::All(0)).for_each(|(flow, _)| seen[flow as usize] = true);
     seen.iter().filter(|seen| **seen).count() as u64
 }
 
-/// A capture file in the temporary directory. The file is removed when this value is dropped.
+/// A capture file in the temporary directory. The capture file is removed when this value is
+/// dropped.
 #[derive(Debug)]
 pub struct CaptureFile {
     /// The path of the file.
@@ -146,8 +147,8 @@ impl Flows {
     fn find(&self, ends: [u64; 2]) -> usize {
         let mask = self.places.len() - 1;
         // The hash needs two multiplications: after only one multiplication, consecutive flows
-        // would be next to each other in the hash table. A search in a half-full table would then
-        // need hundreds of probes.
+        // would be next to each other in the hash table. After only one multiplication, a search in
+        // a half-full table would need hundreds of probes.
         let mixed = (ends[0] ^ ends[1].rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
         let mut place = (mixed >> 32) as usize & mask;

@@ -1,4 +1,4 @@
-//! The error of a failed measurement. The text of each error is one line.
+//! The error of a failed measurement. The message of each error is one line of text.
 
 use std::fmt;
 use std::io;

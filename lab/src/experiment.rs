@@ -23,15 +23,16 @@ pub struct Settings {
     pub measured: Duration,
     /// The length of the warm-up for policies that choose CPUs by load.
     pub warm_up: Duration,
-    /// The time for which requests and responses are measured. This time is longer than for other
-    /// measurements, because opening the connections takes time, and client and server share the
-    /// CPUs.
+    /// The time for which requests and responses are measured. This measuring time is longer than
+    /// for other measurements. The reasons are that opening the connections takes time, and that
+    /// client and server share the CPUs.
     pub rr_measured: Duration,
     /// The number of TCP connections in the experiment with requests and responses.
     pub connections: usize,
-    /// If true, each experiment measures only the first and the last point of each axis.
+    /// If true, each experiment measures only the first and the last value of each axis (such as
+    /// the number of CPUs).
     pub ends_only: bool,
-    /// The machine of simulated experiments.
+    /// The simulated machine, which is used by experiments that are simulated.
     pub simulation: Simulation,
 }
 
@@ -42,8 +43,8 @@ pub const SECONDS_MIN: Duration = Duration::from_millis(1);
 /// The longest run. No experiment needs longer runs than one hour.
 pub const SECONDS_MAX: Duration = Duration::from_secs(3600);
 
-/// The default time for which each run is measured. This time is long compared with the start of a
-/// run, but so short that all runs together take only minutes.
+/// The default time for which each run is measured. The default time is long compared with the
+/// start of a run, but so short that all runs together take only minutes.
 const MEASURED: Duration = Duration::from_millis(500);
 
 /// The default warm-up, after which the `balance` policy has finished its trials of CPUs.
@@ -52,14 +53,14 @@ const WARM_UP: Duration = Duration::from_millis(1000);
 /// The divisor of the warm-up for policies that do not try different sets of CPUs.
 const FIXED_WARM_UP: u32 = 5;
 
-/// The approximate duration of a simulated run on the real clock.
+/// The approximate real time that a simulated run takes.
 const SIMULATED: Duration = Duration::from_secs(2);
 
 const CONNECTIONS: usize = 500;
 
 const CONNECTIONS_QUICK: usize = 16;
 
-/// The minimum number of frames in a run. These frames fill a ring a few times.
+/// The minimum number of frames in a run. This number of frames fills a ring a few times.
 const FRAMES_MIN: f64 = 20_000.0;
 
 /// The minimum number of frames in a run of a smoke test.
@@ -87,7 +88,7 @@ impl Settings {
     }
 
     /// Makes settings for a smoke test: one round of short runs, with only the first and the last
-    /// point of each axis. The runs are too short for good measurements.
+    /// value of each axis. The runs of a smoke test are too short for good measurements.
     pub fn quick(cpus: Vec<usize>) -> Self {
         let short = Duration::from_millis(5);
         let (measured, warm_up, rr_measured) = (short, short, 4 * short);
@@ -96,7 +97,7 @@ impl Settings {
         Self { cpus, rounds, measured, warm_up, rr_measured, connections, ends_only, simulation }
     }
 
-    /// Returns the points of the axis `all` that the experiment measures.
+    /// Returns the values of the axis `all` that the experiment measures.
     pub fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
         match all {
             [first, .., last] if self.ends_only => vec![*first, *last],
@@ -119,11 +120,12 @@ impl Settings {
     }
 }
 
-/// Returns the CPUs of `list`. Without a list, returns all CPUs that this process may use. The
-/// first CPU receives. The other CPUs follow in the order in which steerage would add them.
+/// Returns the CPUs of `list`. If there is no list, returns all CPUs that this process may use. The
+/// first CPU receives. After the first CPU, the other CPUs follow in the order in which steerage
+/// would add them.
 ///
 /// # Errors
-/// Returns an error if the list cannot be read, or names a CPU that this process may not use.
+/// Returns an error if the list is not valid, or if it names a CPU that this process may not use.
 pub fn cpus(list: Option<&str>) -> Result<Vec<usize>, LabError> {
     let topology = Topology::read();
     let mask = match list {
@@ -161,8 +163,8 @@ pub struct Experiment {
     pub(crate) rounds: usize,
     pub(crate) cpus: Vec<usize>,
     /// The number of CPUs whose distance is measured before and after each run, starting with the
-    /// first CPU. This number is the highest number of CPUs that any case uses, so that "near" and
-    /// "far" mean the same for all cases.
+    /// first CPU. This number of CPUs is the highest that any case uses, so that "near" and "far"
+    /// mean the same for all cases.
     pub(crate) probed_cpus: usize,
     /// The costs and the machine of the simulation, as text, if all runs are simulated.
     pub(crate) simulated: Option<String>,
@@ -184,8 +186,8 @@ impl Experiment {
         }
     }
 
-    /// Marks all runs as simulated. The experiment then has one round, because the same seed always
-    /// gives the same result.
+    /// Marks all runs as simulated. A simulated experiment has one round, because the same seed
+    /// always gives the same result.
     pub fn simulated(&mut self, simulation: &Simulation) {
         let machine = simulation.machine.cpus();
         self.simulated = Some(format!("{}, {machine} CPUs, seed {}", simulation.profile.name, simulation.seed));

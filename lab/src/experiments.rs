@@ -1,5 +1,5 @@
-//! The experiments. Each experiment has its own file. Most of them repeat the design of a published
-//! experiment.
+//! The experiments. Each experiment has its own file. Most experiments repeat the design of a
+//! published experiment.
 
 mod handoff;
 mod late_metadata;
@@ -15,8 +15,8 @@ use crate::rr;
 
 struct Group {
     name: &'static str,
-    /// The experiments of the group whose names differ from the group's name. They run together
-    /// with the experiment that has the group's name.
+    /// The experiments of the group, except the one that has the group's name. These other
+    /// experiments run together with the experiment that has the group's name.
     others: &'static [&'static str],
     plan: fn(&Settings) -> Vec<Experiment>,
 }

@@ -12,11 +12,11 @@ use steerage::{
 /// A frame's length.
 pub const FRAME_BYTES: usize = 64;
 
-/// The default number of flows. This number is large for hardware that tracks flows.
+/// The default number of flows. This number of flows is large for hardware that tracks flows.
 pub const FLOWS: u32 = 65_536;
 
-/// The seed of the random numbers for the frames. It is constant, so that every run has the same
-/// frames.
+/// The seed of the random numbers for the frames. The seed is constant, so that every run has the
+/// same frames.
 const SEED: u64 = 1;
 
 /// The kinds of frames.
@@ -36,7 +36,7 @@ pub struct FrameOptions {
     pub mix: Mix,
     /// True if the device provides a hash for each frame.
     pub device_hash: bool,
-    /// The maximum number of frames per poll. All frames of a poll form one list.
+    /// The maximum number of frames per poll. All frames of a poll form one list of packets.
     pub list: usize,
     /// The number of flows, at most 2^24, because each flow has its own address.
     pub flows: u32,
@@ -70,7 +70,8 @@ pub(crate) struct FrameWriter {
 }
 
 /// Makes a frame of UDP over IPv4. A device copies this frame and replaces the source address and
-/// port. The checksums are then wrong, because computing them again would cost time.
+/// port. After the replacement, the checksums are wrong, because computing them again would cost
+/// time.
 pub(crate) fn udp4() -> [u8; FRAME_BYTES] {
     of_udp(&FrameBuilder::udp(([0; 4], 0), ([192, 168, 0, 1], DISCARD)))
 }

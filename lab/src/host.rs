@@ -25,9 +25,9 @@ use crate::respond::{Config, End, Fate, Responding};
 /// the kernel's rings.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The maximum number of new packets that a CPU may send per batch, in addition to replies that
-/// overwrite a packet. The limit is this high because each packet of a full batch may make its
-/// connection send a whole buffer.
+/// The maximum number of new packets that a CPU may send per batch. Replies that overwrite a
+/// received packet do not count. The limit is this high because each packet of a full batch may
+/// cause its connection to send a whole buffer.
 const ORIGINATED: usize = HANDLE_BUDGET * 8;
 
 /// The first bytes of the host's link address on a TAP. The other end of the TAP, which belongs to
@@ -130,7 +130,7 @@ fn until_end(most: Option<Duration>) {
     thread::spawn(move || {
         let mut piece = [0; 64];
         while io::stdin().read(&mut piece).is_ok_and(|read| read > 0) {}
-        // Sending this message fails if the time of the run is already over, because no thread
+        // Sending this stop message fails if the time of the run is already over, because no thread
         // waits for the message then.
         let _ = ended.send(());
     });

@@ -19,7 +19,7 @@ use crate::histogram::Histogram;
 /// card.
 const DEVICE_RING: u64 = 4096;
 
-/// The bytes of a frame that contain the time at which the frame was due to be sent.
+/// The bytes of a frame that contain its due time: the time at which it should have been sent.
 const STAMP: std::ops::Range<usize> = 42..50;
 
 /// Computes the times at which the frames of a queue are due.
@@ -35,7 +35,7 @@ pub struct Pace {
 
 impl Pace {
     /// Makes a pace of `per_second` frames per second, independent of the speed of the receive
-    /// path. Without a rate, the source delivers as many frames as the receive path accepts.
+    /// path. If there is no rate, the source delivers as many frames as the receive path accepts.
     pub fn new(per_second: Option<f64>) -> Self {
         Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0, lost: 0 }
     }
@@ -64,7 +64,7 @@ impl Pace {
         budget.min(due as usize)
     }
 
-    /// Returns the time at which the next frame is due, in nanoseconds. Counts this frame as
+    /// Returns the time at which the next frame is due, in nanoseconds. Counts the next frame as
     /// delivered.
     #[inline(always)]
     pub fn take(&mut self) -> u64 {
@@ -73,8 +73,8 @@ impl Pace {
         due
     }
 
-    /// Returns the result of a poll that has delivered `count` of `budget` frames. The result
-    /// states when the queue should be polled again.
+    /// Returns the result of a poll that has delivered `count` of `budget` frames. The result of
+    /// the poll states when the queue should be polled again.
     pub fn polled(&self, count: usize, budget: usize) -> Polled {
         match self.can_wait() || count == budget {
             true => Polled::More,
@@ -92,8 +92,8 @@ pub struct Paced {
 }
 
 impl Paced {
-    /// Makes a source that delivers `per_second` packets per second. Without a rate, the source
-    /// delivers as many packets as the receive path accepts.
+    /// Makes a source that delivers `per_second` packets per second. If there is no rate, the
+    /// source delivers as many packets as the receive path accepts.
     pub fn input(per_second: Option<f64>) -> Input {
         Self::input_of_queues(per_second, 1)
     }
@@ -131,17 +131,17 @@ impl RxQueue for Paced {
 }
 
 /// Runs rounds of arithmetic that the compiler cannot shorten. Each round needs the result of the
-/// previous round. The value stays in a register. If the value were passed through memory, rounds
-/// would take different times, because some CPUs need zero to five cycles to pass a value through
-/// memory.
+/// previous round. The value stays in a register. The value stays in a register. Through memory,
+/// rounds would take different times, because some CPUs need zero to five cycles to pass a value
+/// through memory.
 #[inline(never)]
 pub fn spin(rounds: u64, seed: u64) -> u64 {
     (0..rounds).fold(seed | 1, |x, _| x.wrapping_mul(6_364_136_223_846_793_005).rotate_left(17))
 }
 
-/// Returns the number of rounds of [`spin`] that take the given time. The CPU time of a round is
-/// measured only once in a process. Of several measurements, the shortest time is used, because
-/// other programs disturbed that measurement least.
+/// Returns the number of rounds of the arithmetic in [`spin`] that take the given time. The CPU
+/// time of a round of [`spin`] is measured only once in a process. The shortest of several
+/// measurements is used, because it is the one that other programs disturbed least.
 pub fn spin_rounds(time: Duration) -> u64 {
     const TIMES: usize = 5;
     const ROUNDS: u64 = 2_000_000;
@@ -157,8 +157,8 @@ pub fn spin_rounds(time: Duration) -> u64 {
     (time.as_nanos() as f64 / each) as u64
 }
 
-/// Returns the CPU time of the calling thread. The CPU time does not include the time in which
-/// another program runs on the CPU.
+/// Returns the CPU time of the calling thread. The CPU time does not include time in which another
+/// program runs on the same CPU.
 pub(crate) fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)
@@ -192,8 +192,9 @@ impl Handler for SpinHandler {
                 delays.add(began.saturating_sub(stamp));
             }
             // If possible, a CPU executes the instructions for several packets at the same time. To
-            // prevent this, the work on each packet needs the result of the previous packet's work.
-            // Therefore each packet takes the requested time.
+            // prevent that work on several packets overlaps, the work on each packet needs the
+            // result of the previous packet's work. Because the work on packets does not overlap,
+            // each packet takes the requested time.
             self.sum = spin(self.rounds, self.sum.wrapping_add(stamp));
         }
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Measurement {
-    /// The measured values. The key is the name of the metric.
+    /// The measured values. The key of the map is the name of the metric.
     pub values: BTreeMap<String, f64>,
 }
 

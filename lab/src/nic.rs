@@ -18,9 +18,9 @@ use steerage::{
 /// measurement of `build_skb`.
 pub const RING: usize = 4096;
 
-/// The number of entries in the table of metadata. The table has more entries than an instance of
-/// two CPUs has pages for this device. Page numbers are consecutive, so that they can be indexes of
-/// the table.
+/// The number of entries in the table of metadata. The table of metadata has more entries than an
+/// instance of two CPUs has pages for this device. Page numbers are consecutive, so that they can
+/// be indexes of the table of metadata.
 const METADATA: usize = 4 * RING;
 
 /// The length of the longest frame.
@@ -106,8 +106,8 @@ pub struct NicOptions {
     /// The number of frames that arrive per second, even if no page is free. If `None`, frames
     /// arrive as fast as polls accept them.
     pub rate: Option<u64>,
-    /// The device delivers frames only if at least this many frames have arrived, like a network
-    /// card with interrupt moderation.
+    /// The minimum number of frames that must have arrived before the device delivers frames, as
+    /// with interrupt moderation of a network card.
     pub at_once: usize,
 }
 
@@ -149,7 +149,7 @@ struct Nic {
 
 impl Nic {
     /// Posts a page. If the page still has the metadata of its previous packet, this function frees
-    /// that metadata. Therefore the CPU that allocated the metadata also frees it.
+    /// that metadata. As a result, the CPU that allocated the metadata also frees it.
     fn post(&mut self, page: Page) -> Option<Page> {
         if let Some(early) = &mut self.early {
             let metadata = &mut self.metadata_of[page.number() as usize % METADATA];
@@ -159,8 +159,8 @@ impl Nic {
         Some(page)
     }
 
-    /// Returns the number of frames in the ring: the frames that arrived, minus the frames that
-    /// were delivered or did not fit into the ring.
+    /// Returns the number of frames in the ring. These are the frames that arrived, without those
+    /// that were delivered and those that did not fit into the ring.
     fn arrived(&mut self, out: &mut Completions<'_>) -> usize {
         let Some(rate) = self.options.rate else { return (self.options.frames - self.sent) as usize };
         let since = self.since.get_or_insert_with(Instant::now).elapsed();
@@ -192,9 +192,9 @@ impl RxQueue for Nic {
         let begins = self.ring.is_empty();
         while self.ring.len() < RING {
             let mut page = out.take_page().expect("as many pages as were asked for");
-            // The device writes to the page's memory before the measurement begins. Otherwise, the
-            // first frames would wait until the kernel provides physical memory. With a network
-            // card, frames never wait for physical memory.
+            // The device writes to the page's memory before the measurement begins. Without this
+            // first write, the first frames would wait until the kernel provides physical memory.
+            // With a network card, frames never wait for physical memory.
             out.page_mut(&mut page).fill(0);
             let posted = self.post(page);
             self.ring.push(posted);
@@ -208,8 +208,8 @@ impl RxQueue for Nic {
             let mut page = self.ring[self.at].take().expect("a ring without holes");
             let number = page.number();
             self.write(&mut out.page_mut(&mut page)[HEADROOM..]);
-            // With one target CPU, the hash is not needed to choose the CPU. Therefore the field
-            // for the hash can contain the number of the metadata.
+            // With one target CPU, the hash is not needed to choose the CPU. Because the hash is
+            // not needed, its field can contain the number of the metadata.
             let metadata = self.early.as_ref().zip(self.metadata_of[number as usize % METADATA]);
             let hash = metadata.map_or(number, |(early, metadata)| {
                 early.slab[metadata as usize].fill_in(len, number);

@@ -1,5 +1,5 @@
-//! Measures the current distance between two CPUs. On a virtual machine, this distance changes over
-//! time, and with it the cost of sharing memory.
+//! Measures the current distance between two CPUs. On a virtual machine, the distance of two CPUs
+//! changes over time. The cost of sharing memory changes with it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -46,7 +46,8 @@ struct Game {
 struct Ball(AtomicU64);
 
 /// The number of times that a thread checks for the ball before it checks whether the measurement
-/// has ended. The check for the end is rare, because it reads another cache line.
+/// has ended. The check whether the measurement has ended is rare, because it reads another cache
+/// line.
 const LOOKS: u32 = 4096;
 
 fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
@@ -61,9 +62,10 @@ fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
 }
 
 impl Game {
-    /// Waits for the ball. Returns true if the ball has arrived. The acquire load and the release
-    /// store pair with those of the other thread. The two threads share no other data in these
-    /// rounds.
+    /// Waits for the ball. Returns true if the ball (the cache line that is passed back and forth)
+    /// has arrived. The acquire load pairs with the release store of the other thread, and the
+    /// release store with its acquire load. While the threads pass the ball, they share no other
+    /// data.
     fn is_there(&self, number: u64) -> bool {
         loop {
             for _ in 0..LOOKS {

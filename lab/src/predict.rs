@@ -24,17 +24,17 @@ use crate::placement::{pin, probe};
 use crate::runs::{CpuPair, ReadsHeaders, run, run_alone};
 use crate::simulation::Simulation;
 
-/// The smallest work per packet, in nanoseconds, for which a prediction must be right. With less
-/// work, a CPU works on several packets at the same time. This overlap differs between runs on one
-/// CPU and on two CPUs.
+/// The smallest work per packet, in nanoseconds, for which a prediction must be within the allowed
+/// error. With less than this work per packet, a CPU works on several packets at the same time. How
+/// much the work on several packets overlaps differs between runs on one CPU and on two CPUs.
 pub const WORK_MIN: f64 = 50.0;
 
 /// The maximum relative error of a prediction.
 pub const OFF_MAX: f64 = 0.1;
 
-/// The maximum relative error of the prediction for the policy `balance`. The prediction is the
-/// rate of the best distribution of buckets. For far CPUs and little work per packet, `balance`
-/// does not find the best distribution.
+/// The maximum relative error of the prediction for the policy `balance`. For `balance`, the
+/// predicted rate is that of the best distribution of buckets. For far CPUs and little work per
+/// packet, `balance` does not find the best distribution.
 pub const BEST_OFF_MAX: f64 = 0.15;
 
 /// The distance above which CPUs are far, as in lab/page.py. A distance is the time in nanoseconds
@@ -44,7 +44,7 @@ const FAR_NANOS: f64 = 100.0;
 /// The number of measurements of each cost. The result is their median.
 const ROUNDS: usize = 9;
 
-/// The time before each wake-up. During this time, the CPU that will be woken becomes idle.
+/// The time before each wake-up. During this sleep, the CPU that will be woken becomes idle.
 const SLEEP: Duration = Duration::from_millis(2);
 
 /// The options of `predict`.
@@ -78,10 +78,10 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Returns the rates that the simulation predicts if a CPU that does everything has the
-    /// measured rate `none`. The predicted rate of `balance` is the rate of the best distribution
-    /// of buckets according to the policy's model. The time of the work on a packet is computed
-    /// from the rate `none`, because a CPU works on several packets at the same time.
+    /// Returns the rates that the simulation predicts. The input is `none`, the measured rate of
+    /// one CPU that does everything. The predicted rate of `balance` is the rate of the best
+    /// distribution of buckets according to the policy's model. The time of the work on a packet is
+    /// computed from the rate `none`, because a CPU works on several packets at the same time.
     ///
     /// # Errors
     /// Returns an error if a simulated instance cannot be built.
@@ -103,8 +103,8 @@ impl Rates {
                 },
                 steering,
                 work: Work::Fixed(work),
-                // At the rate `none`, 10,000 packets arrive in the warm-up, and 40,000 packets in
-                // the measured time.
+                // If packets arrive at the rate `none`, 10,000 packets arrive in the warm-up, and
+                // 40,000 packets in the measured time.
                 warm_up: Duration::from_nanos((1e7 / self.none) as u64),
                 measured: Duration::from_nanos((4e7 / self.none) as u64),
                 stretch: 1.0,
@@ -126,8 +126,8 @@ impl Rates {
         })
     }
 
-    /// Returns these rates as multiples of the rates `other`, in this order: no steering, one other
-    /// CPU, hash, and `balance`.
+    /// Returns the rates of `self` as multiples of the rates `other`, in this order: no steering,
+    /// one other CPU, hash, and `balance`.
     pub fn over(&self, other: &Self) -> [f64; 4] {
         [self.none / other.none, self.other / other.other, self.hash / other.hash, self.balance / other.balance]
     }
@@ -136,7 +136,9 @@ impl Rates {
 /// Compares the runs with the simulation, and prints a table.
 ///
 /// # Errors
-/// Returns an error if there are no runs, or if a prediction differs by more than [`OFF_MAX`].
+/// Returns an error if there are no runs. Also returns an error if a prediction for work of at
+/// least [`WORK_MIN`] differs by more than [`OFF_MAX`], or by more than [`BEST_OFF_MAX`] for
+/// `balance`.
 pub fn run_predict(args: &PredictArgs, out: &mut impl io::Write) -> Result<(), LabError> {
     let profile = Simulation::read(args.profile.as_deref(), None, 1)?.profile;
     // If the profile was measured on a single pair of CPUs, it has only one distance.
@@ -190,7 +192,7 @@ pub fn off([none, other, hash, balance]: [f64; 4]) -> f64 {
 }
 
 /// Returns the median rates of the runs, by distance of the CPUs and by work per packet. Leaves out
-/// incomplete rows. Also leaves out runs during which the host moved the virtual CPUs, unless the
+/// incomplete rows. Runs during which the host moved the virtual CPUs are also left out, unless the
 /// costs are the same at each distance.
 fn measured(files: &[PathBuf], has_one_distance: bool) -> Result<Vec<(bool, Rates)>, LabError> {
     let mut rates: BTreeMap<(bool, u64, String), Vec<f64>> = BTreeMap::new();
@@ -228,7 +230,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Measures the costs of the receive path on this machine, and prints a profile. The first CPU of
-/// `settings` receives, and the other CPU is the nearest CPU, and then the farthest CPU.
+/// `settings` receives. The second CPU of a measurement is first the nearest CPU, and then the
+/// farthest CPU.
 ///
 /// # Errors
 /// Returns an error if there are fewer than two CPUs, or if a run fails.
@@ -250,8 +253,9 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     let (receive, reading) = (near.alone, (near.alone_reading - near.alone).max(0.0));
     let hash = (near.ours_many - near.device_many).max(0.0);
     // The profile contains the costs of a hand-over to two target CPUs, as in a run that spreads
-    // packets. With two targets, the lists of packets are shorter, so that a worker CPU works on
-    // fewer packets at the same time. A packet function that does some work also has this effect.
+    // packets. With two target CPUs, the lists of packets are shorter, so that a worker CPU works
+    // on fewer packets at the same time. If a packet function does some work, a CPU also works on
+    // fewer packets at the same time.
     let give = |pair: &Pair| (pair.two_targets - receive - hash).max(0.0);
     let take = |pair: &Pair| (pair.worker_of_two - reading).max(0.0);
     let text = format!(
@@ -282,7 +286,7 @@ struct Pair {
     /// `ours_many`, has the time with steerage's own hash.
     device_many: f64,
     ours_many: f64,
-    /// The time on a worker that handles the packets of two targets.
+    /// The time per packet on a worker CPU that handles the packets for two targets.
     worker_of_two: f64,
     /// The time on one CPU that receives packets and handles them with a packet function that does
     /// nothing. For the next field, `alone_reading`, the packet function reads a header.

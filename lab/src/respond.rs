@@ -1,9 +1,10 @@
-//! Replies to packets as a host with its own addresses, on the CPU to which a packet was steered.
-//! The host replies to ARP, neighbour discovery, ICMP echo, UDP echo and TCP echo. The host also
-//! replies to TCP requests of a fixed length with responses of another fixed length.
+//! Replies to packets as a host with its own addresses. The CPU to which a packet was steered
+//! replies to it. The host replies to ARP, neighbour discovery, ICMP echo, UDP echo and TCP echo.
+//! The host also replies to TCP requests of a fixed length with responses of another fixed length.
 //!
 //! The page lab/notes/respond.md lists the packets that the host accepts, and the replies. This
-//! file contains the path of a packet through the host. The other files of this module are:
+//! file contains the path of a packet through the host. The other files of the module `respond`
+//! are:
 //!
 //! | file | contents |
 //! |---|---|
@@ -54,17 +55,17 @@ pub use config::{
 };
 pub use counts::{End, Fate, Responded};
 
-/// The number of the output for replies. The first output of the instance must be the device on
-/// which packets arrive.
+/// The number of the output for replies. The first output of the steerage instance must be the
+/// device on which packets arrive.
 const OUTPUT: TxId = TxId(0);
 
-/// The longest time between two checks for due connections. A connection that has moved to this CPU
-/// from another CPU is only found by this regular check, because a move does not schedule a tick
-/// (timer call).
+/// The longest time between two checks for connections that are due (whose timers have expired). A
+/// connection that has moved to this CPU from another CPU is only found by this regular check,
+/// because a move does not schedule a tick (timer call).
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The maximum number of connections that are checked in one tick. The limit exists because packets
-/// wait during these checks.
+/// wait while connections are checked.
 const LOOKS_MAX: usize = 64;
 
 /// The state that the responding CPUs share with the program that controls them.
@@ -112,8 +113,8 @@ impl Responding {
 
     /// Creates a handler for one CPU. The steerage instance that runs the handler must steer by the
     /// flow hash, and must allow some hundreds of new packets per batch
-    /// ([`originated_max`](steerage::Builder::originated_max)). The instance's device must be both
-    /// the input and the first output.
+    /// ([`originated_max`](steerage::Builder::originated_max)). The device of the steerage instance
+    /// must be both the input and the first output.
     pub fn handler(self: &Arc<Self>) -> Respond {
         let counts = Arc::default();
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counts));
@@ -248,7 +249,7 @@ impl Respond {
     }
 
     /// Replies to a packet. For a merged packet, `whole` contains the packet in contiguous memory.
-    /// The checksums of its segments were verified before they were merged.
+    /// The checksums of the segments of a merged packet were verified before the merging.
     fn answer_whole(
         &mut self,
         packet: &mut Packet<'_>,

@@ -55,7 +55,7 @@ impl RxQueue for Packets {
             let frame: &mut [u8; FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
             *frame = self.template;
             frame[28..30].copy_from_slice(&source.to_be_bytes());
-            // The destinations are networks of 256 addresses in 100.0.0.0/8: two octets of the
+            // The destinations are networks of 256 addresses in 100.0.0.0/8. Two octets of the
             // address select the network, and one octet selects the host.
             frame[31..33].copy_from_slice(&network.to_be_bytes());
             frame[33] = host;
@@ -72,8 +72,8 @@ impl RxQueue for Packets {
     }
 }
 
-/// An output like a network card that takes no CPU time to send. The output reads only the first
-/// cache line of each packet.
+/// An output that behaves like a network card, and takes no CPU time to send. The output reads only
+/// the first cache line of each packet.
 struct Sink(u8);
 
 impl TxQueue for Sink {
@@ -90,16 +90,15 @@ impl TxQueue for Sink {
 }
 
 fn table() -> Result<Table, LabError> {
-    // The router has this link address, which is the destination of the frames that `FrameBuilder`
-    // makes.
+    // The router's link address, which is the destination of the frames that `FrameBuilder` makes.
     let ours = [2, 0, 0, 0, 0, 2];
     let interface = Interface {
         output: TxId(0),
         mac: Some(ours),
         mtu: 1500,
         up: true,
-        // The router's address must not be the source address of a packet, because packets from the
-        // router's own address or from a broadcast address would be dropped.
+        // The router's IP address must differ from the source addresses of all packets. The router
+        // would drop packets from its own address or from a broadcast address.
         ipv4: Some([10, 2, 0, 1].into()),
         ipv6: None,
         broadcasts: vec![[10, 2, 0, 255].into()],

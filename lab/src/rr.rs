@@ -35,8 +35,8 @@ const PORT: u16 = 5000;
 /// The length of a request and of a response in bytes, as in the published experiment.
 const MESSAGE_BYTES: usize = 1;
 
-/// If this process dies and cannot stop a `respond` server, the server ends on its own. It runs for
-/// at most this time after the planned end of its run.
+/// If this process dies and cannot stop a `respond` server, the server ends on its own. A `respond`
+/// server without its parent runs for at most this time after the planned end of its run.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ const WAYS: [(&str, Serving); 6] = [
 ];
 
 /// Makes the experiment. If network namespaces cannot be created, the experiment has no cases, and
-/// states the reason.
+/// reports the reason.
 pub(crate) fn plan(settings: &Settings) -> Vec<Experiment> {
     let mut experiment = Experiment::new("rr", 3, settings);
     if settings.cpus.len() < 2 {
@@ -96,7 +96,7 @@ impl Trial {
         match self.serving {
             Serving::Kernel { steers } => self.beside_kernel(steers),
             Serving::Respond { xdp, steers } => {
-                // Dropping `_respond` ends the process `respond`.
+                // When the value `_respond` is dropped, the process `respond` is stopped.
                 let _respond = Respond::start(&self.namespaces, &self.args(xdp, steers))?;
                 self.load()
             }
@@ -177,12 +177,13 @@ impl Trial {
     }
 }
 
-/// A process `steerage-lab respond`. The process ends when its standard input ends. This happens
-/// when this value is dropped, and also when the process that started it dies.
+/// A process `steerage-lab respond`. The process `respond` ends when its standard input ends. The
+/// standard input ends when this value is dropped, and also when the process that started `respond`
+/// dies.
 struct Respond {
     child: Child,
-    /// The thread that reads the `respond` process's standard error to the end, so that the process
-    /// never blocks.
+    /// The thread that reads the `respond` process's standard error to the end, so that `respond`
+    /// never blocks when it writes.
     said: Option<JoinHandle<()>>,
 }
 

@@ -16,8 +16,8 @@ use crate::experiment::{Case, Experiment};
 use crate::measurement::Measurement;
 use crate::placement::probe;
 
-/// The maximum length of a progress line. A longer line would wrap on the terminal, and could not
-/// be erased.
+/// The maximum length of a progress line. A longer progress line would wrap on the terminal, and
+/// could not be erased.
 const PROGRESS_WIDTH: usize = 79;
 
 /// The interval at which the progress of simulated runs is shown on a terminal. The next constant,
@@ -26,12 +26,12 @@ const PROGRESS_WIDTH: usize = 79;
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// The number of seconds of finished runs after which their measured time has as much weight as the
-/// estimates.
+/// The number of seconds of finished runs after which their measured time and the estimated times
+/// have equal weight.
 const TRUSTED: f64 = 20.0;
 
-/// The maximum number of simulated runs at a time. The simulation of a machine with 1,024 CPUs and
-/// 256 queues takes 4 GiB of memory.
+/// The maximum number of simulated runs that execute in parallel. The simulation of a machine with
+/// 1,024 CPUs and 256 queues takes 4 GiB of memory.
 const SIMULATED_AT_ONCE: usize = 4;
 
 /// The line that is printed for one run.
@@ -46,8 +46,8 @@ pub struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     apart_ns: Option<[f64; 2]>,
     values: &'a Measurement,
-    /// For a simulated run, a description of its costs and its simulated machine. This description
-    /// replaces that of the real machine.
+    /// For a simulated run, a description of its costs and its simulated machine. The description
+    /// of the simulated machine replaces that of the real machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     simulated: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,7 +75,7 @@ struct Skipped<'a> {
 }
 
 /// Returns a description of the processor, its CPUs, the kernel and the version of steerage. Only
-/// runs with equal descriptions may be pooled.
+/// runs with equal descriptions of the machine may be pooled.
 pub(crate) fn machine() -> &'static str {
     static MACHINE: OnceLock<String> = OnceLock::new();
     MACHINE.get_or_init(|| {
@@ -248,7 +248,7 @@ fn simulate(experiments: Vec<Experiment>, later: Duration, out: &mut impl Write)
 struct Left {
     threads: f64,
     /// The estimated time of the finished runs, in seconds. The next field, `open`, is the
-    /// estimated time of the other runs.
+    /// estimated time of the runs that have not finished.
     done: f64,
     open: f64,
 }
@@ -263,17 +263,18 @@ impl Left {
         self.open -= takes.as_secs_f64();
     }
 
-    /// Returns the estimated remaining time. The estimates of single runs are correct only for one
-    /// particular machine. Therefore the result also depends on the time that the finished runs
-    /// took. The longer this time is, the more weight it has.
+    /// Returns the estimated remaining time. The estimated times of runs are correct only for one
+    /// particular machine. Therefore the estimate of the remaining time also depends on the time
+    /// that the finished runs took. The longer the time of the finished runs is, the more weight it
+    /// has in the estimate.
     fn time(&self, elapsed: Duration) -> Duration {
         let each = (elapsed.as_secs_f64() + TRUSTED) / (self.done + TRUSTED * self.threads);
         Duration::from_secs_f64((self.open * each).max(0.0))
     }
 }
 
-/// A progress line on standard error. On a terminal, the line is overwritten. If standard error is
-/// not a terminal, a new line is written from time to time.
+/// A progress line on standard error. On a terminal, each progress line overwrites the previous
+/// line. If standard error is not a terminal, a new progress line is written from time to time.
 struct Progress {
     is_terminal: bool,
     last: Instant,
@@ -285,7 +286,8 @@ impl Progress {
     }
 
     fn show(&mut self, text: &str) {
-        // Errors are ignored, because a failed write means that standard error is closed.
+        // Errors of the write are ignored, because a failed write means that standard error is
+        // closed.
         if self.is_terminal {
             let text: String = text.chars().take(PROGRESS_WIDTH).collect();
             let _ = write!(io::stderr(), "\r{text}\x1b[K");
@@ -308,8 +310,8 @@ fn run_case(case: &mut Case, cpus: &[usize], last: &mut Option<f64>) -> Result<(
     if cpus.len() < 2 {
         return run_on_new_thread(case).map(|measured| (None, measured));
     }
-    // No case has run since the distance of the CPUs was measured after the last run. Therefore
-    // that distance is also the distance before this run.
+    // No case has run since the distance of the CPUs was measured after the last run. Therefore the
+    // distance after the last run is also the distance before this run.
     let before = last.take().map_or_else(|| probe(cpus), Ok)?;
     let measured = run_on_new_thread(case)?;
     let after = probe(cpus)?;
@@ -317,8 +319,8 @@ fn run_case(case: &mut Case, cpus: &[usize], last: &mut Option<f64>) -> Result<(
     Ok((Some([before, after]), measured))
 }
 
-/// Runs a case on a new thread. Therefore a panic or a changed CPU affinity has no effect on later
-/// cases.
+/// Runs a case on a new thread. Because each run has its own thread, a panic or a changed CPU
+/// affinity has no effect on later cases.
 fn run_on_new_thread(case: &mut Case) -> Result<Measurement, LabError> {
     let body = || (case.run)();
     thread::scope(|scope| scope.spawn(body).join()).unwrap_or(Err(LabError::Panicked))

@@ -1,5 +1,5 @@
-//! Makes runs in which one CPU receives and another CPU handles the packets of all targets, or one
-//! CPU does both.
+//! Makes two kinds of runs. One CPU receives and another CPU handles the packets of all targets, or
+//! one CPU does both.
 
 use std::sync::mpsc;
 use std::thread;
@@ -66,21 +66,21 @@ pub struct CpuPair {
 /// The times that a run took, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// The receiving CPU's time per packet. The time in which all backlogs were full is not
-    /// included.
+    /// The receiving CPU's time per packet. The receiving CPU's time while all backlogs were full
+    /// is not included.
     pub receive: f64,
-    /// The worker's time per packet, without its idle time. `None` if the receiving CPU handles the
-    /// packets.
+    /// The worker's time per packet, without its idle time. The worker's time is `None` if the
+    /// receiving CPU handles the packets.
     pub work: Option<f64>,
-    /// The time per packet: the time from the first packet to the last packet, divided by the
-    /// number of packets.
+    /// The time per packet of the whole run: the time from the first packet to the last packet,
+    /// divided by the number of packets.
     pub whole: f64,
     /// The number of packets delivered.
     pub delivered: u64,
 }
 
 impl Times {
-    /// Returns these times if the run has delivered all `sent` packets.
+    /// Returns `self` if the run has delivered all `sent` packets.
     ///
     /// # Errors
     /// Returns an error if packets were lost.
@@ -94,8 +94,8 @@ impl Times {
         Loss { lost_percent, cpu_percent: 100.0 * self.receive / self.whole }
     }
 
-    /// Returns the times as metrics: `mpps`, `receive_ns`, and `work_ns` if another CPU did the
-    /// work.
+    /// Returns the times as metrics: `mpps` and `receive_ns`, and also `work_ns` if another CPU did
+    /// the work.
     pub fn measurement(&self) -> Measurement {
         let measurement = Measurement::of("mpps", 1e3 / self.whole).and("receive_ns", self.receive);
         match self.work {
@@ -106,7 +106,7 @@ impl Times {
 }
 
 /// Measures the time for which a CPU is busy. The clock is read after each step without work and
-/// when work begins, but not between two steps with work.
+/// when work begins. It is not read between two steps with work.
 #[derive(Debug, Default)]
 pub struct Busy {
     time: Duration,
@@ -114,7 +114,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Runs `step`. `step` returns true if it did any work.
+    /// Runs `step`. The function `step` returns true if it did any work.
     #[inline(always)]
     pub fn during(&mut self, step: impl FnOnce() -> bool) {
         let before = if self.since.is_none() { Some(Instant::now()) } else { None };
@@ -164,7 +164,7 @@ where
     let worker = thread::spawn(move || {
         pin(on.work)?;
         let cpus = parts.into_iter().map(CpuPart::enter_machine).collect();
-        // `send` fails if the receiving thread has failed, because then no thread waits for this
+        // `send` fails if the receiving thread has failed. In this case, no thread waits for this
         // message.
         let _ = ready.send(());
         Ok(work(cpus))
@@ -185,9 +185,9 @@ where
     Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole), delivered })
 }
 
-/// Hands frames over from one CPU to another CPU with the [bare] loop. Both CPUs do the same work
-/// per packet as in [`run`] with a device's hash. The number of frames is rounded up to whole
-/// batches, which adds up to 31 frames.
+/// Hands frames over from one CPU to another CPU with the [bare] loop, which does only the minimum
+/// work. Both CPUs do the same work per packet as in [`run`] with a device's hash. The number of
+/// frames is rounded up to whole batches, which adds up to 31 frames.
 ///
 /// # Errors
 /// Returns an error if the run cannot be set up.
@@ -233,7 +233,8 @@ pub fn run_bare(on: CpuPair, frames: FrameOptions, prefetches: bool) -> Result<T
     Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole.elapsed()), delivered: total })
 }
 
-/// Steps the CPUs in turn until all CPUs have finished. Returns the busy time.
+/// Runs the rounds of the CPUs in turn on one thread, until all CPUs have finished. Returns the
+/// busy time.
 fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
     let mut busy = Busy::default();
     let mut finished = 0;
@@ -276,7 +277,7 @@ where
     Ok((times.of_all(frames)?, report))
 }
 
-/// Like [`run_alone`], for an input that may lose frames because they arrive at a fixed rate.
+/// Like [`run_alone`], but for an input that may lose frames because they arrive at a fixed rate.
 ///
 /// # Errors
 /// Returns an error if the run cannot be set up.
@@ -295,8 +296,8 @@ where
     let (mut parts, handle) = builder.input(input).build(move |_| make())?.split();
     pin(on)?;
     let mut cpu = parts.remove(0).enter_machine();
-    // In the first round, a device posts the pages of its ring. This round is not part of the
-    // measurement.
+    // In the first round of a CPU, a device posts the pages of its ring. The first round is not
+    // part of the measurement.
     cpu.step();
     let (start, mut busy) = (Instant::now(), Busy::default());
     while !cpu.is_finished() {
@@ -319,7 +320,7 @@ pub fn none_lost(delivered: u64, sent: u64) -> Result<(), LabError> {
 /// Waits for a thread, and returns the thread's result.
 ///
 /// # Errors
-/// Returns the thread's own error, or an error if the thread panicked.
+/// Returns the error that the thread returned, or an error if the thread panicked.
 pub fn joined<T>(thread: thread::JoinHandle<Result<T, LabError>>) -> Result<T, LabError> {
     thread.join().unwrap_or(Err(LabError::Panicked))
 }

@@ -7,7 +7,7 @@ use steerage_sim::{Machine, Profile};
 
 use crate::error::LabError;
 
-/// The file with the costs of the machine that docs/performance.md describes.
+/// The default file with costs: those of the machine that docs/performance.md describes.
 const PROFILE: &str = include_str!("../scale/zen5.toml");
 
 const MACHINE: &str = include_str!("../scale/server.toml");

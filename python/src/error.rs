@@ -17,8 +17,8 @@ use steerage_meter::{ExportError, UnknownColumn};
 pub(crate) enum Failure {
     /// A source cannot be opened.
     Device(DeviceError),
-    /// The rest of a source cannot be read. The fields are the message, and the offset of the error
-    /// in the source.
+    /// The rest of a source cannot be read. The fields of this variant are the message, and the
+    /// offset of the error in the source.
     Read(String, Option<u64>),
     /// The text that names a live source is invalid.
     Open(OpenError),
@@ -84,7 +84,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Returns true if Ctrl-C raised this exception.
+/// Returns true if this exception is the one that Ctrl-C raises.
 pub(crate) fn is_interrupt(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyKeyboardInterrupt>(py)
 }

@@ -3,8 +3,8 @@
 //! interface").
 //!
 //! All `unsafe` code of the crate is in this module. An Arrow structure belongs to the code that
-//! has it, until this code releases the structure or another consumer moves it. A consumer moves a
-//! structure by copying its bytes and clearing the field `release` of the original, so that
+//! received it, until this code releases the structure or another consumer moves it. A consumer
+//! moves a structure by copying its bytes and clearing the field `release` of the original, so that
 //! dropping the original releases nothing.
 #![allow(unsafe_code)]
 
@@ -86,7 +86,7 @@ macro_rules! released_when_dropped {
 
 released_when_dropped!(ArrowSchema, ArrowArray, ArrowArrayStream);
 
-/// The memory to which the pointers in an `ArrowSchema` point.
+/// Owns the memory to which the pointers in an `ArrowSchema` point.
 struct SchemaParts {
     format: &'static CStr,
     name: CString,
@@ -161,8 +161,8 @@ fn format_of(values: &Values) -> &'static CStr {
     }
 }
 
-/// Encodes metadata as Arrow's C data interface requires: the number of pairs, followed by each key
-/// and each value, each preceded by its length.
+/// Encodes metadata as Arrow's C data interface requires: first the number of pairs, then each key
+/// and each value. The length of each key or value precedes it.
 fn encoded(metadata: &[(String, String)]) -> Vec<u8> {
     if metadata.is_empty() {
         return Vec::new();
@@ -175,7 +175,7 @@ fn encoded(metadata: &[(String, String)]) -> Vec<u8> {
     bytes
 }
 
-/// The memory to which the pointers in an `ArrowArray` point.
+/// Owns the memory to which the pointers in an `ArrowArray` point.
 struct ArrayParts {
     buffers: Vec<*const c_void>,
     children: Vec<*mut ArrowArray>,
@@ -316,12 +316,13 @@ impl ArrowArrayStream {
 }
 
 impl StreamParts {
-    /// Writes the result of `make` to `to`. If `make` fails, stores the error for the consumer. A
-    /// panic of `make` is also converted to an error, because a panic must not unwind into the
-    /// consumer's code.
+    /// Writes the result of `make` to `to`. If the function `make` fails, stores the error for the
+    /// consumer. A panic of `make` is also converted to an error, because a panic must not unwind
+    /// into the consumer's code.
     ///
     /// # Safety
-    /// `to` must point to memory for a `T`. The previous contents of this memory are not dropped.
+    /// The pointer `to` must point to memory for a `T`. The previous contents of the memory at `to`
+    /// are not dropped.
     unsafe fn call<T>(&mut self, to: *mut T, make: impl FnOnce(&mut dyn Batches) -> Result<T, String>) -> c_int {
         let made = catch_unwind(AssertUnwindSafe(|| make(&mut *self.batches)));
         match made.unwrap_or_else(|_| Err("steerage panicked: please report it".to_owned())) {
@@ -401,7 +402,8 @@ impl ArrowArrayStream {
 }
 
 impl ArrowArray {
-    /// Appends the bytes of `rows` rows of the array, beginning with the row `from`, to `to`.
+    /// Appends the bytes of `rows` rows of the array to `to`. The first of these rows is the row
+    /// `from`.
     ///
     /// # Safety
     /// The array must have the memory layout of the Arrow format `format`.
@@ -422,9 +424,10 @@ impl ArrowArray {
                     }
                     b"vz" => {
                         // A view (an element of a binary view column) begins with the length of the
-                        // value. If the value has at most 12 bytes, the length is followed by these
-                        // bytes. Otherwise it is followed by the first four bytes of the value, the
-                        // number of a buffer, and the position of the value in that buffer.
+                        // value. If the value of a view has at most 12 bytes, the length is
+                        // followed by these bytes. If the value is longer, the length is followed
+                        // by the first four bytes of the value, the number of a buffer, and the
+                        // position of the value in that buffer.
                         let view = buffer(1).cast::<u8>().add(16 * nth);
                         let number = |at: usize| view.add(at).cast::<i32>().read_unaligned() as usize;
                         match number(0) {
@@ -452,16 +455,16 @@ pub(crate) fn schema<'py>(
     PyCapsule::new_with_value(py, ArrowSchema::of_batch(batch, metadata), c"arrow_schema")
 }
 
-/// Takes over a file descriptor from Python code. The Python code must no longer use or close the
-/// descriptor.
+/// Takes over a file descriptor from Python code. After the call, the Python code must not use or
+/// close the descriptor.
 pub(crate) fn take_descriptor(descriptor: i32) -> OwnedFd {
     // SAFETY: `_source.py` opens the descriptor for this call alone.
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
-/// Makes Python raise `KeyboardInterrupt` when the consumer of a stream returns to Python. This is
-/// needed if SIGINT arrived while the consumer waited for a batch, because the waiting function has
-/// already handled the signal.
+/// Makes Python raise `KeyboardInterrupt` when the consumer of a stream returns to Python. This
+/// function is needed if SIGINT arrived while the consumer waited for a batch, because the waiting
+/// function has already handled the signal.
 pub(crate) fn interrupt() {
     // SAFETY: the function may be called in any state of the interpreter.
     unsafe { PyErr_SetInterrupt() }

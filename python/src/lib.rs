@@ -44,8 +44,8 @@ enum GivenSource {
     Live(String),
 }
 
-/// A source, and the name of the source in error messages. If another thread writes into the pipe
-/// of the source, that thread reports its failure through the object `feed`.
+/// A source, and the name of the source in error messages. If a thread writes data into the pipe
+/// that is the source, this thread reports its failure through the object `feed`.
 #[derive(FromPyObject)]
 struct Given {
     source: GivenSource,
@@ -54,8 +54,9 @@ struct Given {
     filter: Option<String>,
     cpus: Option<usize>,
     outer: bool,
-    /// A Python function for the progress of the run. Its arguments are the number of bytes read,
-    /// the number of all bytes, and a flag that is true if the run is over.
+    /// A Python function for the progress of the run. The arguments of the progress function are
+    /// the number of bytes read, the number of all bytes, and a flag that is true if the run is
+    /// over.
     progress: Option<Py<PyAny>>,
 }
 

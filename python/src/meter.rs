@@ -12,8 +12,8 @@ use crate::error::Failure;
 use crate::run::{Batching, Run, RunOptions, Source, Stop, Work};
 use crate::{Given, PyRun, ffi, metadata, parts};
 
-/// At the end of a run, records are made of the flows that are still open. This is the number of
-/// records that are made at a time.
+/// At the end of a run, records are made of the flows that are still open. This constant is the
+/// number of records that are made at a time.
 const PASSED_AT_A_TIME: usize = 8192;
 
 /// The options of a meter.
@@ -31,8 +31,9 @@ pub(crate) struct GivenMeter {
     part: Option<u64>,
 }
 
-/// Returns the columns with these names. The names may include `joined`, a column of merged parts.
-/// Without names, returns all columns, or with `cic` all flow statistics..
+/// Returns the columns with these names. Without `cic`, the names may include `joined`, a column of merged parts.
+/// If there are no names, returns all columns, or, if `cic` is true, only the columns with flow
+/// statistics.
 fn columns(names: Option<&[String]>, cic: bool) -> Result<ColumnBatch, Failure> {
     Ok(match names {
         Some(names) if cic => ColumnBatch::all().and(ColumnBatch::cic()).chosen(names)?,
@@ -98,7 +99,8 @@ fn work(options: MeterOptions, part: Option<u64>, batching: &Batching, stop: Sto
     let counting = metering.clone();
     let finish = move |mut reports: Vec<MeterReport>, batching: &Batching| {
         let output = writer.output();
-        // An error of the writer is ignored: for the consumer, the stream then ends.
+        // An error of the writer is ignored. After an error, the stream simply ends for the
+        // consumer.
         let _ = writer.finish(Vec::new());
         let mut lost = output.counts().lost;
         let mut passed = output.counts().written;

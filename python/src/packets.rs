@@ -42,7 +42,7 @@ enum Field {
 }
 
 /// Returns all fields, with the names and types of their columns. The last element of a tuple is
-/// true if rows may have no value in this column.
+/// true if the column may have rows without a value.
 fn fields() -> [(Field, &'static str, Values, bool); 21] {
     let (u8s, u16s, u32s) = (|| Values::U8(Vec::new()), || Values::U16(Vec::new()), || Values::U32(Vec::new()));
     let text = || Values::Text(Vec::new(), Vec::new());
@@ -72,8 +72,8 @@ fn fields() -> [(Field, &'static str, Values, bool); 21] {
     ]
 }
 
-/// Returns the columns with these names. Without names, returns all columns except those that copy
-/// the bytes of packets.
+/// Returns the columns with these names. If there are no names, returns all columns except those
+/// that copy the bytes of packets.
 fn columns(names: Option<&[String]>) -> Result<(ColumnBatch, Vec<Field>), Failure> {
     let all = fields().map(|(field, name, values, optional)| (field, Column::new(name, &values, optional)));
     let batch = ColumnBatch::new(all.iter().map(|(_, column)| column.clone()).collect());
@@ -196,7 +196,7 @@ fn push_address(column: &mut Column, address: Option<IpAddr>) {
 }
 
 /// Returns the addresses of the packet's own IP header, even if the packet is an ICMP error that
-/// quotes a packet of another flow.
+/// contains the header of another packet.
 fn addresses(data: &[u8], found: &Dissection) -> Option<[IpAddr; 2]> {
     let ip = found.ip?;
     let header = data.get(ip.offset as usize..)?;

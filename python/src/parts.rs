@@ -1,8 +1,8 @@
-//! Merges parts of a recording. The *edges* of a part are the flows that may continue in a
-//! neighbouring part, as bytes or as rows.
+//! Merges parts of a recording. The *edges* of a part of a recording are the flows that may
+//! continue in a neighbouring part. They are stored as bytes or as rows.
 //!
-//! Merging joins parts as soon as they are neighbours, so parts can be merged in any order and in
-//! any groups.
+//! Merging joins parts of a recording as soon as two neighbouring parts are there. Therefore parts
+//! can be merged in any order and in any groups.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,7 +13,7 @@ use steerage_meter::{ColumnBatch, Edges, FlowRecord, PartEdges};
 use crate::run::BATCH_ROWS;
 use crate::{Rows, ffi};
 
-/// Returns the edges of one part as bytes.
+/// Returns the edges of one part (flows that may continue in another part) as bytes.
 pub(crate) fn bytes_of_part(part: u64, edges: Edges) -> Vec<u8> {
     PartEdges { first: part, last: part, edges }.to_bytes()
 }
@@ -60,8 +60,8 @@ impl Merged {
     }
 }
 
-/// Merges the edges of parts in any order. If `finish` is true, also ends all flows at the
-/// remaining edges.
+/// Merges the edges of parts (flows that may continue in another part) in any order. If `finish` is
+/// true, also ends all flows at the remaining edges.
 #[pyfunction]
 pub(crate) fn merge(
     py: Python<'_>,

@@ -1,10 +1,9 @@
-//! Runs: a run reads a source, and a thread of the consumer receives the run's results batch by
-//! batch.
+//! A run reads a source. A thread of the consumer receives the run's results batch by batch.
 //!
-//! A run has the threads of the receive path, and one thread that waits for the end of those
-//! threads. Batches of rows wait in a bounded queue. If the queue is full because the consumer does
-//! not take the batches, the run waits. Therefore the memory of a run does not depend on the length
-//! of the capture.
+//! A run has the threads of the receive path, and one more thread, which waits until the other
+//! threads have ended. Batches of rows wait in a bounded queue. If the queue of batches is full
+//! because the consumer does not take them, the run waits. Therefore the memory of a run does not
+//! depend on the length of the capture.
 
 use std::collections::VecDeque;
 use std::io;
@@ -33,11 +32,11 @@ pub(crate) const BATCH_ROWS: usize = 32_768;
 /// The maximum number of batches that wait in the queue for the consumer.
 const WAITING_MAX: usize = 2;
 
-/// The number of batches that are collected before the consumer gets the schema. If the run has
-/// fewer batches and ends before, the schema contains the ledger (packet counters) of the run.
+/// The number of batches that are collected before the consumer gets the schema. If the run ends
+/// with fewer batches, the schema contains the ledger (packet counters) of the run.
 const FIRST_MAX: usize = 8;
 
-/// The maximum number of batches in one interval.
+/// The maximum number of batches that the rows of one interval may fill.
 const INTERVAL_MAX: usize = 64;
 
 /// The maximum time until the run reacts to Ctrl-C.
@@ -67,7 +66,7 @@ pub(crate) struct OpenSource {
 /// The options that are common to all kinds of runs.
 pub(crate) struct RunOptions {
     pub(crate) filter: Option<String>,
-    /// The number of CPUs. `None` means all CPUs that the process may use.
+    /// The number of CPUs. If `cpus` is `None`, the run uses all CPUs that the process may use.
     pub(crate) cpus: Option<usize>,
     pub(crate) layers: Layers,
     /// The error of the thread that writes into the pipe of the source, if that thread failed.
@@ -75,8 +74,8 @@ pub(crate) struct RunOptions {
     pub(crate) progress: Option<Progress>,
 }
 
-/// Calls a Python function with the progress of a run. The threads that wait for batches call this
-/// function.
+/// Calls a Python function with the progress of a run. The threads that wait for batches call the
+/// Python function.
 pub(crate) struct Progress {
     show: Py<PyAny>,
     /// The time of the latest call of the Python function, and a flag that is true if that call
@@ -200,8 +199,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// Waits for the next batch for at most `time`. Returns `None` if no batch arrived in this
-    /// time, and `Some(None)` at the end of the run.
+    /// Waits for the next batch for at most `time`. Returns `None` if no batch arrived within
+    /// `time`, and `Some(None)` at the end of the run.
     fn receive(&mut self, time: Duration) -> Option<Option<ColumnBatch>> {
         if self.is_over {
             return Some(None);
@@ -229,8 +228,9 @@ pub(crate) struct Run {
     bytes: Option<u64>,
 }
 
-/// The function that is called at the end of a run. This function adds the last rows of the run. It
-/// returns counters for the report, and the edges if a part of a recording was metered.
+/// The function that is called at the end of a run. The function `Finish` adds the last rows of the
+/// run. The function `Finish` returns counters for the report. It also returns the edges if a part
+/// of a recording was metered.
 pub(crate) type Finish<R> = Box<dyn FnOnce(Vec<R>, &Batching) -> (Map<String, Value>, Option<Vec<u8>>) + Send>;
 
 /// The two functions of a run: `make` makes the handler of a CPU, and `finish` is called at the end
@@ -242,7 +242,7 @@ pub(crate) struct Work<H: Handler> {
 
 impl Run {
     /// Opens the source and starts the run. The arguments of `work` are the shared batcher and a
-    /// `Stop` that can stop the run, because the handlers need both.
+    /// `Stop` that can stop the run, because the packet handlers need both.
     pub(crate) fn start<H: Handler + 'static>(
         source: Source,
         options: RunOptions,
@@ -341,8 +341,9 @@ impl Run {
         }
     }
 
-    /// Returns true if the progress must be reported again. This is the case if some time has
-    /// passed, or if the run has ended and its end has not been reported.
+    /// Returns true if the Python function must be called again with the progress. The progress
+    /// must be reported if some time has passed, or if the run has ended and its end has not been
+    /// reported.
     pub(crate) fn is_progress_due(&self, is_over: bool) -> bool {
         self.progress.as_ref().is_some_and(|progress| progress.is_due(is_over))
     }
@@ -360,8 +361,8 @@ impl Run {
     pub(crate) fn interval(&self, py: Python<'_>, time: Duration) -> PyResult<(Vec<ColumnBatch>, Value, bool)> {
         let (begin, mut batches) = (Instant::now(), Vec::new());
         let queue = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        // If many rows arrive, the interval ends early, so that its rows take a limited amount of
-        // memory.
+        // If many rows arrive, the interval ends early, so that the rows of an interval take a
+        // limited amount of memory.
         while batches.len() < INTERVAL_MAX {
             let left = time.saturating_sub(begin.elapsed());
             match py.detach(|| queue().receive(left.min(SIGNAL_LOOK))) {
@@ -372,8 +373,8 @@ impl Run {
             }
         }
         let is_over = queue().is_over;
-        // If the batcher is locked, a thread waits to put its rows into the queue, so these rows
-        // will be in the queue soon.
+        // If the batcher is locked, another thread waits to put its rows into the queue. These rows
+        // will soon be in the queue.
         if let Ok(mut batcher) = self.batching.0.try_lock()
             && std::mem::take(&mut batcher.rows) > 0
         {
@@ -398,8 +399,8 @@ impl Run {
         self.ended.get()
     }
 
-    /// Returns the number of bytes of the source that were read, and the total number of bytes in
-    /// the files of the source, if it is known.
+    /// Returns the number of bytes of the source that were read, and the total number of bytes of
+    /// the source's files if it is known.
     pub(crate) fn progress(&self) -> (u64, Option<u64>) {
         self.info.as_ref().map_or((0, None), |info| (info.bytes_read(), info.bytes_total().or(self.bytes)))
     }
@@ -442,8 +443,8 @@ impl Stop {
 pub(crate) fn on_cpus(builder: Builder, cpus: Option<usize>) -> Builder {
     let all = Topology::read().default_mask();
     match cpus {
-        // Only tests request more threads than there are CPUs. They get virtual CPUs, because the
-        // results of tests must not depend on the machine.
+        // Only tests request more threads than there are CPUs. Such tests get virtual CPUs, because
+        // the results of tests must not depend on the machine.
         Some(count) if count > all.iter().count() => builder.virtual_cpus(count),
         Some(count) => builder.cpus(all.iter().take(count.max(1)).collect::<CpuMask>()).pin(false),
         None if all.is_empty() => builder.pin(false),

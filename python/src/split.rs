@@ -22,8 +22,8 @@ pub(crate) fn split(py: Python<'_>, given: Given, paths: Vec<PathBuf>, together:
         let key = HashKey::random().map_err(|error| Failure::System("read a hash key from /dev/urandom", error))?;
         let hasher = FlowHasher::keyed(&key);
         let split = SplitOptions::new(paths.len(), together, hasher.clone(), options.layers);
-        // The run has only one CPU, so that all packets in a file are in order, also packets of
-        // different flows.
+        // The run has only one CPU, so that in each file, packets of different flows are also in
+        // order.
         let builder = Builder::new().virtual_cpus(1).hash(hasher).layers(options.layers).always_hash(true);
         let mut builder = inputs.into_iter().fold(builder, Builder::input);
         for path in &paths {

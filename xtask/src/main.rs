@@ -22,24 +22,24 @@ use source::{Crate, File};
 
 type Crates = BTreeMap<String, Crate>;
 
-/// The modules of the core that handle a packet, in the order in which they handle it. Together
-/// they are the *strict path*.
+/// The modules of the core that handle a packet, in the order in which they handle it. These
+/// modules together are the *strict path*.
 const STRICT_PATH: &[&str] =
     &["rx", "completions", "page_cache", "queue", "backlog", "packet", "handler", "tx", "softnet"];
 /// The maximum number of lines of the strict path, so that one person can read it in an afternoon.
 const STRICT_PATH_LINES_MAX: usize = 2_725;
-/// The maximum number of lines of the core. With about 200 of these lines, threads outside of the
-/// receive path can send packets and wake handlers. The queues for packets from these threads are
-/// in steerage-mem. The code for messages to handlers, and for state of each bucket, is in
-/// steerage-handler.
+/// The maximum number of lines of the core. About 200 of these lines let threads outside of the
+/// receive path send packets and wake handlers. The queues for packets from threads outside of the
+/// receive path are in steerage-mem. The code for messages to handlers, and for state of each
+/// bucket, is in steerage-handler.
 const CORE_LINES_MAX: usize = 5_270;
 /// The maximum number of lines of the facade, which assembles the crates and re-exports their
-/// names. Code that exceeds this limit belongs in another crate. About 60 of the lines list each
-/// re-exported name of a module. Therefore a new public name of an inner crate does not become
-/// public by accident.
+/// names. Code that exceeds this limit belongs in another crate. About 60 of the facade's lines
+/// list each re-exported name of a module. Because each name is listed, a new public name of an
+/// inner crate does not become public by accident.
 const FACADE_LINES_MAX: usize = 625;
-/// The maximum number of names on the first page of the facade's documentation. Further names
-/// belong in the facade's modules.
+/// The maximum number of names on the first page of the facade's documentation. If there are more
+/// names, they belong in the facade's modules.
 const FACADE_NAMES_MAX: usize = 40;
 
 fn main() {
@@ -50,7 +50,7 @@ fn main() {
     });
     match result {
         Ok(text) => print!("{text}"),
-        // Scripts read the standard output, so errors go to standard error.
+        // Errors go to standard error, because scripts read the standard output of `xtask`.
         Err(faults) => {
             eprintln!("xtask: {faults}");
             process::exit(1);

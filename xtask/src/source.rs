@@ -1,8 +1,8 @@
 //! Reads the sources of a crate: its modules, the names that each module defines, and the paths
 //! that each module mentions. The reader ignores code that is compiled only for tests.
 //!
-//! The sources are read as a sequence of tokens. Therefore method calls, and names that a macro
-//! assembles, are not found.
+//! The sources are read as a sequence of tokens. Because only tokens are read, method calls, and
+//! names that a macro assembles, are not found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Ident, UseTree};
 
-/// The maximum number of steps in a chain of re-exports or globs. A longer chain counts as a
-/// circle.
+/// The maximum number of steps in a chain of re-exports or globs. A longer chain of re-exports
+/// counts as a circle.
 const HOPS_MAX: usize = 8;
 /// The Rust keywords that are followed by the name of an item.
 const KEYWORDS: &[&str] = &["const", "enum", "fn", "macro_rules", "mod", "static", "struct", "trait", "type", "union"];
-/// Other words with which an item can begin. A field, a variant or an arm of a `match` cannot begin
-/// with one of these words.
+/// Further words, which are not in `KEYWORDS`, with which an item can begin. A variant or an
+/// arm of a `match` cannot begin with one of these words, and a field only with `pub`.
 const BEGINNINGS: &[&str] = &["async", "extern", "impl", "pub", "unsafe", "use"];
 
 type Names = Vec<String>;
@@ -29,7 +29,8 @@ pub(crate) struct Crate {
     /// The public names in the root of the crate. The entry `*` means all names of a glob import.
     pub(crate) public: Names,
     modules: BTreeMap<Names, Module>,
-    /// Each path that a module mentions: the file, the module in the file, the path, and the line.
+    /// Each path that a module mentions. The parts of an entry are the file, the module in the
+    /// file, the path, and the line.
     mentions: Vec<(usize, Names, Names, usize)>,
     /// The module that is being read. The next field, `folder`, is the folder with the child
     /// modules of this module.
@@ -77,8 +78,8 @@ impl Crate {
     }
 
     /// Describes each import that is part of a circle. An import by a file also counts as an import
-    /// by all modules that contain the file. Therefore it is an import between two modules with the
-    /// same parent, and every circle of files is a circle of such modules.
+    /// by all modules that contain the file. Therefore each import is also an import between two
+    /// modules with the same parent. Every circle of files is a circle of such modules.
     pub(crate) fn circles(&self) -> Vec<String> {
         let mut imports = BTreeMap::<&[String], BTreeMap<&[String], String>>::new();
         for (file, module, path, line) in &self.mentions {
@@ -101,9 +102,9 @@ impl Crate {
         all.filter(|(from, to, _)| reached(**to).contains(*from)).map(|(_, _, text)| text.clone()).collect()
     }
 
-    /// Returns the index of the file that defines the item with the path `path`. The path is
-    /// resolved in the module `module`. Returns `None` if the path names a whole module, or an item
-    /// of another crate.
+    /// Returns the index of the file that defines the item with the path `path`. The path of the
+    /// item is resolved in the module `module`. Returns `None` if the path names a whole module, or
+    /// an item of another crate.
     fn file_of(&self, module: &[String], path: &[String], hops: usize) -> Option<usize> {
         let mut at = module.to_vec();
         for (index, name) in path.iter().enumerate() {
@@ -131,8 +132,8 @@ impl Crate {
         self.mentions.push((self.files.len(), self.module.clone(), path, line));
     }
 
-    /// Reads tokens of the current module. `is_item` is true for tokens that are in no braces
-    /// except those of a module.
+    /// Reads tokens of the current module. `is_item` is true for tokens outside of all braces,
+    /// except the braces of a module.
     fn walk(&mut self, tokens: TokenStream, is_item: bool) {
         self.here();
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
@@ -158,7 +159,8 @@ impl Crate {
                     let tree = syn::parse2::<UseTree>(part.iter().cloned().collect());
                     for (name, path) in tree.iter().flat_map(|tree| leaves(tree, &[])) {
                         self.public.extend(is_public.then(|| name.clone()));
-                        // A re-export counts as an import only if this file also uses the name.
+                        // A re-export counts as an import only if the re-exporting file also uses
+                        // the name.
                         if before != "pub" && !before.starts_with('(') {
                             self.mention(path.clone(), start);
                         }

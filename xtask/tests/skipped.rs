@@ -8,8 +8,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 /// Returns the reasons for skipped tests in the test run with the number `run`, and how often each
-/// reason was given. The most frequent reason is first. Also removes the files with the reasons of
-/// this run and of earlier runs.
+/// reason was given. The most frequent reason for skipped tests is the first in the result. Also
+/// removes the files that contain the reasons of this test run and of earlier test runs.
 fn sums(folder: &Path, run: u32) -> Vec<(usize, String)> {
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

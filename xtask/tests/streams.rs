@@ -1,4 +1,4 @@
-//! Scripts read the standard output, so errors go to standard error.
+//! Errors go to standard error, because scripts read the standard output of `xtask`.
 
 use std::process::Command;
 

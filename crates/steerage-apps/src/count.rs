@@ -35,15 +35,15 @@ pub struct Count {
 pub struct Counted {
     /// The number of frames that the handler has handled. A
     /// [super-frame](steerage::Packet::offload) counts as one frame. The run's count of delivered
-    /// packets is higher than this number only if a handler panicked. The new handler that replaces
+    /// packets is higher than the sum over all handlers only if a handler panicked. The new handler that replaces
     /// a panicked handler starts counting at zero.
     pub packets: u64,
-    /// The bytes of the frames that were handled. If a capture truncated frames, this number is
-    /// smaller than the number of bytes on the wire.
+    /// The bytes of the frames that were handled. If a capture truncated frames, this count of
+    /// bytes is smaller than the number of bytes on the wire.
     pub bytes: u64,
     /// The number of packets on the wire that the counted frames contain.
     pub wire_packets: u64,
-    /// The bytes that these packets had on the wire, including the headers of each packet.
+    /// The bytes that the counted packets had on the wire, including the headers of each packet.
     pub wire_bytes: u64,
 }
 

@@ -90,8 +90,8 @@ thread_local! {
 /// Records `failure` as the last failure of this thread.
 pub(crate) fn record(failure: &Failure) {
     let text = failure.text.replace('\0', "");
-    // While a thread ends, its error text may already be destroyed. If the text is destroyed,
-    // `try_with` returns an error, which is ignored.
+    // While a thread ends, its error text may already be destroyed. If the thread's error text is
+    // destroyed, `try_with` returns an error, which is ignored.
     let _ = LAST.try_with(|last| last.replace(CString::new(text).unwrap_or_default()));
 }
 

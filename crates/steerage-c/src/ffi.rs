@@ -371,7 +371,7 @@ fn border<R: Answer>(name: &str, body: impl FnOnce() -> Result<R, Failure>) -> R
     R::of_failure(failure.code)
 }
 
-/// Borrows the value that a pointer of the program points to.
+/// Borrows the value that a pointer of the C program points to.
 ///
 /// # Safety
 /// A pointer that is not null is valid for the time of the call.

@@ -37,7 +37,7 @@ pub(crate) struct Run {
 enum Stage {
     Opened(Opened, Options),
     Running(Running<()>),
-    /// A call is changing the stage at this moment.
+    /// A call is changing the stage of the run at this moment.
     Changing,
     Ended(Result<(), Failure>),
 }
@@ -207,8 +207,8 @@ impl Run {
         let builder = opened.inputs.into_iter().fold(options.builder()?, Builder::input);
         let instance = builder.build(make)?;
         let handle = self.handle.get_or_init(|| instance.handle());
-        // This fence pairs with the fence in `stop`: either this thread sees the request to stop,
-        // or `stop` sees the handle.
+        // This memory fence pairs with the memory fence in `stop`: either this thread sees the
+        // request to stop, or `stop` sees the handle.
         fence(Ordering::SeqCst);
         if self.is_stopped.load(Ordering::Relaxed) {
             handle.stop();
@@ -229,7 +229,7 @@ impl Run {
     /// call `stop`, so it takes no lock and allocates no memory.
     pub(crate) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
-        // This fence pairs with the fence in `started`.
+        // This memory fence pairs with the memory fence in `started`.
         fence(Ordering::SeqCst);
         if let Some(handle) = self.handle.get() {
             handle.stop();

@@ -4,8 +4,8 @@ use steerage::{BucketId, limits::BUCKETS};
 
 /// The states that a C program keeps for the buckets that are on one CPU.
 pub(crate) struct States<S> {
-    /// The states by the bucket's group and its number. If no bucket of a group has a state, the
-    /// list of the group is empty.
+    /// The states, indexed by the bucket's group and the bucket's number. If no bucket of a group
+    /// has a state, the list of the group is empty.
     groups: Vec<Vec<Option<S>>>,
 }
 

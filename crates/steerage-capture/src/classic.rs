@@ -18,7 +18,8 @@ use crate::filter::FileFilters;
 pub(super) const HEADER_BYTES: usize = 24;
 
 /// The size of a record's header: seconds, fraction, captured length and original length, 4 bytes
-/// each. A [`FrameHeader`] has the same size, so that it can replace the record's header in memory.
+/// each. A [`FrameHeader`] has the size of a pcap record's header, so that it can replace this
+/// header in memory.
 const RECORD_HEADER_BYTES: usize = FrameHeader::BYTES;
 
 /// The magic numbers of pcap files with times in micro- and nanoseconds, as in a big-endian file.
@@ -36,8 +37,8 @@ const MODIFIED_BYTES: usize = 8;
 const VERSION_MAJOR: u16 = 2;
 const VERSION_MINOR_MAX: u16 = 4;
 
-/// The bits of the file header's last field that contain the link type. The higher bits of this
-/// field describe frame check sequences.
+/// The bits of the file header's last field that contain the link type. The bits above the link
+/// type describe frame check sequences.
 const LINK_TYPE_MASK: u32 = 0xffff;
 
 /// Returns true if a file that begins with these bytes is a pcap file.
@@ -132,9 +133,9 @@ impl Classic {
         self.link
     }
 
-    /// Returns the form of the records if the file can be read in place. Returns `None` if frames
-    /// need a [`FrameHeader`], because the two lengths may be in another order or the link type
-    /// does not fit a slot.
+    /// Returns the form of the records if the file can be read in place (without a copy). Returns
+    /// `None` if frames need a [`FrameHeader`], because the two lengths may be in another order or
+    /// the link type does not fit a slot.
     pub(super) fn form(&self) -> Option<RecordForm> {
         let has_usual_header = self.lengths == Lengths::InOrder && self.record_bytes == RECORD_HEADER_BYTES;
         let is_plain = has_usual_header && LinkType::READ.contains(&self.link);
@@ -149,7 +150,8 @@ impl Classic {
     pub(super) fn walk(&self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         walk.link = Some(self.link);
         // In each arm of this `match`, the byte order and the presence of a filter are constants.
-        // Therefore reading a field compiles to a load and at most a byte swap, without a branch.
+        // With a constant byte order, reading a field compiles to a load and at most a byte swap,
+        // without a branch.
         match (self.big_endian, filters) {
             (true, None) => self.records(walk, All, u32::from_be_bytes),
             (false, None) => self.records(walk, All, u32::from_le_bytes),

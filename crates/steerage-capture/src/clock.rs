@@ -6,8 +6,8 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// The default resolution of timestamps: microseconds.
 const MICROSECONDS: u8 = 6;
 
-/// The bit of `if_tsresol` that is set if the resolution is a power of 2. The bit is clear if the
-/// resolution is a power of 10.
+/// The bit of `if_tsresol` that is set if the resolution is a power of 2. This bit of `if_tsresol`
+/// is clear if the resolution is a power of 10.
 const POWER_OF_TWO: u8 = 0x80;
 
 /// Converts an interface's ticks to nanoseconds since 1970.
@@ -24,7 +24,7 @@ enum Unit {
     Nanos(u64),
     /// The number of ticks in a nanosecond.
     Parts(u64),
-    /// A second has 2 to the power of this number of ticks.
+    /// The number of ticks in a second is 2 to the power of this value.
     PowerOfTwo(u32),
     /// The tick is so short that 2^64 ticks take less than a nanosecond.
     Nothing,

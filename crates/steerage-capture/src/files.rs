@@ -59,8 +59,8 @@ pub(super) struct Known {
 #[derive(Debug)]
 pub(super) struct Kinds {
     pub(super) known: Vec<FrameKind>,
-    /// True if the files may contain other kinds of frames than the known kinds: a file is a pipe,
-    /// or a pcapng file may describe more interfaces later.
+    /// True if the files may contain kinds of frames that are not known yet, because a file is a
+    /// pipe, or because a pcapng file may describe more interfaces later.
     pub(super) others: bool,
 }
 

@@ -4,9 +4,9 @@
 //!
 //! This crate has no compiler. The filter language is libpcap's. A second compiler for this
 //! language might differ slightly, and its filters would then pass wrong packets unnoticed.
-//! Therefore tcpdump compiles the expression, either now or in advance: the numbers that `tcpdump
-//! -ddd` prints are also accepted as a filter. This crate checks each compiled program, from
-//! tcpdump or from numbers, by the kernel's rules before running it.
+//! Therefore tcpdump compiles the expression, either now or in advance. The numbers that `tcpdump
+//! -ddd` prints in advance are also accepted as a filter. This crate checks each compiled program,
+//! from tcpdump or from numbers, by the kernel's rules before running it.
 
 mod check;
 mod for_files;
@@ -89,9 +89,9 @@ impl Filter {
     /// The text of a filter has one of three forms:
     ///
     /// - `not port 22`: an expression of tcpdump (pcap-filter(7)). The `tcpdump` in the `PATH`
-    ///   compiles the expression, for `interface` if it is given and may be opened. The keyword
-    ///   `vlan` matches live frames only if the interface is given, because the kernel removes VLAN
-    ///   tags before the filter runs.
+    ///   compiles the expression. If `interface` is given and may be opened, tcpdump compiles the
+    ///   expression for this interface. The keyword `vlan` matches live frames only if the
+    ///   interface is given, because the kernel removes VLAN tags before the filter runs.
     /// - The numbers that `tcpdump -ddd` prints, on separate lines or with commas between them. No
     ///   program is started.
     /// - `@FILE`: a file that contains an expression or such numbers.
@@ -151,7 +151,7 @@ pub enum FilterError {
     /// The numbers are not a BPF program. The text contains the reason.
     #[error("the filter is not what `tcpdump -ddd` prints: {0}")]
     Numbers(String),
-    /// The kernel would reject the program.
+    /// The kernel would reject the filter program.
     #[error("the kernel would refuse the filter: its instruction {at} {what}; have tcpdump -ddd print it anew")]
     Program {
         /// The number of the invalid instruction, starting at 0.
@@ -170,13 +170,13 @@ pub enum FilterError {
     /// Frames of this link type cannot be filtered.
     #[error("frames of link type {} are not filtered: leave the filter out", .0.0)]
     Link(LinkType),
-    /// The program uses information that only the kernel has.
+    /// The filter program uses information that only the kernel has.
     #[error(
         "instruction {at} of the filter asks for what only the kernel knows of a packet: for capture files, compile it \
          with tcpdump -r FILE -ddd"
     )]
     KernelOnly {
-        /// The number of the instruction that uses such information, starting at 0.
+        /// The number of the instruction that uses information of the kernel, starting at 0.
         at: usize,
     },
     /// The file with the filter cannot be read.

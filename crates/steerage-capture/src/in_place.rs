@@ -1,9 +1,9 @@
 //! Reads a file in place: directly in the kernel's page cache, without copying the bytes.
 //!
 //! The file is mapped piece by piece, but only while the kernel grants a read lease. A separate
-//! thread takes the read leases of the files. When another process wants to change a file, the
-//! thread returns the file's lease. When the lease is returned, or at the end of the file, the
-//! queue continues with read(2) at the same record.
+//! thread takes the read leases of the files. When another process wants to change a file, that
+//! thread returns the file's lease to the kernel. When the read lease of a file is returned, or at
+//! the end of the file, the queue continues with read(2) at the same record.
 
 use std::fs::File;
 use std::io;
@@ -15,29 +15,32 @@ use steerage_guard::capabilities;
 
 use super::{BLOCKS, RECORD_BYTES_MAX};
 
-/// The size of a window, in bytes. A window is the part of a file that is mapped into memory at the
-/// moment. Windows are large, because moving a window to another part of the file takes two system
-/// calls and empties the processor's cache of address translations. A process that wants to change
-/// the file waits until the file's windows are copied. This waiting time of other processes limits
+/// The size of a window (a mapped part of a file), in bytes. A window is the part of a file that is
+/// mapped into memory at the moment. Windows (mapped parts of a file) are large, because moving a
+/// window to another part of the file takes two system calls and empties the processor's cache of
+/// address translations. A process that wants to change the file waits until the file's windows
+/// (mapped parts) are copied. The waiting time of a process that wants to change the file limits
 /// the size of windows.
 pub(super) const WINDOW_BYTES: usize = 32 << 20;
 
-/// The number of windows. With several windows, the queue can read one window while frames in
-/// another window are still in use.
+/// The number of windows. With several windows (mapped parts of the file), the queue can read one
+/// window while frames in another window are still in use.
 pub(super) const WINDOWS: usize = 4;
 
-/// The number of bytes of a file that one poll makes readable. If the file is in the page cache, a
-/// poll takes less than 30 us. If the file is not in the page cache, the poll waits for the disk.
+/// The number of bytes of a mapped file that one poll of the queue makes readable. If the file is
+/// in the page cache, a poll takes less than 30 us. If the file is not in the page cache, the poll
+/// waits for the disk.
 const STEP_BYTES: usize = 256 << 10;
 
-/// Windows begin at multiples of 64 KiB, because a mapping begins at a page, and pages have at most
-/// 64 KiB.
+/// Windows (mapped parts of a file) begin at multiples of 64 KiB, because a mapping begins at a
+/// page, and pages have at most 64 KiB.
 const ALIGNMENT: u64 = 64 << 10;
 
 const _: () = assert!(WINDOW_BYTES >= 2 * (RECORD_BYTES_MAX + ALIGNMENT as usize), "a record fits after the start");
 const _: () = assert!(STEP_BYTES >= 2 * ALIGNMENT as usize, "a step reaches beyond the first record");
 
-/// The windows of a queue, and the thread that has the leases of the files.
+/// The windows (mapped parts of files) of a queue, and the thread that holds the files' read
+/// leases.
 #[derive(Debug)]
 pub(super) struct Windows {
     windows: Arc<FileWindows>,
@@ -84,11 +87,12 @@ pub(super) struct InPlace {
     file: Arc<LeasedFile>,
     /// The current window.
     window: Option<Shows>,
-    /// True if the file can be read in place only up to the end of the current window.
+    /// True if the file can be read in place only up to the end of the current window (mapped
+    /// part).
     is_last: bool,
 }
 
-/// The part of a file in a window.
+/// The part of a file that a window maps into memory.
 #[derive(Clone, Copy, Debug)]
 struct Shows {
     window: usize,
@@ -102,8 +106,8 @@ struct Shows {
 pub(super) enum Step {
     /// The bytes from `at` to `end` of the block can be read.
     Bytes { block: usize, at: usize, end: usize },
-    /// No window is free, because handlers still hold frames in all windows, or because the windows
-    /// are being copied.
+    /// No window (mapped part of a file) is free. Either handlers still hold frames in all windows,
+    /// or the windows are being copied.
     Later,
     /// The remaining bytes of the file have to be read with read(2).
     End,
@@ -138,8 +142,8 @@ impl InPlace {
             Shown::Later => return Ok(Step::Later),
             Shown::Gone => self.is_last = true,
         }
-        // Windows in use are closed later: when their frames have been released and another file is
-        // read in place.
+        // Windows in use are closed later, when handlers have released the frames in these windows
+        // and another file is read in place.
         Ok(match self.windows.close((blocks, claim)) {
             Shown::Later => Step::Later,
             _ => Step::End,

@@ -92,8 +92,8 @@ impl CaptureInfo {
     }
 
     /// Returns the format that can represent the packets of all files. If all files have the same
-    /// format, the result is that format. Returns `None` if the format is unknown before reading,
-    /// as for a pipe.
+    /// format, returns that format. Returns `None` if the format is unknown before reading, as for
+    /// a pipe.
     pub fn format(&self) -> Option<StreamFormat> {
         self.format
     }

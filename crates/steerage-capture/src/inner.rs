@@ -28,8 +28,8 @@ pub struct Inner {
 }
 
 impl Inner {
-    /// Describes a packet without its first `from` bytes. The remaining part begins with a header
-    /// of type `link`.
+    /// Describes a packet without its first `from` bytes. The remaining part of the packet begins
+    /// with a header of type `link`.
     pub fn new(link: LinkType, from: usize) -> Self {
         Self { link, from, front: [0; FRONT_BYTES_MAX], front_len: 0 }
     }
@@ -49,8 +49,8 @@ impl Inner {
 }
 
 /// A function that finds the part of a packet to pass on. The arguments of the function are the
-/// packet's headers and the type of the first header. If the result is `None`, the whole packet is
-/// passed on.
+/// packet's headers and the type of the first header. If the function returns `None`, the whole
+/// packet is passed on.
 pub type Unwrap = fn(&[u8], LinkType) -> Option<Inner>;
 
 /// The link types of the packets in several streams that are made from one input.

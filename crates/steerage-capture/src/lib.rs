@@ -3,22 +3,24 @@
 //! user's guide is docs/captures.md.
 //!
 //! A pcap file is read in place, in the kernel's page cache, while the kernel grants a read lease
-//! (fcntl(2), F_SETLEASE). With the lease, no process can change or truncate the file unnoticed. If
-//! another process wants to change the file, a thread copies the bytes that handlers still use and
-//! returns the lease. After that, the queue continues at the same record with read(2). Files
-//! without a lease, pipes and pcapng files are read with read(2) from the beginning.
+//! (fcntl(2), F_SETLEASE). While steerage has this lease, no process can change or truncate the
+//! file unnoticed. If another process wants to change the file, a thread copies the bytes that
+//! handlers still use and returns the lease. After the lease is returned, the queue continues at
+//! the same record with read(2). Files without a lease, pipes and pcapng files are read with
+//! read(2) from the beginning.
 //!
 //! With read(2), the queue fills [`BLOCKS`] blocks of memory, and each read gets a piece of
 //! [`READ_BYTES`]. The frames are handed over in these blocks, without a copy. A
 //! [`FrameHeader`](steerage::device::FrameHeader) with time, length on the wire, link type and
-//! interface replaces the header of each record in place. If a piece ends in the middle of a
-//! record, the record is moved to the block of the next piece, or the rest of the record is read
-//! into the same block. A block is filled again after handlers have released all of its frames.
-//! Until the frames are released, a poll delivers nothing, but no packet is lost, because the
-//! device [can wait](steerage::device::Capabilities::can_wait).
+//! interface replaces the header of each record in place. If a piece (the bytes of one read) ends
+//! in the middle of a record, the record is moved to the block of the next piece, or the rest of
+//! the record is read into the same block. A block of memory is filled again after handlers have
+//! released all of the block's frames. While handlers hold frames of all blocks, a poll delivers
+//! nothing, but no packet is lost, because the device [can
+//! wait](steerage::device::Capabilities::can_wait).
 //!
 //! A separate thread unpacks compressed input into a pipe, and the queue reads the pipe. Therefore
-//! a poll never unpacks data, whatever the file contains.
+//! a poll of the queue never unpacks compressed data, whatever the file contains.
 //!
 //! Packets of up to [`PACKET_BYTES_MAX`] bytes are read whole. A pcapng file may have any number of
 //! sections in either byte order. Each section may have up to [`INTERFACES_MAX`] interfaces with
@@ -200,7 +202,7 @@ pub struct Capture {
     /// The queue's access to the frame blocks, which the queue needs after the blocks themselves
     /// were handed to the instance.
     claim: Option<Claim>,
-    /// The windows through which files are read in place.
+    /// The windows (mapped parts of files) through which files are read in place.
     windows: Option<Windows>,
     /// The format of the current file. The format is `None` until enough of the file has been read.
     format: Option<Format>,
@@ -280,7 +282,7 @@ impl Capture {
     /// in messages. If the data is not a capture, a poll reports the error.
     ///
     /// # Errors
-    /// If the kernel cannot report when the pipe has data.
+    /// Returns an error if the kernel cannot report when the pipe has data.
     pub fn from_pipe(name: impl Into<String>, pipe: OwnedFd) -> Result<Self, DeviceError> {
         let (name, info, (files, _)) = (name.into(), Arc::new(CaptureInfo::new(None, None)), Files::new(&[])?);
         let source = files.source(name.clone(), files.pipe(pipe.into()), &info);
@@ -318,10 +320,10 @@ impl Capture {
     }
 
     /// Replays each file of the capture at its recorded speed, multiplied by the factor of `pace`.
-    /// Each packet is handed over at its recorded distance from the file's first packet, divided by
-    /// that factor. No packet is lost if the receiver of a replay is slow: packets that could not
-    /// be handed over in time follow at once. The replay of each file begins when the previous file
-    /// has ended. Packets without a time are handed over at once.
+    /// Each packet is handed over at its recorded time distance from the file's first packet,
+    /// divided by the factor of `pace`. No packet is lost if the receiver of a replay is slow:
+    /// packets that could not be handed over in time follow immediately. The replay of each file
+    /// begins when the previous file has ended. Packets without a time are handed over immediately.
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         Self { paced: Some(Paced::new(pace)), ..self }
@@ -334,7 +336,7 @@ impl Capture {
     /// [`CaptureInfo::filtered`] counts them.
     ///
     /// `tcpdump` runs as a child process and compiles an expression for each link type in the
-    /// files. Therefore call this function before you [drop
+    /// files. Because of the child process, call this function before you [drop
     /// privileges](https://docs.rs/steerage-guard) and before you start threads. A filter that is
     /// given as numbers is a program for only one link type.
     ///
@@ -363,7 +365,8 @@ impl Capture {
         Input::new(self.name.clone(), "capture", vec![Box::new(self)])
     }
 
-    /// Hands over the frames in the current window, up to `room` frames.
+    /// Hands over the frames in the current window (the part of the file in memory), up to `room`
+    /// frames.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> Result<Stop, DeviceError> {
         let link = (!out.is_empty()).then_some(self.link);
         let now = out.now();
@@ -429,7 +432,8 @@ impl Capture {
         }
     }
 
-    /// Handles the end of the file. If no record is incomplete, continues with the next file.
+    /// Handles the end of the file. If the file does not end within a record, continues with the
+    /// next file.
     fn end(&mut self, needs: usize) -> Result<Polled, DeviceError> {
         let text = match (self.window.len(), self.window.skips()) {
             (0, false) => return self.next_file(),

@@ -137,8 +137,8 @@ impl CaptureMerge {
         self.head.as_deref()?.first_chunk().map(|magic| pcapng::is_magic(*magic))
     }
 
-    /// Finds the record at the start of `bytes`. These bytes are the part of stream `nth` that was
-    /// not appended yet. Returns `None` if the first record in `bytes` is incomplete.
+    /// Finds the record at the start of `bytes`. `bytes` is the part of stream `nth` that was not
+    /// appended yet. Returns `None` if the first record in `bytes` is incomplete.
     ///
     /// # Errors
     /// [`MergeError`] if the bytes are not a record.

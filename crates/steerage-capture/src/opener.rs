@@ -30,7 +30,8 @@ impl Helper {
     }
 
     /// Starts a thread that unpacks files. The thread that unpacks files has no capabilities. If
-    /// this thread writes to a pipe without a reader, the write fails and does not end the process.
+    /// the unpacking thread writes to a pipe without a reader, the write fails and does not end the
+    /// process.
     pub(super) fn unpacker() -> io::Result<Self> {
         let unpacker = Self::start("unpack")?;
         unpacker.call(|| {

@@ -65,7 +65,7 @@ impl Paced {
         Self { pace, start: None }
     }
 
-    /// Begins the next file, whose first packet is due at once.
+    /// Begins the next file, whose first packet is due immediately.
     pub(super) fn begin_file(&mut self) {
         self.start = None;
     }
@@ -125,7 +125,8 @@ mod tests {
         assert_eq!(paced.until(Timestamp::from_nanos(5)), u64::MAX);
         paced.begin(Timestamp::from_nanos(1000), 50);
         assert_eq!(paced.due(2050), Timestamp::from_nanos(2000));
-        // The packet has an earlier time than the first packet of the file, so it is due at once.
+        // The packet has an earlier time than the first packet of the file, so it is due
+        // immediately.
         assert_eq!(paced.due(3), Timestamp::from_nanos(1000));
     }
 

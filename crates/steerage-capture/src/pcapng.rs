@@ -35,8 +35,8 @@ const TRAILER_BYTES: usize = 4;
 /// has type, length, interface, time (8 bytes), captured length and original length. The header of
 /// a simple packet block has type, length and original length. The [`FrameHeader`] overwrites the
 /// end of the block's header. The header of a simple packet is shorter than a [`FrameHeader`].
-/// Therefore the [`FrameHeader`] also overwrites the length at the end of the previous block. In a
-/// pcapng file, a packet block always follows another block.
+/// Therefore the [`FrameHeader`] of a simple packet also overwrites the length at the end of the
+/// previous block. In a pcapng file, a packet block always follows another block.
 const EPB_HEADER_BYTES: usize = 28;
 const SPB_HEADER_BYTES: usize = 12;
 const _: () = assert!(SPB_HEADER_BYTES + TRAILER_BYTES >= FrameHeader::BYTES);

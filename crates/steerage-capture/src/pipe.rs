@@ -12,8 +12,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 
 /// The sizes to try for a pipe, largest first. Without privileges, all pipes of a user may have a
-/// capacity of 64 MiB in total. When a user's pipes have reached this limit, a new pipe gets only
-/// one page.
+/// capacity of 64 MiB in total. When a user's pipes have reached the limit of 64 MiB, a new pipe
+/// gets only one page.
 const SIZES: [usize; 3] = [1 << 20, 256 << 10, 64 << 10];
 
 /// The part of a full pipe that must be free before the next write: a quarter. A reader usually
@@ -109,8 +109,8 @@ impl Room {
     }
 }
 
-/// Waits until all bytes in the pipe were read, no process has the reading end open, or `is_over`
-/// returns true. Returns the number of unread bytes in the pipe.
+/// Waits until all bytes in the pipe were read. The wait also ends if no process has the reading
+/// end open, or if `is_over` returns true. Returns the number of unread bytes in the pipe.
 pub(super) fn wait_until_read(pipe: &File, is_over: impl Fn() -> bool) -> usize {
     let mut looks = 0;
     loop {

@@ -2,8 +2,8 @@
 //! pcap, and any other name selects pcapng. A [stream](super::stream) may request another format.
 //!
 //! Each capture file has a thread that writes ([`writer`](super::writer)). CPUs pass their packets
-//! to this thread a batch at a time. Therefore the file contains the packets in the order in which
-//! they were sent, whichever CPU handles a flow.
+//! to the writing thread a batch at a time. Therefore a capture file contains the packets in the
+//! order in which they were sent, whichever CPU handles a flow.
 
 use std::io::{self, Seek, Write};
 use std::num::NonZero;
@@ -68,8 +68,8 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
     let format = format_of(path.as_ref());
     let head = format.file_head();
     (&file).write_all(&head).map_err(|error| failed("write to", error))?;
-    // If the path names a descriptor, such as /dev/stdout, its file may already have contents. A
-    // FIFO has no position.
+    // If the path names a descriptor, such as /dev/stdout, the descriptor's file may already have
+    // contents. A FIFO has no position.
     let written = (&file).stream_position().unwrap_or(head.len() as u64);
     let options = WriterOptions { format, buffer_bytes: BUFFER_BYTES, patient: false, watched: false };
     let shared = SavedFile::new(Arc::new(Writer::new(name.clone(), options)), format);
@@ -83,8 +83,8 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
 /// new name gets a number.
 ///
 /// The packets are in the files in the order in which they were sent. If several CPUs send packets,
-/// one CPU may send its packets slightly later than another CPU. Therefore a file may contain a few
-/// packets from the end of the previous period.
+/// one CPU may send its packets slightly later than another CPU. Therefore a rotated file may
+/// contain a few packets from the end of the previous file's period.
 ///
 /// With `keep`, the oldest files are removed, as for [`FileSeries::new`].
 ///
@@ -122,8 +122,8 @@ fn format_of(path: &Path) -> StreamFormat {
 
 /// Makes the output whose queues write to `target`.
 pub(super) fn output(name: String, kind: &'static str, shared: Arc<SavedFile>, target: Target) -> Output {
-    // The first queue that is opened starts the writing thread. When the writing thread starts, the
-    // program has already dropped its privileges.
+    // When the first queue of the output is opened, it starts the writing thread. When the writing
+    // thread starts, the program has already dropped its privileges.
     let mut unwritten = Some(target);
     let open = Box::new(move |_cpu| {
         let lane = shared.writer.lane();
@@ -151,8 +151,8 @@ pub(super) struct SavedFile {
     interfaces: Mutex<Vec<Interface>>,
     /// The wall time at which the receive path's clock started.
     epoch: WallTime,
-    /// The function that finds the part of each packet to write. The function is `None` if whole
-    /// packets are written.
+    /// The function that finds the part of each packet to write. This function is `None` if whole
+    /// packets are written, and not only parts of packets.
     unwrap: Option<Unwrap>,
     /// The link types of the packets in a group of streams. `None` for a single file.
     pub(super) seen: Option<Arc<LinksSeen>>,
@@ -205,9 +205,9 @@ struct Save {
     /// for a rejected link type.
     interfaces: Vec<(Interface, Option<u32>)>,
     /// The error that occurred in the middle of a batch, after the file had already taken some
-    /// packets of the batch. The next `flush` returns this error. `send` must not return an error
-    /// in the middle of a batch: an error of `send` would mean that the file has taken no packet of
-    /// the batch.
+    /// packets of the batch. The next call of `flush` returns the error that occurred in the middle
+    /// of a batch. `send` must not return an error in the middle of a batch: an error of `send`
+    /// would mean that the file has taken no packet of the batch.
     failed: Option<DeviceError>,
 }
 

@@ -11,7 +11,7 @@ const TAKEN_OUT_MAX: u32 = 1024;
 
 const HOW_TO_FILTER: &str = "leave the filter out, or filter frames of one link type";
 
-/// The state of the filter during one walk.
+/// The state of the filter during one walk over the records of a capture.
 pub(super) struct Sifting<'a> {
     filters: &'a mut FileFilters,
     big_endian: bool,

@@ -54,8 +54,8 @@ impl Pipe {
     }
 
     /// Reads the available data. Other processes may share the open file. If this function made the
-    /// file non-blocking, it would also be non-blocking for the other processes. Therefore the file
-    /// stays blocking, and this code polls the file before each read.
+    /// file non-blocking, the file would also be non-blocking for the other processes. Therefore
+    /// the shared file stays blocking, and this code polls the file before each read.
     fn read(&mut self, to: &mut [u8]) -> io::Result<Got> {
         self.leave_waker()?;
         let mut events = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
@@ -79,9 +79,9 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // If the pipe is standard input, other copies of the file descriptor exist. Closing this
-        // copy of the descriptor then does not close the pipe. Without this call of `leave_waker`,
-        // the pipe would therefore stay registered in the epoll instance.
+        // If the pipe is standard input, other copies of the file descriptor exist. If other copies
+        // of the descriptor exist, closing this copy does not close the pipe. Without this call of
+        // `leave_waker`, the pipe would therefore stay registered in the epoll instance.
         let _ = self.leave_waker();
     }
 }
@@ -151,7 +151,7 @@ impl Read for Waiting<'_> {
 pub(super) struct Shared {
     /// An epoll instance that becomes readable when a silent pipe has data. All pipes of a capture
     /// share the epoll instance, because a waiting CPU requests the descriptor of the instance only
-    /// once. The instance is `None` if the input is a reader.
+    /// once. The epoll instance is `None` if the input is a reader.
     pub(super) waker: Option<Arc<Epoll>>,
     /// The thread that unpacks.
     pub(super) unpacker: OnceLock<Helper>,
@@ -213,7 +213,7 @@ impl Source {
         }
     }
 
-    /// Records that the file was read in place up to this offset.
+    /// Records that the file was read in place (without a copy) up to this offset.
     pub(super) fn reached(&self, offset: u64) {
         self.info.set_bytes_read(self.before + offset);
     }

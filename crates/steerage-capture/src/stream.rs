@@ -140,7 +140,7 @@ pub struct Stream {
 
 impl Stream {
     /// Returns the number of bytes written so far, and the number of these bytes that are unread in
-    /// the pipe. The second number is 0 if the stream is not a pipe.
+    /// the pipe. The number of unread bytes is 0 if the stream is not a pipe.
     pub fn written(&self) -> (u64, usize) {
         self.file.writer.written()
     }
@@ -150,8 +150,8 @@ impl Stream {
         self.file.writer.waiting()
     }
 
-    /// Ends the stream before the instance ends. The packets sent so far are written, and the
-    /// reader reads them, and then the reader sees the end of the stream. Call this function only
+    /// Ends the stream before the instance ends. The packets sent so far are still written. After
+    /// the reader has read these packets, it sees the end of the stream. Call this function only
     /// after the last packet was sent. A stream without packets becomes a capture without packets.
     /// The link type of an empty stream is that of the other streams, or Ethernet if no stream had
     /// packets.
@@ -160,13 +160,15 @@ impl Stream {
         self.file.writer.end_input();
     }
 
-    /// Returns true if the stream has failed, or if all bytes were written and, for a pipe, read.
+    /// Returns true if the stream has failed, or if all bytes were written. If the stream is a
+    /// pipe, all bytes must also have been read.
     pub fn has_ended(&self) -> bool {
         self.file.writer.has_ended()
     }
 
     /// Returns true if [`end`](Self::end) was called, or if the instance has ended and all bytes
-    /// were written. This function returns true before the reader sees the end of the stream.
+    /// were written. The function already returns true before the stream's reader sees the end of
+    /// the stream.
     pub fn input_has_ended(&self) -> bool {
         self.file.writer.input_has_ended()
     }

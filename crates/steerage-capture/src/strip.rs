@@ -7,13 +7,13 @@ use steerage::flow::{Header, HeaderKind, Layers, dissect};
 
 use super::inner::Inner;
 
-/// Finds the innermost frame of a packet in tunnels: VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS.
-/// Returns `None` if the packet is not in a tunnel, or if the type of the tunnel's contents is
-/// unknown. If the innermost packet is an IP packet in an Ethernet frame, the result keeps the
-/// Ethernet addresses in front of the packet.
+/// Finds the innermost frame of a packet in tunnels of the types VXLAN, Geneve, GRE, ERSPAN, TZSP
+/// and MPLS. Returns `None` if the packet is not in a tunnel, or if the type of the tunnel's
+/// contents is unknown. If the innermost packet is an IP packet in an Ethernet frame, the result
+/// keeps the Ethernet addresses in front of the packet.
 ///
-/// A fragment of a tunnel's packet, except the first fragment, stays unchanged, because it has no
-/// inner headers.
+/// If a tunnel's packet is fragmented, all fragments after the first stay unchanged, because they
+/// have no inner headers.
 ///
 /// ```
 /// use steerage::LinkType;
@@ -86,8 +86,7 @@ mod tests {
         let frame = ipv4(GRE).frame(&gre);
         let found = strip_tunnels(&frame, LinkType::ETHERNET).unwrap();
         assert_eq!(Some(found), Inner::new(LinkType::ETHERNET, 42).with_front(b"to....from..\x08\x00"));
-        // The same GRE packet without a link header, and the frame inside another tunnel: Ethernet
-        // in VXLAN.
+        // The same GRE packet without a link header, and the Ethernet frame inside a VXLAN tunnel.
         let raw = ipv4(GRE).packet(&gre);
         assert_eq!(strip_tunnels(&raw, LinkType::RAW), Some(Inner::new(LinkType::RAW, 28)));
         let vxlan = [&[0x20, 0, 0x12, 0xb5, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 7, 0], &frame[..]].concat();

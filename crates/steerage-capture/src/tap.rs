@@ -90,7 +90,8 @@ pub struct Tap {
 struct Clients {
     attached: [Option<Arc<Session>>; CLIENTS_MAX],
     /// Clients that have left. The clients that have left are kept until no packet CPU refers to
-    /// them any more. Therefore no packet CPU frees the memory of a client.
+    /// them any more. Because clients that have left are kept, no packet CPU frees the memory of a
+    /// client.
     gone: Vec<Arc<Session>>,
     has_ended: bool,
 }
@@ -144,13 +145,13 @@ impl Tap {
     }
 
     /// Ends all clients. For a limited time, each client's thread still sends the packets that were
-    /// copied before. Call this function after the last packet was handled.
+    /// copied before this call. Call this function after the last packet was handled.
     pub fn end(&self) {
         let mut clients = self.lock();
         clients.has_ended = true;
         let is_waiting = |clients: &mut Clients| clients.attached.iter().any(Option::is_some);
-        // The result of this wait is ignored: a client that has not read its packets in time is not
-        // an error of the run.
+        // The result of this wait for the clients is ignored: a client that has not read its
+        // packets in time is not an error of the run.
         let _ = self.left.wait_timeout_while(clients, END_MAX, is_waiting);
     }
 
@@ -168,7 +169,7 @@ impl Tap {
 pub struct Tapped<H> {
     inner: H,
     tap: Arc<Tap>,
-    /// The version of the list of clients that this CPU has in `clients`.
+    /// The version of this CPU's copy of the list of clients (`clients`).
     version: usize,
     clients: [Option<Arc<Session>>; CLIENTS_MAX],
     is_watched: bool,
@@ -186,8 +187,8 @@ impl<H> Tapped<H> {
     #[cold]
     fn follow(&mut self) {
         // A packet CPU never waits for a lock. If another thread has the lock, a client is being
-        // added or removed. The CPU then copies this batch for the clients that it knows already,
-        // and tries again with the next batch.
+        // added or removed. The CPU then copies the packets of this batch only for the clients that
+        // it knows already, and tries to take the lock again with the next batch.
         if let Ok(clients) = self.tap.clients.try_lock() {
             self.version = self.tap.version.load(Ordering::Relaxed);
             self.clients.clone_from(&clients.attached);

@@ -29,9 +29,10 @@ impl Compression {
     }
 
     /// Unpacks all of `from`. Unpacked bytes are written before more input is read. Only the zstd
-    /// decoder delays output, because it holds back the bytes of its window. Returns the number of
-    /// bytes after the compressed data. Bytes after the compressed data are ignored, because they
-    /// may be the padding of a tape or a signature.
+    /// decoder delays output, because it holds back the bytes of its window (earlier output to
+    /// which later data may refer). Returns the number of bytes after the compressed data. Bytes
+    /// after the compressed data are ignored, because they may be the padding of a tape or a
+    /// signature.
     ///
     /// # Errors
     /// Returns an error of `from` or `to`, or an error in the compressed data.

@@ -10,7 +10,8 @@ use steerage::{
 /// The position of a walk over records, and its results so far.
 #[derive(Debug)]
 pub(super) struct Walk<'a> {
-    /// The part of the memory block that was not handed over yet, up to the end of the window.
+    /// The part of the memory block that was not handed over yet, up to the end of the window (the
+    /// bytes that were read).
     pub(super) lending: Lending<'a>,
     /// The position in `lending`. All bytes before this position have been handled.
     pub(super) at: usize,
@@ -104,7 +105,7 @@ impl Sieve for All {
     }
 }
 
-/// The first item in the remaining bytes of a walk.
+/// The first item (a packet or bytes to skip) in the remaining bytes of a walk over a capture.
 pub(super) enum Found {
     /// A packet at the position `spot`, and the number of bytes to skip after the packet.
     Packet { spot: Spot, behind: usize },
@@ -126,16 +127,16 @@ pub(super) enum Stop {
     Full,
     /// The record has at least `needs` bytes, but fewer bytes are available.
     Short { needs: usize },
-    /// The next `bytes` bytes contain no packets and are skipped. Not all of the skipped bytes need
-    /// to be in memory at the same time.
+    /// The next `bytes` bytes of the capture contain no packets and are skipped. Not all of the
+    /// skipped bytes need to be in memory at the same time.
     Skip { bytes: u64 },
     /// The link type of the next frame differs from that of the earlier frames in this poll.
     OtherLink,
-    /// The next frame is not due before this time.
+    /// In a replay, the next frame is not due before this time.
     NotYet { nanos: u64 },
     /// The filter removed the maximum number of frames for one poll.
     Filtered,
-    /// The next bytes are not a record.
+    /// The next bytes of the capture are not a valid record.
     Wrong(Wrong),
 }
 

@@ -1,5 +1,6 @@
-//! The memory window through which a capture is read. The window moves through one block record by
-//! record, and then into the next block.
+//! The memory window through which a capture is read: the bytes in memory that were not handled
+//! yet. The window (the bytes that were read but not handled yet) moves through one block of memory
+//! record by record, and then into the next block.
 
 use std::io;
 
@@ -10,8 +11,8 @@ use super::source::{Got, Source};
 use super::{BLOCK_BYTES, BLOCKS, READ_BYTES, RECORD_BYTES_MAX};
 
 /// When the first bytes of an incomplete record are copied to another block, they begin at this
-/// offset of the block or a higher one. In the other block, a frame header must fit in front of the
-/// first packet.
+/// offset of the block or a higher one. In the block to which an incomplete record is copied, a
+/// frame header must fit in front of the first packet.
 const LEAD_BYTES: usize = FrameHeader::BYTES;
 
 /// Reads store their data at multiples of this number of bytes, because the kernel copies fastest
@@ -21,8 +22,8 @@ const ALIGNMENT: usize = 4096;
 /// The part of the file that is in memory and that the walk has not reached yet.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The block that contains the window. The fields `at` and `end` of `Window` are the window's
-    /// start and end in this block.
+    /// The block of memory that contains the window (the bytes that were read but not handled yet).
+    /// The fields `at` and `end` of `Window` are the window's start and end in this block.
     block: usize,
     at: usize,
     end: usize,
@@ -43,8 +44,8 @@ pub(super) struct Window {
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
 /// If a block has more than this number of bytes of an incomplete record, and the whole record fits
-/// into the block, the missing bytes are read into the same block. Otherwise more than this number
-/// of bytes would have to be copied to another block.
+/// into the block, the missing bytes are read into the same block. Without such a read, more than
+/// this number of bytes of the record would have to be copied to another block.
 const CARRY_BYTES: usize = READ_BYTES / 4;
 
 /// The outcome of [`Window::fill`].
@@ -143,8 +144,8 @@ impl Window {
                 Step::Later => return Ok(Filled::FramesOut),
                 Step::End => {
                     // Reading from the offset of the window reads the last incomplete record again.
-                    // This second read also returns bytes that were appended to the file in the
-                    // meantime.
+                    // The second read of this record also returns bytes that were appended to the
+                    // file in the meantime.
                     source.seek(self.offset)?;
                     (self.at, self.in_place) = (self.end, None);
                 }

@@ -93,13 +93,13 @@ struct Sent {
 
 #[derive(Debug, Default)]
 struct Chunk {
-    /// If a new file begins with this chunk, this is the time for the file's name. The time is
-    /// `None` if the chunk belongs to the current file.
+    /// If a new file begins with this chunk, this is the time for the file's name. The time for a
+    /// new file's name is `None` if the chunk belongs to the current file.
     begins: Option<u64>,
     bytes: Vec<u8>,
     sent: Vec<Sent>,
-    /// The positions in the chunk after each header: those of the file and of its interfaces.
-    /// Headers are not part of a batch.
+    /// The positions in the chunk after each header of the file or of its interfaces. Headers are
+    /// not part of a batch.
     heads: Vec<usize>,
 }
 
@@ -114,8 +114,8 @@ struct Chunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rotate {
-    /// A new file begins after this period of packet time. Periods begin at multiples of their
-    /// length since 1970.
+    /// A new file begins after this period, which is measured by the times of packets. The periods
+    /// of files begin at multiples of the period's length since 1970.
     Every(Duration),
     /// A new file begins before the current file would exceed this number of bytes.
     Bytes(u64),
@@ -127,7 +127,7 @@ struct Rotating {
     rotate: Rotate,
     /// The headers of the file and of all interfaces so far. Each new file begins with the file
     /// header and the headers of all these interfaces. Therefore an interface has the same number
-    /// in all files.
+    /// in all files of an output that rotates.
     head: Vec<u8>,
     /// The end of the file's period. `None` before the first file.
     ends: Option<u64>,
@@ -157,12 +157,13 @@ struct Buffer {
     bytes: usize,
     /// True if the writer should write now, although fewer than [`WRITE_BYTES`] bytes wait.
     hurry: bool,
-    /// The writing thread is woken when this number of bytes waits to be written. The number is
-    /// `None` if the writing thread does not sleep.
+    /// The writing thread is woken when this number of bytes waits to be written. The number that
+    /// wakes the writing thread is `None` if this thread does not sleep.
     wakes_at: Option<usize>,
     /// The number of CPUs that may still send packets.
     senders: usize,
-    /// True after the header of a pcap file was appended. The header is not part of a packet.
+    /// True after the header of a pcap file was appended. The file's header is not part of a
+    /// packet.
     begun: bool,
     /// The error that ended the writing, if any.
     failed: Option<StreamFailure>,
@@ -220,7 +221,7 @@ pub(super) struct Writer {
     options: WriterOptions,
     /// The file. The file is `None` before the writing thread starts and after it ends.
     file: Mutex<Option<Arc<File>>>,
-    /// The number of bytes written, including headers. All accesses to this field, `waiting`,
+    /// The number of bytes written, including headers. All accesses to this field and to `waiting`,
     /// `input_ended` and `abandoned` are relaxed, because no other memory depends on these fields.
     written: AtomicU64,
     /// The number of bytes that wait to be written, without the chunk that is being written.
@@ -351,8 +352,8 @@ impl Writer {
 
     /// Records that a CPU sends no more packets. If this was the last CPU and nothing was appended
     /// to the buffer, the file gets the header `head`, so that it is a capture without packets.
-    /// This function writes `head` itself, because a run without packets does not wait for the
-    /// writing thread.
+    /// `leave` writes `head` itself, because a run without packets does not wait for the writing
+    /// thread.
     pub(super) fn leave(&self, lane: &Lane, head: &[u8]) {
         let mut buffer = self.lock();
         buffer.senders -= 1;
@@ -410,7 +411,8 @@ impl Writer {
         (self.options.buffer_bytes / self.lanes.load(Ordering::Relaxed).max(1)).max(SHARE_MIN)
     }
 
-    /// Returns true if the buffer accepts another batch of the CPU to which this lane belongs.
+    /// Returns true if the buffer accepts another batch of the CPU to which this lane (a CPU's part
+    /// of the buffer) belongs.
     pub(super) fn takes(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share()
     }

@@ -43,8 +43,8 @@ pub(super) fn may_begin_with(start: &[u8]) -> bool {
 /// Unpacks one frame of `from`. If damaged data follows valid blocks, the bytes of the valid blocks
 /// are written before the error is returned.
 pub(super) fn unpack(from: &mut impl BufRead, to: &mut impl Write) -> io::Result<()> {
-    // A reused decoder allocates the whole window at once, and supports at most 100 MiB. A new
-    // decoder allocates only as much as it unpacks.
+    // A reused decoder immediately allocates the whole window, and supports windows of at most 100
+    // MiB. A new decoder allocates only as much as it unpacks.
     let mut frame = FrameDecoder::new();
     if !begin(&mut frame, from)? {
         return Ok(());

@@ -1,7 +1,8 @@
 //! Serves the control tree of a run.
 //!
-//! A run binds its control socket and mounts its tree while it still has privileges. The run serves
-//! the socket and the tree until it ends, and then removes both.
+//! A run binds its control socket and mounts its control tree (attributes as directories and files)
+//! while it still has privileges. The run serves the control socket and the control tree until it
+//! ends, and then removes both.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -47,15 +48,15 @@ pub(crate) struct ServedTree {
 
 impl Drop for ServedTree {
     fn drop(&mut self) {
-        // The tap ends first, so that its clients receive the last packets before the socket is
-        // closed.
+        // The tap (which copies packets for clients) ends first, so that its clients receive the
+        // last packets before the socket is closed.
         self.tap.iter().for_each(|tap| tap.end());
     }
 }
 
 impl ControlTree {
-    /// Binds the control socket and mounts the tree, which may both need privileges. `queues_off`
-    /// lists the queues with an empty mask.
+    /// Binds the control socket and mounts the control tree. Both operations may need privileges.
+    /// `queues_off` lists the queues with an empty mask.
     pub(crate) fn prepare(args: &RunArgs, queues_off: Vec<usize>) -> Result<Self, Error> {
         let socket = listen(&args.control, args.report.quiet)?;
         let mounted = args.control.control.as_deref().map(Mounted::on).transpose().map_err(Error::Mount)?;

@@ -1,7 +1,7 @@
 //! Helper processes that keep the privileges of a run, to undo the run's changes to the kernel when
 //! the run ends.
 //!
-//! A run drops its capabilities before it handles packets. Therefore the run itself cannot undo its
+//! A run drops its capabilities before it handles packets, so the run itself cannot undo its
 //! changes to the kernel. A helper process handles no packets. If the run is killed, the helper
 //! process notices the end of the run, because the helper's standard input ends.
 

@@ -86,8 +86,8 @@ pub(crate) struct RunServices {
 }
 
 pub(crate) struct SendOptions<O> {
-    /// True if the command sends nothing to a network. In that case, packets that the command
-    /// receives may wait for a short time (see
+    /// True if the command sends nothing to a network. If the command sends nothing, packets that
+    /// it receives may wait for a short time (see
     /// [`AfXdpOptions::coalesce`](steerage_device::af_xdp::AfXdpOptions::coalesce)).
     pub(crate) listens: bool,
     /// The rate in packets per second at which the run reads inputs that can wait, such as files.
@@ -95,8 +95,8 @@ pub(crate) struct SendOptions<O> {
     /// True if consecutive segments of a flow are merged before they reach the handler.
     pub(crate) coalesce: bool,
     pub(crate) outputs: O,
-    /// The condition that ends the reading of inputs that can wait. The value is `None` if inputs
-    /// that can wait end when they have no more packets.
+    /// The condition that ends the reading of inputs that can wait. This condition is `None` if
+    /// inputs that can wait end when they have no more packets.
     pub(crate) input_end: Option<InputEnd>,
 }
 
@@ -230,7 +230,7 @@ fn steering_builder(args: &SteeringArgs) -> Result<Builder, Error> {
     Ok(set_if_given(builder, args.memory.memory_max, Builder::memory_max))
 }
 
-/// Calls the method `set` of the builder if the command line contains a value for it.
+/// Calls the method `set` of the builder if the command line contains a value to set.
 fn set_if_given<B, V>(builder: B, value: Option<V>, set: impl FnOnce(B, V) -> B) -> B {
     match value {
         Some(value) => set(builder, value),

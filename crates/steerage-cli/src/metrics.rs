@@ -20,13 +20,13 @@ pub(crate) struct Metrics(RefCell<Option<Listener>>);
 impl Metrics {
     /// Binds the listener for metrics, if the command line requests metrics. The listener for
     /// metrics is bound before the devices are opened, so that an error about a port in use is
-    /// reported at once. The listener for metrics is also bound before privileges are dropped.
+    /// reported immediately. The listener for metrics is also bound before privileges are dropped.
     pub(crate) fn prepare(args: &MetricsArgs, quiet: bool) -> Result<Self, Error> {
         let listener =
             args.metrics.map(|address| Listener::bind("metrics", address)).transpose().map_err(Error::Metrics)?;
         let listener = listener.map(|listener| listener.answering_to(&args.metrics_host));
         // If the kernel chose the port, only the printed line shows the port number. Therefore the
-        // line with the port is printed even with `-q`.
+        // line with the port of the metrics server is printed even with `-q`.
         let asked = args.metrics.is_some_and(|address| address.port() == 0);
         if let Some(listener) = listener.as_ref().filter(|_| asked || !quiet) {
             print_to_stderr(format_args!("metrics at http://{}/metrics", listener.address()));

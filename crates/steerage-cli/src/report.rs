@@ -104,8 +104,8 @@ impl Report {
         *self.page.borrow_mut() = page;
     }
 
-    /// Ends the live page, if the run has one. If the page is open in a browser, it first gets this
-    /// report.
+    /// Ends the live page, if the run has one. If the live page is open in a browser, the page gets
+    /// this report before it ends.
     pub(crate) fn end_page(&self) {
         self.page.take().into_iter().for_each(|page| page.end(|audience| self.json(audience)));
     }

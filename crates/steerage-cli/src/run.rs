@@ -126,8 +126,8 @@ struct Run<'a> {
     handle: Handle,
     started: SystemTime,
     start: Instant,
-    /// The time at which the run must stop. The value is `None` if the run has no time limit, or if
-    /// the limit has been reached.
+    /// The time at which the run must stop. The stop time is `None` if the run has no time limit,
+    /// or if the limit has been reached.
     deadline: Option<Instant>,
     stopped_by: Option<EndedBy>,
     intervals: Option<Intervals>,
@@ -169,7 +169,7 @@ impl Run<'_> {
     }
 
     /// Prints an interval report. If the reader of the reports is too slow, nothing is printed, and
-    /// the next report also covers this interval.
+    /// the next report also includes the counts of this interval.
     fn report_interval(&mut self, now: Instant) -> Result<(), Error> {
         if self.options.printer.is_stalled() {
             self.intervals.iter_mut().for_each(|intervals| intervals.skip(now));

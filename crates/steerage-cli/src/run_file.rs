@@ -2,7 +2,8 @@
 //!
 //! The options are defined only once, in `args`. The keys are converted to arguments, which clap
 //! parses like the arguments of the command line. This module records for each argument the line of
-//! the run file from which it comes. Therefore a mistake is reported with its line number.
+//! the run file from which it comes. Therefore a mistake in a run file is reported with its line
+//! number.
 //!
 //! | file | content |
 //! |---|---|

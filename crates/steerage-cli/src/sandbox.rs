@@ -18,9 +18,9 @@ use crate::args::SandboxArgs;
 use crate::error::Error;
 use crate::terminal::{print_to_stderr, warn};
 
-/// The files and directories that a run may read after its start. The files describe the machine,
-/// such as its interfaces, its memory, and its online CPUs. One of the readable files returns
-/// random numbers.
+/// The files and directories that a run may read after its start. The readable files describe the
+/// machine, such as its interfaces, its memory, and its online CPUs. One of the readable files
+/// returns random numbers.
 const MACHINE: [&str; 11] = [
     "/dev/urandom",
     "/sys/devices",

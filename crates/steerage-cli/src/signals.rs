@@ -5,13 +5,13 @@
 //! Therefore:
 //!
 //! - While a run opens its files and devices, INT, TERM and HUP keep their default actions, because
-//!   the run has nothing to clean up yet. In this phase, the signal USR1 is recorded. It is handled
-//!   when the run starts.
+//!   the run has nothing to clean up yet. While files and devices are opened, the signal USR1 is
+//!   recorded. USR1 is handled when the run starts.
 //! - After [`EarlySignals::hold`], all signals that a run reads are blocked in all threads. The
 //!   blocked signals stay pending until the thread of [`HeldSignals::listen`] reads them.
-//! - The thread of `listen` only reads signals. Therefore this thread can always end the process
-//!   when the second INT arrives. If the run only waits for other programs, the thread ends the
-//!   process at the first signal ([`HeldSignals::end_now`]).
+//! - The thread of `listen` only reads signals, so this thread can always end the process when the
+//!   second INT arrives. If the run only waits for other programs, the thread ends the process at
+//!   the first signal ([`HeldSignals::end_now`]).
 
 use std::cell::RefCell;
 use std::fs;
@@ -78,9 +78,9 @@ pub(crate) fn install() -> Result<EarlySignals, Error> {
 }
 
 impl EarlySignals {
-    /// Blocks the signals that a run reads. They are blocked in this thread, and in all threads
-    /// that it starts later. Call `hold` after all files and devices that may hang are open.
-    /// Threads that already run must have blocked these signals themselves.
+    /// Blocks the signals that a run reads. The signals are blocked in this thread, and in all
+    /// threads that this thread starts later. Call `hold` after all files and devices that may hang
+    /// are open. Threads that already run must have blocked these signals themselves.
     pub(crate) fn hold(self) -> Result<HeldSignals, Error> {
         let signals = of_runs();
         let held = signals.thread_block().and_then(|()| SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC));
@@ -92,8 +92,8 @@ impl EarlySignals {
 impl HeldSignals {
     /// Starts a thread that calls `take` for each signal until `take` returns false.
     ///
-    /// After a request to stop, the next INT ends the program at once. Therefore a write to a full
-    /// pipe or a hung file system cannot keep the program from ending.
+    /// After a request to stop, the next INT ends the program immediately. Because of this second
+    /// INT, a write to a full pipe or a hung file system cannot keep the program from ending.
     pub(crate) fn listen(&self, take: impl Fn(SignalRequest) -> bool + Send + 'static) -> Result<(), Error> {
         let Some((held, early)) = self.held.take() else { return Ok(()) };
         let (requests, asked) = mpsc::channel();
@@ -101,14 +101,14 @@ impl HeldSignals {
         if early.report.load(Ordering::Relaxed) {
             let _ = requests.send(SignalRequest::Report);
         }
-        // `take` may start an operation that hangs. Therefore `take` has its own thread.
+        // `take` may start an operation that hangs, so `take` has its own thread.
         start("requests", move || while asked.recv().is_ok_and(&take) {})?;
         let ends_now = Arc::clone(&self.ends_now);
         start("signals", move || read(&held, &requests, &ends_now))
     }
 
-    /// After this call, INT, TERM and HUP end the process at once. Call `end_now` when the run has
-    /// ended and the program waits for an event that may never happen.
+    /// After this call, INT, TERM and HUP end the process immediately. Call `end_now` when the run
+    /// has ended and the program waits for an event that may never happen.
     pub(crate) fn end_now(&self) {
         // `Relaxed`: no other data depends on this flag.
         self.ends_now.store(true, Ordering::Relaxed);

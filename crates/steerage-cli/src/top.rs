@@ -78,8 +78,8 @@ fn ended_by_signal() -> Result<Arc<AtomicBool>, Error> {
     Ok(ended)
 }
 
-/// A terminal on which `top` draws. The terminal shows its alternate screen and reports each key at
-/// once.
+/// A terminal on which `top` draws. The terminal shows its alternate screen and reports each key
+/// immediately.
 type Screen = Terminal<CrosstermBackend<Stdout>>;
 
 /// Switches the terminal to the alternate screen until [`restore_terminal`] is called, or until a
@@ -141,8 +141,8 @@ fn watch(
     let remote = remote.on_a_thread()?;
     let mut due = Some(Instant::now());
     loop {
-        // Only one query is pending at a time. Therefore an instance that does not reply gets no
-        // further query.
+        // Only one query is pending at a time, so an instance that does not reply gets no further
+        // query.
         if due.is_some_and(|due| due <= Instant::now()) {
             remote.send(Query::Read { queue: ui.queue });
             due = None;

@@ -12,17 +12,18 @@ use steerage::{Batch, BucketId, Builder, Cpu, CpuId, FlowKey, Handler, Input, Ou
 use steerage_control::metrics::{ADDRESS_DEFAULT, Listener, Source};
 use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput};
 
-/// The maximum number of flows that a CPU keeps. If a CPU has more flows, the limiter passes all
-/// packets of the additional flows. If a flow has had no packets for the time `IDLE`, the CPU
-/// removes the flow from its table.
+/// The maximum number of flows that a CPU keeps. If a CPU has more flows than this maximum, the
+/// limiter passes all packets of the additional flows. If a flow has had no packets for the time
+/// `IDLE`, the CPU removes the flow from its table.
 const FLOWS_MAX: usize = 1_000_000;
 const IDLE: Duration = Duration::from_secs(10);
 
-/// The largest burst that a flow may send at once is as long as this time at the flow's maximum
+/// The largest burst of a flow has as many packets as the flow sends in this time at its maximum
 /// rate.
 const BURST: Duration = Duration::from_millis(50);
 
-/// The number of packets that a flow may still send, and the time of the flow's last packet.
+/// The number of packets that a flow may still send at present, and the time of the flow's last
+/// packet.
 pub(crate) struct Credit(f64, Timestamp);
 
 impl Credit {

@@ -11,9 +11,9 @@
 //! The metrics server treats all loopback addresses as one host. To use two hosts, run `serve`,
 //! `flood` and `ask` in two network namespaces.
 //!
-//! FROM is the source address of the client that connects. PATH_MS is the time between the client's
-//! connection and its request, in milliseconds. This delay simulates a long network path. KIND is
-//! what the flooding client sends: nothing (`silent`), half a request (`half`), a request
+//! FROM is the source address of the client that connects. PATH_MS is the time between a client's
+//! connection and the client's request, in milliseconds. This delay simulates a long network path.
+//! KIND is what the flooding client sends: nothing (`silent`), half a request (`half`), a request
 //! (`whole`), or a request without reading the reply (`deaf`). `flood` may run in another network
 //! namespace.
 #![allow(clippy::print_stdout, reason = "the result of a measurement")]
@@ -109,8 +109,8 @@ fn on_loopback() -> Outcome<()> {
 fn connect(at: SocketAddr, from: IpAddr) -> std::io::Result<TcpStream> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // This program makes many connections from one address, so it must reuse each source port at
-    // once.
+    // This program makes many connections from one address, so it must reuse each source port
+    // immediately.
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &SocketAddr::new(from, 0))?;
     rustix::net::connect(&socket, &at)?;

@@ -1,14 +1,14 @@
 //! Defines who may see which data of a run.
 
-/// Which users may read a reply of the instance.
+/// The audience of a reply: the users who may read this reply of the instance.
 ///
 /// Counters are public. The traffic itself is private: addresses, ports and names of flows. The
 /// names of the files to which the run writes flows are private, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// Every user of the machine may see the reply.
+    /// Every user of the machine may see a reply with this audience.
     Public,
-    /// Only root and the user of the instance may see the reply.
+    /// Only root and the user of the instance may see a reply with this audience.
     Private,
 }
 

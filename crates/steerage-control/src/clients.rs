@@ -41,7 +41,7 @@ pub(crate) struct Clients<C> {
 struct ConnectedClient<C> {
     party: Party,
     /// The time at which the last reply to the client was sent, or at which the client connected.
-    /// The value is `None` while the server answers a request of the client.
+    /// The time is `None` while the server answers a request of the client.
     idle_since: Option<Instant>,
     connection: C,
 }
@@ -156,8 +156,8 @@ mod tests {
         let (first, _) = clients.admit(MALLORY, start, "first").unwrap();
         let later = start + Duration::from_secs(1);
         clients.admit(MALLORY, later, "second").unwrap();
-        // The server does not disconnect a client of another user, although that client has been
-        // silent for a longer time.
+        // The server does not disconnect a client of another user, although the other user's client
+        // has been silent for a longer time.
         clients.admit(OTHER, start, "other").unwrap();
         assert_eq!(clients.admit(MALLORY, later, "third"), Err(QuotaFull::Party));
         let scarce = start + CLIENT_IDLE_SCARCE;
@@ -266,8 +266,9 @@ mod tests {
         }
         let later = start + Duration::from_secs(2);
         assert_eq!(clients.admit(host(3), later, "new").unwrap().1, Some("first"));
-        // Two hosts still have clients: the first host has one client, and the second host has two.
-        // Therefore the older client of the second host is disconnected.
+        // Two hosts still have clients at this point of the test: the first host has one client,
+        // and the second host has two. Therefore the older client of the second host is
+        // disconnected.
         assert_eq!(clients.admit(host(3), later, "newer").unwrap().1, Some("second"));
     }
 

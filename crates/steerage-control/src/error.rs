@@ -25,10 +25,10 @@ pub enum ErrorCode {
     Range,
     /// `EOVERFLOW`: the written bitmap has bits for more CPUs than the machine has.
     Overflow,
-    /// `ETIMEDOUT`: the change did not take effect in time, so it has been undone.
+    /// `ETIMEDOUT`: the change did not take effect within the time limit, so it has been undone.
     TimedOut,
     /// An error of the kernel for one of the kernel's own files, such as a file in /sys. The value
-    /// is the kernel's error number.
+    /// of the field is the kernel's error number.
     Kernel(i32),
 }
 

@@ -1,10 +1,10 @@
 //! A small HTTP server, which serves [`metrics`](crate::metrics) and the [live page](crate::web).
 //!
 //! [`Listener::bind`] binds the server's socket, for which some addresses require a capability.
-//! Afterwards, a single thread serves all HTTP clients until the [`Server`] is dropped. The thread
-//! never waits for a single client, because each client has a limited buffer and a limited time. If
-//! there are too many clients, the thread disconnects a client of the host that has the most
-//! clients.
+//! After the server has started, a single thread serves all HTTP clients until the [`Server`] is
+//! dropped. The thread never waits for a single client, because each client has a limited buffer
+//! and a limited time. If there are too many clients, the thread disconnects a client of the host
+//! that has the most clients.
 //!
 //! The server answers only requests whose header `Host` contains an IP address or a name of the
 //! server's machine. [`Listener::answering_to`] adds further names.

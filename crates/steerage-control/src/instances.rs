@@ -32,7 +32,8 @@ pub const USER_VARIABLE: &str = "XDG_RUNTIME_DIR";
 const DIRECTORY_VARIABLE: &str = "STEERAGE_RUNTIME_DIR";
 
 /// Returns the path of the control socket of the instance called `name`. If `name` contains a `/`,
-/// it is the path. Returns `None` if there is no directory for control sockets.
+/// `name` is the path of the control socket. Returns `None` if there is no directory for control
+/// sockets.
 pub fn path_of(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name));
@@ -102,7 +103,7 @@ pub enum NoInstance {
     /// Neither this user nor root runs an instance.
     #[error("no run was found: start one, or name its socket with --to PATH")]
     OfUser,
-    /// The runs of this user have no control socket, because no directory for control sockets
+    /// The runs of this user have no control sockets, because no directory for control sockets
     /// exists.
     #[error("no run was found: {NO_DIRECTORY}")]
     NoDirectory,
@@ -158,7 +159,7 @@ pub fn connect(to: Option<&str>) -> Result<Client, SearchError> {
 }
 
 /// Returns the socket of the instance called `to`. If the name contains a `/`, the name is the path
-/// of the socket. If no name is given, exactly one instance must be running.
+/// of the control socket. If the caller gives no name, exactly one instance must be running.
 ///
 /// # Errors
 /// Returns [`SearchError`] if no such instance exists, or if several instances run and no name is

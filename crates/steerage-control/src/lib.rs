@@ -20,8 +20,8 @@
 //! | `error` | | errors with the kernel's numbers: [`AttributeError`] |
 //! | `limits` | | every limit, with its reason |
 //!
-//! Each module in the table imports only modules from later rows of the table. All Cargo features
-//! of the crate are on by default.
+//! Each module in the table of modules imports only modules from later rows of the table. All Cargo
+//! features of the crate are on by default.
 //!
 //! This crate accesses the data path only through a [`steerage::Handle`]. Therefore a client that
 //! hangs does not delay packets or other clients.

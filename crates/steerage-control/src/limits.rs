@@ -13,11 +13,12 @@ pub const WRITE_BYTES_MAX: usize = 4096;
 pub const SETTLE_MAX: Duration = Duration::from_secs(10);
 
 /// The time between the first two checks whether a written value has taken effect. Moving a slice
-/// of buckets takes a few rounds of the data path, and a round takes microseconds.
+/// (a set of moving buckets) takes a few rounds of the CPUs' loops, and a round takes microseconds.
 pub const SETTLE_LOOK: Duration = Duration::from_micros(20);
 
 /// Each later interval between checks is the time since the write began, divided by this number.
-/// Therefore the checks delay the end of a write by at most an eighth of its duration.
+/// Therefore the checks delay the end of a write by at most an eighth of the time that the write
+/// takes.
 pub const SETTLE_LOOK_PART: u32 = 8;
 
 /// The longest interval between two checks whether a change has taken effect. Users do not notice a
@@ -40,8 +41,8 @@ pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// exporter and a few scripts are connected to the control socket.
 pub const CLIENTS_MAX: usize = 64;
 
-/// The number of connections to the control socket that are reserved for root. As many other
-/// connections are reserved for root and the instance's user together.
+/// The number of connections to the control socket that are reserved for root. The same number of
+/// further connections is reserved for root and the instance's user together.
 pub const CLIENTS_RESERVED: usize = 8;
 
 /// The maximum number of connections of a user who is neither root nor the instance's user.
@@ -70,8 +71,8 @@ pub const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// the text of the attribute, which the reader may read in pieces.
 pub const OPEN_FILES_MAX: usize = 1024;
 
-/// The number of open files that are reserved for root. As many other open files are reserved for
-/// root and the instance's user together.
+/// The number of open files that are reserved for root. The same number of further open files is
+/// reserved for root and the instance's user together.
 pub const OPEN_FILES_RESERVED: usize = 128;
 
 /// The maximum number of open files of a user who is neither root nor the instance's user. `cat`

@@ -56,8 +56,8 @@ pub struct Source {
     prefix: String,
 }
 
-/// A function that returns additional metrics, for example those of a handler. Each call must
-/// return the same list of metrics, with their current values.
+/// A function that returns additional metrics, for example those of a handler. Each call of this
+/// function must return the same list of metrics, with their current values.
 pub type More = Box<dyn Fn() -> Vec<Metric> + Send>;
 
 impl Source {
@@ -116,7 +116,7 @@ pub struct Metric {
     /// The kind of the metric: a counter or a gauge.
     pub kind: MetricKind,
     /// The values of the metric. If the metric has several values, each value has a label that
-    /// identifies it. A label consists of its own name and value.
+    /// identifies it. A label consists of a name and a value.
     pub samples: Vec<(Option<(&'static str, &'static str)>, u64)>,
 }
 
@@ -144,8 +144,8 @@ impl Metric {
         Self { name, help, kind: MetricKind::Counter, samples: vec![(None, value)] }
     }
 
-    /// Creates a counter with several values that only increase. The values differ in the value of
-    /// the label `label`.
+    /// Creates a counter with several values that only increase. Each value of the counter has a
+    /// different value of the label `label`.
     pub fn counters(
         name: &'static str,
         help: &'static str,

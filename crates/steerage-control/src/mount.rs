@@ -39,12 +39,12 @@ use crate::tree::{Entry, NodeId, Tree};
 use fusermount::{Failure, Watched};
 
 /// The text at the start of the mount's source in /proc/mounts. In /proc/mounts, a colon and the
-/// instance's process number follow the text.
+/// instance's process number follow this text.
 const SOURCE: &str = "steerage";
 const KIND: &str = "fuse.steerage";
 
-/// The mount options. With these options, the kernel checks the permissions of files. In addition,
-/// the program checks which user makes each write.
+/// The mount options. With these mount options, the kernel checks the permissions of files. In
+/// addition to the kernel's check of permissions, the program checks which user makes each write.
 const OPTIONS: &str = "auto_unmount,default_permissions,nosuid,nodev,noexec,noatime,subtype=steerage";
 
 /// How long the kernel may cache the names and permissions of files in the tree. In the tree,
@@ -88,11 +88,12 @@ pub enum MountError {
     /// The directory is not empty, and a mount would hide the files in the directory.
     NotEmpty(PathBuf),
     /// The tree of another instance is mounted on the directory. The string is the process number
-    /// of that instance.
+    /// of the instance whose tree is mounted on the directory.
     InUse(PathBuf, String),
     /// The program `fusermount3` is not installed.
     NotInstalled(PathBuf),
-    /// The program `fusermount3` did not mount the tree. The string contains the reason.
+    /// The program `fusermount3` did not mount the tree. The string contains the reason why
+    /// `fusermount3` did not mount the tree.
     Refused(PathBuf, String),
 }
 
@@ -141,20 +142,22 @@ impl error::Error for MountError {}
 impl Mounted {
     /// Mounts the tree on an empty directory, with the program `fusermount3` of the package fuse3.
     /// If root mounts the tree, all users can access it. If another user mounts the tree, all users
-    /// can access it if /etc/fuse.conf has `user_allow_other`. Without this option, only the user
-    /// who mounts the tree can access it. If a killed instance has left a mount on the directory,
-    /// that mount is removed first.
+    /// can access it if /etc/fuse.conf has `user_allow_other`. Without the option
+    /// `user_allow_other`, only the user who mounts the tree can access it. If a killed instance
+    /// has left a mount on the directory, that mount is removed first.
     ///
     /// `fusermount3` runs until the tree is unmounted. After the unmount, `fusermount3` is a zombie
     /// process until this process ends or waits for it.
     ///
     /// # Errors
-    /// Returns an error if the mount fails. After an error, nothing is mounted on the directory.
+    /// Returns an error if the mount fails. If the mount fails, nothing is mounted on the
+    /// directory.
     pub fn on(directory: &Path) -> Result<Self, MountError> {
         let wrong = |error| MountError::Directory(directory.to_owned(), error);
         let failed = |failure| MountError::of(directory, failure);
-        // `fusermount3` resolves the path again after this program has checked it. Therefore only
-        // root and this user may have permission to change the directories of the path.
+        // `fusermount3` resolves the path of the directory again after this program has checked the
+        // path. Therefore only root and this user may have permission to change the directories of
+        // the path.
         let strict = |path: &Path| Directory::open_strict(path).map_err(|error| MountError::of_path(directory, error));
         if let Some((process, path)) = instance_at(directory).map_err(wrong)? {
             if is_alive(&process) {
@@ -241,9 +244,9 @@ impl Drop for Mount {
 }
 
 /// Returns the process number of the instance that serves the tree on this directory, and the
-/// directory's path without symbolic links. To find the process, the function reads only the
-/// kernel's mount table. The function sends no request to the mounted file system, because a
-/// stopped process would not answer.
+/// directory's path without symbolic links. To find the process of the mounted tree, the function
+/// reads only the kernel's mount table. The function sends no request to the mounted file system,
+/// because a stopped process would not answer.
 fn instance_at(directory: &Path) -> io::Result<Option<(String, PathBuf)>> {
     let opened = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let path = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
@@ -280,7 +283,7 @@ struct Files {
 struct OpenFile {
     uid: u32,
     /// The attribute's text at the time when a client last read from the start of the file. Reads
-    /// at later offsets return further parts of this text, as in /proc.
+    /// at later offsets return further parts of the stored text, as in /proc.
     text: Vec<u8>,
 }
 
@@ -386,8 +389,8 @@ impl Filesystem for Files {
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
         if writes && !self.tree.is_writable(node(inode)) {
-            // The kernel lets root open a file regardless of the file's mode. Therefore this check
-            // also applies to root.
+            // The kernel lets root open a file regardless of the file's mode. Therefore this check,
+            // whether the attribute can be written, also applies to root.
             return reply.error(Errno::EACCES);
         }
         let mut open = self.locked();

@@ -1,7 +1,7 @@
 //! Quotas for *parties* (users or hosts) that share a limited number of slots, such as connections.
-//! No party can take all of the slots. Some slots are reserved for root. As many other slots are
-//! reserved for root and the instance's owner together. Every party other than root and the owner
-//! may use only a limited number of slots.
+//! No party can take all of the slots. Some slots are reserved for root. The same number of further
+//! slots is reserved for root and the instance's owner together. Every party other than root and
+//! the owner may use only a limited number of slots.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -38,11 +38,11 @@ impl Party {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     pub(crate) all: usize,
-    /// The number of slots that are reserved for root. As many other slots are reserved for root
-    /// and the owner together.
+    /// The number of slots that are reserved for root. The same number of further slots is reserved
+    /// for root and the owner together.
     pub(crate) reserved: usize,
     pub(crate) per_party: usize,
-    /// The user who owns the instance. The value is `None` if the parties are hosts.
+    /// The user who owns the instance. The owner is `None` if the parties are hosts.
     pub(crate) owner: Option<u32>,
 }
 
@@ -53,8 +53,8 @@ pub(crate) enum QuotaFull {
     All,
 }
 
-/// The rank of a party. A party may use the slots that are reserved for its own rank and those for
-/// lower ranks.
+/// The rank of a party. The ranks are, from the highest to the lowest, root, owner and other. A
+/// party may use the slots that are reserved for its own rank and the slots for lower ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Other,

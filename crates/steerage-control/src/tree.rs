@@ -32,7 +32,7 @@ use statistics::{QueueCount, Statistic};
 
 pub use devices::directory_names;
 
-/// The properties of an instance that the instance's handle does not provide.
+/// The properties of an instance that the instance's handle does not provide to the control tree.
 #[derive(Debug)]
 pub struct Options {
     /// The CPUs that masks may contain.
@@ -89,8 +89,8 @@ enum What {
 #[derive(Debug)]
 enum Name {
     Fixed(String),
-    /// The name of a device's directory. The name is computed each time that a client reads it,
-    /// because a network interface may be renamed.
+    /// The name of a device's directory. The name of a device's directory is computed each time
+    /// that a client reads it, because a network interface may be renamed.
     Device(usize),
 }
 
@@ -147,7 +147,7 @@ pub struct Tree {
     devices: Vec<Device>,
     masks: Mutex<Masks>,
     history: Mutex<History>,
-    /// Each write to an attribute holds this lock, so that two changes never overlap.
+    /// Each write to an attribute holds this lock, so that two changes of attributes never overlap.
     writer: Mutex<()>,
 }
 
@@ -212,12 +212,13 @@ impl Tree {
     }
 
     /// Returns the directory that contains a node. The parent of the top directory is the top
-    /// directory.
+    /// directory itself.
     pub fn parent(&self, of: NodeId) -> NodeId {
         self.nodes.get(of.0).map_or(NodeId::ROOT, |node| NodeId(node.parent))
     }
 
-    /// Returns the entries of a directory of the tree. The list is empty for an attribute.
+    /// Returns the entries of a directory of the tree. The returned list of entries is empty for an
+    /// attribute.
     pub fn list(&self, of: NodeId) -> Vec<Entry> {
         self.children(of).iter().filter_map(|at| self.entry(NodeId(*at))).collect()
     }
@@ -249,7 +250,8 @@ impl Tree {
     ///
     /// # Errors
     /// Returns `EISDIR` for a directory, and `ENOENT` if the node does not exist. For an attribute
-    /// that the kernel provides for a network interface, returns the kernel's error.
+    /// that the kernel provides for a network interface, returns the kernel's error if the kernel
+    /// reports one.
     pub fn read(&self, id: NodeId) -> Result<String, AttributeError> {
         Ok(match self.attribute(id)? {
             Attribute::Mask(queue, form) => self.shown_mask(*queue, *form) + "\n",
@@ -287,13 +289,13 @@ impl Tree {
 
     /// Writes `value` to an attribute on behalf of user `uid`. Only the first [`WRITE_BYTES_MAX`]
     /// bytes of the value are used. When this method returns, the change applies to all new
-    /// packets. After an error, the old value still applies.
+    /// packets. After an error, the attribute's old value still applies.
     ///
     /// # Errors
-    /// The errors are checked in the same order as in the kernel. The first error is `EACCES` if
-    /// the attribute is read-only. The next error is `EPERM` for users other than root and the
-    /// instance's user. Errors in the value are checked last. Returns `ETIMEDOUT` if the data path
-    /// is stuck.
+    /// Errors of a write are checked in the same order as in the kernel. `EACCES`, the first error
+    /// to be checked, is returned if the attribute is read-only. The next error to be checked is
+    /// `EPERM`, for users other than root and the instance's user. Errors in the value are checked
+    /// last. Returns `ETIMEDOUT` if the data path is stuck.
     pub fn write(&self, id: NodeId, value: &[u8], uid: u32) -> Result<(), AttributeError> {
         let attribute = self.attribute(id)?.clone();
         let path = self.path(id);
@@ -304,8 +306,8 @@ impl Tree {
             let message = format!("{path} is changed by root and by user {} only", self.uid);
             return Err(AttributeError::new(ErrorCode::NotPermitted, message));
         }
-        // The conversion to a string replaces bytes that are not valid UTF-8. Such bytes are never
-        // digits. The value's text before the end of the line stays readable.
+        // The conversion of the value to a string replaces bytes that are not valid UTF-8. Such
+        // bytes are never digits. The value's text before the end of the line stays readable.
         let text = String::from_utf8_lossy(&value[..value.len().min(WRITE_BYTES_MAX)]).into_owned();
         // The lock allows only one change at a time: the history records each change before the
         // next change begins.
@@ -330,7 +332,7 @@ impl Tree {
         self.attribute(id).is_ok_and(Attribute::is_writable)
     }
 
-    /// Returns the changes in the history with a number greater than `number`. The oldest change
+    /// Returns the changes in the history whose number is greater than `number`. The oldest change
     /// comes first. Only the newest [`EVENTS_MAX`](crate::EVENTS_MAX) changes are kept.
     pub fn events_since(&self, number: u64) -> Vec<Event> {
         locked(&self.history).since(number)

@@ -6,8 +6,8 @@
 //! Every user of this machine can connect to a loopback address. Therefore a client that does not
 //! send the key gets only the data that all users may see. The address that the run prints also
 //! contains a [key](new_key) after a `#`. A browser sends the part of an address after `#` to no
-//! server. The script of the page sends the key in an HTTP header. If a client sends the key, its
-//! report also contains addresses and flows.
+//! server. The script of the page sends the key in an HTTP header. If a client sends the key, the
+//! report for this client also contains addresses and flows.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -96,7 +96,7 @@ struct ReportState {
     last: Option<[String; 2]>,
     /// The time at which a page in a browser last requested a report.
     requested_at: Option<Instant>,
-    /// True if a page in a browser has requested the last report.
+    /// True if a page in a browser has requested the last report of the run.
     is_seen: bool,
 }
 
@@ -121,8 +121,8 @@ impl Reports {
 
 impl Listener {
     /// Starts a thread that serves the live page. `report` creates the current report as JSON. The
-    /// report's content depends on who may read it (the audience). A client that sends `key` gets
-    /// the report for the owner of the run.
+    /// report's content depends on who may read it (the audience). A client that sends the key
+    /// `key` gets the report for the owner of the run.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.

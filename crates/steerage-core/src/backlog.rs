@@ -1,11 +1,13 @@
-//! A backlog is the receiving end, on one CPU, of the ring from a receive queue. The sending end of
-//! the ring, on the CPU that polls the queue, is in the module `queue`.
+//! A ring from a receive queue to a CPU has two ends. A backlog is the receiving end, on the CPU
+//! that takes frames from the ring. The sending end of a queue's ring, on the CPU that polls the
+//! queue, is in the module `queue`.
 //!
-//! As in Linux, `netdev_max_backlog` limits how many frames wait for a CPU, counted over all live
-//! queues. With several live queues, the limit is checked when a list of frames is published, and
-//! the newest frames that exceed the limit are dropped. If there is only one live queue, the size
-//! of the queue's ring limits its frames. For a queue that can wait (such as a file), only the size
-//! of the queue's ring limits the frames.
+//! As in Linux, `netdev_max_backlog` limits how many frames wait for a CPU. The frames of all live
+//! queues (queues that cannot wait) count together. With several live queues (queues that cannot
+//! wait), the limit is checked when a list of frames is published. The newest frames that exceed
+//! the limit are dropped. If there is only one live queue (a queue that cannot wait), the size of
+//! the queue's ring limits the number of its frames. For a queue that can wait (such as a file),
+//! only the size of the queue's ring limits the number of frames.
 
 use std::sync::Arc;
 
@@ -27,14 +29,14 @@ pub(crate) struct Backlog {
     pub(crate) idle_looks: u32,
 }
 
-/// Data that a CPU needs to handle the frames of one queue, from a ring or from the CPU's own lane.
+/// Data that a CPU needs to handle the frames of one queue. The frames come from a ring, or from
+/// the CPU's own lane (its list of frames from its own poll).
 pub(crate) struct Source {
     pub(crate) input: InputId,
     pub(crate) queue: usize,
     /// The CPU that handles the frames, if the instance has [`Sender`](crate::sender::Sender)s.
     pub(crate) sends: Option<CpuIndex>,
-    /// The stack through which the pages of kept packets return to the queue when the packets are
-    /// dropped.
+    /// When kept packets are dropped, their pages return to the queue through this stack.
     pub(crate) kept_pages: Arc<KeptPages>,
     pub(crate) hasher: QueueHasher,
     /// True if packets of the queue may have separate copies to which handlers write. Packets have
@@ -47,8 +49,9 @@ pub(crate) struct Source {
 }
 
 impl Backlog {
-    /// The CPU calls this function after the backlog was empty for several checks. Afterwards, the
-    /// CPU does not check the backlog until frames are published in its ring.
+    /// The CPU calls this function after it has found the backlog empty in several checks.
+    /// Afterwards, the CPU does not check the backlog until frames are published in the backlog's
+    /// ring.
     #[cold]
     fn forget(&mut self, inbox: &Inbox) {
         self.idle_looks = 0;
@@ -81,15 +84,16 @@ impl Backlogs {
         &mut self.rings[queue]
     }
 
-    /// Begins a round, in which the CPU serves each backlog at most once.
+    /// Begins a round (one pass of the CPU over its work), in which the CPU serves each backlog at
+    /// most once.
     #[inline]
     pub(crate) fn begin(&mut self) {
         self.turns = self.inboxes[usize::from(self.me)].begin(self.rotation);
         self.rotation = if self.rotation + 1 < self.rings.len() { self.rotation + 1 } else { 0 };
     }
 
-    /// Returns the next backlog that has frames and was not served in this round. With `held_back`,
-    /// backlogs of queues that can wait are skipped.
+    /// Returns the next backlog that has frames and was not served in this round (the CPU's current
+    /// pass). With `held_back`, the backlogs of queues that can wait (such as files) are skipped.
     #[inline(always)]
     pub(crate) fn next_to_serve(&mut self, held_back: bool) -> Option<usize> {
         let inbox = &self.inboxes[usize::from(self.me)];
@@ -111,7 +115,7 @@ impl Backlogs {
     }
 
     /// Returns the backlogs that contain frames. Before a CPU with 256 queues sleeps, it reads only
-    /// four words of the inbox, and the rings whose bits are set in these words.
+    /// four 64-bit integers of the inbox, and the rings whose bits are set there.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &Backlog> {
         let inbox = &self.inboxes[usize::from(self.me)];
         let mut turns = inbox.begin(0);

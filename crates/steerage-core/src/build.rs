@@ -44,7 +44,7 @@ use steerage_ledger::{Ledgers, OrderCheck, QueueInfo, QueueLedger, RingLedger};
 use steerage_mem::signal::Signal;
 use steerage_moves::{QueueSetup, Setup, Transit};
 
-/// An input, and the options that the user set for it.
+/// An input of the instance, and the options that the user set for it.
 #[derive(Debug)]
 pub struct InputSpec {
     /// The device.
@@ -61,11 +61,11 @@ pub struct InputSpec {
 pub struct Spec {
     /// The CPUs that handle packets.
     pub workers: CpuMask,
-    /// The CPUs over which packets are spread, for inputs without a mask of their own.
+    /// The CPUs over which packets of an input are spread if the input has no mask of its own.
     pub mask: CpuMask,
-    /// The masks of single queues. Each entry contains the queue's number, counted over all inputs.
-    /// A queue's mask replaces the mask of its input and of the instance. If a queue has several
-    /// entries, its last entry applies.
+    /// The masks of single queues. Each entry of the list contains the number of a queue, counted
+    /// over all inputs. A queue's mask replaces the mask of its input and of the instance. If a
+    /// queue has several entries in the list of masks, its last entry applies.
     pub queue_masks: Vec<(usize, CpuMask)>,
     /// The inputs.
     pub inputs: Vec<InputSpec>,
@@ -74,10 +74,10 @@ pub struct Spec {
     /// How steerage hashes frames whose device has set no hash that steerage uses.
     pub hasher: QueueHasher,
     /// The packets that the device's hash must keep together, if steerage uses hashes of devices.
-    /// `None` if no hash of a device is used.
+    /// The field is `None` if no hash of a device is used.
     pub device_hash: Option<Affinity>,
-    /// The packets that must go to the same CPU. Every hash must assign the packets of such a set
-    /// to the same bucket.
+    /// Sets of packets that must go to the same CPU. Every hash must assign all packets of such a
+    /// set to the same bucket.
     pub affinity: Affinity,
     /// Limits of all CPUs.
     pub limits: Limits,
@@ -89,7 +89,7 @@ pub struct Spec {
     pub nodes: NodeMap,
     /// The maximum number of packets of a queue that handlers may keep at the same time.
     pub kept_max: usize,
-    /// The length of the longest frame that must fit in one page, in bytes.
+    /// The length in bytes of the longest frame that must fit in one page.
     pub linear_bytes: usize,
     /// The maximum number of packets that a CPU's packet function may originate before they are
     /// sent.
@@ -110,9 +110,9 @@ pub struct Spec {
     /// The policy's name for reports, and whether CPUs sample their load.
     pub policy: PolicyInfo,
     /// Creates the first plan (which CPU gets which buckets) for a group of queues. The first
-    /// argument is the group's CPUs, in the order in which they should get buckets. The second
-    /// argument is the number of CPUs that poll queues. The CPUs that poll queues are at the front
-    /// of the first list.
+    /// argument is a list of the group's CPUs, in the order in which they should get buckets. The
+    /// second argument is the number of CPUs that poll queues. The CPUs that poll queues are at the
+    /// front of the list of the group's CPUs.
     pub bucket_plan: BeginWith,
 }
 
@@ -137,8 +137,8 @@ pub struct Built {
 }
 
 impl Built {
-    /// The [`CpuPart`] of each CPU. Each part runs on a thread of its own, where `make` creates its
-    /// handler.
+    /// The [`CpuPart`] of each CPU. The part of each CPU runs on a thread of its own, where `make`
+    /// creates the CPU's handler.
     pub fn into_parts<H: Handler>(self, make: &MakeHandler<H>) -> Vec<CpuPart<H>> {
         let in_transit = Arc::new(InTransit::new(Transit::with_capacity(BUCKETS)));
         let part = |side| CpuPart { side, make: Arc::clone(make), in_transit: Arc::clone(&in_transit) };
@@ -148,7 +148,7 @@ impl Built {
 
 type Nearness<'a> = &'a dyn Fn(&[CpuId], &[CpuIndex]) -> Vec<Vec<CpuIndex>>;
 
-/// Builds an instance. The arguments of `nearness` are the CPUs of the instance, and the indices of
+/// Builds an instance. The function `nearness` gets the CPUs of the instance, and the indices of
 /// the CPUs that poll queues. For each CPU, `nearness` returns the other CPUs in the order in which
 /// they should get buckets.
 ///
@@ -195,8 +195,8 @@ pub fn build(spec: Spec, nearness: Nearness<'_>) -> Result<Built, BuildError> {
     let steering = Steering::new(setup, bucket_plan, limits, plan.spec.policy).map_err(no_fd)?;
     let state = steering.lock();
     owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
-    // The queues get their limits here, because the first poll must not depend on whether the CPU
-    // gets the control lock in its first round.
+    // The queues get their limits before the first round (pass of a CPU's loop). The first poll
+    // must not depend on whether the CPU gets the control lock in that round.
     let limits = &state.limits;
     owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
     infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
@@ -342,7 +342,7 @@ impl CheckedSpec {
         Ok(queues)
     }
 
-    /// Maps as many pages as frames can be in flight. Because there are so many pages, a stalled
+    /// Maps as many pages as frames can be in flight. Because the pool has so many pages, a stalled
     /// CPU delays or loses only packets that were steered to it. If the memory limit is too low for
     /// this number of pages, backlogs and other limits are reduced. The pages of each CPU are in
     /// the memory of the CPU's NUMA node.
@@ -353,8 +353,8 @@ impl CheckedSpec {
         self.size_caches(queues, page_bytes);
         let spec = &self.spec;
         let in_pages = queues.iter().filter(|queue| !queue.can.lends).count();
-        // If several queues share a backlog, the limit of the backlog does not count frames that
-        // are staged but not published.
+        // If several queues share the limit of a CPU's backlog, this limit does not count frames
+        // that are staged (in a ring) but not published.
         let unpublished = (PUBLISH_POLLS as usize * POLL_BUDGET).min(self.cpus.len() * PUBLISH_AT as usize);
         let unpublished = if in_pages > 1 { unpublished } else { 0 };
         let each = |queue: &PlannedQueue| {
@@ -399,9 +399,9 @@ impl CheckedSpec {
         Ok(supply)
     }
 
-    /// Opens the devices' queues. The size of the devices' blocks is known only after the queues
-    /// are open. If necessary for the memory limit, all other memory is reduced by the size of the
-    /// blocks. Returns the size of all devices' blocks, in bytes.
+    /// Opens the devices' queues. The size of the blocks that the devices supply is known only
+    /// after the queues are open. If the memory limit requires it, all other memory is reduced by
+    /// the size of the blocks. Returns the size of all devices' blocks, in bytes.
     fn open_queues(&mut self, queues: &mut [PlannedQueue], supply: &mut Supply) -> Result<u64, BuildError> {
         let lent = queues.iter_mut().map(|queue| queue.open(supply.region())).sum::<Result<u64, DeviceError>>()?;
         supply.lend(lent);
@@ -489,9 +489,9 @@ impl Wiring<'_> {
         }
         let lot_slots = self.supply.budget().lot_slots;
         let lot = parking_lot(RingOptions { slots: lot_slots, slots_max: lot_slots, limit: lot_slots, ..options });
-        // If handlers keep copies of lent frames, the copies lie in pages that the handling CPUs
-        // took from the pool. If the queue has no local page cache, the pages of such copies return
-        // to the shared pool.
+        // If handlers keep copies of lent frames (in memory of the device), the handling CPUs take
+        // pages for these copies from the pool. If the queue has no local page cache, the pages of
+        // copies that handlers keep return to the shared pool.
         let most = if self.plan.caches(lends) { self.supply.cache_pages() } else { 0 };
         let limits = QueueLimits { lpc_pages: spec.queue_limits.lpc_pages.min(most), ..spec.queue_limits };
         let shared = Arc::clone(&self.pools[usize::from(queue.owner)]);

@@ -1,11 +1,11 @@
-//! Merges consecutive segments of a flow within a batch, on the CPU that handles them and before
-//! its handler: `Builder::coalesce`.
+//! Merges consecutive segments of a flow within a batch. The CPU that handles the batch merges them
+//! before it calls the handler: `Builder::coalesce`.
 //!
 //! The rules for merging are those of [`steerage_flow::offload::coalesce`], which outputs use too.
 //! No payload is copied: a merged packet has a copy of its headers, and its payload stays in the
 //! original frames. After the handler, each frame gets the verdict of its packet. If an output
 //! cannot send merged packets, each frame gets its own headers again. If the frame lies in a page
-//! of the pool, the headers are written into the frame itself.
+//! of the pool, the restored headers are written into the frame itself.
 //!
 //! In the batch, a merged packet has the position of its first frame. Therefore the packets of a
 //! flow stay in order. Packets of different flows may change their order within a batch, as with
@@ -42,14 +42,14 @@ pub(crate) fn merge(hand: &mut Hand<'_>, actions: &mut Actions, source: &Source,
     packets.inspect(|_| actions.acted.set(true))
 }
 
-/// The link type of a frame, and the interface that received it. Only frames with the same link
-/// type and the same interface are merged.
+/// The link type of a frame, and the device's interface that received the frame. Only frames with
+/// the same link type and the same interface are merged.
 fn kind_of(frame: &Frame<'_>) -> (LinkType, Option<u16>) {
     (received(frame, None).link, frame.header().map(|header| header.interface))
 }
 
-/// Returns the bytes of a frame if the frame may be merged. The frame must be complete, in one
-/// piece, and not a super-frame.
+/// Returns the bytes of a frame if the frame may be merged. The frame must be complete and in one
+/// piece, and it must not be a super-frame (a merged packet).
 fn candidate<'f>(frame: &'f Frame<'_>, common: (LinkType, Option<u16>)) -> Option<(&'f [u8], Option<Offload>)> {
     let (received, offload) = (received(frame, None), offload(frame, None));
     let is_one = received.data.len() == received.wire_len && !frame.is_chained();
@@ -70,8 +70,8 @@ pub(crate) fn settle(
     let (verdicts, mut cut) = (&mut actions.verdicts, 0);
     for (nth, copy) in actions.copies[..packets].iter().enumerate() {
         let Some((copy, (from, count))) = copy.as_ref().and_then(|copy| Some((copy, copy.hidden()?))) else { continue };
-        // If a handler shortens a merged packet, the packet becomes a separate frame, and the other
-        // frames that were merged into it are discarded.
+        // If a handler shortens a merged packet, the packet becomes a separate frame. The other
+        // frames that were merged into the packet are discarded.
         let verdict = if copy.frames() > 1 { verdicts[nth] } else { Verdict::Discarded };
         verdicts[from..from + count].fill(verdict);
         let Verdict::Transmitted(to) = verdict else { continue };

@@ -53,8 +53,8 @@ impl Filled {
 }
 
 /// Returns the number of bytes that the counters add for a frame. A frame counts with the length on
-/// the wire that the device reports, but at most the maximum of the length field in the frame's
-/// header. A packet function reads the same length from the frame's header.
+/// the wire that the device reports. This length is limited to the maximum of the length field in
+/// the frame's header. A packet function reads the same length from the frame's header.
 #[inline(always)]
 fn on_the_wire(claimed: usize) -> u64 {
     claimed.min(u32::MAX as usize) as u64
@@ -75,7 +75,8 @@ pub struct Completions<'a> {
 
 impl<'a> Completions<'a> {
     /// Creates the `Completions` of one poll at the time `now`. The device's frames are appended to
-    /// `frames`. Frames of up to `copybreak` bytes are copied, so that the device keeps its pages.
+    /// `frames`. Frames of up to `copybreak` bytes are copied to another page, so that the device
+    /// keeps its own pages.
     pub fn new(frames: &'a mut Vec<Completion>, pages: &'a mut QueuePages, now: Timestamp, copybreak: usize) -> Self {
         Self { frames, pages, now, counts: PollCounts::default(), prefetch: 0, link: LinkType::ETHERNET, copybreak }
     }
@@ -87,15 +88,15 @@ impl Completions<'_> {
         self.now
     }
 
-    /// Sets the type of the first header for all frames of this poll. The default is Ethernet.
-    /// If [`LinkType`] has no name for the type, flows cannot be distinguished. All frames of the
-    /// poll then go to the same CPU.
+    /// Sets the type of the first header (the link type) for all frames of this poll. The default
+    /// is Ethernet. If [`LinkType`] has no name for the type of the first header, flows cannot be
+    /// distinguished. If flows cannot be distinguished, all frames of the poll go to the same CPU.
     #[inline(always)]
     pub fn set_link(&mut self, link: LinkType) {
         self.link = link;
     }
 
-    /// Returns the type of the first header in all frames of this poll.
+    /// Returns the type of the first header (the link type) in all frames of this poll.
     #[inline(always)]
     pub fn link(&self) -> LinkType {
         self.link
@@ -121,9 +122,9 @@ impl Completions<'_> {
 
     /// Refills a device's ring: allocates up to `room` pages for frames like `fit`, passes each
     /// page to `post`, and returns how many pages were posted. If `post` cannot post a page, it
-    /// returns the page, and the refill ends. If fewer than `room` pages were posted although
-    /// `post` accepted every page, no page is free, and the device should poll again later. To keep
-    /// its ring full, a device calls `refill` once per poll, and posts the pages
+    /// returns the page, and `refill` ends. If fewer than `room` pages were posted although `post`
+    /// accepted every page, no page is free, and the device should poll again later. To keep its
+    /// ring full, a device calls `refill` once per poll, and posts the pages
     /// that [`rx_finish`](Self::rx_finish) returns.
     pub fn refill(&mut self, room: usize, fit: Fit, mut post: impl FnMut(Page) -> Result<(), Page>) -> usize {
         for posted in 0..room {
@@ -137,11 +138,11 @@ impl Completions<'_> {
     }
 
     /// Fills up to `count` pages. `fill` is for devices whose frames are written by code on this
-    /// CPU (and not by hardware), and which post no pages. `write` gets the bytes after a page's
-    /// headroom. `write` returns a description of the frame, or `None` if no frame arrived. When
-    /// `write` returns `None`, `fill` returns, and the page stays in the pool. If `write` reports
-    /// more bytes than it was given, the frame is counted as lost (`device`), and `fill` also
-    /// returns.
+    /// CPU (and not by hardware), and which post no pages. `write` gets the bytes of a page that
+    /// follow the page's headroom. `write` returns a description of the frame, or `None` if no
+    /// frame arrived. When `write` returns `None`, `fill` returns, and the page stays in the pool.
+    /// If `write` reports more bytes than it was given, the frame is counted as lost (`device`),
+    /// and `fill` also returns.
     ///
     /// Returns how many pages were filled. If fewer than `count` pages were filled although `write`
     /// never returned `None`, no page is free, and the device should poll again later.
@@ -151,9 +152,9 @@ impl Completions<'_> {
         let pool = &mut pages.pool;
         let (first, mut more, mut lost, mut wire_bytes) = (frames.len(), true, 0, 0);
         let (region, pages) = pool.take_many(count);
-        // The entries for all pages are added to the list first, so that the list need not check
-        // its capacity for each frame. After the loop, the entries of pages that were not filled
-        // are removed again.
+        // First, entries for all pages are added to the list. Therefore the list need not check its
+        // capacity for each frame. After the loop, the entries of pages that were not filled are
+        // removed again.
         frames.extend(pages.map(|mut page| {
             let bytes = &mut region.page_mut(&mut page)[HEADROOM..];
             let room = bytes.len();
@@ -170,7 +171,7 @@ impl Completions<'_> {
         }));
         let mut filled = frames.len() - first;
         if !more {
-            // An entry without headroom is one whose page was not filled.
+            // If an entry has no headroom, its page was not filled.
             filled = frames[first..].iter().take_while(|frame| frame.offset() == HEADROOM).count();
             let unused = frames.drain(first + filled..).rev();
             unused.filter_map(|frame| frame.into_page().ok()).for_each(|page| pool.put_back(page));
@@ -196,11 +197,11 @@ impl Completions<'_> {
     /// the device posts in its ring instead of `page`, so that the ring never has a gap. Usually,
     /// the frame keeps its page, and `rx_finish` returns another page. If the frame is short, it is
     /// copied to another page ([`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak)),
-    /// and `rx_finish` returns the same page.
+    /// and `rx_finish` returns the page that the device filled.
     ///
     /// If no other page is free, the frame is dropped and counted (`no_page`), and `rx_finish`
-    /// returns the same page. If the frame does not lie within the page, it is counted as lost
-    /// (`device`).
+    /// returns the page that the device filled. If the received frame does not lie within the page,
+    /// it is counted as lost (`device`).
     #[inline]
     pub fn rx_finish(&mut self, mut page: Page, offset: usize, filled: Filled) -> Page {
         let (Filled { len, wire_len, .. }, hash) = (filled, filled.hash.map(|hash| hash.0));
@@ -232,8 +233,8 @@ impl Completions<'_> {
         self.pages.pool.recycle(page);
     }
 
-    /// Returns the bytes of a page, which the device fills. A frame begins at offset [`HEADROOM`],
-    /// or at [`Fit::offset`].
+    /// Returns the bytes of a page, which the device fills. In a page, a frame begins at
+    /// offset [`HEADROOM`], or at [`Fit::offset`].
     #[inline(always)]
     pub fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
         self.pages.pool.region().page_mut(page)
@@ -245,8 +246,8 @@ impl Completions<'_> {
     }
 
     /// Announces that code on this CPU will write frames to about `count` pages in the next poll.
-    /// Until then, these pages are prefetched into this CPU's cache. If the frames are handled on a
-    /// far CPU, prefetching halves the cost of a frame.
+    /// Before the next poll, these pages are prefetched into this CPU's cache. If the frames are
+    /// handled on a far CPU, prefetching the pages halves the cost of a frame.
     #[inline(always)]
     pub fn prefetch_pages(&mut self, count: usize) {
         self.prefetch = count;
@@ -254,8 +255,8 @@ impl Completions<'_> {
 
     /// Returns the memory blocks that this queue's [`RxQueue::open`](crate::rx::RxQueue::open)
     /// supplied. Returns `None` if the queue supplied no blocks, or if `claim` belongs to other
-    /// blocks. Therefore a device that wraps another device cannot access the inner device's
-    /// memory.
+    /// blocks. Therefore a device that wraps another device cannot access the memory blocks of the
+    /// inner device.
     ///
     /// ```compile_fail,E0061
     /// fn tamper(out: &mut steerage_core::completions::Completions<'_>) {
@@ -298,8 +299,8 @@ impl Completions<'_> {
     }
 
     /// Returns the part of `block` from the end of the last lent frame to the byte at offset `end`.
-    /// The device hands over this part of the block from front to back. Returns `None` if the block
-    /// does not exist, or if `claim` belongs to blocks of another queue.
+    /// The device hands over the frames in this part of the block from front to back. Returns
+    /// `None` if the block does not exist, or if `claim` belongs to blocks of another queue.
     #[inline]
     pub fn lending(&mut self, claim: &Claim, block: usize, end: usize) -> Option<Lending<'_>> {
         let tail = self.pages.blocks.as_mut()?.tail(claim, block)?.up_to(end);
@@ -319,15 +320,15 @@ impl Completions<'_> {
     }
 
     /// Reports that the device left `frames` frames to the kernel. A separate counter, which is not
-    /// part of the ledger, counts the frames left to the kernel.
+    /// part of the ledger, counts the frames that were left to the kernel.
     pub fn passed(&mut self, frames: u64) {
         self.counts.passed += frames;
     }
 
     /// Filters the frames that the device has handed over in this poll, from index `from` on.
-    /// Removes the frames for which `keep` returns false, as if they had not arrived. The argument
-    /// of `keep` is the part of the frame in its first page. This function is for devices that wrap
-    /// other devices.
+    /// Removes the frames for which `keep` returns false, as if these frames had not arrived. The
+    /// argument of `keep` is the part of the frame in its first page. This method is for devices
+    /// that wrap other devices.
     pub fn retain(&mut self, from: usize, mut keep: impl FnMut(&[u8]) -> bool) {
         let from = from.min(self.frames.len());
         for frame in self.frames.split_off(from) {
@@ -386,11 +387,11 @@ impl Lending<'_> {
         self.push_hashed(at, len, header, None)
     }
 
-    /// Hands over up to `count` consecutive frames. The argument of `next` is the bytes that were
-    /// not handed over yet. `next` returns the position of the next frame in them. If `next`
+    /// Hands over up to `count` consecutive frames. The closure `next` gets the bytes that were not
+    /// handed over yet. `next` returns the position of the next frame in these bytes. If `next`
     /// returns an error, the loop ends and the error is returned. `outside` creates the error for a
-    /// frame that does not lie within these bytes, or that has too little room for the header
-    /// before it.
+    /// frame that does not lie within the bytes of the block, or that has too little room for the
+    /// header before it.
     #[inline(always)]
     pub fn push_each<E>(
         &mut self,
@@ -402,9 +403,10 @@ impl Lending<'_> {
     }
 
     /// Like [`push_each`](Self::push_each), but also accepts a *window*: a block that shows a part
-    /// of a file of records. This function writes nothing to a window. In a window, the 16 bytes
-    /// before each frame are the header of a record in the format `form`. If `form` is `None`,
-    /// frames in a window are rejected with the error `outside`.
+    /// of a file of records. This function writes nothing to a window (a block that shows a part of
+    /// a file). In a window (a block that shows a part of a file), the 16 bytes before each frame
+    /// are the header of a record in the format `form`. If `form` is `None`, frames in a window (a
+    /// block that shows a part of a file) are rejected with the error `outside`.
     #[inline(always)]
     pub fn push_records<E>(
         &mut self,
@@ -431,7 +433,7 @@ impl Lending<'_> {
     /// Like [`push_hashed`](Self::push_hashed), for a frame that needs offload work: a super-frame,
     /// or a packet whose checksum is not complete. `offload` is written to the memory before
     /// `header`, so [`OFFLOAD_BYTES`] bytes must be free before the frame. Returns false if fewer
-    /// bytes are free.
+    /// bytes are free before the frame.
     pub fn push_offload(
         &mut self,
         at: usize,

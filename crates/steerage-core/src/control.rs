@@ -46,7 +46,7 @@ impl fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// Stops receiving. The instance still handles packets in flight after a stop, for at
+    /// Stops receiving. After a stop, the instance still handles the packets in flight, for at
     /// most [`DRAIN_MAX`](crate::limits::DRAIN_MAX).
     pub fn stop(&self) {
         self.0.stop();
@@ -69,8 +69,8 @@ impl Handle {
     }
 
     /// Returns a file descriptor for an event loop. The file descriptor becomes readable when the
-    /// run [is finished](Self::is_finished). Only wait for the file descriptor. Reading from it is
-    /// an error.
+    /// run [is finished](Self::is_finished). Use the file descriptor only to wait. Reading from it
+    /// is an error.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -80,7 +80,7 @@ impl Handle {
 
     /// From now on, spreads the packets of all queues over the CPUs in `mask`. If the mask is
     /// empty, each packet stays on the CPU that received it. The smallest possible number of flows
-    /// move, and no packet is reordered. `set_rps_cpus` does not wait until the flows have moved:
+    /// move, and no packet is reordered. `set_rps_cpus` returns before the flows have moved:
     /// see [`is_settled`](Self::is_settled).
     ///
     /// # Errors
@@ -95,8 +95,8 @@ impl Handle {
     /// buckets to CPUs. If a queue gets the same mask as other queues, the queue joins their group.
     ///
     /// # Errors
-    /// The errors of [`set_rps_cpus`](Self::set_rps_cpus), and [`SetError::NoSuchQueue`] if the
-    /// queue does not exist.
+    /// Returns the errors of [`set_rps_cpus`](Self::set_rps_cpus), and [`SetError::NoSuchQueue`] if
+    /// the queue does not exist.
     pub fn set_queue_rps_cpus(&self, queue: usize, mask: &CpuMask) -> Result<(), SetError> {
         self.check_queue(queue)?;
         self.set_masks(queue..queue + 1, mask)
@@ -104,15 +104,15 @@ impl Handle {
 
     /// From now on, lets another CPU poll a queue. Queues are numbered consecutively over all
     /// inputs. No packet is lost or reordered, and no bucket moves. The old CPU polls the queue
-    /// until it releases the queue between two of its rounds. A CPU that is stuck in its handler
-    /// cannot release the queue. If the new CPU is too busy to take the queue
-    /// within [`OFFER_WAIT`](crate::limits::OFFER_WAIT), the old CPU takes it
+    /// until it releases the queue between two of its rounds (passes of its loop). A CPU that is
+    /// stuck in its handler cannot release a queue to another CPU. If the new CPU is too busy to
+    /// take the queue within [`OFFER_WAIT`](crate::limits::OFFER_WAIT), the old CPU takes the queue
     /// back. [`is_settled`](Self::is_settled) returns true once the outcome is known, and
     /// the [`snapshot`](Self::snapshot) shows which CPU polls the queue. After a call of
     /// `set_rx_cpu`, policies no longer move the queue to another CPU.
     ///
     /// # Errors
-    /// The errors of [`set_queue_rps_cpus`](Self::set_queue_rps_cpus).
+    /// Returns the same errors as [`set_queue_rps_cpus`](Self::set_queue_rps_cpus).
     pub fn set_rx_cpu(&self, queue: usize, cpu: CpuId) -> Result<(), SetError> {
         self.check_queue(queue)?;
         let cpu = mask_indices(&self.0.cpus, &CpuMask::from_iter([cpu]), 0)?[0];
@@ -144,9 +144,9 @@ impl Handle {
         Ok(())
     }
 
-    /// Calls [`Handler::woken`](crate::handler::Handler::woken) on this CPU between two rounds. If
-    /// the CPU sleeps, `wake` wakes it. Use `wake` after you have put work for the handler into a
-    /// channel.
+    /// Calls [`Handler::woken`](crate::handler::Handler::woken) on this CPU between two rounds
+    /// (passes of the CPU's loop). If the CPU sleeps, `wake` wakes it. Use `wake` after you have
+    /// put work for the handler into a channel.
     ///
     /// # Errors
     /// [`SetError::NotOurCpu`] if the CPU does not belong to the instance.
@@ -160,15 +160,16 @@ impl Handle {
         self.0.cpus.clone()
     }
 
-    /// Returns the CPU that handles a bucket. During a move, the result is the old CPU until the
-    /// new CPU gets packets of the bucket. Returns `None` if the bucket does not exist.
+    /// Returns the CPU that handles a bucket. While a bucket moves, the function returns the old
+    /// CPU until the new CPU gets packets of the bucket. Returns `None` if the bucket does not
+    /// exist.
     pub fn cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
         self.0.owner_of(&self.0.steering.lock(), bucket).map(|(cpu, _)| cpu)
     }
 
-    /// Like [`cpu_of`](Self::cpu_of), but never waits for a lock: also returns `None` if the bucket
-    /// may be moving, or if another thread holds the control lock. Between two rounds of the
-    /// returned CPU, this CPU's handler has the state of the bucket.
+    /// Like [`cpu_of`](Self::cpu_of), but never waits for a lock. Also returns `None` if the bucket
+    /// may be moving, or if another thread holds the control lock. Between two rounds (passes of a
+    /// CPU's loop) of the returned CPU, the handler of this CPU has the state of the bucket.
     pub fn try_cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
         let (cpu, is_moving) = self.0.owner_of(&*self.0.steering.try_lock()?, bucket)?;
         (!is_moving).then_some(cpu)
@@ -184,15 +185,15 @@ impl Handle {
 
     /// Waits until the instance [is settled](Self::is_settled), the run is finished, or `timeout`
     /// has passed. Returns true if the instance is settled. During the wait, other threads must run
-    /// the rounds of the CPUs.
+    /// the rounds (passes of the loop) of the CPUs.
     pub fn wait_settled(&self, timeout: Duration) -> bool {
         self.0.steering.settled.wait(timeout, &self.0.finished, || self.is_settled() || self.is_finished());
         self.is_settled()
     }
 
     /// Returns a file descriptor for an event loop. The file descriptor is readable as long as the
-    /// instance [is settled](Self::is_settled). Only wait for the file descriptor. Reading from it
-    /// is an error. If the run may end while you wait, also wait
+    /// instance [is settled](Self::is_settled). Use the file descriptor only to wait. Reading from
+    /// it is an error. If the run may end while you wait for this file descriptor, also wait
     /// for [`finished_fd`](Self::finished_fd).
     ///
     /// # Errors
@@ -207,8 +208,8 @@ impl Handle {
     }
 
     /// Changes limits, and returns their new values. A value outside of its range is replaced by
-    /// the nearest value in the range. Each CPU uses the new limits from its next round
-    /// on. [`is_settled`](Self::is_settled) returns true when all CPUs follow the limits.
+    /// the nearest value in the range. Each CPU uses the new limits from its next round (pass of
+    /// its loop) on. [`is_settled`](Self::is_settled) returns true when all CPUs follow the limits.
     pub fn set_limits(&self, mut change: impl FnMut(&mut Limits)) -> Limits {
         self.0.change(|state| {
             let mut limits = state.limits.all;
@@ -251,12 +252,12 @@ impl Handle {
     }
 
     /// Sets a flow limit for the backlogs of exactly these CPUs: `flow_limit_cpu_bitmap`. A flow
-    /// limit applies while the backlog is more than half full. The flow limit applies to flows that
-    /// have more than half of the
+    /// limit applies while the backlog is more than half full. Of the
     /// last [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY) packets for this
-    /// backlog. The flow limit drops only packets of such flows (`flow_limit`), and none of other
-    /// flows. If a queue can wait for room, such as a file, the flow limit drops none of its
-    /// packets. By default, no CPU has a flow limit.
+    /// backlog, a flow may have more than half. The flow limit applies to such flows. The flow
+    /// limit drops only packets of the flows to which it applies (`flow_limit`), and no packets of
+    /// other flows. If a queue can wait for room in the backlog, such as a file, the flow limit
+    /// drops none of its packets. By default, no CPU has a flow limit.
     ///
     /// # Errors
     /// [`SetError::NotOurCpu`] if the mask contains a CPU that the instance does not have. If
@@ -309,19 +310,20 @@ impl Handle {
     }
 
     /// Returns the number of frames in rings, in parking lots (frames of moving buckets) and in
-    /// outputs. While no CPU is running, the result equals the number of packets in flight in the
-    /// ledger. For tests.
+    /// outputs. While no CPU is running, the returned number equals the number of packets in flight
+    /// in the ledger (the account of all packets). For tests.
     #[doc(hidden)]
     pub fn held(&self) -> u64 {
         self.0.ledgers.held()
     }
 
-    /// Waits until the outputs have finished the packets that they still hold. The wait continues
-    /// as long as the outputs make progress. The wait ends after [`OUTPUT_STUCK_AFTER`] without
-    /// progress. After a stop was requested, the whole wait takes at
-    /// most [`DRAIN_MAX`](crate::limits::DRAIN_MAX). Packets that remain after the wait are dropped
-    /// as [`DropReason::TxLost`]. Joining a run calls this function. A program that runs its own
-    /// threads calls this function after the last round of all CPUs.
+    /// Waits until the outputs have finished the packets that they still hold. `finish_outputs`
+    /// waits as long as the outputs make progress. The wait for the outputs ends
+    /// after [`OUTPUT_STUCK_AFTER`] without progress. After a stop was requested, the whole wait
+    /// for the outputs takes at most [`DRAIN_MAX`](crate::limits::DRAIN_MAX). Packets that remain
+    /// after the wait are dropped as [`DropReason::TxLost`]. Joining a run calls `finish_outputs`.
+    /// A program that runs its own threads calls `finish_outputs` after the last round (pass of the
+    /// loop) of all CPUs.
     ///
     /// [`OUTPUT_STUCK_AFTER`]: crate::limits::OUTPUT_STUCK_AFTER
     /// [`DropReason::TxLost`]: crate::ids::DropReason::TxLost

@@ -47,7 +47,7 @@ pub struct Cpu {
     pub(crate) id: CpuId,
     pub(crate) now: Timestamp,
     pub(crate) origin: Origin,
-    /// The CPU calls the handler's next `tick` at this time or earlier.
+    /// The CPU calls the handler's next `tick` not later than at this time.
     pub(crate) tick_by: Option<Timestamp>,
 }
 
@@ -71,18 +71,18 @@ impl Cpu {
         self.now
     }
 
-    /// Returns `None` while buckets move between CPUs. At other times, returns a number that
-    /// changes with every move (0 before the first move). While a bucket moves, its packets wait,
-    /// and later packets of other buckets are handled before them. After the move, the packets that
-    /// waited are among the next packets of their CPU. A handler that ends flows by the timestamps
-    /// of packets must not end flows whose packets wait.
+    /// Returns `None` while buckets move between CPUs. While no bucket moves, returns a number that
+    /// changes with every move of buckets (0 before the first move). While a bucket moves, its
+    /// packets wait, and later packets of other buckets are handled before them. After the move,
+    /// the packets that waited are among the next packets of their CPU. A handler that ends flows
+    /// by the timestamps of packets must not end flows whose packets wait.
     pub fn last_move(&self) -> Option<u64> {
         self.shared.steering.slice.number()
     }
 
     /// Sends a packet that the packet function has created. `send` copies the bytes in `frame`,
     /// which begin with a header of type `link`. The CPU sends the packet after the handler has
-    /// returned, and after the packets of this batch that the handler transmits. If the output
+    /// returned. Packets of this batch that the handler transmits are sent first. If the output
     /// cannot send the packet or has no room for it, the packet is dropped and counted
     /// ([`CpuSnapshot::originated_dropped`](steerage_ledger::CpuSnapshot::originated_dropped)).
     ///
@@ -96,11 +96,12 @@ impl Cpu {
     /// Sends a packet that the handler has [kept](crate::packet::Packet::keep),
     /// like [`send`](Self::send). The packet's pages return to the pool after the packet was sent.
     /// If the kept packet lies in several pages, its parts are first joined in one page. Until the
-    /// handler returns, each such packet counts against the limit `Builder::originated_max`.
+    /// handler returns, each kept packet that is sent counts against the limit
+    /// `Builder::originated_max`.
     ///
     /// # Errors
-    /// Returns the packet if `Builder::originated_max` packets already wait, or if the packet does
-    /// not fit in one page.
+    /// Returns the packet as an error if `Builder::originated_max` packets already wait, or if the
+    /// packet does not fit in one page.
     pub fn send_kept(&mut self, to: TxId, packet: Kept) -> Result<(), Kept> {
         self.origin.stage_kept(to, packet)
     }
@@ -118,9 +119,9 @@ impl Cpu {
         self.shared.stop();
     }
 
-    /// Requests a call of [`Handler::tick`](crate::handler::Handler::tick) at `time`. Has no effect
-    /// if an earlier tick was already requested. A handler calls this function if a batch creates
-    /// work that is due before the next tick.
+    /// Requests a call of [`Handler::tick`](crate::handler::Handler::tick) at `time`. `tick_by` has
+    /// no effect if an earlier tick was already requested. A handler calls this function if a batch
+    /// creates work that is due before the next tick.
     pub fn tick_by(&mut self, time: Timestamp) {
         self.tick_by = Some(self.tick_by.map_or(time, |by| by.min(time)));
     }

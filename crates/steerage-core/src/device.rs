@@ -24,30 +24,32 @@ pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 #[non_exhaustive]
 pub struct Capabilities {
     /// The length of the longest frame, and the position of a frame in its page. If a frame can
-    /// occupy several pages, `fit` describes the longest part of a frame in one page. If the queue
-    /// provides blocks, `fit` describes the longest frame that handlers can keep or write, because
-    /// that frame is first copied to a page.
+    /// occupy several pages, `fit` describes the longest part of a frame that lies in one page. If
+    /// the queue provides blocks, `fit` describes the longest frame that handlers can keep or
+    /// write, because that frame is first copied to a page.
     pub fit: Fit,
     /// True if the queue's frames lie in memory blocks that the device supplies. If false, the
     /// frames lie in pages of the pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before
     /// each frame.
     pub lends: bool,
     /// The maximum number of pages that a frame may occupy, from 1
-    /// to [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The pool gets `segments_max` times as many
-    /// pages. `segments_max` is more than 1 if the device receives a long frame in several buffers:
+    /// to [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The page pool gets `segments_max` times as
+    /// many pages as without this setting. `segments_max` is more than 1 if the device receives a
+    /// long frame in several buffers:
     /// see [`Completions::gather`](crate::completions::Completions::gather).
     pub segments_max: usize,
-    /// The maximum number of pages that the device keeps posted in its own ring. The pool gets this
-    /// many additional pages.
+    /// The maximum number of pages that the device keeps posted in its own ring. The page pool gets
+    /// as many additional pages as the device can keep posted.
     pub posted_max: usize,
     /// True if the queue can wait: no packet is lost while the queue is not polled, as with a file.
     /// A queue that can wait is polled only while every CPU has room for the frames of a whole
-    /// poll. A live queue (one that cannot wait) is always polled. If there is no room for its
-    /// frames, they are dropped.
+    /// poll. A live queue (one that cannot wait) is always polled. If there is no room for the
+    /// frames of a live queue, they are dropped.
     pub can_wait: bool,
-    /// Which packets get equal hashes from the device, so that they stay together. `None` if the
-    /// device sets no hashes. If a frame has no hash, steerage computes one. Therefore a device
-    /// must not set hashes on a datagram's fragments if these hashes can differ.
+    /// Describes which packets get equal hashes from the device, so that these packets stay on the
+    /// same CPU. `None` if the device sets no hashes. If a frame has no hash, steerage computes
+    /// one. Therefore a device must not set hashes on the fragments of a datagram if the hashes of
+    /// two fragments can differ.
     pub hash: Option<Affinity>,
     /// True if the device itself chooses the bucket of each frame:
     /// see [`names_buckets`](Self::names_buckets).
@@ -101,11 +103,12 @@ impl Capabilities {
     }
 
     /// Declares that the device chooses the bucket of each frame, or of all frames of a poll. The
-    /// device sets a hash of that bucket ([`hash_of_bucket`](crate::rps_map::hash_of_bucket)) on
-    /// the frames. Masks and policies still decide which CPU has the bucket, so the frames of a
-    /// bucket stay in order. If the device's choice keeps the packets together that the handler
-    /// needs together, steerage uses the choice even if the user did not request device hashes. The
-    /// idea is from Zhang Yanmin's Linux patch of 2009, in which the driver chose the CPU.
+    /// device sets a hash that leads to the chosen bucket
+    /// ([`hash_of_bucket`](crate::rps_map::hash_of_bucket)) on the frames. Masks and policies still
+    /// decide which CPU has the bucket, so the frames of a bucket stay in order. The handler needs
+    /// certain packets on the same CPU. If the device's choice keeps these packets in one bucket,
+    /// steerage uses the choice even if the user did not request device hashes. The idea is from
+    /// Zhang Yanmin's Linux patch of 2009, in which the driver chose the CPU.
     #[must_use]
     pub const fn names_buckets(self, affinity: Affinity) -> Self {
         Self { hash: Some(affinity), names_buckets: true, ..self }
@@ -139,8 +142,8 @@ pub struct Opened {
     /// the [`Claim`](steerage_mem::Claim) to these blocks. Without the claim, no code can write to
     /// the blocks or lend frames from them.
     pub blocks: Option<Blocks>,
-    /// The mode in which the device runs, if the device learns its mode only when it is opened.
-    /// `None` if the mode is the one in [`Input::mode`](crate::rx::Input::mode).
+    /// The mode in which the device runs, if the device learns its mode only when it is opened. The
+    /// field is `None` if the mode is the one in [`Input::mode`](crate::rx::Input::mode).
     pub mode: Option<&'static str>,
     /// Additional counters of the device. These counters exclude received and lost packets, which
     /// steerage counts itself. The device keeps a reference to its counters and adds to them.
@@ -164,21 +167,22 @@ impl Opened {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TxCapabilities {
-    /// The number of pages of the pool that the queue needs to send packets. The pool gets this
-    /// many additional pages.
+    /// The number of pages of the pool that the queue needs to send packets. The page pool gets
+    /// this number of additional pages.
     pub pages_max: usize,
     /// True if the queue may accept a packet and report its outcome later
     /// ([`Sent::deferred`](crate::tx::Sent::deferred)).
     pub defers: bool,
-    /// True if the queue accepts packets that were merged from several frames. The queue counts a
-    /// merged packet as several packets: as its number
-    /// of [`frames`](crate::tx::OutgoingPacket::frames). If false, the queue gets the original
-    /// frames instead of merged packets.
+    /// True if the queue of the output accepts packets that were merged from several frames. The
+    /// queue counts a merged packet as several packets: as its number
+    /// of [`frames`](crate::tx::OutgoingPacket::frames). If false, the queue of the output gets the
+    /// original frames instead of merged packets.
     pub merged: bool,
 }
 
 impl TxCapabilities {
-    /// Declares that the queue sends from its own pages, up to `pages` of them.
+    /// Declares that the queue sends from pages of the pool that only this queue uses, up to
+    /// `pages` of them.
     #[must_use]
     pub const fn pages(self, pages: usize) -> Self {
         Self { pages_max: pages, ..self }
@@ -234,7 +238,7 @@ pub struct TxResources {
     pub region: Arc<Region>,
     /// The pages of the pool that the queue [needs](TxCapabilities::pages_max) to send packets.
     pub pages: Vec<Page>,
-    /// The account of a queue that reports the outcome of packets later
+    /// The account of an output's queue that reports the outcome of packets later
     /// ([defers](TxCapabilities::defers)). The queue reports the outcome of each packet to this
     /// account.
     pub account: Option<TxAccount>,

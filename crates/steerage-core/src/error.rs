@@ -64,7 +64,7 @@ pub enum SetError {
 #[non_exhaustive]
 #[derive(thiserror::Error)]
 pub enum BuildError {
-    /// There is no input, or the inputs have no queues.
+    /// There is no input, or none of the inputs has a queue.
     #[error("nothing to receive from: give at least one input with a queue")]
     NoInput,
     /// No CPU was given.
@@ -100,8 +100,8 @@ pub enum BuildError {
     /// `Builder::cpus` or `Builder::input_on` names a CPU that does not exist.
     #[error(transparent)]
     NoSuchCpu(#[from] NoSuchCpu),
-    /// A handler is too large for the stack of its CPU's thread. The handler is created on this
-    /// stack.
+    /// A handler is too large for the stack of its CPU's thread. The handler is created on the
+    /// stack of its CPU's thread.
     #[error(
         "a handler of {bytes} bytes needs a stack of 4 times that: box large state, or raise stack_size ({stack_size})"
     )]

@@ -16,8 +16,8 @@ pub(crate) use runner::Runner;
 /// handler need not be `Send`, and its state needs no lock.
 ///
 /// The same handler gets all packets of a flow, in order. When the flow's bucket moves to another
-/// CPU, all earlier packets of the flow are finished first.
-/// Afterwards, [`bucket_leaves`](Self::bucket_leaves) hands over the flow's state.
+/// CPU, all earlier packets of the flow are finished first. After the earlier packets are
+/// finished, [`bucket_leaves`](Self::bucket_leaves) hands over the flow's state.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::{handler::*, packet::*}; }
@@ -58,28 +58,29 @@ pub trait Handler: Sized + 'static {
     /// packets of the batch count as `handler_panicked`, and a new handler is created.
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu);
 
-    /// The CPU calls `tick` before its first round, and then each time that the returned time is
-    /// reached. If `tick` returns `None`, the CPU calls it again only after a request
-    /// by [`Cpu::tick_by`].
+    /// The CPU calls `tick` before its first round (pass of its loop), and then each time that the
+    /// returned time is reached. If `tick` returns `None`, the CPU calls it again only after a
+    /// request by [`Cpu::tick_by`].
     fn tick(&mut self, _cpu: &mut Cpu) -> Option<Timestamp> {
         None
     }
 
     /// After a call of [`Handle::wake`](crate::control::Handle::wake) for this CPU, the CPU calls
-    /// `woken` between two rounds. Several calls of `wake` may lead to only one call of `woken`.
+    /// `woken` between two rounds (passes of its loop). Several calls of `wake` may lead to only
+    /// one call of `woken`.
     fn woken(&mut self, _cpu: &mut Cpu) {}
 
     /// Called when a bucket moves from this CPU to another CPU. `bucket_leaves` removes the state
-    /// of the bucket's flows from this handler, and returns the state. Before this call, all
-    /// packets of the bucket that this CPU got are finished.
+    /// of the bucket's flows from this handler, and returns the state. Before the call of
+    /// `bucket_leaves`, this CPU has finished all packets of the bucket that it got.
     fn bucket_leaves(&mut self, _bucket: BucketId) -> Option<Self::Moved> {
         None
     }
 
-    /// Called when a bucket has moved from another CPU to this CPU. This call comes before the
-    /// first packet of the bucket on this CPU. If two groups of queues have become one group, this
-    /// handler may already have state of the bucket. If the handler already has state of the
-    /// bucket, it merges the two states.
+    /// Called when a bucket has moved from another CPU to this CPU. The CPU calls `bucket_arrives`
+    /// before the first packet of the bucket arrives on this CPU. If two groups of queues have
+    /// become one group, this handler may already have state of the bucket. If the handler already
+    /// has state of the arriving bucket, it merges the two states.
     fn bucket_arrives(&mut self, _bucket: BucketId, _state: Self::Moved) {}
 
     /// Called at the end of the run, when all packets have been handled. steerage still sends the

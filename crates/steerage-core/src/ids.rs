@@ -4,8 +4,8 @@
 pub use steerage_ledger::{DropReason, MoveCause, TxSource};
 pub use steerage_moves::CpuIndex;
 
-/// The name of a bucket: the flows of a group of queues whose hashes begin with the same 12 bits.
-/// All flows of a bucket move to another CPU together.
+/// The name of a bucket. A bucket consists of those flows of a group of queues whose hashes begin
+/// with the same 12 bits. All flows of a bucket move to another CPU together.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{handler::*, ids::*, packet::*}, steerage_flow::FlowKey}; }
@@ -51,13 +51,13 @@ pub struct BucketId {
 }
 
 /// The number of an output. Outputs are numbered in the order in which the program adds them to the
-/// builder. `Builder::add_output` of the crate `steerage` returns this number. The example
-/// of [`Packet`](crate::packet::Packet) sends to an output.
+/// builder. `Builder::add_output` of the crate `steerage` returns the number of the new output. The
+/// example of [`Packet`](crate::packet::Packet) sends to an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxId(pub u8);
 
 /// The number of an input. Inputs are numbered in the order in which the program adds them to the
-/// builder. `Builder::add_input` of the crate `steerage` returns this number.
+/// builder. `Builder::add_input` of the crate `steerage` returns the number of the new input.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::{ids::*, packet::*}; }

@@ -27,8 +27,8 @@ use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 /// ```
 pub struct Kept {
     pub(crate) frame: steerage_mem::Kept,
-    /// The CPU that kept the packet, and the packet's bucket. The value is present only if the
-    /// instance has a [`Sender`](crate::sender::Sender).
+    /// The CPU that kept the packet, and the packet's bucket. The CPU and the bucket are present
+    /// only if the instance has a [`Sender`](crate::sender::Sender).
     pub(crate) home: Option<(CpuIndex, u16)>,
 }
 

@@ -4,7 +4,7 @@
 //!
 //! The tables list the modules in the order in which a packet passes through them. Each module
 //! imports only modules that are listed below it in these tables. The modules of the last table are
-//! at the bottom.
+//! at the bottom of this order.
 //!
 //! | module | what happens there |
 //! |---|---|

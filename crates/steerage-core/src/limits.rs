@@ -8,12 +8,12 @@ use steerage_mem::supply::LPC_PAGES_PER_CPU;
 /// The maximum number of frames that one poll of a receive queue returns: NAPI's weight.
 pub const POLL_BUDGET: usize = 64;
 
-/// The maximum number of packets that a CPU handles in one round before it polls its queues again:
-/// Linux's `netdev_budget` and its default.
+/// The maximum number of packets that a CPU handles in one round (pass of its loop) before it polls
+/// its queues again. This limit is Linux's `netdev_budget`, with the same default.
 pub const ROUND_BUDGET: usize = 300;
 
-/// The default number of entries in the flow limit's table, which counts packets by flow hash:
-/// Linux's `flow_limit_table_len` and its default.
+/// The default number of entries in the flow limit's table, which counts packets by flow hash. This
+/// number is Linux's `flow_limit_table_len`, with the same default.
 pub const FLOW_LIMIT_TABLE_LEN: usize = 4096;
 
 /// The maximum number of entries in the flow limit's table.
@@ -25,23 +25,25 @@ pub const FLOW_LIMIT_TABLE_LEN_MAX: usize = 1 << 16;
 /// packets for both tasks.
 pub const HANDLE_BUDGET: usize = 64;
 
-/// The maximum duration of a round. A round that takes longer ends early (`time_squeeze`): Linux's
-/// `netdev_budget_usecs`.
+/// The maximum duration of a round (one pass of a CPU's loop). A round that takes longer than this
+/// maximum ends early (`time_squeeze`): Linux's `netdev_budget_usecs`.
 pub const ROUND_TIME_MAX: Duration = Duration::from_millis(2);
 
-/// While polls return the maximum number of frames, a ring's staged slots are published only when
-/// there are this many. Four slots fill a cache line, so 16 slots transfer four cache lines to the
-/// other CPU at a time.
+/// While polls return the maximum number of frames, a ring's staged slots (entries that the other
+/// CPU cannot see yet) are published only when there are this many of them. Four slots fill a cache
+/// line, so 16 slots transfer four cache lines to the other CPU at a time.
 pub const PUBLISH_AT: u64 = 16;
 
-/// After this many full polls, the staged slots of all rings are published, even of rings with few
-/// staged slots. At the maximum packet rate, eight polls take at most 5 us.
+/// After this many polls with the maximum number of frames, the staged slots of all rings are
+/// published, even of rings with few staged slots. At the maximum packet rate, eight polls take at
+/// most 5 us.
 pub const PUBLISH_POLLS: u32 = 8;
 
 /// While a queue still has frames to poll and room for them, it reclaims its finished lent frames
-/// only once in this many polls. To reclaim frames, the queue reads the finished index. The
-/// finished index is in a cache line that other CPUs write, so reading it is expensive. Eight polls
-/// are 512 frames, which is half of a full backlog.
+/// (in memory of the device) only once in this many polls. To reclaim frames, the queue reads the
+/// finished index of a ring. All slots before this index were handled. The finished index of a ring
+/// is in a cache line that other CPUs write, so reading the index is expensive. Eight polls return
+/// up to 512 frames, which is half of a full backlog.
 pub const RECLAIM_POLLS: usize = 8;
 
 /// The number of buckets into which the flow hash is divided. With 16 CPUs, each CPU has 256
@@ -69,16 +71,17 @@ pub const WATCH_EVERY: Duration = Duration::from_millis(250);
 /// packets need little work, a CPU handles a large part of a backlog within this interval.
 pub const FULL_LOOK: Duration = Duration::from_micros(100);
 
-/// The default maximum number of frames that wait for one CPU: Linux's `netdev_max_backlog` and its
-/// default.
+/// The default maximum number of frames that wait for one CPU. This limit is Linux's
+/// `netdev_max_backlog`, with the same default.
 pub const BACKLOG_DEFAULT: usize = 1000;
 
 /// The largest value of `netdev_max_backlog`.
 pub const BACKLOG_MAX: usize = steerage_mem::ring::RING_SLOTS_MAX;
 
 /// The number of frames of moving buckets that a queue can store in its parking lot. Buckets move
-/// in slices, and a slice is a sixteenth of the buckets. While a slice moves, it parks about a
-/// sixteenth of the frames that arrive during the time in which a CPU handles a full backlog.
+/// in slices, and a slice is a sixteenth of the buckets. While a slice (a sixteenth of the buckets)
+/// moves, the queue parks about a sixteenth of the frames that arrive during the time in which a
+/// CPU handles a full backlog.
 pub const PARKING_LOT_SLOTS: usize = steerage_mem::supply::LOT_SLOTS;
 
 /// The number of buckets that move at a time. The parking lot has room for the frames of a
@@ -90,8 +93,9 @@ pub const SLICE_BUCKETS: usize = BUCKETS / 16;
 /// 20 ns.
 pub const TIMED_ONCE_IN: u32 = 32;
 
-/// If the measured time of a packet is more than this many times the average, it is reduced to this
-/// limit. If a packet took longer than the limit, the CPU ran other code during the measurement.
+/// If the measured time of a packet is more than this many times the average, the measured time is
+/// reduced to this limit. If a packet took longer than the limit, the CPU ran other code during the
+/// measurement.
 pub const TIMED_MAX: u64 = 64;
 
 /// The maximum number of flows that CPUs record before a policy collects them. A policy that
@@ -99,17 +103,20 @@ pub const TIMED_MAX: u64 = 64;
 /// samples would not identify the largest flow better.
 pub const FLOWS_SEEN_MAX: usize = 64;
 
-/// A CPU measures the time that it spends receiving in one of this many rounds.
+/// In one of this many rounds (passes of its loop), a CPU measures the time that it spends
+/// receiving.
 pub const RECEIVE_TIMED_ONCE_IN: u32 = 16;
 
-/// The maximum time that a move waits for its fence: until the old CPU has finished the moving
-/// buckets' earlier packets. After this time, steerage drops frames that arrive for the moving
-/// buckets (`moving`), and orders the old CPU to discard its backlog (`revoked`).
+/// The maximum time that a move waits for its fence (a marked position in the ring), that is, until
+/// the old CPU has finished the moving buckets' earlier packets. After this time, steerage drops
+/// frames that arrive for the moving buckets (`moving`), and orders the old CPU to discard its
+/// backlog (`revoked`).
 pub const MOVE_WAIT: Duration = Duration::from_millis(20);
 
-/// The maximum time that a queue that its old CPU has released waits for its new CPU. If the new
-/// CPU has not taken the queue by then, the old CPU takes the queue back. This wait is shorter
-/// than [`MOVE_WAIT`], so that a move of buckets that begins during the wait loses no packets.
+/// When the old CPU of a queue has released the queue, the queue waits at most this long for its
+/// new CPU. If the new CPU has not taken the queue within this time, the old CPU takes the queue
+/// back. This wait is shorter than [`MOVE_WAIT`], so that a move of buckets that begins during the
+/// wait loses no packets.
 pub const OFFER_WAIT: Duration = Duration::from_millis(10);
 
 /// If a move waits for a CPU that makes no progress for this time, the CPU is declared dead.
@@ -120,8 +127,8 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(1);
 pub const MOVE_LOOK: Duration = Duration::from_micros(500);
 
 /// The time for which an idle CPU continues to poll before it sleeps. On a virtual machine, waking
-/// a halted CPU takes 22 us. The CPU that wakes it is busy for 7 us of this time. After about twice
-/// the time that a wake-up takes, further polling costs more than sleeping.
+/// a halted CPU takes 22 us. The CPU that wakes the halted CPU is busy for 7 us of the 22 us. After
+/// about twice the time that a wake-up takes, further polling costs more than sleeping.
 pub const IDLE_POLL: Duration = Duration::from_micros(50);
 
 /// The number of pages that a queue takes from the shared pool, or returns to the pool, at a time.
@@ -147,8 +154,9 @@ pub const OUTPUT_LOOK: Duration = Duration::from_millis(1);
 /// requested.
 pub const JOIN_LOOK: Duration = Duration::from_millis(50);
 
-/// The maximum number of CPUs of one instance. An entry of the bucket table has 16 bits, enough for
-/// more CPUs. The number of CPUs is limited because each CPU needs a ring for each queue.
+/// The maximum number of CPUs of one instance. An entry of the bucket table has 16 bits, which is
+/// enough for more CPUs than this maximum. The number of CPUs is limited because each CPU needs a
+/// ring for each queue.
 pub use steerage_topology::CPUS_MAX;
 
 /// The maximum number of outputs of one instance. A packet's verdict stores the number of the
@@ -177,27 +185,28 @@ pub const MEMORY_MAX_DEFAULT: usize = 1 << 30;
 #[non_exhaustive]
 pub struct Limits {
     /// The maximum number of frames that wait for a CPU: `netdev_max_backlog`. As in Linux, the
-    /// limit applies to the frames of all live queues together. To the frames of a queue that can
-    /// wait (a file), the limit applies for each queue separately. The limit is at least 1. If the
-    /// memory limit allows it, this limit can grow to 16 times the value with which the instance
-    /// was built.
+    /// limit applies to the frames of all live queues together. For a queue that can wait (a file),
+    /// the limit applies to the frames of this queue alone. The limit is at least 1. If the memory
+    /// limit allows it, the limit on waiting frames can grow to 16 times the value with which the
+    /// instance was built.
     pub backlog: usize,
     /// The maximum number of frames that one poll of a queue returns, and that a CPU handles from
-    /// one backlog before the next backlog: `dev_weight`. This weight also limits the number of
-    /// frames that a CPU hands to another CPU in one list. The value is from 1 to [`POLL_BUDGET`],
-    /// which is the default.
+    /// one backlog before the next backlog: `dev_weight`. The weight `dev_weight` also limits the
+    /// number of frames that a CPU hands to another CPU in one list. The value of `dev_weight` is
+    /// from 1 to [`POLL_BUDGET`], which is the default.
     pub dev_weight: usize,
-    /// The maximum number of packets that a CPU handles in a round before it polls its queues
-    /// again: `netdev_budget`. The budget is at least 1. Even with the smallest budget, a CPU
-    /// handles in every round the frames of the queues that it polls itself (its lanes) and one
-    /// more batch. The default is [`ROUND_BUDGET`].
+    /// The maximum number of packets that a CPU handles in a round (a pass of its loop) before it
+    /// polls its queues again: `netdev_budget`. The budget is at least 1. Even with the smallest
+    /// budget, a CPU handles in every round the frames of the queues that it polls itself (its
+    /// lanes) and one more batch. The default is [`ROUND_BUDGET`].
     pub budget: usize,
-    /// The maximum duration of a round, after which the CPU polls its queues again:
-    /// `netdev_budget_usecs`. The default is [`ROUND_TIME_MAX`].
+    /// The maximum duration of a round (a pass of a CPU's loop), after which the CPU polls its
+    /// queues again: `netdev_budget_usecs`. The default is [`ROUND_TIME_MAX`].
     pub budget_time: Duration,
     /// The number of entries in the flow limit's table: `flow_limit_table_len`. A new table size
-    /// applies only to flow limits that are switched on afterwards. The value is rounded up to a
-    /// power of two, at most [`FLOW_LIMIT_TABLE_LEN_MAX`]. The default is [`FLOW_LIMIT_TABLE_LEN`].
+    /// applies only to flow limits that are switched on afterwards. The table size is rounded up to
+    /// a power of two, at most [`FLOW_LIMIT_TABLE_LEN_MAX`]. The default
+    /// is [`FLOW_LIMIT_TABLE_LEN`].
     pub flow_limit_table_len: usize,
 }
 
@@ -240,15 +249,16 @@ impl Limits {
 #[non_exhaustive]
 pub struct QueueLimits {
     /// The number of pages that the queue keeps in its local cache: ENA's local page cache. The
-    /// value 0 (the minimum) switches the cache off. The maximum
+    /// value 0 (the minimum) switches the local cache off. The maximum
     /// is [`LPC_PAGES_MAX`](steerage_mem::supply::LPC_PAGES_MAX). The default
     /// is [`LpcMemory::default_pages`](steerage_mem::supply::LpcMemory::default_pages). By default,
     /// a queue whose device provides blocks has no cache, because only copied frames need pages.
     pub lpc_pages: usize,
     /// Frames of up to this many bytes are copied out of the device's page
     /// by [`Completions::rx_finish`], so that the page stays in the device's ring. ethtool calls
-    /// this `rx-copybreak`. With the default, 0, no frame is copied. A queue for which copybreak
-    /// [has no effect](crate::device::Capabilities::has_copybreak) accepts only 0.
+    /// this `rx-copybreak`. With the default, 0, no frame is copied. A queue for which copying
+    /// short frames (copybreak) [has no effect](crate::device::Capabilities::has_copybreak) accepts
+    /// only 0.
     ///
     /// [`Completions::rx_finish`]: crate::completions::Completions::rx_finish
     pub copybreak: usize,

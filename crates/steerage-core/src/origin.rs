@@ -2,12 +2,12 @@
 //! a timer triggers.
 //!
 //! Each CPU has separate pages for the packets that its packet function originates. Originated
-//! packets reach the outputs through a lane, like packets that this CPU has received itself.
-//! Therefore an output treats originated packets like any other packets, and can swap their pages.
-//! Originated packets are sent after the packets of the batch that the handler transmits, and
-//! before the batch counts as finished. Therefore a move of a bucket to another CPU also waits
-//! until originated packets are sent. If the CPU was declared dead, its originated packets are
-//! dropped.
+//! packets reach the outputs through a lane (a list of frames of the CPU itself), like packets that
+//! this CPU has received itself. Therefore an output treats originated packets like any other
+//! packets, and can swap their pages. Originated packets are sent after the packets of the batch
+//! that the handler transmits, and before the batch counts as finished. Therefore a move of a
+//! bucket to another CPU also waits until originated packets are sent. If the CPU was declared
+//! dead, its originated packets are dropped.
 //!
 //! To send a kept packet, the CPU stages an empty frame in one of the pages for originated packets.
 //! The output reads the kept packet in place of the empty frame, as if it were a copy that a
@@ -108,8 +108,8 @@ impl Origin {
                     Item::Copy(link, bytes) => (self.stage(sender.to, link, &bytes).is_ok(), Some(bytes)),
                 };
                 counts.originated_dropped.add(u64::from(!is_staged));
-                // The buffer is returned for reuse. If another thread holds the lock, the buffer's
-                // memory is freed instead.
+                // The emptied buffer is returned to the sender for reuse. If another thread holds
+                // the lock on the sender's buffers, the buffer's memory is freed instead.
                 let _ = sender.buffers.try_lock().map(|mut buffers| buffers.extend(buffer));
                 Ok(())
             });
@@ -162,7 +162,7 @@ impl Origin {
         self.kept.clear();
     }
 
-    /// Sends the remaining staged packets when the CPU ends.
+    /// Sends the remaining staged packets when the CPU's thread ends.
     pub(crate) fn send_last(&mut self, outputs: &mut [OwnedTx], cpu: CpuIndex, now: Timestamp, counts: &CpuLedger) {
         while self.pull(cpu, true, counts) && !self.to.is_empty() {
             self.send(outputs, now, false, counts);

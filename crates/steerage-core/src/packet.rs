@@ -137,13 +137,13 @@ impl<'a> Batch<'a> {
     }
 
     /// Calls `read` for each common packet: an Ethernet frame in one part that needs no offload
-    /// work. If the device recorded the time and the wire length of the first packet, only packets
-    /// with such a record are common. If the first packet has no record of its time and wire
-    /// length, only packets without such a record are common. The arguments of `read` are the
-    /// packet's position in the batch and the packet's readable fields. `read` must return true if
-    /// it needs no further access to the packet. `read_common` returns the positions of all packets
-    /// for which `read` did not return true. Use [`iter_mut`](Self::iter_mut) for the packets that
-    /// `read` has not finished.
+    /// work. If the device recorded the time and the wire length of the batch's first packet, only
+    /// packets with such a record count as common packets. If the batch's first packet has no
+    /// record of its time and wire length, only packets without such a record count as common
+    /// packets. The arguments of `read` are the packet's position in the batch and the packet's
+    /// readable fields. `read` must return true if it needs no further access to the packet.
+    /// `read_common` returns the positions of all packets for which `read` did not return true.
+    /// Use [`iter_mut`](Self::iter_mut) for the packets that `read` has not finished.
     ///
     /// `read_common` is for packet functions that read the whole batch before they act on it.
     /// `read_common` costs about half as much as iterating over all packets.
@@ -160,9 +160,9 @@ impl<'a> Batch<'a> {
         Positions(self.frames.read_common(LinkType::ETHERNET.code(), read))
     }
 
-    /// Iterates over the packets of the batch. Each call begins with the first packet again.
-    /// Verdicts of earlier iterations remain. A packet that the handler has kept is empty in later
-    /// iterations.
+    /// Iterates over the packets of the batch. Each call of `iter_mut` begins with the first packet
+    /// again. Verdicts of earlier iterations remain. A packet that the handler has kept is empty in
+    /// later iterations.
     #[inline]
     pub fn iter_mut(&mut self) -> Packets<'_> {
         let Actions { verdicts, copies, acted } = &mut *self.actions;
@@ -176,8 +176,9 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Allows `for packet in batch`. If the batch is needed afterwards, use `for packet in &mut
-/// *batch`. Both loops iterate over [`Batch::iter_mut`].
+/// Allows `for packet in batch`. If the batch is needed after the loop, use `for packet in &mut
+/// *batch`. A loop over `batch` and a loop over `&mut *batch` both iterate
+/// over [`Batch::iter_mut`].
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::packet::*; }
@@ -365,7 +366,7 @@ impl Packet<'_> {
 
     /// Returns the frame's bytes, and all fields that the device recorded about the frame.
     /// `received` is for handlers that need most of these fields of every packet. One call of
-    /// `received` costs half as much as separate calls.
+    /// `received` costs half as much as separate calls for these fields.
     #[inline(always)]
     pub fn received(&self) -> Received<'_> {
         received(&self.0.frame, self.written())
@@ -425,8 +426,8 @@ impl Packet<'_> {
 
     /// Returns the offload work that the frame still needs. Work is needed for a super-frame, which
     /// represents several packets, and for a packet with an incomplete checksum. `None` for any
-    /// other packet. Writing to a packet that is no super-frame completes its checksum, so the
-    /// result is `None` afterwards.
+    /// other packet. Writing to a packet that is no super-frame completes its checksum, so
+    /// `offload` returns `None` afterwards.
     #[inline(always)]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.0.frame, self.written())
@@ -439,9 +440,9 @@ impl Packet<'_> {
     }
 
     /// Returns the parsed headers of the frame: the flow, the tunnels, and the offsets of the
-    /// headers and the payload. The first call parses the headers. After the handler has written to
-    /// the packet, the next call parses them again. `Builder::layers` sets whether the headers
-    /// inside of tunnels are parsed.
+    /// headers and the payload. The first call of `dissection` parses the headers. After the
+    /// handler has written to the packet, the next call of `dissection` parses the headers again.
+    /// `Builder::layers` sets whether the headers inside of tunnels are parsed.
     pub fn dissection(&self) -> impl Deref<Target = Dissection> + '_ {
         let layers = self.0.context.source.hasher.layers();
         self.0.context.dissections.get_or(self.0.frame.nth(), || dissect(self.data(), self.link(), layers))
@@ -479,7 +480,7 @@ impl Packet<'_> {
     /// Sets the type of the first header in the packet. Call `set_link` after you have removed the
     /// link header or added another header at the front, because outputs check the type. `set_link`
     /// stores only types that have a name in [`LinkType`]. Other types are ignored. If you need the
-    /// hash, call [`flow_hash`](Self::flow_hash) before this function.
+    /// hash, call [`flow_hash`](Self::flow_hash) before `set_link`.
     #[inline]
     pub fn set_link(&mut self, link: LinkType) {
         self.forget_dissection();
@@ -543,8 +544,8 @@ impl Packet<'_> {
         Ok(Kept { frame: kept, home })
     }
 
-    /// Creates a copy of a lent frame. The copy contains the whole frame, or only the headers of a
-    /// super-frame, or the first `most` bytes as a separate frame.
+    /// Creates a copy of a lent frame. The copy contains either the whole frame, only the headers
+    /// (of a super-frame), or only the first `most` bytes, as a separate frame.
     fn copied(&self, most: Option<usize>) -> Result<WrittenCopy, NoRoom> {
         let (bytes, header, told) = (self.0.frame.bytes(), self.0.frame.header(), offload(&self.0.frame, None));
         if let Some(cut) = most.and_then(|most| bytes.len().checked_sub(most)).filter(|cut| *cut > 0) {

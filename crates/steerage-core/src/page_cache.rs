@@ -1,32 +1,34 @@
 //! The page pool: each receive queue has a local page cache in front of a shared pool.
 //!
-//! The local page cache follows the one in Amazon's ENA driver (LPC, proposed in March 2021 for
-//! Linux 5.12): a receive queue reuses its own pages and rarely needs the shared allocator. The ENA
-//! driver checks its pages one after another, and stops at the first page that is still in use.
-//! steerage does not search for free pages: each page returns through the finished index of a ring,
-//! or through the stack of kept pages. Therefore a page in use does not delay the return of other
-//! pages. When an instance has ended and no packet is kept any more, the shared pool has all pages
-//! again.
+//! The local page cache follows the model of the local page cache (LPC) of Amazon's ENA driver,
+//! which was proposed in March 2021 for Linux 5.12. A receive queue reuses its own pages and rarely
+//! needs the shared allocator. The ENA driver checks its pages one after another, and stops at the
+//! first page that is still in use. steerage does not search for free pages. A page returns when
+//! the finished index of a ring (the position up to which all packets are handled) has passed its
+//! packet, or through the stack of kept pages. Therefore a page in use does not delay the return of
+//! other pages. When an instance has ended and no packet is kept any more, the shared pool has all
+//! pages again.
 //!
 //! Three techniques reduce the cost of pages, as benchmarks confirm:
 //!
 //! - While the queue's owner steers the frames of a poll, it prefetches the pages of its next poll
-//!   for writing, one page per frame ([`PagePool::prefetch`]). Prefetching all pages at once would
+//!   for writing, one page per frame ([`PagePool::prefetch`]). Prefetching all pages together would
 //!   fill the CPU's line fill buffers.
 //! - The length of a page is never a multiple of 1024 bytes
 //!   ([`PAGE_BYTES_MIN`](crate::limits::PAGE_BYTES_MIN)). With pages of 2048 bytes, the first cache
 //!   lines of all frames would compete for a few sets of the CPU's cache.
 //! - Pages are handed out in random order, because the shared pool is shuffled when it is created.
 //!   If pages were handed out in the order of their addresses, the stride prefetcher of the
-//!   worker's CPU would fetch the next frames while the receiving CPU still writes them. Such
-//!   prefetching would double the time that the receiving CPU needs for a packet.
+//!   worker's CPU would fetch the next frames while the receiving CPU still writes them. This
+//!   prefetching by the worker's CPU would double the time that the receiving CPU needs for a
+//!   packet.
 //!
 //! Each CPU has its share of the pages on the CPU's own NUMA node. All shares are parts of one
 //! memory region, because all AF_XDP sockets of an interface share one region. A page's number
-//! shows to which part of the region the page belongs. A queue takes pages of another node when its
-//! own node has no free page. When a page of another node returns, it goes to the shared pool
-//! instead of the local cache. So the queue replaces pages of other nodes by pages of its own node,
-//! as the ENA driver does. To check the NUMA node of a page takes two comparisons.
+//! shows to which part of the region the page belongs. A queue takes pages of another NUMA node
+//! when its own node has no free page. When a page of another node returns, it goes to the shared
+//! pool instead of the local cache. So the queue replaces pages of other nodes by pages of its own
+//! node, as the ENA driver does. To check the NUMA node of a page takes two comparisons.
 //!
 //! In debug and fuzz builds, `steerage-mem` detects a page that is used after its release, and a
 //! page that is released twice.
@@ -64,8 +66,8 @@ pub struct PagePool {
     /// The number of pages in `spill` that belong to another NUMA node.
     foreign: u64,
     served: u64,
-    /// The number of pages that were taken from the shared pool, and that `recycled` has not yet
-    /// subtracted from the number of served pages.
+    /// The number of pages taken from the shared pool, minus those that `recycled` has already
+    /// counted as served.
     from_shared: u64,
     came_home: u64,
     copied_out: u64,
@@ -94,7 +96,8 @@ impl PagePool {
         }
     }
 
-    /// Sets how many pages the local cache keeps. Pages above this limit return to the shared pool.
+    /// Sets how many pages the local cache keeps. Cached pages above the limit return to the shared
+    /// pool.
     pub(crate) fn set_cache_max(&mut self, cache_max: usize) {
         if cache_max == self.cache_max {
             return;
@@ -147,8 +150,8 @@ impl PagePool {
         Some(page)
     }
 
-    /// Takes up to `most` pages, so that the caller can fill many pages at once. Also returns the
-    /// region that contains the pages.
+    /// Takes up to `most` pages, so that the caller can fill many pages in one step. Also returns
+    /// the region that contains the pages.
     #[inline(always)]
     pub fn take_many(&mut self, most: usize) -> (&Region, impl ExactSizeIterator<Item = Page> + '_) {
         #[cfg(test)]
@@ -267,8 +270,9 @@ impl PagePool {
         }
     }
 
-    /// Takes back the pages of one frame. A lent frame has no page of its own. A lent frame outside
-    /// of this queue's memory blocks belongs to another queue, so the frame is not counted.
+    /// Takes back the pages of one frame. A lent frame is in the device's memory and has no page. A
+    /// lent frame outside of this queue's memory blocks belongs to another queue, so the frame is
+    /// not counted.
     #[inline(always)]
     pub(crate) fn recycle_frame(&mut self, frame: Completion) {
         match frame.into_page() {
@@ -289,8 +293,8 @@ impl PagePool {
         pages.into_iter().flatten().for_each(|page| self.recycle(page));
     }
 
-    /// Ends a series of [`recycle`](Self::recycle) calls. Updates the counters, and returns the
-    /// pages that exceed the cache to the shared pool, in bulk.
+    /// Ends a series of [`recycle`](Self::recycle) calls. Updates the counters. Pages for which the
+    /// cache has no room return to the shared pool, in bulk.
     pub fn recycled(&mut self) {
         let served = std::mem::take(&mut self.served);
         let slow = served.min(self.from_shared);
@@ -304,8 +308,8 @@ impl PagePool {
             self.counters.lpc_wrong_numa.add(foreign);
             self.counters.recycle_cache_full.add(spilt - foreign);
             self.give_spilt();
-            // The foreign pages have left the queue, so pages that it later takes from the shared
-            // pool fill the cache again.
+            // The pages of other NUMA nodes have left the queue. So pages that the queue later
+            // takes from the shared pool count as filling the cache.
             self.has_had = self.has_had.saturating_sub(foreign as usize);
         }
     }
@@ -338,8 +342,8 @@ impl PagePool {
         self.shared.give(&mut self.cache);
     }
 
-    /// Prefetches, for writing, the first cache line of the frame in a free page: the page that the
-    /// queue will take after `nth` other pages.
+    /// Prefetches, for writing, the first cache line of the frame in a free page. The queue will
+    /// take this page after `nth` other pages.
     #[inline(always)]
     pub fn prefetch(&self, nth: usize) {
         if let Some(page) = self.cache.len().checked_sub(nth + 1).and_then(|at| self.cache.get(at)) {
@@ -360,7 +364,7 @@ pub struct QueuePages {
 }
 
 impl QueuePages {
-    /// Takes back the memory of one frame, a page or a part of a block.
+    /// Takes back the memory of one frame: a page, or a part of a memory block.
     pub fn take_home(&mut self, frame: Completion) {
         let lent = match &mut self.blocks {
             Some(blocks) => blocks.recycle(frame),

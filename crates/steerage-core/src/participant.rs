@@ -22,8 +22,8 @@ use crate::shared::Shared;
 use crate::sleep::Sleep;
 use crate::steering::{InTransit, Offer, State};
 
-/// The result of the handler's last task for the moving slice. The CPU stores this result until it
-/// has reported it to the state machine.
+/// The result of the handler's last task for the moving slice (set of buckets). The CPU stores the
+/// handler's result until it has reported the result to the state machine of moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Report {
     /// The handler has nothing to report.
@@ -74,7 +74,8 @@ pub(crate) struct Participant<M> {
     wake: Vec<CpuIndex>,
     published: Vec<Published>,
     pub(crate) has_other_queues: bool,
-    /// The time at which this CPU last checked whether the moving slice takes too long.
+    /// The time at which this CPU last checked whether the move of the current slice (set of
+    /// buckets) takes too long.
     checked: Timestamp,
 }
 
@@ -120,8 +121,8 @@ impl<M: Send> Participant<M> {
         !self.is_void
     }
 
-    /// Carries out the requests of control. Also runs those tasks of the handler for the moving
-    /// slice that can be done now.
+    /// Carries out the requests of control. Also runs the handler's tasks for the moving slice (set
+    /// of buckets) that can be done now.
     #[cold]
     #[inline(never)]
     fn apply_requests<H: Handler<Moved = M>>(&mut self, own: &mut Own<'_, H>, sampler: &mut Sampler) {
@@ -141,8 +142,8 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Applies new limits, and advances this CPU's queues in the move of the current slice. Returns
-    /// the handler's task in the move, if there is one.
+    /// Applies new limits, and advances this CPU's queues in the move of the current slice (set of
+    /// buckets). Returns the handler's task in the move, if there is one.
     fn follow(
         &mut self,
         me: Me<'_>,
@@ -171,11 +172,12 @@ impl<M: Send> Participant<M> {
         self.hook = state.take_hook(index).or(self.hook.take());
         self.report(index, &mut state);
         let handler_part = self.advance_move(me, queues, &mut state);
-        // Some CPU must detect a slice that takes too long. Therefore a CPU watches the moving
-        // slice if one of its queues takes part in the slice or waits for it.
+        // Some CPU must detect that the move of a slice (set of buckets) takes too long. Therefore
+        // a CPU watches the moving slice if one of the CPU's queues takes part in the move or waits
+        // for the move.
         self.pending |= queues.iter().any(|queue| state.moves.awaits_move(queue.id));
-        // A check reads all queues. Many CPUs may watch the same slice, so no CPU may check it in
-        // each round.
+        // A check reads all queues. Many CPUs may watch the same slice, so each CPU checks the
+        // slice only from time to time and not in every round.
         if self.pending && now.since(self.checked) >= MOVE_LOOK {
             self.checked = now;
             state.check_deadline((index, now), &self.open, &shared.gates, &shared.ledgers.queues);
@@ -240,8 +242,8 @@ impl<M: Send> Participant<M> {
     }
 
     /// Releases this CPU's queues that other CPUs should poll from now on. Frames that a queue has
-    /// received are published before the queue is released. A queue that takes part in a slice is
-    /// not released until the slice is over.
+    /// received are published before the queue is released. A queue that takes part in the move of
+    /// a slice (set of buckets) is not released until the move is over.
     fn offer_queues(&mut self, me: Me<'_>, queues: &mut Vec<OwnedQueue>, sleep: &Sleep, state: &mut State) {
         for at in (0..queues.len()).rev() {
             let Some(to) = state.wanted_owner(queues[at].id, me.index).filter(|_| !queues[at].state.ended) else {
@@ -267,8 +269,8 @@ impl<M: Send> Participant<M> {
         let (map, group) = state.moves.map_of(queue.id);
         shared.ledgers.queues[queue.id].set_group(group);
         queue.start_over(map);
-        // If a slice has begun, the queue of this CPU must not send any more packets to the old
-        // CPU.
+        // If the move of a slice (set of buckets) has begun, this CPU's queue must not send any
+        // more packets of these buckets to the old CPU.
         if let Some(slice) = state.moves.slice().filter(|s| s.phase != MovePhase::Release && s.includes(queue.id)) {
             queue.park(slice.epoch, &slice.moves, &mut self.published);
         }
@@ -278,8 +280,8 @@ impl<M: Send> Participant<M> {
         match self.pending_report {
             Report::Nothing => {}
             Report::Left { epoch } => {
-                // The state machine ignores handler state if its CPU was declared dead, or if it
-                // belongs to an old slice.
+                // The state machine of moves ignores the state that a handler returned if the
+                // handler's CPU was declared dead, or if the state belongs to an old slice.
                 let slice = state.moves.slice();
                 if !slice.is_some_and(|s| s.is_at(epoch, MovePhase::Leave) && s.waits_for(usize::from(me))) {
                     self.states.clear();
@@ -299,8 +301,8 @@ impl<M: Send> Participant<M> {
         self.pending_report = Report::Nothing;
     }
 
-    /// Advances the move of the current slice for this CPU's queues, through as many phases as
-    /// possible. Returns the handler's task in the move, if there is one.
+    /// Advances the move of the current slice (set of buckets) for this CPU's queues, through as
+    /// many phases as possible. Returns the handler's task in the move, if there is one.
     fn advance_move(&mut self, me: Me<'_>, queues: &mut [OwnedQueue], state: &mut State) -> Option<HandlerPart> {
         let Me { index, .. } = me;
         self.open.clear();
@@ -328,7 +330,7 @@ impl<M: Send> Participant<M> {
             }
             let next = state.moves.slice()?;
             // Packets wait while this CPU moves buckets. In one round, a CPU takes part in the move
-            // of at most one slice.
+            // of at most one slice (set of buckets).
             self.pending |= next.epoch != epoch;
             if next.epoch != epoch || next.phase == phase {
                 return None;

@@ -42,7 +42,7 @@ pub struct GroupView {
     pub queues: Vec<usize>,
 }
 
-/// The properties of a policy that its instance needs.
+/// The properties of a policy that the instance must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyInfo {
     /// The policy's name, a single word.

@@ -41,8 +41,8 @@ pub trait Platform {
     /// The time now. All CPUs read the same clock.
     fn now(&self) -> Timestamp;
 
-    /// Sleeps until the bell rings, a device is readable, or the time `until` has come (`None`: no
-    /// time limit). `park` may also return earlier.
+    /// Sleeps until the bell (an eventfd) rings, a device is readable, or the time `until` has come
+    /// (`None`: no time limit). `park` may also return earlier.
     ///
     /// # Errors
     /// Returns the kernel's error if the CPU cannot wait for one of the `devices`.

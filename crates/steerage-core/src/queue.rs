@@ -60,9 +60,9 @@ pub(crate) struct OwnedQueue {
     /// The number of frames that the queue has steered. The number of steered frames is also the
     /// arrival number of the last frame.
     arrivals: u64,
-    /// After a poll, the lane of this outbox contains the poll's frames. After steering, the lane
-    /// contains only the frames that stay on this CPU. The queue is not polled while frames are in
-    /// the lane.
+    /// After a poll, the lane of this outbox (a list of frames) contains all frames of the poll.
+    /// After steering, the lane contains only the frames that stay on this CPU. The queue is not
+    /// polled while frames are in the lane (the list for this CPU).
     pub(crate) outbox: Outbox,
     polls_unpublished: u32,
     moving: Moving,
@@ -84,8 +84,8 @@ pub(crate) struct PollState {
     /// True if the queue is not polled again, because it has ended, has failed or was stopped.
     pub(crate) ended: bool,
     pub(crate) blocked: bool,
-    /// The time since which a ring has had no room. It is set only if the queue may wait for a
-    /// limited time.
+    /// The time since which a ring has had no room. The field is set only if the queue may wait,
+    /// for a limited time, until the ring has room.
     full_since: Option<Timestamp>,
     pub(crate) listens: bool,
 }
@@ -191,14 +191,14 @@ impl OwnedQueue {
             return room;
         }
         // A CPU whose ring has got no room within [`PATIENCE`] is overloaded. The queue waits for
-        // this CPU again only after its ring has had room.
+        // this CPU again only after the CPU's ring has had room.
         let since = *self.state.full_since.get_or_insert(now);
         if now.since(since) < PATIENCE { 0 } else { weight }
     }
 
-    /// Returns how many frames may be received now, so that any ring has room for all of these
-    /// frames. The result is a whole poll or 0. If a backlog is almost full, polling for a few
-    /// frames would cost as much as polling for many.
+    /// Returns how many frames may be received now. Every ring has room for this number of frames.
+    /// The result is the budget of a whole poll, or 0. If a backlog is almost full, polling for a
+    /// few frames would cost as much as polling for many.
     fn room_everywhere(&mut self) -> usize {
         let weight = self.limits.weight;
         let budget = weight.min(self.outbox.backlog()).min(self.outbox.lot().limit());
@@ -212,9 +212,9 @@ impl OwnedQueue {
         if fits { budget } else { 0 }
     }
 
-    /// Chooses the CPU of each frame. The frames for this CPU stay in the lane. The slots of all
-    /// other frames are written to the rings of their CPUs. The other CPUs see these slots only
-    /// after the slots are published.
+    /// Chooses the CPU of each frame. The frames for this CPU stay in its own list, the lane. The
+    /// slots of all other frames are written to the rings of their CPUs. The other CPUs see these
+    /// slots only after the slots are published.
     pub(crate) fn steer(&mut self, now: Timestamp) {
         let Some(frames) = self.outbox.lane().list().filter(|_| self.frames_polled > 0) else { return };
         let hashes = self.rings_in_use != RingsInUse::One || !self.flow_limits.is_empty();
@@ -226,7 +226,7 @@ impl OwnedQueue {
         let (polled, first, prefetch) = (self.outbox.staying(), self.arrivals + 1, self.prefetch);
         self.arrivals += polled as u64;
         let (table, pool) = (&self.table.ring_of, &self.pages.pool);
-        // One page is prefetched with each frame. Prefetching all pages at once would fill the
+        // One page is prefetched with each frame. Prefetching all pages together would fill the
         // CPU's line fill buffers, and the CPU would have to wait.
         let prefetch_page = |nth| {
             if nth < prefetch {
@@ -260,17 +260,17 @@ impl OwnedQueue {
         self.outbox.put_list(frames);
     }
 
-    /// Takes up to `most` of this CPU's frames from the lane.
+    /// Takes up to `most` frames from the lane, the list of this CPU's own frames.
     #[inline]
     pub(crate) fn take(&mut self, most: usize) -> Hand<'_> {
-        // A device that announces its stores or provides blocks has written its frames just now, so
-        // these frames are in the cache.
+        // If the device announces the pages that it will write, or lends its own memory blocks, it
+        // has written the frames just now. So the frames are in the cache.
         let is_cold = self.prefetch == 0 && self.pages.blocks.is_none();
         self.outbox.lane().take(most, is_cold)
     }
 
-    /// Finishes the frames that were last taken from the lane. The memory of these frames returns
-    /// to the queue at once.
+    /// Finishes the frames that were last taken from the lane, the list of this CPU's own frames.
+    /// The memory of the finished frames returns to the queue immediately.
     #[inline]
     pub(crate) fn finish(&mut self) {
         let pool = &mut self.pages.pool;
@@ -282,8 +282,8 @@ impl OwnedQueue {
         self.ledger.in_lane.set(self.outbox.staying() as u64);
     }
 
-    /// Returns true if frames in the lane wait for this CPU. If `held_back` is true, frames of a
-    /// queue that can wait are not counted.
+    /// Returns true if frames in the lane (the list for this CPU) wait for this CPU. If `held_back`
+    /// is true, frames of a queue that can wait are not counted.
     #[inline]
     pub(crate) fn is_due(&self, held_back: bool) -> bool {
         self.outbox.staying() > 0 && !(held_back && self.limits.can_wait)
@@ -403,8 +403,8 @@ impl OwnedQueue {
         self.limits.can_wait
     }
 
-    /// Requests that each CPU whose backlog blocks this queue wakes the queue's owner when half of
-    /// that backlog is finished.
+    /// Requests to be woken by each CPU whose full backlog blocks this queue: the CPU wakes the
+    /// queue's owner when half of the backlog is finished.
     pub(crate) fn wake_when_there_is_room(&mut self) {
         self.outbox.wake_when_there_is_room(self.limits.weight);
     }

@@ -48,9 +48,9 @@ pub trait RxQueue: Send {
     /// `capabilities` is called when the instance is built.
     fn capabilities(&self) -> Capabilities;
 
-    /// Opens the queue. `open` is called once, before the first poll. If the queue fills pages,
-    /// these are pages of `region`. If the queue [provides memory blocks](Capabilities::lends),
-    /// `open` returns these blocks.
+    /// Opens the queue. `open` is called once, before the first poll. If the queue writes frames to
+    /// pages, it uses pages of `region`. If the queue [lends memory blocks of its
+    /// own](Capabilities::lends), `open` returns these blocks.
     ///
     /// # Errors
     /// Returns an error if the device cannot work with pages of `region`, cannot allocate its own
@@ -71,7 +71,8 @@ pub trait RxQueue: Send {
 
     /// Returns true if a live queue has memory of its own for the frames that arrive during the
     /// next [`PATIENCE`](crate::limits::PATIENCE). While a CPU has no room for the frames of a
-    /// poll, a queue with memory of its own is not polled, but for no longer than that time. After
+    /// poll, a queue with memory of its own is not polled, but for no longer than
+    /// [`PATIENCE`](crate::limits::PATIENCE). After
     /// [`PATIENCE`](crate::limits::PATIENCE), the queue is polled again, and frames for which a CPU
     /// has no room are dropped.
     fn has_room(&self) -> bool {
@@ -80,7 +81,7 @@ pub trait RxQueue: Send {
 
     /// The file descriptor that becomes readable when frames arrive. The CPU waits for the file
     /// descriptor after [`Polled::Drained`]. Returns `None` if polls of this queue never return
-    /// `Drained`, but return the time of the next frames.
+    /// `Drained`. Such polls return the time of the next frames instead.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -103,7 +104,7 @@ pub trait RxQueue: Send {
     }
 }
 
-/// The result of a poll. This result states when the queue has to be polled again.
+/// The result of a poll. The result of a poll states when the queue has to be polled again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Polled {
@@ -115,16 +116,18 @@ pub enum Polled {
     NotBefore(Timestamp),
     /// No more frames have arrived. Frames that arrive before the returned time may wait until that
     /// time. If all queues of a CPU return `Coalesce`, and the CPU has no other work, the CPU
-    /// sleeps at once, until the earliest of the returned times. If a queue returns
+    /// sleeps immediately, until the earliest of the returned times. If a queue returns
     /// [`NotBefore`](Self::NotBefore) instead, the CPU continues to poll for a while before it
-    /// sleeps. Interrupts of a network card are *coalesced* in the same way.
+    /// sleeps. The frames share one wake-up, as packets share an interrupt of a network card that
+    /// *coalesces* interrupts.
     Coalesce(Timestamp),
     /// No more frames will ever arrive.
     Ended,
 }
 
 impl Polled {
-    /// The time before which the queue need not be polled again, if the queue returned such a time.
+    /// Returns the time before which the queue need not be polled again, if the poll returned such
+    /// a time.
     pub(crate) fn due(self) -> Option<Timestamp> {
         match self {
             Self::NotBefore(due) | Self::Coalesce(due) => Some(due),

@@ -5,7 +5,8 @@
 //! three samples:
 //!
 //! - the time spent receiving, in one round out of [`RECEIVE_TIMED_ONCE_IN`];
-//! - the time that the handler needs for a packet alone, in one batch out of [`TIMED_ONCE_IN`];
+//! - the time that the handler needs for a batch of a single packet, in one batch out of
+//!   [`TIMED_ONCE_IN`];
 //! - the load of the buckets, for which one frame of each poll represents the whole poll (in
 //!   `steer`).
 //!
@@ -26,16 +27,16 @@ use steerage_ledger::CpuLedger;
 
 pub(crate) struct Sampler {
     is_on: bool,
-    /// The numbers of the current round and batch. These numbers select the few rounds and batches
-    /// that are timed.
+    /// The numbers of the current round and batch. The numbers of the round and the batch select
+    /// the few rounds and batches that are timed.
     nth_round: u32,
     nth_batch: u32,
     /// Set while a packet is timed: the start of the measurement, the packet's queue, and the
-    /// packet's bucket, if it is known.
+    /// packet's bucket (`None` if it is unknown).
     timed: Option<(Timestamp, usize, Option<u16>)>,
     mean: u64,
-    /// The buckets of which some packets are examined, in order to identify the largest flow of
-    /// each bucket.
+    /// The buckets whose largest flow is to be identified. CPUs examine some packets of these
+    /// buckets.
     to_name: Vec<BucketId>,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct SendQueue {
     pub(crate) buffers: Mutex<Vec<Vec<u8>>>,
 }
 
-/// A packet that waits until the CPU that should send it does so.
+/// A packet that waits for the CPU that should send it.
 pub(crate) enum Item {
     Kept(Kept),
     Copy(LinkType, Vec<u8>),
@@ -61,9 +61,9 @@ impl fmt::Debug for Sender {
 }
 
 impl Sender {
-    /// Creates a sender to the output `to`, with room for `places` waiting packets. The sender can
-    /// be used after an instance was built from a [`Spec`](crate::build::Spec) that contains the
-    /// sender.
+    /// Creates a sender to the output `to`. At most `places` packets can wait in the sender. The
+    /// sender works after an instance was built from a [`Spec`](crate::build::Spec) that contains
+    /// the sender.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -76,8 +76,8 @@ impl Sender {
     /// which `try_send` was called for them. If the CPU sleeps, `try_send` wakes the CPU.
     ///
     /// # Errors
-    /// Returns the packet in three cases: the sender has no room, the instance has ended, or the
-    /// packet was kept in another instance. [`ready_fd`](Self::ready_fd) becomes readable when the
+    /// Returns the packet if the sender has no room, if its instance has not been built yet or has
+    /// ended, or if the packet was kept in another instance. [`ready_fd`](Self::ready_fd) becomes readable when the
     /// sender has room again.
     pub fn try_send(&self, packet: Kept) -> Result<(), Kept> {
         let is_its = |(shared, _): &&(Arc<Shared>, QueueHasher)| packet.frame.is_in(shared.supply.region());

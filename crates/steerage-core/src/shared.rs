@@ -24,8 +24,8 @@ pub(crate) struct Shared {
     pub(crate) sleepers: Sleepers,
     pub(crate) bells: Vec<Bell>,
     pub(crate) inboxes: Arc<[Inbox]>,
-    /// For each CPU, the number of frames that wait for this CPU. The numbers exist only if there
-    /// are several live queues.
+    /// For each CPU, the number of frames that wait for that CPU. The numbers of waiting frames
+    /// exist only if the instance has several live queues.
     pub(crate) admissions: Arc<[Admission]>,
     pub(crate) gates: Vec<Gate>,
     pub(crate) ledgers: Ledgers,
@@ -49,13 +49,14 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Wakes the sleeping CPUs in `cpus` after any change except the publication of packets. `by`
-    /// is the calling CPU, if a CPU calls this function. The calling CPU is not woken.
+    /// is the CPU that calls this function (`None` if another thread calls it). The calling CPU is
+    /// not woken.
     pub(crate) fn wake(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>) {
         self.sleepers.after_publishing();
         self.wake_sleepers(cpus, by, false);
     }
 
-    /// Only this function rings the bells of CPUs.
+    /// Only this function rings the bells (eventfds) of CPUs.
     fn wake_sleepers(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>, for_packets: bool) {
         for cpu in cpus.into_iter().filter(|cpu| Some(*cpu) != by).map(usize::from) {
             if self.sleepers.must_wake(cpu) {
@@ -92,7 +93,7 @@ impl Shared {
     }
 
     pub(crate) fn stop(&self) {
-        // T1. Relaxed: the store does not hand over other memory. The memory fence in `wake_all`
+        // T1. Relaxed: no other memory is published by this store. The memory fence in `wake_all`
         // ensures that sleeping CPUs see the stored value.
         self.stopping.store(true, Ordering::Relaxed);
         self.wake_all();
@@ -121,8 +122,9 @@ impl Shared {
 
     /// Counts a queue as closed. If this was the last open queue, all other CPUs are woken.
     pub(crate) fn close_one(&self) {
-        // O1, release: pairs with O2. O1 is also an acquire operation. So the CPU that closes the
-        // last queue also publishes all earlier stores of the other CPUs.
+        // O1, release: pairs with O2. O1 (`fetch_sub`) is also an acquire operation. So the CPU
+        // that closes the last queue also publishes the stores that other CPUs made before they
+        // closed their queues.
         if self.open_queues.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.finished.set(true);
             self.wake_all();
@@ -180,8 +182,9 @@ impl Shared {
         visible.collect()
     }
 
-    /// Returns the pages of kept packets that were dropped to the shared pool, after all queues
-    /// were closed. The owners of the queues no longer collect these pages.
+    /// After all queues were closed, takes the pages of kept packets that the program has dropped,
+    /// and returns these pages to the shared pool. The queues' owners no longer collect the pages
+    /// of kept packets.
     pub(crate) fn collect_kept(&self) {
         if self.all_closed() {
             let mut pages = Vec::new();

@@ -1,16 +1,17 @@
 //! The rules by which a CPU goes to sleep and is woken.
 //!
 //! A CPU without work first continues to poll for up to [`IDLE_POLL`](crate::limits::IDLE_POLL).
-//! This time is shorter if recent polls found no packets. KVM's `halt_poll_ns` adapts its polling
-//! in the same way (`Softnet::run`). Then the CPU sets its bit in `Sleepers`, executes a memory
-//! fence, and checks for work once more. Finally, one call of `ppoll` waits on the CPU's eventfd
-//! (its bell), and on those devices that have no waiting frames. A CPU that hands frames to other
-//! CPUs executes one fence per poll, and then checks the bits of those CPUs. So either the sleeping
-//! CPU sees the frames, or the CPU that hands over the frames sees the bit and rings the bell.
+//! The CPU polls for a shorter time if recent polls found no packets. KVM's `halt_poll_ns` adapts
+//! its polling in the same way (`Softnet::run`). Then the CPU sets its bit in `Sleepers`, executes
+//! a memory fence, and checks for work once more. Finally, one call of `ppoll` waits on the CPU's
+//! eventfd (its bell), and on those devices that have no waiting frames. A CPU that hands frames to
+//! other CPUs executes one memory fence per poll, and then checks the `Sleepers` bits of those
+//! CPUs. So either the sleeping CPU sees the frames, or the CPU that hands over the frames sees the
+//! bit and rings the bell.
 //!
-//! A caller with its own event loop gets a single epoll file descriptor for the bell and all
-//! devices (`Softnet::event_fd`). A device is added to the epoll when the CPU begins to wait for
-//! this device, and removed after the wait.
+//! A caller with its own event loop gets a single epoll file descriptor for the bell (the CPU's
+//! eventfd) and all devices (`Softnet::event_fd`). A device is added to the epoll when the CPU
+//! begins to wait for this device, and removed after the wait.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,7 +30,8 @@ use crate::shared::Shared;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
     /// The CPU may sleep until its event file descriptor is readable, or until the returned time.
-    /// After `arm` has returned `Sleep`, CPUs that hand work to this CPU ring its bell.
+    /// After `arm` has returned `Sleep`, CPUs that hand work to this CPU ring its bell (an
+    /// eventfd).
     Sleep(Option<Timestamp>),
     /// The CPU has work: call `step` again.
     Work,
@@ -39,8 +41,9 @@ pub enum Armed {
 pub(crate) struct Sleep {
     armed: bool,
     events: Option<Events>,
-    /// The number of times that other CPUs have cleared the bit of this sleeping CPU. A CPU that
-    /// has cleared the bit has also rung the bell, or is about to ring it.
+    /// The number of times that other CPUs have cleared the bit of this sleeping CPU, minus the
+    /// rings of the bell (an eventfd) that this CPU has read. A CPU that has cleared the bit has
+    /// also rung this CPU's bell (an eventfd), or is about to ring it.
     rings: u64,
 }
 
@@ -61,16 +64,16 @@ impl Sleep {
 
     pub(crate) fn awake(&mut self, me: CpuIndex, shared: &Shared) {
         self.armed = false;
-        // A CPU that clears this CPU's bit rings the bell once, but possibly only after this CPU is
-        // awake again.
+        // Another CPU that clears this CPU's `Sleepers` bit rings this CPU's bell once, but
+        // possibly only after this CPU is awake again.
         self.rings += u64::from(!shared.sleepers.awake(usize::from(me)));
         if self.rings > 0 {
             self.rings = self.rings.saturating_sub(shared.bells[usize::from(me)].hush());
         }
     }
 
-    /// Makes the epoll listen only to those devices for which the CPU waits. Devices for which the
-    /// CPU does not wait are excluded, because they would make the epoll readable again and again.
+    /// Makes the epoll listen only to those devices for which the CPU waits. Other devices are
+    /// excluded, because they would make the epoll readable again and again.
     pub(crate) fn listen(&self, queues: &mut [OwnedQueue]) {
         let Some(events) = &self.events else { return };
         for queue in queues {
@@ -120,8 +123,8 @@ pub(crate) struct Patience {
     longest: Duration,
     now: Duration,
     idle_since: Option<Timestamp>,
-    /// The time of the last round without work, and true if the frames of all queues could wait at
-    /// that time.
+    /// The time of the last round without work. The `bool` is true if the frames of all queues
+    /// could wait at that time.
     idle: (Timestamp, bool),
 }
 
@@ -145,17 +148,17 @@ impl Patience {
     /// Adapts the polling time to the duration of the sleep that has just ended.
     pub(crate) fn slept(&mut self, now: Timestamp) {
         let (since, may_wait) = self.idle;
-        // The duration of a sleep in which frames were coalesced does not show when packets arrive,
-        // so this duration is ignored.
+        // If frames were coalesced (collected) during a sleep, the duration of the sleep does not
+        // show when packets arrive. So the duration is ignored.
         if !may_wait {
             self.now = if now.since(since) < self.longest { self.longest } else { self.now / 2 };
         }
     }
 }
 
-/// Returns the time until which a CPU's queues have no work, unless the CPU is woken earlier. This
-/// time is the earliest of `until` and the times that the queues returned. Returns `None` if a
-/// queue has work now.
+/// Returns the time until which a CPU's queues have no work, unless the CPU is woken earlier. The
+/// returned time is the earliest of `until` and the times that the queues returned. Returns `None`
+/// if a queue has work now.
 pub(crate) fn queues_sleep_until(
     queues: &mut [OwnedQueue],
     now: Timestamp,
@@ -223,7 +226,8 @@ mod tests {
         }
     }
 
-    /// A CPU reads its bell only if another CPU has rung the bell or may still ring it.
+    /// A CPU reads its bell (an eventfd) only if another CPU has rung the bell or may still ring
+    /// it.
     #[test]
     fn a_bell_is_read_once_for_each_ring() {
         let mut spec = spec(1);
@@ -238,8 +242,8 @@ mod tests {
         sleep.awake(0, shared);
         assert_eq!(bell.hush(), 1, "no CPU had a reason to ring, so the bell was not read");
         for is_armed_again in [false, true] {
-            // In this test, another CPU clears the bit, but rings the bell only after the sleep has
-            // ended.
+            // In this test, another CPU clears the sleeping CPU's bit, but rings the bell only
+            // after the sleep has ended.
             sleep.arm(0, shared);
             assert!(shared.sleepers.must_wake(0));
             if is_armed_again {

@@ -1,10 +1,10 @@
 //! [`Softnet`] is one CPU of the receive path: the object that a thread steps, with everything that
 //! only this CPU uses.
 //!
-//! A round of a CPU runs the phases of [`Phase`] in order. The phases are like the two halves of a
-//! Linux softirq. The CPU first receives from the queues that it owns. The CPU then handles those
-//! received packets that stay on this CPU, and last the packets that other CPUs have handed to this
-//! CPU. Between two rounds without work, the CPU waits (`waiting`).
+//! A round of a CPU runs the phases of [`Phase`] in order. As in a Linux network softirq, a round
+//! has two halves: receive and handle. The CPU first receives from the queues that it owns. The CPU
+//! then handles those received packets that stay on this CPU, and last the packets that other CPUs
+//! have handed to this CPU. After a round without work, the CPU waits (module `waiting`).
 
 mod waiting;
 
@@ -43,9 +43,9 @@ pub enum Stepped {
     Finished,
 }
 
-/// The phases of a round, in order. The number in a phase is the index of one of the CPU's queues
-/// or backlogs. [`Softnet::advance`] runs one phase, and the example of [`Softnet`] runs whole
-/// rounds.
+/// The phases of a round, in order. The number in a variant of `Phase` is the index of one of the
+/// CPU's queues or backlogs. [`Softnet::advance`] runs one phase, and the example of [`Softnet`]
+/// runs whole rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Carry out requested changes: moves, new limits, the end of the run.
@@ -64,8 +64,9 @@ pub enum Phase {
     Finish(usize),
 }
 
-/// The part of an instance that one CPU will run. This is its form before the CPU's thread starts.
-/// `Instance::split` of the crate `steerage` creates these parts.
+/// The part of an instance that one CPU will run. `CpuPart` is the form of that part before the
+/// CPU's thread starts. `Instance::split` of the crate `steerage` creates one `CpuPart` for each
+/// CPU.
 pub struct CpuPart<H: Handler> {
     pub(crate) side: CpuSide,
     pub(crate) make: MakeHandler<H>,
@@ -158,8 +159,8 @@ pub struct Softnet<H: Handler, P: Platform> {
     control: Participant<H::Moved>,
     sampler: Sampler,
     sleep: Sleep,
-    /// True if the instance has a queue that can wait, and there are outputs for which it can wait.
-    /// Only if this field is true, the CPU checks whether its outputs have room.
+    /// True if the instance has a queue that can wait, and also has outputs for which the queue can
+    /// wait. Only if this field is true, the CPU checks whether its outputs have room.
     can_wait: bool,
     phase: Phase,
     round: Round,
@@ -167,7 +168,7 @@ pub struct Softnet<H: Handler, P: Platform> {
     /// called.
     received: usize,
     handled: usize,
-    /// The time until which packets in flight are still handled. It is set after a stop was
+    /// The time until which packets in flight are still handled. The time is set after a stop was
     /// requested.
     drain_until: Option<Timestamp>,
     finished: bool,
@@ -209,7 +210,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// Runs one round, which runs each phase once.
+    /// Runs one round: receives, steers, wakes other CPUs and handles packets.
     #[inline]
     pub fn step(&mut self) -> Stepped {
         loop {
@@ -287,13 +288,13 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             }
             Phase::Finish(place) => {
                 self.finish_batch(place);
-                // Every round handles all packets in this CPU's lanes and one more backlog, so that
-                // no backlog waits forever.
+                // Every round handles all packets in this CPU's lanes (lists of its own frames) and
+                // one more backlog, so that no backlog waits forever.
                 if place < self.queues.len() {
                     let again = if self.control.is_void() { place + 1 } else { place };
                     let next = self.next_to_handle(again);
-                    // If the round ends at this point, it need not read the clock, because the next
-                    // round reads the clock when it begins.
+                    // If the round ends after this batch, the clock need not be read, because the
+                    // next round reads the clock when it begins.
                     if next != Phase::Control || self.sampler.is_timing() {
                         self.end_batch();
                     }
@@ -339,8 +340,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if queue < self.queues.len() { Phase::Poll(queue) } else { Phase::Wake }
     }
 
-    /// Returns the next phase. The lanes of the CPU's own queues are handled first, and then the
-    /// rings.
+    /// Returns the next phase. The CPU first handles the lanes of its own queues (frames that stay
+    /// on this CPU), and then the rings.
     #[inline(always)]
     fn next_to_handle(&mut self, from: usize) -> Phase {
         let held_back = self.can_wait && self.holds_back();
@@ -361,10 +362,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.queues.get(place).map_or_else(|| place - self.queues.len(), |queue| queue.id)
     }
 
-    /// Returns true if an output is full, so that packets from queues that can wait must wait. So a
-    /// capture file is read only as fast as its packets are written to the output. After a stop was
-    /// requested, packets wait for outputs only during the first half of the maximum time for
-    /// draining.
+    /// Returns true if an output is full. Packets must then wait if their queue can wait. By this
+    /// waiting, a capture file is read only as fast as its packets are written to the output. After
+    /// a stop was requested, packets wait for outputs only during the first half of the maximum
+    /// time for draining.
     #[inline(never)]
     fn holds_back(&self) -> bool {
         let time_left = self.drain_until.is_none_or(|until| self.runner.cpu.now + DRAIN_MAX / 2 < until);
@@ -410,8 +411,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     fn begin_round(&mut self, now: Timestamp) {
         let round = &mut self.round;
         if std::mem::take(&mut round.worked) {
-            // The last round has just ended, so one reading of the clock is its end and the start
-            // of this round.
+            // The last round has just ended, so one reading of the clock gives both the end of the
+            // last round and the start of this round.
             note_batch(self.runner.ledger(), &self.runner.cpu, now);
             let ledger = self.runner.ledger();
             ledger.busy_nanos.add(now.since(round.start).as_nanos() as u64);
@@ -451,8 +452,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let polled = queue.frames_polled;
         if polled > 0 {
             self.round.worked = true;
-            // If the device's next poll is due now, the device has more frames, although this poll
-            // returned fewer frames than allowed.
+            // This poll may have returned fewer frames than allowed. If the device's next poll is
+            // due now, the device has more frames.
             let has_more = matches!(queue.state.polled, Polled::NotBefore(due) if due <= self.runner.cpu.now);
             self.round.full |= has_more || polled >= self.control.limits.dev_weight;
             self.received += polled;
@@ -549,7 +550,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     /// rings stay in the rings, and count as in flight.
     pub fn finish(mut self) -> H::Report {
         // If this CPU ends before the run has finished, other CPUs would wait for this CPU forever.
-        // Dropping `stops` then stops the other CPUs too.
+        // Before the end of the run, dropping `stops` stops the other CPUs too.
         self.stops.finished = self.is_finished();
         self.runner.cpu.now = self.platform.now();
         self.runner.finish()

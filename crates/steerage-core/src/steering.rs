@@ -1,11 +1,11 @@
-//! The state that control and the packet CPUs share under one lock: the state machine that moves
-//! buckets, limits that change, and data that a policy stores.
+//! The state that control threads and the packet CPUs share under one lock. This state consists of
+//! the state machine that moves buckets, the limits, and the data that a policy stores.
 //!
-//! Control threads wait for this lock. A packet CPU only tries to take the lock, between two rounds
-//! and only if a request concerns the CPU. If another thread holds the lock, the CPU stores its
-//! report and tries again in the next round. A CPU detects a change of the state by loading one
-//! version number. The steps of a move that the data path executes (park, fence, release) take no
-//! lock.
+//! Control threads wait for the lock of the shared state. A packet CPU only tries to take the
+//! control lock. It does so between two rounds, and only if a request concerns the CPU. If another
+//! thread holds the lock, the CPU stores its report and tries again in the next round. A CPU
+//! detects a change of the state by loading one version number. The data path takes no lock in a
+//! move: it parks packets, waits for the fence (a ring position), and releases the packets.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -44,8 +44,8 @@ pub(crate) struct State {
     pub(crate) policy: PolicyInfo,
     pub(crate) findings: Vec<GroupFindings>,
     pub(crate) others: Vec<f64>,
-    /// The buckets of which some packets are examined to identify the largest flow, and the flows
-    /// that were found.
+    /// The buckets whose largest flow is to be identified. CPUs examine some packets of these
+    /// buckets, and store the flows in `flows_seen`.
     to_name: Vec<BucketId>,
     flows_seen: Vec<(BucketId, FlowKey)>,
     hooks: Vec<Option<Arc<dyn BetweenRounds>>>,
@@ -72,10 +72,11 @@ impl fmt::Debug for Offer {
 pub(crate) struct Steering {
     state: ControlLock<State>,
     version: AtomicU64,
-    /// A slice is stored here before queues park its buckets. Its end is stored after the queues
-    /// have released the parked packets. A CPU may take a packet that a queue received after the
-    /// queue had parked a bucket. This CPU reads `None` until the queue has released the parked
-    /// packets.
+    /// A slice (set of moving buckets) is stored here before queues park its buckets. The end of
+    /// the slice's move is stored after the queues have released the parked packets. A CPU may
+    /// handle a packet that a queue received after the queue had parked a moving bucket. A CPU that
+    /// handles a packet received during the move reads `None` until the queue has released the
+    /// parked packets.
     pub(crate) slice: LastSlice,
     /// A signal that shows whether [`State::is_settled`] returns true. The signal is set by the
     /// thread that holds the control lock.
@@ -111,8 +112,8 @@ impl Steering {
 
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
-        // The acquire load pairs with the release in `publish`. All other memory accesses are
-        // ordered by the control lock.
+        // The acquire load pairs with the release in `publish`. The control lock orders all other
+        // accesses to this state.
         self.version.load(Ordering::Acquire)
     }
 
@@ -142,8 +143,9 @@ impl State {
         self.moves.on(event, &mut self.actions);
     }
 
-    /// Checks whether the current phase of the moving slice takes too long, and acts if it does.
-    /// The list `open` contains the CPUs whose fences the caller waits for.
+    /// Checks whether the current phase of the slice's move takes too long. If it does, reports
+    /// this to the state machine of moves. The list `open` contains the CPUs whose fences (ring
+    /// positions) the caller still waits for.
     pub(crate) fn check_deadline(
         &mut self,
         (me, now): (CpuIndex, Timestamp),
@@ -187,9 +189,9 @@ impl State {
         queues.iter().enumerate().any(|(at, queue)| self.moves.waits(at) && has_frames(at, queue))
     }
 
-    /// Checks the frames of a dead CPU's queue. Returns the slice's epoch (number) if all old CPUs
-    /// that are alive have finished the frames of this queue. Frames that the queue sent to dead
-    /// CPUs are revoked.
+    /// Checks the frames of a dead CPU's queue. Returns the epoch (number) of the moving slice if
+    /// all old CPUs of the slice that are alive have finished the frames of this queue. Frames that
+    /// this queue sent to dead CPUs are revoked (must be discarded).
     fn are_fences_passed(&self, rings: &[Arc<RingLedger>]) -> Option<u64> {
         let slice = self.moves.slice()?;
         let mut all_passed = true;
@@ -240,8 +242,9 @@ impl State {
         self.offers.iter().any(|offer| offer.from == cpu)
     }
 
-    /// Removes and returns a queue that another CPU has released for `cpu`. Also takes back a queue
-    /// that `cpu` has released, if no other CPU has taken it.
+    /// Removes and returns a queue that another CPU has released for `cpu`. Also returns a queue
+    /// that `cpu` itself has released, if the CPU that should take the queue did not take it in
+    /// time or is dead.
     pub(crate) fn take_queue(&mut self, cpu: CpuIndex, now: Timestamp) -> Option<Offer> {
         let in_vain = |offer: &Offer| now.since(offer.since) >= OFFER_WAIT || self.moves.is_dead(offer.to);
         let mine = |offer: &Offer| offer.to == cpu || (offer.from == cpu && in_vain(offer));

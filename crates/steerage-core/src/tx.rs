@@ -1,14 +1,15 @@
 //! Sends the packets that a packet function transmits.
 //!
-//! Each CPU has its own queue to each output, so no CPU waits for a lock to send. All packets of a
-//! batch for one output are passed to the CPU's queue in one call of `send`, in order of arrival.
-//! The CPU calls `send` after it has left its gate, because the verdicts of a CPU that was declared
-//! dead do not count. The batch counts as finished only after the call of `send`, so that the fence
-//! of a move covers all sent packets. So when a flow moves, its new CPU sends nothing before all
+//! Each CPU has its own queue to each output, so a CPU that sends never waits for a lock. All
+//! packets of a batch for one output are passed to the CPU's queue in one call of `send`, in order
+//! of arrival. The CPU calls `send` after it has left its gate (the marker that it runs a handler).
+//! The reason is that verdicts of a CPU that was declared dead do not count. The batch counts as
+//! finished only after the call of `send`. A move waits until earlier packets are finished, and
+//! therefore until they are sent. So when a flow moves, its new CPU sends nothing before all
 //! earlier packets of the flow were sent, and the flow keeps its order on the wire.
 //!
-//! If a device cannot send a packet at once, it copies the packet, or takes the packet's page in
-//! exchange for a page of its own ([`OutgoingPacket::swap`]). For this exchange, the device gets
+//! If a device cannot send a packet immediately, it copies the packet, or takes the packet's page
+//! in exchange for a page of its own ([`OutgoingPacket::swap`]). For this exchange, the device gets
 //! pages of the pool ([`TxCapabilities::pages_max`]). The page that the device gives away returns
 //! through the packet's slot. The device keeps the packet's page after the packet was sent. Without
 //! an exchange, a device that keeps pages would need a counter, a limit and a second way to return
@@ -75,8 +76,9 @@ pub trait TxQueue: Send {
     /// Returns true if the queue has room for a batch now. If a queue of the instance can wait,
     /// `has_room` is called before each batch is handled. If the packets of a batch [can
     /// wait](crate::device::Capabilities::can_wait), the batch waits until all outputs of the CPU
-    /// have room. If an output accepts no more packets at all, it must not return false forever.
-    /// After a stop, packets wait for half of the time for draining, and then count as `tx_full`.
+    /// have room. If an output accepts no more packets at all, its `has_room` must not return false
+    /// forever. After a stop, packets wait for half of the time for draining, and then count as
+    /// `tx_full`.
     fn has_room(&self) -> bool {
         true
     }
@@ -92,13 +94,13 @@ pub trait TxQueue: Send {
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError>;
 
     /// Sends the packets that the queue has held back to fill a larger unit. `flush` is called when
-    /// this CPU has no other work, and when the CPU ends. `flush` is called only if packets were
-    /// sent since the last flush. The held-back packets must be sent first, because another CPU may
-    /// later send packets of the same flow.
+    /// this CPU has no other work, and when the CPU's part in the run ends. `flush` is called only
+    /// if packets were sent since the last flush. The held-back packets must be sent first, because
+    /// another CPU may later send packets of the same flow.
     ///
     /// # Errors
-    /// The same errors as [`send`](Self::send). In case of an error, the packets that were held
-    /// back have already been counted as sent.
+    /// The same errors as [`send`](Self::send). If `flush` fails, the packets that were held back
+    /// have already been counted as sent.
     fn flush(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -190,7 +192,7 @@ impl fmt::Debug for Outgoing<'_> {
 }
 
 impl<'a> Outgoing<'a> {
-    /// Selects the packets in `frames` that the handler transmits to the output `to`.
+    /// Selects those packets in `frames` that the handler transmits to the output `to`.
     pub(crate) fn new(
         frames: Frames<'a>,
         (verdicts, copies): (slice::Iter<'a, Verdict>, slice::Iter<'a, Option<Kept>>),
@@ -211,8 +213,8 @@ impl<'a> Outgoing<'a> {
         self.source
     }
 
-    /// The next packet. This type is not an `Iterator`, because each packet is read in place, and
-    /// only before the next packet is requested.
+    /// The next packet. `Outgoing` is not an `Iterator`, because each packet is read in place, and
+    /// only until the next packet is requested.
     pub fn next_packet(&mut self) -> Option<OutgoingPacket<'a>> {
         loop {
             let frame = self.frames.next()?;
@@ -268,9 +270,9 @@ impl OutgoingPacket<'_> {
     }
 
     /// Takes the packet together with its pages, so that the device can send the packet without a
-    /// copy. In exchange, the same number of pages is taken from the end of `pages`. After the
-    /// call, the packet in the batch is empty. Returns `None` and takes nothing if `pages` has too
-    /// few pages, or if the bytes of the packet are not in pages of the pool.
+    /// copy. In exchange, the same number of pages is taken from the end of `pages`. After the call
+    /// of `swap`, the packet in the batch is empty. Returns `None` and takes nothing if `pages` has
+    /// too few pages, or if the bytes of the packet are not in pages of the pool.
     #[inline]
     pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
         if self.copy.is_some() { None } else { self.frame.swap(pages) }
@@ -286,7 +288,8 @@ pub(crate) struct OwnedTx {
     pub(crate) can: TxCapabilities,
 }
 
-/// The outcome of sending a batch's packets to one output: packet counts.
+/// The outcome of sending a batch's packets to one output: how many packets were sent, deferred and
+/// dropped.
 pub(crate) struct Fate {
     pub(crate) sent: u64,
     pub(crate) deferred: u64,

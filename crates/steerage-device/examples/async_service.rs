@@ -1,9 +1,9 @@
-//! A network service that needs time for each answer. Each query is a packet that the handler
-//! keeps. An async task decides on the answer, and the CPU that kept the packet sends it: `cargo
-//! run --release -p steerage-device --example async_service -- eth0`
+//! A network service that needs some time to compute each answer. Each query is a packet that the
+//! handler keeps. An async task decides on the answer, and the CPU that kept the packet sends it:
+//! `cargo run --release -p steerage-device --example async_service -- eth0`
 //!
-//! The service answers UDP packets to port 7 (echo). With AF_XDP, it takes these packets away from
-//! the kernel.
+//! The service answers UDP packets to port 7 (echo). With AF_XDP, the service takes the UDP packets
+//! to port 7 away from the kernel.
 #![expect(clippy::print_stdout, reason = "an example shows what it did")]
 
 use std::{error::Error, time::Duration};
@@ -12,7 +12,8 @@ use steerage::{Batch, Builder, Cpu, Handler, Output, Packet, Snapshot, flow::pro
 use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput};
 use tokio::{runtime, signal, sync::mpsc, task, time::sleep};
 
-/// The maximum number of queries that wait for a task, and of answers that wait for a CPU.
+/// The maximum number of queries that wait for a task. Also the maximum number of answers that wait
+/// for a CPU.
 const WAITING_MAX: usize = 512;
 
 /// The number of bytes before the payload of a query: Ethernet, IPv4 without options, UDP.

@@ -14,8 +14,9 @@ use steerage::{DeviceError, Timestamp};
 
 /// The longest frame, in bytes.
 const LONGEST: usize = 1514;
-/// The interval at which an empty channel is checked. A packet is delayed by up to this time.
-const REFINE_EVERY: Duration = Duration::from_millis(1);
+/// The interval at which an empty channel is checked. A packet is delayed by at most the check
+/// interval.
+const CHECK_EVERY: Duration = Duration::from_millis(1);
 
 struct Channel {
     frames: Receiver<Vec<u8>>,
@@ -33,7 +34,7 @@ impl RxQueue for Channel {
         for _ in 0..budget {
             let frame = match self.next.take().map_or_else(|| self.frames.try_recv(), Ok) {
                 Ok(frame) => frame,
-                Err(TryRecvError::Empty) => return Ok(Polled::NotBefore(out.now() + REFINE_EVERY)),
+                Err(TryRecvError::Empty) => return Ok(Polled::NotBefore(out.now() + CHECK_EVERY)),
                 Err(TryRecvError::Disconnected) => return Ok(Polled::Ended),
             };
             if frame.len() > LONGEST {

@@ -90,8 +90,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Builds a frame between the given ports. Its DNS message has the given flags and queries the
-    /// given name.
+    /// Builds a frame between the given ports. The frame's DNS message has the given flags and
+    /// queries the given name.
     fn frame(ports: (u16, u16), flags: u8, name: &[u8]) -> Vec<u8> {
         let message = [&[0, 1, flags, 0, 0, 1, 0, 0, 0, 0, 0, 0], name, &[0, 1, 0, 1]].concat();
         let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);

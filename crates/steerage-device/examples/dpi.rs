@@ -1,5 +1,6 @@
-//! Counts packets and bytes by application. The first bytes of the payload, or else the ports,
-//! identify the application: `cargo run --release -p steerage-device --example dpi -- eth0`
+//! Counts packets and bytes by application. The first bytes of the payload identify the
+//! application. If they are not known, the ports identify it: `cargo run --release -p
+//! steerage-device --example dpi -- eth0`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};
@@ -33,7 +34,7 @@ fn application(packet: &Packet<'_>) -> &'static str {
     ports.find_map(|port| Some(PORTS.iter().find(|(known, _)| *known == port)?.1)).unwrap_or("other")
 }
 
-/// The number of packets, and of their bytes on the wire, for each application.
+/// For each application, the number of packets and the number of their bytes on the wire.
 pub(crate) type Counts = BTreeMap<&'static str, (u64, u64)>;
 
 #[derive(Default)]

@@ -29,7 +29,7 @@ impl RxQueue for Card {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let count = out.fill(budget.min(self.left as usize), |page| {
             let tenant = (self.next % u32::from(TENANTS)) as u8;
-            // Each packet has other ports, so each packet is a new flow.
+            // No two packets have the same ports, so each packet is a new flow.
             let (from, to) = ((self.next >> 16) as u16, self.next as u16);
             let udp = FrameBuilder::udp(([10, 0, 0, tenant], from), ([0; 4], to));
             page[..60].copy_from_slice(&udp.frame_of(60));

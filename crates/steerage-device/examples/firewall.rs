@@ -9,8 +9,8 @@ use steerage::messages::TakesMessages;
 use steerage::{Batch, Builder, Cpu, Handler, TxId, flow::protocol::has_ports};
 use steerage_device::tap::{Layer, TapOptions};
 
-/// The blocked ports. A flow is blocked if either of its two ports is in this set. The file has one
-/// port per line.
+/// The blocked ports. A flow is blocked if either of its two ports is in the set `Rules`. The file
+/// has one port per line.
 pub(crate) type Rules = HashSet<u16>;
 
 /// At the start and after a panic, the firewall has no rules, and no packet passes.
@@ -121,7 +121,7 @@ mod tests {
         assert!(post.to_all(&Arc::default()).is_empty());
         instance.start().unwrap().join();
         let mut sent = recorded.map(|side| side.packets().into_iter().map(|packet| packet.bytes).collect::<Vec<_>>());
-        // Only packets of the same flow keep their order, and these packets belong to two flows.
+        // The sent packets belong to two flows, and only packets of the same flow keep their order.
         sent[1].sort_by_key(|frame| frame[37]);
         assert_eq!(sent, [vec![frame(HOST, BAD, 1)], vec![frame(BAD, HOST, 2), frame(BAD, HOST, 3)]]);
     }

@@ -1,9 +1,9 @@
 //! An example of state that moves with its bucket: each CPU has a flow table, and the mask changes
 //! under load.
 //!
-//! Each packet of synthetic traffic contains its number within its flow. The table expects these
-//! numbers in order. A gap in the numbers would mean that the state of a flow was lost or left on
-//! another CPU, or that two packets of a flow were reordered.
+//! Each packet of the synthetic traffic contains its sequence number within its flow. The flow
+//! table expects the sequence numbers of a flow in order. A gap in the numbers would mean that the
+//! state of a flow was lost or left on another CPU, or that two packets of a flow were reordered.
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::collections::HashMap;
@@ -76,7 +76,8 @@ pub(crate) fn run(device: &str, cpus: u16) -> Result<Outcome, Box<dyn Error>> {
         .build(|_cpu| FlowTable(Table::new(FLOWS_MAX, IDLE)))?
         .start()?;
     let handle = running.handle();
-    // Use one CPU, then two, and so on up to all CPUs, and start again with one.
+    // Set a mask with one CPU, then with two, and so on up to all CPUs. Then start again with one
+    // CPU.
     for count in (1..=cpus).cycle() {
         if handle.is_finished() {
             break;

@@ -7,17 +7,17 @@ use std::{collections::HashMap, error::Error, net::IpAddr, net::SocketAddr, time
 use steerage::flow::{Layers, PacketClock, Part, Table, flow_key};
 use steerage::{Batch, BucketId, Builder, Cpu, FlowKey, Handler, LinkType, WallTime};
 
-/// A source that tries this many ports within the time `WINDOW` is a scanner.
+/// A source that tries `PORTS` ports within the time `WINDOW` is a scanner.
 const PORTS: usize = 20;
 const WINDOW: Duration = Duration::from_secs(60);
-/// The run stops when a CPU has found this many scans.
+/// The run stops when a CPU has found `ALERTS_MAX` scans.
 const ALERTS_MAX: usize = 10;
 
 /// The maximum number of sources in the table of a CPU. A source that is silent for the time
 /// `WINDOW` is removed to make room for another source.
 const SOURCES_MAX: usize = 100_000;
 
-/// For each port that a source tried, the time of its last attempt to connect.
+/// For each port that a source tried, the time of the last attempt to connect to the port.
 type Ports = HashMap<u16, WallTime>;
 
 pub(crate) struct Ids {
@@ -101,8 +101,8 @@ mod tests {
         WallTime::from_nanos(seconds * 1_000_000_000)
     }
 
-    /// Builds a SYN packet to the given port, or the response to such a SYN. `source` sends it at
-    /// the given time in seconds.
+    /// Builds a SYN packet to the given port, or the response to such a SYN. `source` sends the
+    /// packet at the given time in seconds.
     fn syn(source: [u8; 4], port: u16, time: u64, is_response: bool) -> Frame {
         let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(source, TARGET, 64).tcp(4000, port, 0, 1000).syn();
         let packet = if is_response { packet.ack(1) } else { packet };
@@ -132,13 +132,14 @@ mod tests {
         // The source tries the 20th port after 19 intervals. Then counting starts again.
         assert_eq!(alerts(attempts(1)), [(seconds(19), source.into()), (seconds(39), source.into())]);
         assert_eq!(alerts(attempts(3)), [(seconds(57), source.into()), (seconds(117), source.into())]);
-        // 19 intervals are longer than the window.
+        // 19 intervals of 4 seconds are longer than `WINDOW`.
         assert_eq!(alerts(attempts(4)), []);
         // No scanners: a source that tries one port repeatedly, and a server that answers many
         // clients.
         assert_eq!(alerts((0..40).map(|_| syn(source, 80, 1, false)).collect()), []);
         assert_eq!(alerts((0..40).map(|port| syn(source, port, 1, true)).collect()), []);
-        // Two sources together try as many ports as a scanner tries, which is no scan.
+        // Two sources together try as many ports as one scanner would try. Each source alone tries
+        // too few ports for a scan.
         assert_eq!(alerts((0..38).map(|nth| syn([10, 0, 0, nth as u8 % 2], nth, 1, false)).collect()), []);
     }
 
@@ -157,8 +158,8 @@ mod tests {
         let sources: Vec<[u8; 4]> = (0..ALERTS_MAX as u8 - 1).map(|source| [10, 0, 1, source]).collect();
         let ports =
             |ports: Range<u16>| ports.flat_map(|port| sources.iter().map(move |source| syn(*source, port, 1, false)));
-        // So many other packets come between the two halves of the ports that the move ends before
-        // the second half.
+        // Each source tries half of its ports before the move. Then many other packets arrive, so
+        // that the move ends before the second half.
         let between = (0..30_000).map(|port| syn([10, 0, 2, 1], port, 1, true));
         let frames = ports(0..PORTS as u16 / 2).chain(between).chain(ports(PORTS as u16 / 2..PORTS as u16));
         let (parts, handle) = instance(2, frames).split();

@@ -14,7 +14,8 @@ use steerage::messages::TakesMessages;
 use steerage::{Batch, BucketId, Builder, Cpu, FlowKey, Handler, Input, Timestamp, WallTime};
 use steerage_device::{af_packet::AfPacketOptions, capture::CaptureOptions};
 
-/// A rule matches a flow to this port as soon as the flow's client has sent this many packets.
+/// A rule has a port and a number of packets. It matches a flow to the port as soon as the flow's
+/// client has sent that many packets.
 #[derive(Debug, PartialEq, Eq)]
 struct Rule {
     port: u16,
@@ -36,8 +37,8 @@ fn parse(text: &str) -> Result<Rules, String> {
     lines.map(|line| rule(line).ok_or_else(|| format!("`{line}` is no rule: write such as `23 1 telnet`"))).collect()
 }
 
-/// A flow without packets for this long, measured in packet time, is forgotten. A CPU knows at most
-/// this many flows, and ignores further ones.
+/// A flow that has no packets for the time `IDLE`, by the timestamps of packets, is forgotten. A
+/// CPU knows at most `FLOWS_MAX` flows, and ignores further flows.
 const IDLE: Duration = Duration::from_secs(60);
 const FLOWS_MAX: usize = 1_000_000;
 
@@ -58,7 +59,7 @@ struct Alert {
     rule: String,
 }
 
-/// The report of a CPU at the end.
+/// The report of a CPU at the end of the run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) alerts: u64,
@@ -81,7 +82,7 @@ impl Ids {
         Self { rules, flows, clock: PacketClock::default(), alerts, done: Done::default() }
     }
 
-    /// Forgets idle flows, and reads about `most` flows to find them.
+    /// Forgets idle flows. To find them, each call checks about `most` flows.
     fn expire(&mut self, most: usize) {
         self.flows.expire(self.clock.now(), most, |_key, _flow| self.done.expired += 1);
     }
@@ -147,7 +148,8 @@ fn locked(rules: &Mutex<Rules>) -> MutexGuard<'_, Rules> {
     rules.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs until the input ends or `stop` is set. Passes the lines to print to `say`.
+/// Runs until the input ends or `stop` is set. Passes each line that should be printed to the
+/// function `say`.
 pub(crate) fn run(
     inputs: Vec<Input>,
     rules: &Path,
@@ -216,7 +218,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let files = CaptureOptions::new().filter(FILTER);
     let live = |interface: &str| Ok(AfPacketOptions::new(interface).filtered(FILTER)?);
     let inputs = steerage_device::open_all_with(&[device], &files, live)?.inputs;
-    // The first Ctrl-C stops the run, and the second one kills the program.
+    // The first Ctrl-C stops the run. The second Ctrl-C kills the process.
     let stop = Arc::new(AtomicBool::new(false));
     let interrupt = signal_hook::consts::SIGINT;
     signal_hook::flag::register_conditional_shutdown(interrupt, 1, Arc::clone(&stop))?;
@@ -234,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    /// A UDP datagram between these ports, received at this time in seconds.
+    /// A UDP datagram between the two given ports, received at the given time in seconds.
     fn datagram(from: u16, to: u16, second: u64) -> Frame {
         let frame = FrameBuilder::udp(([10, 0, 0, 1], from), ([10, 0, 0, 2], to)).frame(b"hello");
         Frame::new(frame).with_time(WallTime::from_nanos(second * 1_000_000_000))
@@ -251,7 +253,7 @@ mod tests {
         let found: Vec<Alert> = alerts.try_iter().collect();
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].rule.as_str(), found[0].time), ("telnet", WallTime::from_nanos(2_000_000_000)));
-        // An hour of packet time passes, so the flow counts as a new flow.
+        // An hour passes by the timestamps of packets, so the flow counts as a new flow.
         tester.handle([datagram(4001, 80, 3600)]);
         tester.advance(Duration::from_secs(1));
         tester.handle([datagram(4000, 23, 3601)]);

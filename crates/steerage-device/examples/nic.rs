@@ -21,8 +21,8 @@ struct Nic {
 }
 
 impl Nic {
-    /// Simulates the hardware: writes a frame into the page, alternately short and long. Returns
-    /// the frame's length, or `None` after the last frame.
+    /// Simulates the hardware: writes a frame into the page. The frames are alternately short and
+    /// long. Returns the frame's length, or `None` after the last frame.
     fn receive(&mut self, memory: &mut [u8]) -> Option<usize> {
         self.frames_left = self.frames_left.checked_sub(1)?;
         let len = [60, FRAME_BYTES_MAX][self.frames_left as usize % 2];

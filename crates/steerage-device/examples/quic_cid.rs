@@ -7,14 +7,16 @@
 //! header does not contain the length of the connection id, but the server that chose the id knows
 //! this length.
 //!
-//! The server cannot freely choose the CPU for two kinds of ids, and this example handles both:
+//! For two kinds of connection ids, the server cannot freely choose the CPU. This example handles
+//! both kinds:
 //!
 //! * The first packets of a client contain an id that the *client* chose. The server answers with
 //!   an id in the same *bucket*: it draws random ids until one of them is in this bucket. So the
 //!   packets of the connection stay on one CPU, even if the bucket moves meanwhile.
 //! * A client that changes its address on purpose switches to another id, so that observers cannot
-//!   link the two addresses (9.5). The server issued these other ids earlier, and chose them from
-//!   the same bucket too. The hash has a secret key, so an observer learns nothing from the ids.
+//!   link the two addresses (9.5). The server issued the client's other ids earlier, and chose them
+//!   from the same bucket too. The hash has a secret key, so an observer learns nothing from the
+//!   ids.
 //!
 //! The example creates its own packets in a small [`RxQueue`]. Run it without arguments.
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
@@ -36,8 +38,8 @@ const QUIC_PORT: u16 = 443;
 
 // ---- the flow key
 
-/// Returns the connection id as the flow key of QUIC packets to this server. Returns `None` for
-/// other packets, which are steered by their flow.
+/// For a QUIC packet to this server, returns its connection id as the flow key. Returns `None` for
+/// packets that are not QUIC, which are steered by their flow.
 fn quic_key(frame: &[u8]) -> Option<FlowKey> {
     match SlicedPacket::from_ethernet(frame).ok()?.transport? {
         TransportSlice::Udp(udp) if udp.destination_port() == QUIC_PORT => {
@@ -47,8 +49,8 @@ fn quic_key(frame: &[u8]) -> Option<FlowKey> {
     }
 }
 
-/// Returns the destination connection id of a packet. The position of this id is the same in all
-/// versions of QUIC (RFC 8999, 5).
+/// Returns the destination connection id of a packet. The position of the destination connection id
+/// is the same in all versions of QUIC (RFC 8999, 5).
 fn destination_cid(packet: &[u8]) -> Option<&[u8]> {
     match packet {
         [first, rest @ ..] if first & LONG_HEADER == 0 => rest.get(..CID_BYTES),
@@ -98,8 +100,8 @@ impl Issuer {
         bucket_of(self.hasher.hash(&FlowKey::from_bytes(cid)))
     }
 
-    /// Returns an id in the bucket of `cid`. On average, this takes 4096 random draws and less than
-    /// 100 us.
+    /// Returns an id in the bucket of `cid`. To find such an id takes 4096 random draws on average,
+    /// and less than 100 us.
     fn issue_beside(&mut self, cid: &[u8]) -> [u8; CID_BYTES] {
         let bucket = self.bucket(cid);
         loop {
@@ -126,10 +128,10 @@ fn traffic(connections: u32, issuer: &mut Issuer) -> Vec<Vec<u8>> {
 
         stages[0].push(frame(home, 40_000, &initial(&chosen_by_client), connection));
         stages[1].push(frame(home, 40_000, &short(&first), connection));
-        // A NAT gave the client another port. The client does not know this, so it continues to use
-        // the same id.
+        // A NAT gave the client another port. The client does not know that its port has changed,
+        // so it continues to use the same id.
         stages[2].push(frame(home, 50_000, &short(&first), connection));
-        // The client moved to another network and knows this, so it uses its next id.
+        // The client knows that it moved to another network, so it uses its next id.
         stages[3].push(frame(abroad, 40_000, &short(&second), connection));
     }
     stages.concat()
@@ -148,7 +150,7 @@ fn short(destination: &[u8; CID_BYTES]) -> Vec<u8> {
 }
 
 /// Builds a frame that ends with the connection's number in clear text, so that the server can
-/// check the steering. A real server could not see that number.
+/// check the steering. A real server could not see the connection's number.
 fn frame(source: [u8; 4], port: u16, header: &[u8], connection: u32) -> Vec<u8> {
     let packet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
         .ipv4(source, [192, 0, 2, 1], 64)

@@ -8,13 +8,13 @@
 //! ip netns exec b iperf3 -s -D; ip netns exec a iperf3 -c 10.99.0.2
 //! ```
 //!
-//! With the argument `on`, super-frames pass in one piece. With `off`, the kernel splits
-//! super-frames into packets first.
+//! With the argument `on`, super-frames pass in one piece. With the argument `off`, the kernel
+//! splits super-frames into packets before it passes them on.
 //!
 //! Each packet is handled by the CPU that receives it, and each TUN has its own CPU. This small
 //! handler would not be faster on another CPU, and super-frames stay in the cache of one CPU. With
-//! `steered` as a further argument, the default policy spreads packets, which helps a tunnel that
-//! encrypts. The program ends when its standard input ends.
+//! `steered` as a further argument, the default policy spreads packets over CPUs. This would help a
+//! tunnel that encrypts. The program ends when its standard input ends.
 #![expect(clippy::print_stdout, reason = "an example shows what it counted")]
 
 use std::fs::File;

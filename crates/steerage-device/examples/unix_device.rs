@@ -20,7 +20,7 @@ const HEADER_BYTES: usize = 4;
 const FIRST: u8 = 1;
 const LAST: u8 = 2;
 
-/// The maximum length of a part of a frame in bytes, and the maximum number of parts.
+/// The maximum length in bytes of one part of a frame, and the maximum number of parts of a frame.
 const PART_BYTES_MAX: usize = 1500;
 const PARTS_MAX: usize = 3;
 const DATAGRAM_BYTES_MAX: usize = HEADER_BYTES + PART_BYTES_MAX;
@@ -58,8 +58,8 @@ impl Receiver {
 impl RxQueue for Receiver {
     /// The sender waits for room in the socket, so no frame is lost while the queue is not polled.
     fn capabilities(&self) -> Capabilities {
-        // One byte is added to the length, because a datagram that is too long also fills this
-        // extra byte.
+        // The page has room for one byte more than a part. A datagram that is too long fills this
+        // extra byte, and is detected by it.
         Capabilities::pages(PART_BYTES_MAX + 1).segments(PARTS_MAX).hashes(Affinity::BothDirections).can_wait()
     }
 

@@ -4,8 +4,8 @@ use std::io;
 
 use steerage::DeviceError;
 
-/// The devices that belong to a feature. Each entry has the first characters of the text that names
-/// the device, the feature, and true if the feature is on.
+/// The devices that belong to a feature. Each entry has three elements: the first characters of the
+/// text that names the device, the feature, and true if the feature is on.
 const FEATURES: [(&str, Feature, bool); 3] = [
     ("af_xdp:", Feature::AfXdp, cfg!(feature = "af_xdp")),
     ("tap:", Feature::Tap, cfg!(feature = "tap")),

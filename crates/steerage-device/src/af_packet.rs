@@ -2,15 +2,17 @@
 //! packets. The user's guide is docs/interfaces.md.
 //!
 //! Each queue is a socket with a TPACKET_V3 ring. The kernel copies each frame into a block of the
-//! ring. It passes a block to the program when the block is full or its timeout expires. The queue
-//! lends the frames directly from the ring, without another copy. Before each frame is a
+//! ring. The kernel passes a block to the process when the block is full or the block's timeout
+//! expires. The queue lends the frames directly from the ring, without another copy. Before each
+//! frame is a
 //! [`FrameHeader`](steerage::device::FrameHeader). With PACKET_FANOUT, several sockets share an
 //! interface. Frames that the kernel drops because the ring is full are counted as
 //! [lost](steerage::device::Completions::lost).
 //!
 //! The kernel fills the blocks of a ring in turn, and stops at the first block that was not
-//! returned to the kernel. If a block is not returned for too long, a copy replaces this block, so
-//! that a slow handler cannot stop the ring: see `af_packet/ring.rs`.
+//! returned to the kernel. If a block is not returned for too long, a copy of the block replaces
+//! it, and the kernel gets the block back. So a slow handler cannot stop the ring: see
+//! `af_packet/ring.rs`.
 //!
 //! Each socket is set up in the same order as in libpcap, so that it never receives an unwanted
 //! frame. The steps are: create a socket without a protocol, create its ring, attach a filter that
@@ -61,13 +63,13 @@ pub const BUFFER_MIN: usize = BLOCKS_MIN * BLOCK_BYTES_MIN;
 /// out the ring.
 pub const BUFFER_MAX: usize = 2 << 30;
 
-/// The default block timeout. After this time, the kernel passes a block to the program even if the
-/// block is not full. A delay of 10 ms is short enough for counting and metering, and a hundred
-/// wake-ups per second cost little. Users who need less delay can set 1 ms.
+/// The default block timeout. After the block timeout, the kernel passes a block to the process
+/// even if the block is not full. A timeout of 10 ms is short enough for counting and metering. The
+/// resulting hundred wake-ups per second cost little. Users who need less delay can set 1 ms.
 pub const BLOCK_TIMEOUT_DEFAULT: Duration = Duration::from_millis(10);
 
-/// The longest block timeout. With a longer timeout, frames would appear so late that a user might
-/// think that none arrive.
+/// The longest block timeout. With a longer timeout, the first frames would appear so late that a
+/// user might think that no frames arrive.
 pub const BLOCK_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
 /// The maximum number of sockets per interface: the kernel's default for a fanout group
@@ -83,27 +85,29 @@ pub const SNAPLEN_MAX: usize = 262_144;
 const BLOCK_BYTES_MAX: usize = 512 << 10;
 /// The smallest block. Frames merged by receive offload are up to 64 KiB long.
 const BLOCK_BYTES_MIN: usize = 128 << 10;
-/// The number of blocks in a ring, if the ring's size permits. The ring is full when all of its
+/// The number of blocks in a ring, if the ring is large enough. The ring is full when all of its
 /// blocks are lent or wait for their timeout.
 const BLOCKS: usize = 64;
 const BLOCKS_MIN: usize = 4;
-/// The limit on lent memory per CPU is counted in units (see
+/// The limit on the lent memory that one CPU holds is counted in units (see
 /// [`Blocks::shared`](steerage::device::Blocks::shared)), and a full block has this many units. A
 /// block that the kernel passed on before it was full counts for fewer units. With the default
 /// ring, a unit is 64 KiB, the size of a super-frame.
 const BLOCK_UNITS: usize = 8;
 
 /// The number of bytes that a sending socket may have in flight, as the kernel counts them. The
-/// number is enough for about 1800 frames of 1500 bytes, which is more frames than the ring of a
-/// network card holds. The kernel's default is enough for 90 such frames.
+/// send buffer is large enough for about 1800 frames of 1500 bytes, which is more frames than the
+/// ring of a network card holds. The kernel's default send buffer is large enough for 90 frames of
+/// 1500 bytes.
 const SEND_BUFFER: i32 = 4 << 20;
 
-/// The number of bytes that the kernel leaves free before each frame. The frame header and a
-/// reinserted VLAN tag fit into this space, so that they do not overwrite the kernel's data.
+/// The number of bytes that the kernel leaves free before each frame. The frame header of steerage
+/// and a reinserted VLAN tag fit into the free space, so that they do not overwrite the kernel's
+/// data.
 const RESERVE_BYTES: u32 = 8;
 
-/// The length of the longest frame that a handler can keep or write to, in bytes. This length is
-/// above the length of a jumbo frame. Every page has this length.
+/// The length of the longest frame that a handler can keep or write to, in bytes. Jumbo frames are
+/// shorter. Every page has this length.
 const COPY_BYTES_MAX: usize = 9_728;
 
 const _: () = assert!(BLOCK_BYTES_MAX >= SNAPLEN_MAX + 4096 && BLOCK_BYTES_MIN >= (64 << 10) + 4096);
@@ -154,8 +158,8 @@ pub struct AfPacketOptions {
     /// the cargo feature `capture`, which compiles filters.
     #[cfg(feature = "capture")]
     pub filter: Option<Filter>,
-    /// The condition under which the hash that the kernel reports for a frame is used. The page
-    /// docs/interfaces.md lists packets of the same flow that this hash may send to different CPUs.
+    /// States when steerage uses the hash that the kernel reports for a frame. The kernel's hash
+    /// may send packets of the same flow to different CPUs: docs/interfaces.md lists such packets.
     pub device_hash: DeviceHash,
     /// If true, the device computes checksums that the sender left to a network card. Programs that
     /// forward packets need the finished checksums. The device cannot split merged datagrams: with
@@ -164,8 +168,7 @@ pub struct AfPacketOptions {
     /// If true, super-frames are delivered whole, and are marked as super-frames. The output that
     /// sends a super-frame completes its checksums.
     pub offloads: bool,
-    /// If true, a frame has the time of the network card's clock, provided that the card stamps the
-    /// frame.
+    /// If true, a frame that the network card stamps has the time of the card's clock.
     pub card_time: bool,
 }
 
@@ -218,17 +221,17 @@ impl AfPacketOptions {
         /// filter in text form, use [`filtered`](Self::filtered).
         #[cfg(feature = "capture")]
         filter: Filter => Some;
-        /// The condition under which the hash that the kernel reports for a frame is used. Default:
-        /// never.
+        /// States when steerage uses the hash that the kernel reports for a frame. Default: never.
         /// [`DeviceHash::IfSafe`] does not use a hash that the card computes, because the frames do
         /// not show whether they are fragments.
         device_hash: DeviceHash;
         /// Sets whether steerage computes checksums that the sender left to a network card.
         /// Programs that forward packets need the finished checksums. Default: no.
         finish_checksums: bool;
-        /// Sets whether merged packets (GRO) and packets that are not segmented yet (TSO, USO) are
-        /// received as [super-frames](steerage::Packet::offload) with unfinished checksums. Use
-        /// this option in programs that forward packets through interfaces. Default: no.
+        /// Some frames stand for many packets: merged packets (GRO) and packets that are not
+        /// segmented yet (TSO, USO). Sets whether such frames are received as
+        /// [super-frames](steerage::Packet::offload) with unfinished checksums. Use this option in
+        /// programs that forward packets through interfaces. Default: no.
         offloads: bool;
         /// Sets whether the time of a frame is the time at which the card received it, on the
         /// card's clock. Frames that the card does not stamp have the system's time. Time stamping
@@ -287,9 +290,9 @@ impl AfPacketOptions {
         let offloads = (self.finish_checksums || self.offloads) && !interface.cooked;
         let mut shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
         if self.offloads {
-            // Super-frames cannot be copied to pages. Therefore the frames that wait for CPUs may
-            // occupy at most a part of the ring. There are enough places (address ranges of blocks)
-            // for all lent frames and for the whole ring.
+            // Super-frames cannot be copied to pages. Therefore the super-frames that wait for CPUs
+            // may occupy at most a part of the ring. There are enough places (address ranges of
+            // blocks) for all lent frames and for the whole ring.
             let units = BLOCK_UNITS * shape.blocks;
             (shape.units, shape.places) = (Some(units as u32), units + shape.blocks);
         }
@@ -346,14 +349,14 @@ impl AfPacketOptions {
         self.filter.as_ref().map(program::of_filter)
     }
 
-    /// This build does not have the feature `capture`, so no filter can be compiled.
+    /// The crate was compiled without the feature `capture`, so no filter can be compiled.
     #[cfg(not(feature = "capture"))]
     fn filter_program(&self) -> Option<Vec<libc::sock_filter>> {
         None
     }
 
-    /// Returns a note for the user if the network card cannot stamp frames. Frames of a virtual
-    /// interface may have the time of the physical card that received them.
+    /// Returns a hint for the user if the network card cannot put timestamps on frames. Frames of a
+    /// virtual interface may have the time of the physical card that received them.
     fn note_on_time(&self) -> Option<String> {
         let (_, has_card) = crate::sys::driver(&self.interface).ok()?;
         let stamped = Ethtool::open().and_then(|mut ethtool| ethtool.stamped_frames(&self.interface)).ok()?;

@@ -5,13 +5,13 @@
 //! wanted frames to the AF_XDP socket of their receive queue, and leaves all other frames to the
 //! kernel. Each receive queue has a socket. All sockets share one memory region: the pages of the
 //! pool. The device posts free pages in a queue's fill ring, the kernel fills these pages, and the
-//! filled pages return through the rx ring as completions. A frame that does not fit into one chunk
-//! (the part of a page that the kernel fills) arrives in several chunks, and remains a chain of
-//! pages.
+//! filled pages return through the rx ring as completions. A chunk is the part of a page that the
+//! kernel fills. A frame that does not fit into one chunk arrives in several chunks, and remains a
+//! chain of pages.
 //!
-//! The program is attached by a link, which the kernel removes when the process ends, even after a
-//! crash. By default, an XDP program that is already attached is not replaced. The device begins to
-//! take frames at its first poll.
+//! The XDP program is attached by a BPF link. The kernel removes this link when the process ends,
+//! even after a crash. By default, an XDP program that is already attached is not replaced. The
+//! device begins to take frames at its first poll.
 
 mod assembler;
 mod attach;
@@ -63,29 +63,29 @@ pub use take::{TESTS_MAX, Take, TakeError};
 /// At a million frames per second, a ring of this length fills up in 2 ms.
 pub const RING_DEFAULT: u32 = 2048;
 
-/// The length of the shortest ring. This ring has room for the frames of one poll, which are in
-/// flight, and for the same number of frames that the kernel receives meanwhile.
+/// The length of the shortest ring. The shortest ring has room for the frames of one poll while
+/// they are in flight, and for the same number of frames that the kernel receives meanwhile.
 pub const RING_MIN: u32 = 128;
 
 /// The length of the longest ring. The length is limited because the kernel pins the memory of the
 /// pages in the rings.
 pub const RING_MAX: u32 = 32_768;
 
-/// The longest time for which one busy poll may wait for frames. With a longer time, the CPU would
-/// spend almost all of its time in waiting.
+/// The longest time for which one busy poll may wait for frames. If a busy poll could wait longer,
+/// the CPU would spend almost all of its time waiting.
 pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
 
 /// The default time for which programs that only listen coalesce (collect) frames. By default, a
-/// CPU polls for the same time before it sleeps. Therefore, without coalescing, a CPU never sleeps
-/// if a packet arrives every 50 us.
+/// CPU continues to poll for the same time (50 us) before it sleeps. Therefore, without coalescing,
+/// a CPU never sleeps if a packet arrives every 50 us.
 pub const COALESCE_DEFAULT: Duration = Duration::from_micros(50);
 
 /// The longest time for which frames are coalesced. This limit is equal to the default block
 /// timeout of AF_PACKET. Users who accept more delay can use AF_PACKET.
 pub const COALESCE_MAX: Duration = crate::af_packet::BLOCK_TIMEOUT_DEFAULT;
 
-/// The shortest time for which frames are coalesced. To go to sleep takes a CPU more time than
-/// this, so shorter pauses save no CPU time.
+/// The shortest time for which frames are coalesced. A CPU needs more than 1 us to go to sleep, so
+/// shorter pauses save no CPU time.
 pub const COALESCE_MIN: Duration = Duration::from_micros(1);
 
 /// The default number of pages that each CPU has for sending. The tx ring of a CPU has the same
@@ -103,31 +103,33 @@ const CHUNK_BYTES_MAX: usize = 4096;
 
 const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON and CAP_IPC_LOCK: run it with sudo";
 
-/// Returns the XDP programs of this process that run in dispatchers of libxdp. Only interfaces in
-/// the network namespace of this thread are listed.
+/// Returns the XDP programs of this process that run in dispatchers of libxdp. Only XDP programs on
+/// interfaces in the network namespace of this thread are listed.
 pub fn components() -> Vec<Component> {
     Device::components()
 }
 
 /// Returns true if this process takes packets from the ports of a bond, in the network namespace of
-/// this thread. If so, building the instance starts a thread that binds sockets to the queues of
-/// new ports.
+/// this thread. If the process takes packets from a bond's ports, `Builder::build` starts a thread
+/// that binds sockets to the queues of new ports.
 pub fn follows_bonds() -> bool {
     Device::follows_bonds()
 }
 
-/// Returns the numbers of the interfaces that this process polls busily, in the network namespace
-/// of this thread. The interrupts of these interfaces should be deferred (`napi_defer_hard_irqs`
-/// and `gro_flush_timeout`). The crate `steerage-tune` does this.
+/// Returns the interface indexes of the interfaces that this process polls busily (`busy_poll`), in
+/// the network namespace of this thread. The interrupts of these interfaces should be deferred
+/// (`napi_defer_hard_irqs` and `gro_flush_timeout`). The crate `steerage-tune` can defer these
+/// interrupts.
 pub fn busily_polled() -> Vec<u32> {
     Device::busily_polled()
 }
 
 /// Lets this process write a line to the pipe `to` for each interface of [`busily_polled`] whose
-/// driver cannot be polled busily. The line is the number of the interface. The interrupts of such
-/// an interface should not be deferred any more, because then only the kernel's timer would run the
-/// driver. The first packet shows whether the driver can be polled: the driver must report which of
-/// its NAPI instances delivered the packet.
+/// driver cannot be polled busily. The line that is written to the pipe contains the interface
+/// index. If a driver cannot be polled busily, the interrupts of its interface should not be
+/// deferred any more. Otherwise, only the kernel's timer would run the driver. The first packet
+/// shows whether the driver can be polled: the driver must report which of its NAPI instances
+/// delivered the packet.
 ///
 /// No line is written after the last clone of `to` is dropped. A write that waits for the pipe's
 /// reader would block a packet thread, so the pipe should have room for one line per interface.
@@ -137,12 +139,12 @@ pub fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
 
 /// Lets the [`components`], this process's XDP programs, stay in their dispatchers when this
 /// process ends. This function is for a process that drops its privileges. Another process then
-/// removes the programs with
+/// removes the XDP programs with
 /// [`dispatcher::remove`]. After this process has ended, the programs leave all packets to the next
 /// program.
 ///
-/// After this call, this process does not notice if other software removes one of its components.
-/// Therefore the other process waits for the removal of a component
+/// After this call, this process does not notice if other software removes one of its components
+/// (XDP programs in a dispatcher). Therefore the other process waits for the removal of a component
 /// ([`dispatcher::wait_for_removal`]), and then writes a line with the [`Component`] to the pipe
 /// `reports`. When this process reads that line from the pipe, the queues of the component's
 /// interface end with an error.
@@ -173,8 +175,8 @@ pub enum Mode {
     Skb,
 }
 
-/// The packets to take away from the kernel, the interface from which to take these packets, and
-/// the options.
+/// States which packets to take away from the kernel, and from which interface. Also contains the
+/// options of the device.
 ///
 /// ```no_run
 /// use steerage_device::af_xdp::AfXdpOptions;
@@ -202,11 +204,11 @@ pub struct AfXdpOptions {
     /// uses interrupts.
     pub busy_poll: Option<Duration>,
     /// The longest time for which frames may wait in the ring after a poll that emptied the ring.
-    /// `None` means that the ring is polled again at once.
+    /// `None` means that the ring is polled again immediately.
     pub coalesce: Option<Duration>,
     /// Sets whether steerage uses the hash that the hardware computed, if the driver reports the
-    /// hash. The page docs/af_xdp.md lists packets of the same flow that this hash may send to
-    /// different CPUs.
+    /// hash. The hardware's hash may send packets of the same flow to different CPUs:
+    /// docs/af_xdp.md lists such packets.
     pub device_hash: DeviceHash,
     /// The number of ports for which there is room if the interface is a bond: 1 to [`PORTS_MAX`].
     /// `None` means one port more than the bond has at the start.
@@ -264,15 +266,15 @@ impl AfXdpOptions {
         /// [`RING_MAX`]. Default: [`RING_DEFAULT`].
         ring: u32;
         /// Makes the polling CPU run the driver itself, and never sleep. While no frames arrive,
-        /// the driver runs once in this interval, which is at most [`BUSY_POLL_MAX`]. Default: the
-        /// driver uses interrupts.
+        /// the driver runs once in the interval `busy_poll`, which is at most [`BUSY_POLL_MAX`].
+        /// Default: the driver uses interrupts.
         busy_poll: Duration => Some;
         /// Sets a pause after each poll that emptied the ring, from [`COALESCE_MIN`] to
         /// [`COALESCE_MAX`]. During the pause, the ring is not polled. The pause is shorter if a
         /// quarter of the ring fills up earlier. Like the setting `rx-usecs` of a network card,
         /// this option delays packets. Coalescing saves most of the CPU time if packets arrive so
         /// fast that a CPU cannot sleep between two packets. If the last poll found no frame, the
-        /// next frame wakes the CPU at once. A busy poll never sleeps, so `coalesce` and
+        /// next frame wakes the CPU immediately. A busy poll never sleeps, so `coalesce` and
         /// `busy_poll` exclude each other. Default: off.
         coalesce: Duration => Some;
         /// Sets whether steerage uses the hash that the hardware computed. Default: no. The
@@ -285,16 +287,16 @@ impl AfXdpOptions {
         ports: u32 => Some;
         /// Sets whether to replace an XDP program that is attached already. Default: no.
         replace: bool;
-        /// Shares the interface with other XDP programs by libxdp's dispatcher, which runs programs
-        /// in the order of their priorities, the lowest first. Default:
+        /// Shares the interface with other XDP programs by libxdp's dispatcher. The dispatcher runs
+        /// programs in the order of their priorities, the lowest number first. Default:
         /// [`dispatcher::PRIORITY_DEFAULT`] if a dispatcher is attached. If no program is attached,
-        /// the default is to attach the program alone.
+        /// the default is to attach the XDP program without a dispatcher.
         priority: u32 => Some;
     }
 
     /// Attaches the XDP program. No packet is taken before the first poll. When the instance is
     /// built, the kernel pins the instance's pages. Therefore a process that drops its privileges
-    /// before it builds the instance must keep `CAP_IPC_LOCK`
+    /// before it calls `Builder::build` must keep `CAP_IPC_LOCK`
     /// ([`Needed::pinned_memory`](https://docs.rs/steerage-guard)), or raise the limit on locked
     /// memory.
     ///
@@ -368,8 +370,8 @@ impl AfXdpOptions {
         let places = places.transpose()?;
         let mut rows: Vec<_> = devices.into_iter().map(|(_, device, queues)| (device, queues)).collect();
         if let Some(places) = &places {
-            // The other places are reserved for ports that the bond does not have yet. The queues
-            // of these places resemble those of the first port.
+            // The other rows are reserved for ports that the bond does not have yet. The queues
+            // that are reserved for new ports are created like the queues of the first port.
             rows.resize_with(places.count(), || (Arc::clone(places.model()), most.clone()));
         }
         let mut inputs: Vec<Box<dyn RxQueue>> = Vec::new();
@@ -384,20 +386,21 @@ impl AfXdpOptions {
         Ok(AfXdp { input, notes, is_listening: false })
     }
 
-    /// Like [`open`](Self::open). If packets cannot be taken, this function listens to the same
-    /// packets instead ([`Take::filter`]). Possible reasons are a missing permission for XDP, an
-    /// interface that is not Ethernet, and an XDP program that other software has attached. While
-    /// the device listens, the kernel gets the packets as well, and each packet is copied. The
-    /// first of [`AfXdp::notes`] gives the reason. [`AfXdp::is_listening`] is true if the device
-    /// listens.
+    /// Like [`open`](Self::open). If packets cannot be taken away from the kernel, this function
+    /// listens to the same packets instead ([`Take::filter`]). Possible reasons are a missing
+    /// permission for XDP, an interface that is not Ethernet, and an XDP program that other
+    /// software has attached. While the device listens, the kernel gets the packets as well, and
+    /// each packet is copied. The first of [`AfXdp::notes`] then states why packets cannot be taken
+    /// away.
+    /// [`AfXdp::is_listening`] is true if the device listens.
     ///
-    /// The memory of the instance is pinned when the instance is built. If pinning fails at that
-    /// time, the device does not fall back to listening.
+    /// The memory of the instance is pinned when the instance is built. If the memory cannot be
+    /// pinned at that time, the device does not fall back to listening.
     ///
     /// # Errors
-    /// The errors of [`open`](Self::open) if an option is wrong, or if steerage takes packets from
-    /// the interface already, in this or in another process. If listening also fails, the function
-    /// returns the error that occurred when it tried to listen.
+    /// The errors of [`open`](Self::open) if an option is wrong, or if this process or another
+    /// steerage process already takes packets from the interface. If listening also fails, the
+    /// function returns the error that occurred when it tried to listen.
     ///
     /// ```no_run
     /// use steerage::Builder;
@@ -442,7 +445,7 @@ impl AfXdpOptions {
 
 /// Returns true if the error is a reason not to listen to the interface instead. The reason is
 /// either a wrong option, or that steerage already takes away the packets, so that a listener would
-/// not get them. Such errors are created by steerage and not by the kernel.
+/// not get them. Errors of these two kinds are created by steerage and not by the kernel.
 fn is_final(error: &DeviceError) -> bool {
     let is_ours = error.cause.raw_os_error().is_none();
     is_ours && matches!(error.cause.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::ResourceBusy)

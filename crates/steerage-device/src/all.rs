@@ -11,7 +11,7 @@ use crate::af_xdp::{self, AfXdpOptions};
 use crate::limit::Limit;
 use crate::{OpenError, could_be_a_file, open, takes_filter};
 
-/// The options of an interface from which AF_XDP takes packets.
+/// The options for an interface whose packets AF_XDP takes away from the kernel.
 #[cfg(feature = "af_xdp")]
 type Taking = AfXdpOptions;
 #[cfg(not(feature = "af_xdp"))]
@@ -30,8 +30,8 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Limits the number of frames: the devices end after they have delivered `frames` frames in
-    /// total.
+    /// Limits the number of frames. The devices end after all of them together have delivered
+    /// `frames` frames.
     #[must_use]
     pub fn limited(self, frames: u64) -> Self {
         Self { inputs: Limit::over(self.inputs, frames), ..self }
@@ -39,9 +39,9 @@ impl Opened {
 }
 
 /// Opens the device of each text in `specs`, like [`open`]. The text `any` means all interfaces
-/// that are up now, and each of these interfaces becomes a separate device with its own link type.
-/// All capture files become one device with one queue, which delivers the files in the given order
-/// and with the options in `files`.
+/// that are up now. Each of these interfaces becomes a separate device with its own link type. All
+/// capture files become one device with one queue, which delivers the files in the given order and
+/// with the options in `files`.
 ///
 /// # Errors
 /// The errors of [`open`], and the errors of the filter in `files`.
@@ -50,7 +50,8 @@ pub fn open_all(specs: &[impl AsRef<str>], files: &CaptureOptions) -> Result<Ope
 }
 
 /// Like [`open_all`], but `live` gets the name of each interface to listen to, and returns the
-/// options for this interface. Options in the text of a device override these options.
+/// options for this interface. Options in the text of a device override the options that `live`
+/// returns.
 ///
 /// `live` is called for all interfaces before any device is opened. Therefore `live` may compile
 /// filters, which requires child processes.
@@ -96,8 +97,8 @@ pub fn open_all_taking(
     open_each(specs, files, live, taken_by(taking))
 }
 
-/// Returns a function that parses `af_xdp:NAME,option=value,...`. For any other text, that function
-/// returns `None`. `taking` returns the options for an interface.
+/// Returns a function that parses `af_xdp:NAME,option=value,...`. For any other text, the returned
+/// function returns `None`. `taking` returns the options for an interface.
 #[cfg(feature = "af_xdp")]
 fn taken_by(mut taking: impl FnMut(&str) -> AfXdpOptions) -> impl FnMut(&str) -> Result<Option<Taking>, OpenError> {
     move |spec| {
@@ -142,7 +143,8 @@ fn open_each(
             Plan::Files
         });
     }
-    // The capture is opened first, because this may run the filter's compiler.
+    // The capture is opened before the other devices, because opening it may run the filter's
+    // compiler.
     let mut capture = if paths.is_empty() { None } else { Some(files.open(&paths)?) };
     let info = capture.as_ref().map(Capture::info);
     let mut opened = Opened { inputs: Vec::new(), capture: info, notes: of_any };

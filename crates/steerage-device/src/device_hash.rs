@@ -1,11 +1,11 @@
-//! Decides whether steerage uses the flow hash that an interface provides, and determines whether
-//! the key of this hash is random.
+//! Decides whether steerage uses the flow hash that an interface provides. For this, determines
+//! whether the hash key is random.
 //!
-//! A network card that hashes packets uses a key that its driver sets. Most drivers use the
-//! kernel's random key (`netdev_rss_key`). Some drivers use a published key, so that an attacker
-//! can compute which packets get the same hash. If the card does not hash, the kernel hashes with
+//! A network card that hashes packets uses a hash key that its driver sets. Most drivers use the
+//! kernel's random key (`netdev_rss_key`). Some drivers use a published hash key. An attacker can
+//! then compute which packets get the same hash. If the card does not hash, the kernel hashes with
 //! its own random key. A packet keeps its hash when the kernel forwards it. So a packet from a
-//! bridge or a veth may have the hash of a card that steerage does not know.
+//! bridge or a veth may have a hash from an unknown network card.
 
 use std::fs;
 
@@ -32,10 +32,10 @@ pub enum DeviceHash {
     /// steerage computes the hash.
     #[default]
     Never,
-    /// The device's hash is used under two conditions. First, steerage knows that the key of the
-    /// hash is random. Second, either all fragments of a datagram get the same hash, or fragments
-    /// get no hash. With the device's hash, the two directions of a flow may get different hashes
-    /// ([`Affinity::OneDirection`]).
+    /// The device's hash is used under two conditions. First, steerage knows that the hash key is
+    /// random. The second condition for the device's hash is that all fragments of a datagram get
+    /// the same hash, or that fragments get no hash. With the device's hash, the two directions of
+    /// a flow may get different hashes ([`Affinity::OneDirection`]).
     IfSafe,
     /// The device's hash is used if the device provides a hash. The user guarantees that all
     /// packets of a flow have the same hash.
@@ -46,25 +46,25 @@ pub(crate) const DEVICE_HASHES: [(&str, DeviceHash); 3] =
     [("auto", DeviceHash::IfSafe), ("device", DeviceHash::Always), ("ours", DeviceHash::Never)];
 
 /// The part of the system that hashes the packets of an interface. `Unknown` means that steerage
-/// cannot determine this part.
+/// cannot determine what hashes the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashedBy {
     /// The kernel hashes the packets with a random key. All fragments of a datagram have the same
     /// hash, because the kernel does not hash the ports of any fragment.
     Kernel,
-    /// The card hashes. The card's key may or may not be random, and the card may hash a first
-    /// fragment by its ports.
+    /// The card hashes. The card's hash key may or may not be random. The card may hash the first
+    /// fragment of a datagram by its ports.
     Card { random_key: bool },
-    /// steerage cannot determine which part hashes the packets. They may have arrived through
-    /// another interface, and have the hash that they got at that interface.
+    /// steerage cannot determine which part hashes the packets. The packets may have arrived
+    /// through another interface, and still have the hash that they got there.
     Unknown,
 }
 
 impl DeviceHash {
     /// Returns which packets get the same device hash if frames are received by AF_PACKET. Returns
-    /// `None` if steerage computes the hash. A packet that this machine sends has the hash of its
-    /// socket, or of the card that received it. So the origin of the hash is known only for
-    /// received packets.
+    /// `None` if steerage computes the hash. A packet that this machine sends has a hash from its
+    /// socket, or, if it is forwarded, from the card that received it. So steerage knows where a
+    /// packet's hash comes from only if the packet was received.
     pub(crate) fn of_af_packet(self, by: HashedBy, only_received: bool) -> Option<Affinity> {
         self.if_safe(only_received && by == HashedBy::Kernel)
     }
@@ -85,9 +85,9 @@ impl DeviceHash {
     }
 }
 
-/// The driver of TUN and TAP devices. A program that writes packets to a TUN or TAP provides no
-/// hash, so the kernel hashes these packets. Other drivers without a card may pass on packets from
-/// other interfaces.
+/// The driver of TUN and TAP devices. A process that writes packets to a TUN or TAP provides no
+/// hash, so the kernel hashes these packets. Drivers without a card, other than TUN, may pass on
+/// packets from other interfaces.
 const TUN: &str = "tun";
 
 /// Determines which part of the system hashes the packets of the interface, if `wanted` requests
@@ -122,13 +122,13 @@ fn judge(driver: (&str, bool), hashes: Option<bool>, key: Option<&[u8]>, kernels
     }
 }
 
-/// Parses a key in hexadecimal bytes, such as `6d:5a:56`.
+/// Parses a hash key in hexadecimal bytes, such as `6d:5a:56`.
 fn key_of(text: &str) -> Vec<u8> {
     text.trim().split(':').map_while(|byte| u8::from_str_radix(byte, 16).ok()).collect()
 }
 
-/// Returns a warning for a user who requires the device's hash, if the key of this hash is not
-/// random.
+/// If the key of the device's hash is not random, returns a warning for a user who requires this
+/// hash.
 pub(crate) fn note(interface: &str, by: HashedBy) -> Option<String> {
     (by == HashedBy::Card { random_key: false }).then(|| {
         format!(
@@ -164,10 +164,10 @@ mod tests {
     #[test]
     fn who_hashes_depends_on_the_driver() {
         assert_eq!(judge(("tun", false), Some(false), None, &[]), HashedBy::Kernel);
-        // The card does not hash, or its hashing is disabled.
+        // The network card cannot compute hashes, or its hashing is disabled.
         assert_eq!(judge(("virtio_net", true), Some(false), None, &[]), HashedBy::Kernel);
-        // The packets of these interfaces may have arrived through a card, and keep the card's
-        // hash.
+        // Packets of interfaces without a card may have arrived through another interface's card,
+        // and keep that card's hash.
         for name in ["veth", "dummy", "802.1Q VLAN Support", "bridge", "bonding", "macvlan", ""] {
             for hashes in [Some(false), Some(true), None] {
                 assert_eq!(judge((name, false), hashes, None, &[]), HashedBy::Unknown, "{name}");
@@ -177,8 +177,9 @@ mod tests {
         assert_eq!(hashed_by("no-such-interface", DeviceHash::IfSafe), HashedBy::Unknown);
     }
 
-    /// A card may hash a first fragment by its ports and the other fragments without ports. With
-    /// AF_PACKET, steerage cannot distinguish the hash of a fragment from the hash of a flow.
+    /// A card may hash the first fragment of a datagram by its ports, and the other fragments
+    /// without ports. With AF_PACKET, steerage cannot distinguish the hash of a fragment from the
+    /// hash of a flow.
     #[test]
     fn a_hash_is_used_where_it_is_known_and_keeps_fragments_together() {
         let one = Some(Affinity::OneDirection);

@@ -1,5 +1,5 @@
-//! A wrapper around a device. With this wrapper, the input ends only after another part of the
-//! program has processed all packets of the device.
+//! A wrapper around a device. A wrapped device ends only after another part of the program has
+//! processed all packets of the device.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use steerage::{
 
 use crate::wrapper::delegate_to_queue;
 
-/// The interval at which a queue whose device has ended checks whether the input may end.
+/// After the device has ended, its queues check at this interval whether the input may end.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The part of the program that processes an input's frames. The input ends only after this part of
-/// the program allows the end. The polling CPUs call the methods of this trait, so the methods must
-/// not block.
+/// The part of the program that processes an input's frames. The input ends only after its
+/// `Downstream` (the part of the program that processes its frames) allows the end. The polling
+/// CPUs call the methods of `Downstream`, so the methods must not block.
 pub trait Downstream: Send + Sync {
-    /// Returns true if the input, which has delivered `handed_over` frames, is allowed to end. The
-    /// queues call `may_end` every 2 ms after their frames have ended.
+    /// Returns true if the input is allowed to end. `handed_over` is the number of frames that it
+    /// has delivered. The queues call `may_end` every 2 ms after their frames have ended.
     fn may_end(&self, handed_over: u64) -> bool;
 
-    /// Returns the time for which the input should deliver no frames, because enough packets are
-    /// waiting. The queues call `pause` before each poll.
+    /// If enough packets are waiting, returns the time for which the input should deliver no
+    /// frames. The queues call `pause` before each poll.
     fn pause(&self) -> Option<Duration> {
         None
     }
@@ -101,8 +101,8 @@ impl RxQueue for Drain {
             shared.handed_over.fetch_add((out.len() - before) as u64, Ordering::Relaxed);
             self.ended = Some(match polled {
                 Ok(Polled::Ended) => Ok(()),
-                // The error is returned only when the input ends, because the packets that were
-                // delivered before the error are valid.
+                // The device's error is returned only when the input ends, because packets that
+                // were delivered before the error are valid.
                 Err(error) => Err(error),
                 polled => return polled,
             });

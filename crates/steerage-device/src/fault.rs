@@ -16,15 +16,15 @@ use steerage::{
 use crate::options::setters;
 use crate::wrapper::delegate_to_queue;
 
-/// The maximum number of frames that a queue delays at the same time. While a queue delays this
-/// many frames, all further frames pass without delay.
+/// The maximum number of frames that a queue delays at the same time. While a queue delays
+/// `HELD_MAX` frames, all further frames pass without delay.
 pub const HELD_MAX: usize = 1024;
 
 /// The longest time that a reordered frame waits for later frames to overtake it.
 const OVERTAKE_MAX: Duration = Duration::from_millis(5);
 
-/// The seed of the random numbers, and for each type of fault, the number of affected frames per
-/// thousand.
+/// The options: the seed of the random numbers, and for each type of fault the number of affected
+/// frames per thousand.
 ///
 /// ```
 /// use steerage_device::fault::{Fault, Faults};
@@ -47,8 +47,8 @@ pub struct Faults {
     pub duplicate: u32,
     /// The number of frames per thousand that get a flipped bit after their first 14 bytes.
     pub corrupt: u32,
-    /// The number of frames per thousand that are reordered: they arrive after the frames of the
-    /// next poll that has frames.
+    /// The number of frames per thousand that are reordered. A reordered frame arrives after the
+    /// frames of the next poll that has frames.
     pub reorder: u32,
     /// The number of frames per thousand that are delayed by `delay_time`.
     pub delay: u32,
@@ -72,8 +72,8 @@ impl Faults {
         duplicate: u32;
         /// The number of frames per thousand that get a flipped bit after their first 14 bytes.
         corrupt: u32;
-        /// The number of frames per thousand that arrive after the frames of the next poll that has
-        /// frames.
+        /// The number of frames per thousand that are reordered (arrive after the frames of the
+        /// next poll that has frames).
         reorder: u32;
     }
 
@@ -128,8 +128,8 @@ pub struct FaultTotals {
 #[derive(Debug)]
 struct Held {
     frame: Vec<u8>,
-    /// The earliest time at which the frame is delivered. If `until_overtaken` is true, the frame
-    /// is also delivered as soon as later frames have overtaken it.
+    /// The time at which a delayed frame becomes due for delivery. If `until_overtaken` is true, a
+    /// delayed frame is also delivered as soon as later frames have overtaken it.
     due: Timestamp,
     until_overtaken: bool,
 }
@@ -140,7 +140,7 @@ pub struct Fault {
     faults: Faults,
     rng: Rng,
     held: VecDeque<Held>,
-    /// The duplicates of frames that the current poll must still deliver.
+    /// Duplicates of frames. The current poll must still deliver them.
     now: Vec<Vec<u8>>,
     counts: Arc<FaultCounts>,
 }
@@ -222,7 +222,7 @@ impl Fault {
         while at < self.held.len() && out.len() < budget {
             let held = &self.held[at];
             if held.due <= now || held.until_overtaken && is_overtaken {
-                // If no page is free for the copy of a delayed frame, this frame is lost.
+                // A delayed frame is copied to a page. If no page is free, the frame is lost.
                 let _ = out.copy_in(&held.frame);
                 self.held.remove(at);
             } else {
@@ -258,8 +258,8 @@ impl RxQueue for Fault {
         // the budget.
         let polled = self.queue.poll(out, budget.div_ceil(2))?;
         let came = out.len() > from;
-        // The new frames overtake frames that an earlier poll has delayed, but not the frames that
-        // this poll delays.
+        // The new frames overtake the frames that earlier polls delayed, but not the frames that
+        // the current poll delays.
         let before = self.held.len();
         self.happen(out, from);
         for frame in self.now.drain(..) {
@@ -280,8 +280,8 @@ impl RxQueue for Fault {
     }
 }
 
-/// The interval at which a queue with delayed frames polls its device. Such a queue does not sleep
-/// until the device is readable.
+/// The interval at which a queue with delayed frames polls its device. A queue with delayed frames
+/// does not wait until its device is readable.
 const LOOK: Duration = Duration::from_micros(500);
 
 #[cfg(test)]
@@ -329,8 +329,8 @@ mod tests {
             let FaultTotals { lost, duplicated, corrupted, reordered, delayed } = totals;
             let counts = [lost, duplicated, corrupted, reordered, delayed];
             assert!(counts.iter().enumerate().all(|(at, count)| at == nth || *count == 0), "{counts:?}");
-            // The expected number of affected frames is a tenth of 20,000. The allowed difference
-            // is six standard deviations.
+            // The expected number of affected frames is a tenth of 20,000. The test allows a
+            // difference of six standard deviations from the expected number.
             assert!(counts[nth].abs_diff(2000) < 260, "{counts:?}");
             (frames, counts[nth])
         };

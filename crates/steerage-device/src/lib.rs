@@ -22,9 +22,10 @@
 //! for each of its queues. [`steerage::testing::QueueTester`] tests queues of devices.
 //!
 //! Architecture invariant: the code of devices does not depend on CPUs, hashes or handlers. No
-//! device has its own clock, and only two kinds of devices have threads. Each capture file or
+//! device has its own clock, and only three kinds of devices have threads. Each capture file or
 //! stream is written by its own thread, because writing may block. For each capture that is read, a
-//! thread opens the files, so that packet threads never open files.
+//! thread opens the files, so that packet threads never open files. For each bond, a thread follows
+//! the bond's ports.
 // Only the `sys` modules contain unsafe code. Each device has a `sys` module for its system calls,
 // and one more `sys` module contains system calls that several devices use.
 #![deny(unsafe_code)]
@@ -69,7 +70,7 @@ pub use all::open_all_taking;
 #[cfg(feature = "capture")]
 pub use all::{Opened, open_all, open_all_with};
 pub use device_hash::DeviceHash;
-/// The crate for capture files. [`open_all`] takes the options of this crate.
+/// The crate for capture files. [`open_all`] takes the options that this crate defines.
 #[cfg(feature = "capture")]
 pub use steerage_capture as capture;
 
@@ -84,7 +85,8 @@ use udp::UdpOptions;
 /// - The name of an interface, or `af_packet:NAME,option=value,...`: listens to the interface
 ///   ([`af_packet`]).
 /// - `af_xdp:NAME,option=value,...`: takes packets from an interface ([`af_xdp`]).
-/// - `tap:NAME` or `tun:NAME`: the program's end of a TAP or TUN interface ([`tap`]).
+/// - `tap:NAME` or `tun:NAME`: the end of a TAP or TUN interface that a process reads and writes
+///   ([`tap`]).
 /// - `udp:ADDR:PORT` or `udp:ADDR:PORT,option=value,...`: UDP sockets ([`udp`]).
 /// - Any other text: the path of a capture file ([`steerage_capture`]). The path `-` means a
 ///   capture that is read from standard input.
@@ -216,7 +218,7 @@ struct Guides;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The text of the device has a mistake, such as a typing error in a command line.
+    /// The text that names the device has a mistake, such as a typing error in a command line.
     #[error(transparent)]
     Spec(SpecError),
     /// The device could not be opened.

@@ -26,8 +26,8 @@ pub struct Limit {
 #[derive(Debug)]
 struct Allowance {
     free: AtomicU64,
-    /// The number of frames that may still be delivered. It is at least `free`. `left` minus `free`
-    /// frames are reserved for polls that are in progress.
+    /// The number of frames that may still be delivered. It is at least `free`. The difference of
+    /// `left` and `free` is the number of frames that are reserved for polls in progress.
     left: AtomicU64,
 }
 
@@ -43,7 +43,7 @@ impl Limit {
         Self::with(&Self::allowance(packets), input)
     }
 
-    /// Limits several devices, which end after they have delivered `packets` frames in total.
+    /// Limits several devices. They end after all of them together have delivered `packets` frames.
     pub fn over(inputs: Vec<Input>, packets: u64) -> Vec<Input> {
         let allowance = Self::allowance(packets);
         inputs.into_iter().map(|input| Self::with(&allowance, input)).collect()
@@ -82,8 +82,8 @@ impl RxQueue for Limit {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let taken = self.allowance.take(budget as u64);
         if taken == 0 {
-            // The poll of another queue may give back frames that it had reserved. Therefore this
-            // queue cannot end before the other queue's poll is over.
+            // The limit is used up, but another queue's poll may return a part of the frames that
+            // it reserved. Therefore this queue cannot end before the other queue's poll is over.
             let over = self.allowance.left.load(Ordering::Relaxed) == 0;
             return Ok(if over { Polled::Ended } else { Polled::More });
         }

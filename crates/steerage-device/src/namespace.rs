@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 pub(crate) struct Namespace(u64, u64);
 
 impl Namespace {
-    /// Returns the network namespace of this thread. If /proc does not show the namespace, the
-    /// result is the same for all threads.
+    /// Returns the network namespace of this thread. If /proc does not show the namespace, returns
+    /// the same value for all threads.
     pub(crate) fn here() -> Self {
         fs::metadata("/proc/thread-self/ns/net").map_or(Self(0, 0), |file| Self(file.dev(), file.ino()))
     }

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The maximum number of characters of an invalid text that an error message shows.
+/// An error message shows at most this number of characters of an invalid text.
 const SHOWN_CHARS_MAX: usize = 64;
 
 /// An error for a mistake in a device's options. The message is one line, and contains the option,
@@ -37,8 +37,8 @@ impl SpecError {
     }
 }
 
-/// Defines a setter for each field. Each setter takes the options and returns the changed options.
-/// `=> Some` marks a field whose type is an `Option`.
+/// Defines a setter for each field. Each generated setter takes the options by value and returns
+/// the changed options. `=> Some` marks a field whose type is an `Option`.
 macro_rules! setters {
     ($($(#[$attribute:meta])* $field:ident: $value:ty $(=> $wrap:ident)?;)*) => {$(
         $(#[$attribute])*

@@ -1,4 +1,4 @@
-//! Opens outputs, each of which is described by a text.
+//! Opens outputs. Each output is described by a text such as `pcap:FILE`.
 
 use std::num::NonZero;
 use std::thread;
@@ -21,7 +21,7 @@ const PCAP: &str = "pcap:";
 const FIFO: &str = "fifo:";
 const TCP_LISTEN: &str = "tcp-listen:";
 
-/// The end of the error message for a text that names no output.
+/// The end of the error message for a text that does not name an output.
 macro_rules! kinds {
     ($begin:literal) => {
         concat!(
@@ -43,7 +43,7 @@ const EXPANDED_MAX: usize = steerage::limits::OUTPUTS_MAX;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutputError {
-    /// The text of the output has a mistake, such as a typing error in a command line.
+    /// The text that names the output has a mistake, such as a typing error in a command line.
     #[error("output {spec}: {wrong}")]
     Spec {
         /// The text as the user wrote it.
@@ -61,7 +61,8 @@ pub enum OutputError {
 
 /// Returns the texts of the outputs that `spec` names: `pcap:FILE`, `fifo:PATH`, `tcp-listen:ADDR`,
 /// `tap:NAME`, `tun:NAME`, `udp:ADDR:PORT`, `af_xdp:IFACE`, `af_packet:IFACE` or an interface's
-/// bare name. A range in braces means one output for each number, as in `pcap:part{0..3}.pcapng`.
+/// bare name. A range of numbers in braces, as in `pcap:part{0..3}.pcapng`, means one output for
+/// each number.
 ///
 /// # Errors
 /// [`OutputError::Spec`] if `spec` is not an output, or has braces without numbers.
@@ -122,8 +123,8 @@ pub fn open(spec: &str) -> Result<Output, OutputError> {
     open_for(spec, thread::available_parallelism().map_or(1, NonZero::get))
 }
 
-/// Like [`open`], but for up to `cpus` CPUs. To open some outputs, the number of CPUs must be
-/// known.
+/// Like [`open`], but for up to `cpus` CPUs. Outputs of some kinds can be opened only if the number
+/// of CPUs is known.
 ///
 /// # Errors
 /// The errors of [`open`].
@@ -141,9 +142,9 @@ pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
 /// Like [`open_for`], but calls `waits` while it waits for the reader of a FIFO or for a TCP
 /// client.
 ///
-/// `waits` is called repeatedly until there is a reader. The arguments of `waits` are the path of
-/// the FIFO or the listening address, and the state of the wait. `waits` returns true to continue
-/// waiting.
+/// `waits` is called repeatedly until the FIFO has a reader or a TCP client has connected. `waits`
+/// has two arguments: the path of the FIFO or the listening address, and the state of the wait.
+/// `waits` returns true to continue waiting.
 ///
 /// # Errors
 /// The errors of [`open`], and an error if `waits` returns false.
@@ -162,7 +163,8 @@ pub fn open_when_read(
     created.map_err(OutputError::Device)
 }
 
-/// If `spec` names a capture output, returns the prefix for its kind, and its path or address.
+/// If `spec` names a capture output, returns the prefix for this kind of output, and the output's
+/// path or address.
 fn capture_of(spec: &str) -> Option<(&'static str, &str)> {
     let mut kinds = [PCAP, FIFO, TCP_LISTEN].into_iter();
     kinds.find_map(|kind| Some((kind, spec.strip_prefix(kind).filter(|place| !place.is_empty())?)))

@@ -1,5 +1,5 @@
-//! A wrapper that limits the rate of a device in frames per second. The device must be one that can
-//! wait, such as a capture file.
+//! A wrapper that limits the rate of a device in frames per second. The wrapped device must be able
+//! to wait, like a capture file.
 
 use steerage::{
     DeviceError, Input, Timestamp,
@@ -31,9 +31,9 @@ pub struct Rate {
 
 impl Rate {
     /// Limits the rate of `input` to `per_second` frames per second over all queues. Each queue has
-    /// the same share of the rate, which applies from the first poll of the queue. A queue that is
-    /// polled late delivers all frames that have become due meanwhile. The name, kind and mode of
-    /// the input stay unchanged.
+    /// the same share of the rate, except for a remainder of less than one frame per queue. The share applies from the first poll of the queue. If a queue
+    /// is polled late, it delivers all frames that have become due since its last poll. The name,
+    /// kind and mode of the input stay unchanged.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, per_second: u64) -> Input {
         let queues = input.queues.len().max(1) as u64;

@@ -21,8 +21,8 @@ use std::str::FromStr;
 
 use crate::sys;
 
-/// The types of flows. Each entry has the type's name in ethtool, the kernel's number for it
-/// (`TCP_V4_FLOW` and others), and the fields that a rule compares.
+/// The types of flows. Each entry describes a type of flow: its name in ethtool, the kernel's
+/// number for it (`TCP_V4_FLOW` and others), and the fields that a rule compares.
 const KINDS: [(&str, u32, &[Field]); 7] = [
     ("ether", 0x12, &ETHER),
     ("tcp4", 1, &IPV4),
@@ -33,7 +33,8 @@ const KINDS: [(&str, u32, &[Field]); 7] = [
     ("sctp6", 7, &IPV6),
 ];
 
-/// A field of a frame: its name in ethtool, and its offset and length in the kernel's structure.
+/// A field of a frame: the field's name in ethtool, and its offset and length in the kernel's
+/// structure.
 type Field = (&'static str, usize, usize);
 
 /// `struct ethhdr`.
@@ -44,7 +45,7 @@ const IPV4: [Field; 4] =
 /// `struct ethtool_tcpip6_spec`.
 const IPV6: [Field; 4] =
     [("src-ip", 0, 16), ("dst-ip", 16, 16), (SOURCE_PORT, 32, PORT_BYTES), ("dst-port", 34, PORT_BYTES)];
-/// The field with the bits that select one of the queues, if several queues share a flow.
+/// If several queues share a flow, bits of this field select one of the queues.
 const SOURCE_PORT: &str = "src-port";
 /// The length in bytes of a port and of an EtherType. Both are written as numbers.
 const PORT_BYTES: usize = 2;
@@ -52,35 +53,35 @@ const MAC_BYTES: usize = 6;
 const FIELDS_MAX: usize = 4;
 const FIELD_BYTES_MAX: usize = 16;
 
-/// Offsets in `struct ethtool_rxnfc`. They are the offsets of the flow's type, the values to
-/// compare, the masks of these values, the end of all masks, the queue, and the location.
+/// Offsets in `struct ethtool_rxnfc`. In order, these are the offsets of the flow's type, the
+/// values to compare, their masks, the end of all masks, the queue, and the location.
 const KIND: usize = 16;
 const VALUES: usize = 20;
 const MASKS: usize = 92;
 const MASKS_END: usize = 164;
 const QUEUE: usize = 168;
 const LOCATION: usize = 176;
-/// The index of the 32-bit word that contains the size of the table.
+/// The index of the 32-bit word that contains the size of the rule table.
 const SIZE: usize = 2;
 
-/// The maximum number of locations that are read. The largest rule tables of network cards have 64
-/// Ki rules.
+/// The maximum number of locations in a rule table that are read. The largest rule tables of
+/// network cards have 64 Ki rules.
 const RULES_MAX: usize = 1 << 16;
 
 /// The text that [`read`] returns for a rule that [`Rule`] cannot express.
 const OF_ANOTHER_KIND: &str = "a rule of another kind";
 
-/// The maximum number of queues that share a flow. For 256 queues, 1,024 rules are needed, and the
-/// smallest tables of network cards have about this size.
+/// The maximum number of queues that share a flow. For 256 queues, 1,024 rules are needed. The
+/// smallest rule tables of network cards have room for about that many rules.
 const SHARING_MAX: usize = 256;
 
 /// The number of low bits of the source port that are not used to distribute traffic. Linux
 /// connects from even ports as long as an even port is free (`__inet_hash_connect`).
 const PARITY_BITS: u32 = 1;
 
-/// Returns the number of values that the compared bits of the source port can have, if `queues`
-/// queues share these values. The result is the smallest power of two with which no queue gets more
-/// than 1.25 times an equal share.
+/// A flow is divided among `queues` queues by bits of the source port. Returns the number of values
+/// that the compared bits can have. The number is the smallest power of two with which no queue
+/// gets more than 1.25 times an equal share of the values.
 fn values(queues: usize) -> Option<u16> {
     if !(1..=SHARING_MAX).contains(&queues) {
         return None;
@@ -94,7 +95,8 @@ fn values(queues: usize) -> Option<u16> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     kind: usize,
-    /// For each field of the flow's type: the bytes to compare, and the mask of the compared bits.
+    /// For each field that this type of flow has: the bytes to compare, and the mask of the
+    /// compared bits.
     fields: [Compared; FIELDS_MAX],
 }
 
@@ -148,9 +150,10 @@ pub struct Rule {
 /// The table of rules of a network card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// The number of locations in the table, or 0 if the card chooses the locations itself.
+    /// The number of locations (slots for a rule) in the table. It is 0 if the card chooses the
+    /// locations itself.
     pub size: u32,
-    /// The locations that contain a rule.
+    /// The locations (slots of the table) that contain a rule.
     pub used: Vec<u32>,
 }
 
@@ -160,13 +163,14 @@ pub struct Table {
 pub struct RuleError(String);
 
 impl Flow {
-    /// Returns rules that direct this flow to `queues`. A single queue gets the whole flow. If
-    /// there are several queues, each queue gets the packets with certain values of some bits of
-    /// the source port. If the number of queues is not a power of two, some queues get one more of
-    /// these values, but at most 1.25 times an equal share.
+    /// Returns rules that direct this flow to the queues in `queues`. A single queue gets the whole
+    /// flow. If there are several queues, a few bits of the source port are compared. Each queue
+    /// gets the packets with certain values of these bits. If the number of queues is not a power
+    /// of two, some queues get one value of these bits more than others, but at most 1.25 times an
+    /// equal share.
     ///
     /// # Errors
-    /// Returns an error if the flow cannot be divided among the number of `queues`.
+    /// Returns an error if the flow cannot be divided among this number of queues.
     pub fn to_queues(self, queues: &[u32]) -> Result<Vec<Rule>, RuleError> {
         let Some(values) = values(queues.len()) else {
             return Err(RuleError(format!(
@@ -354,7 +358,8 @@ fn encode(rule: &Rule, bytes: &mut [u8]) {
     }
 }
 
-/// Decodes the rule in a reply of the kernel. Returns `None` if the rule compares a field that
+/// Decodes the rule in a reply of the kernel. Returns `None` if the rule in the reply compares a
+/// field that
 /// [`Rule`] cannot express.
 fn decoded(bytes: &[u8]) -> Option<Rule> {
     let number = u32::from_ne_bytes(bytes.get(KIND..KIND + 4)?.try_into().ok()?);
@@ -436,8 +441,8 @@ mod tests {
         assert!(with_port.to_queues(&[0, 1]).is_err() && with_port.to_queues(&[0]).is_ok());
     }
 
-    /// Tests that each source port matches exactly one rule. Linux prefers even source ports, so
-    /// the even ports alone must reach all queues.
+    /// Tests that each source port matches exactly one rule. Linux prefers even source ports. So
+    /// flows with even ports must already be spread over all queues.
     #[test]
     fn any_number_of_queues_has_equal_shares() {
         let flow: Flow = "udp4".parse().unwrap();
@@ -449,8 +454,8 @@ mod tests {
             let at = flow.known().iter().position(|(name, ..)| *name == SOURCE_PORT).unwrap();
             let number = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
             let mask = number(&rules[0].flow.fields[at].mask);
-            // All rules have the same mask. Therefore a port matches a rule if the port's bits
-            // under the rule's mask are equal to the rule's value.
+            // All rules have the same mask. A port matches a rule if those bits of the port that
+            // the rule's mask selects are equal to the rule's value.
             let by_bits: std::collections::HashMap<u16, u32> =
                 rules.iter().map(|rule| (number(&rule.flow.fields[at].value), rule.queue)).collect();
             assert_eq!(by_bits.len(), rules.len());
@@ -462,7 +467,7 @@ mod tests {
         }
     }
 
-    /// The test depends on the layout of the kernel's structures on x86-64 and aarch64.
+    /// This test assumes the layout that the kernel's structures have on x86-64 and aarch64.
     #[test]
     fn the_kernels_structure_is_read_back() {
         for text in [

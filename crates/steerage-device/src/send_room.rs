@@ -11,7 +11,7 @@ use steerage::limits::HANDLE_BUDGET;
 
 /// Returns the largest number of bytes that a packet of `bytes` bytes can take in the send buffer,
 /// as the kernel counts them. The kernel allocates memory in powers of two, so a packet may count
-/// for twice its length. The kernel also counts its own metadata of the packet.
+/// for twice its length. The kernel also counts the memory of its own metadata for the packet.
 const fn charged(bytes: usize) -> i64 {
     2 * bytes as i64 + 1024
 }
@@ -26,9 +26,9 @@ const BATCH: i64 = HANDLE_BUDGET as i64 * charged(PACKET_BYTES);
 ///
 /// The kernel reports a socket as writable while less than half of its send buffer is in use. When
 /// the kernel reports a socket as writable, at least half of the buffer is free. `spend` subtracts
-/// each sent packet from this half. Only when this half is used up, a system call checks again
-/// whether the socket is writable. The kernel also frees space while it sends packets, so the real
-/// free space is at least the known free space.
+/// the size of each sent packet from the free half of the buffer. Only when the known free half is
+/// used up, a system call checks again whether the socket is writable. The kernel also frees space
+/// while it sends packets, so the real free space is at least the known free space.
 #[derive(Debug)]
 pub(crate) struct SendRoom {
     known: AtomicI64,
@@ -45,9 +45,9 @@ impl SendRoom {
     /// Returns true if the buffer has space for a batch. If the buffer is too small for a whole
     /// batch, returns true if a part of the batch fits.
     pub(crate) fn has_room(&self, socket: BorrowedFd<'_>) -> bool {
-        // All accesses to `known` are Relaxed, because it does not guard other memory. A CPU that
-        // reads an old value makes one unnecessary system call, or sends a packet for which the
-        // buffer has no space.
+        // All accesses to `known` are Relaxed, because no other memory is published by `known`. A
+        // CPU that reads an old value makes one unnecessary system call, or sends a packet for
+        // which the buffer has no space.
         if self.known.load(Ordering::Relaxed) >= BATCH {
             return true;
         }
@@ -73,8 +73,8 @@ fn is_writable(socket: BorrowedFd<'_>) -> bool {
     let mut socket = [PollFd::new(socket, PollFlags::POLLOUT)];
     match poll(&mut socket, PollTimeout::ZERO) {
         Ok(_) => socket[0].revents().is_some_and(|events| events.contains(PollFlags::POLLOUT)),
-        // A signal interrupted the system call. If the buffer has no space after all, the packets
-        // are counted as dropped.
+        // A signal interrupted the system call. The buffer may have no space. Packets are then
+        // counted as dropped.
         Err(_) => true,
     }
 }

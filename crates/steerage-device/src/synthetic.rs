@@ -1,5 +1,5 @@
 //! A device that generates its packets itself. The packets are valid Ethernet frames. Each frame
-//! contains a number that reveals losses and reordering in later stages.
+//! contains a sequence number, which reveals losses and reordering that happen after the device.
 //!
 //! ```text
 //! synthetic
@@ -26,11 +26,12 @@
 //!
 //! # The frames
 //!
-//! Checksums are correct. The data after the UDP or TCP header is in big-endian order. It consists
-//! of the magic number [`MAGIC`] (32 bits), the flow's number (32 bits), and the frame's number
-//! within its flow (64 bits), which starts at 0. [`parse_payload`] reads these numbers. If the
-//! headers and the data of a kind of flow need more than `size` bytes, the frames of this kind are
-//! longer: `tcp4` frames have at least 70 bytes, `udp6` frames 78, and `tcp6` frames 90.
+//! Checksums are correct. The data after the UDP or TCP header is in big-endian order. The data
+//! after the header consists of the magic number [`MAGIC`] (32 bits), the flow's number (32 bits),
+//! and the frame's number within its flow (64 bits), which starts at 0. [`parse_payload`] reads
+//! these numbers. Some kinds of flow need more than `size` bytes for the headers and the data. The
+//! frames of these kinds are longer than `size`: `tcp4` frames have at least 70 bytes, `udp6`
+//! frames 78, and `tcp6` frames 90.
 //!
 //! Each flow has its own source address in 10.0.0.0/8 or 2001:db8:0:1::/104, permuted by the seed,
 //! and a source port between 32768 and 65535. The destination of all flows is port 9 (discard) of
@@ -43,14 +44,14 @@
 //! Without `rate`, the device [can wait](steerage::device::Capabilities::can_wait): it generates
 //! the frames that a poll requests. With `rate`, the device is live: frames become due by the clock
 //! of the receive path, and fill a ring of [`RING`] descriptors per queue. Frames that do not fit
-//! into the ring are lost and counted, as in a network card. Such lost frames have no number, so a
-//! gap in a flow's numbers means a loss in a later stage. The packets and the rate are divided
-//! among the queues in proportion to the weights of their flows.
+//! into the ring are lost and counted, as in a network card. Frames that the ring loses get no
+//! number. So a gap in a flow's numbers means that a frame was lost after the device. Each queue
+//! gets a part of the packets and of the rate, in proportion to the weights of its flows.
 //!
 //! # Memory
 //!
-//! The device needs 8 bytes per flow. With `zipf`, it needs 16 bytes per flow, and 20 bytes per
-//! flow during the start.
+//! The device needs 8 bytes per flow. With `zipf`, the device needs 16 bytes per flow, and 20 bytes
+//! per flow while it starts.
 
 mod frame;
 mod queue;
@@ -68,8 +69,8 @@ pub use schedule::RING;
 use queue::SyntheticQueue;
 use sample::Sampler;
 
-/// The maximum number of flows. The number is limited, because the 24 free bits of 10.0.0.0/8 must
-/// distinguish all flows.
+/// The maximum number of flows. The number of flows is limited, because the 24 free bits of
+/// 10.0.0.0/8 must distinguish all flows.
 pub const FLOWS_MAX: u32 = 1 << 24;
 
 /// The length of the shortest frame in bytes: one cache line. (The minimum of Ethernet is 60 bytes,
@@ -80,16 +81,16 @@ pub const SIZE_MIN: usize = 64;
 /// Ethernet header, and 4 for a VLAN tag.
 pub const SIZE_MAX: usize = 9018;
 
-/// The length of the shortest receive buffer in bytes. With this length, the first buffer of a
-/// frame contains all headers and the data after them.
+/// The length of the shortest receive buffer in bytes. A buffer of this length contains all headers
+/// of a frame and the data (numbers) after the headers.
 pub const BUFFER_MIN: usize = 128;
 
-/// The highest exponent of the flows' weights. With this exponent, only one packet in a thousand
+/// The highest exponent of the flows' weights. With the exponent 10, only one packet in a thousand
 /// does not belong to the first flow.
 pub const ZIPF_MAX: f64 = 10.0;
 
-/// The highest rate in packets per second. At this rate, a full poll is due every 64 ns, which is
-/// ten times the rate that one CPU can generate.
+/// The highest rate in packets per second. At this rate, the frames of a full poll become due every
+/// 64 ns. One CPU can generate about a tenth of this rate.
 pub const RATE_MAX: u64 = 1_000_000_000;
 
 /// The maximum number of kinds of flows in a mix. A kind that occurs several times in a mix gets a
@@ -119,14 +120,14 @@ pub struct SyntheticOptions {
     pub size: usize,
     /// The exponent of the flows' weights.
     pub zipf: f64,
-    /// The number of frames over all queues. If this is `None`, the device does not end.
+    /// The number of frames over all queues. If `packets` is `None`, the device does not end.
     pub packets: Option<u64>,
-    /// The rate in frames per second over all queues. If this is `None`, frames are generated as
+    /// The rate in frames per second over all queues. If `rate` is `None`, frames are generated as
     /// fast as polls take them.
     pub rate: Option<u64>,
     /// The seed of the random numbers.
     pub seed: u64,
-    /// The kinds of flows. Each kind has the same number of flows.
+    /// The kinds of flows. Each kind in the list has the same number of flows.
     pub mix: Vec<Kind>,
     /// The number of receive queues.
     pub queues: usize,
@@ -165,8 +166,8 @@ impl SyntheticOptions {
         self
     }
 
-    /// The kinds of flows, at most [`MIX_MAX`]. Each kind has the same number of flows. Default:
-    /// UDP over IPv4.
+    /// The kinds of flows, at most [`MIX_MAX`]. Each kind in the list has the same number of flows.
+    /// Default: UDP over IPv4.
     #[must_use]
     pub fn mix(mut self, mix: impl Into<Vec<Kind>>) -> Self {
         self.mix = mix.into();
@@ -211,15 +212,16 @@ impl SyntheticOptions {
         Ok(Input::new(self.name.as_str(), "synthetic", queues.collect()))
     }
 
-    /// Returns the number of flows in the queue `queue`. A flow is in this queue if the flow's
-    /// number modulo the number of queues is `queue`.
+    /// Returns the number of flows in the queue `queue`. A flow is in the queue `queue` if the
+    /// flow's number modulo the number of queues is `queue`.
     fn flows_of(&self, queue: usize) -> u32 {
         let before = queue as u32;
         (self.flows - before).div_ceil(self.queues as u32)
     }
 }
 
-/// The share of the packets and of the rate that a queue gets. It is a range of the numbers 0 to
+/// The share of the packets and of the rate that a queue gets. The share is a range of the numbers
+/// 0 to
 /// [`Share::WHOLE`]. The share is a range and not a fraction, so that the shares of all queues add
 /// up exactly.
 #[derive(Clone, Copy, Debug)]

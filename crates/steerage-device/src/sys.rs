@@ -1,4 +1,5 @@
-//! System calls that several devices use, such as requests about an interface: see netdevice(7).
+//! System calls that several kinds of devices use, such as requests about an interface: see
+//! netdevice(7).
 
 use std::ffi::{c_int, c_ulong};
 use std::io;
@@ -13,20 +14,20 @@ pub(crate) const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
 pub(crate) const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
 pub(crate) const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
 
-/// The length of `struct ethtool_drvinfo` (linux/ethtool.h) in 32-bit words: the command, five
-/// texts of 32 bytes, and 32 more bytes.
+/// The length of `struct ethtool_drvinfo` (linux/ethtool.h) in 32-bit words. The structure has the
+/// command, five texts of 32 bytes, and 32 more bytes.
 const DRIVER_WORDS: usize = 1 + 5 * TEXT_WORDS + 8;
 const TEXT_WORDS: usize = 8;
-/// The length of `struct ethtool_rxfh` in 32-bit words, without the data that follows the
-/// structure: the command, the context, two sizes, and eight more bytes.
+/// The length of `struct ethtool_rxfh` in 32-bit words, without the data after it. The structure
+/// has the command, the context, two sizes, and eight more bytes.
 const RSS_WORDS: usize = 6;
 /// The length of the longest hash key that is read, in bytes. The kernel's own key has 52 bytes
 /// (`NETDEV_RSS_KEY_LEN`).
 const KEY_BYTES_MAX: usize = 256;
 
-/// The length of `struct ethtool_rxnfc` in 32-bit words, on machines that align 64-bit numbers. The
-/// next two constants are the index of the word with the number of locations, and the index of the
-/// word at which the list of locations begins.
+/// The length of `struct ethtool_rxnfc` in 32-bit words, on machines that align 64-bit numbers to 8
+/// bytes. `RULE_COUNT` is the index of the 32-bit word with the number of locations.
+/// `RULE_LOCATIONS` is the index of the word at which the list of locations begins.
 pub(crate) const RULE_WORDS: usize = 48;
 pub(crate) const RULE_COUNT: usize = 46;
 pub(crate) const RULE_LOCATIONS: usize = 47;
@@ -44,8 +45,8 @@ pub(crate) struct InterfaceRequest {
 }
 
 impl InterfaceRequest {
-    /// Creates a request about the interface `name`. `name` is empty if the kernel should return
-    /// the name.
+    /// Creates a request about the interface `name`. If the kernel should return the interface's
+    /// name, `name` is empty.
     pub(crate) fn of(name: &str) -> io::Result<Self> {
         let mut request = Self { name: [0; NAME_BYTES], answer: [0; 24] };
         match request.name[..NAME_BYTES - 1].get_mut(..name.len()) {
@@ -96,9 +97,9 @@ pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<
 /// network namespace. `words` is the structure for the command, and begins with the command's
 /// number.
 ///
-/// This function is only for requests that `steerage_netlink::ethtool` cannot make on all kernels
-/// since 5.10. In netlink, no message contains the driver's name or the card's rules, and the key
-/// of the card's hash is reported only since 6.3.
+/// `steerage_netlink::ethtool` cannot make some requests on all kernels since 5.10. This function
+/// is only for those requests. In netlink, no message contains the driver's name or the card's
+/// rules, and the key of the card's hash is reported only since 6.3.
 ///
 /// # Safety
 /// `words` must be at least as long as the structure of the command, because the kernel reads and writes that many bytes.
@@ -116,7 +117,7 @@ unsafe fn ethtool(name: &str, words: &mut [u32]) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the name of the interface's driver, and true if the interface belongs to a device on a
+/// Returns the name of the interface's driver. Also returns true if the interface is a device on a
 /// bus of a real or virtual machine.
 pub(crate) fn driver(name: &str) -> io::Result<(String, bool)> {
     let mut words = [0; DRIVER_WORDS];
@@ -151,9 +152,9 @@ pub(crate) fn rss_key(name: &str) -> io::Result<Vec<u8>> {
     Ok(words[RSS_WORDS..].iter().flat_map(|word| word.to_ne_bytes()).take(bytes).collect())
 }
 
-/// Sends one of the commands that read or change a card's rules. The structure for these commands
-/// begins with `struct ethtool_rxnfc`. Its word `RULE_COUNT` states how many locations the kernel
-/// may write after the structure.
+/// Sends one of the commands that read or change a card's rules. The structure for commands about
+/// rules begins with `struct ethtool_rxnfc`. The 32-bit word `RULE_COUNT` of the structure states
+/// how many locations the kernel may write after the structure.
 pub(crate) fn rules(name: &str, words: &mut [u32]) -> io::Result<()> {
     let commands = ETHTOOL_GRXCLSRLCNT..=ETHTOOL_SRXCLSRLINS;
     let is_long_enough = words.len() >= RULE_WORDS && words.len() - RULE_LOCATIONS >= words[RULE_COUNT] as usize;

@@ -1,12 +1,13 @@
-//! TUN and TAP interfaces of the kernel. The other end of such an interface is in this process. The
-//! user's guide is docs/outputs.md.
+//! TUN and TAP interfaces of the kernel. A TUN or TAP interface has two ends: one in the kernel and
+//! one in this process. The user's guide is docs/outputs.md.
 //!
-//! The device receives the packets that the kernel sends through the interface, and the kernel
-//! receives the packets that the device sends. Packets of a TAP begin with an Ethernet header.
-//! Packets of a TUN begin with an IPv4 or IPv6 header. If the interface does not exist, it is
-//! created. The kernel removes such an interface when no process has it open any more. Each queue
-//! is a file descriptor. One CPU reads packets from the descriptor, one by one, into pages. Any CPU
-//! may write packets to the descriptor, because the kernel accepts each packet as a whole.
+//! The device receives the packets that the kernel sends through the interface. The kernel receives
+//! the packets that the device sends. Packets of a TAP begin with an Ethernet header. Packets of a
+//! TUN begin with an IPv4 or IPv6 header. If the interface does not exist, it is created. An
+//! interface that was created in this way is removed by the kernel when no process has it open any
+//! more. Each queue is a file descriptor. One CPU reads packets one by one from the queue's file
+//! descriptor into pages. Any CPU may write packets to the queue's file descriptor, because the
+//! kernel accepts each packet as a whole.
 //!
 //! A process cannot attach to an interface twice, so an input and an output with the same name
 //! share the interface. [`Tap`] provides both the input and the output. Within a process and
@@ -136,13 +137,13 @@ pub struct TapOptions {
     /// The interface's name.
     pub name: String,
     /// The number of queues. The kernel spreads flows over the queues. `None` means one queue. If
-    /// this process already has the interface open, `None` means the number of open queues.
+    /// this process already has the interface open, `None` means as many queues as are open.
     pub queues: Option<usize>,
     /// The length of the longest packet in bytes, without an Ethernet header. `None` leaves the
     /// interface's MTU unchanged, which is 1500 for a new interface.
     pub mtu: Option<usize>,
-    /// If true, super-frames are received and sent whole. The last sender of a super-frame
-    /// completes the checksums of its packets.
+    /// If true, super-frames are received and sent whole. The checksums of the packets in a
+    /// super-frame are completed by its last sender.
     pub offloads: bool,
 }
 
@@ -157,16 +158,16 @@ struct Shared {
     /// The network namespace in which the interface was opened.
     namespace: Namespace,
     queues: Vec<TunFd>,
-    /// The length of the header before each packet. The length is 0, unless offloads are used, or
-    /// unless the caller's file descriptor uses such a header.
+    /// The length of the header before each packet. The length is not 0 if offloads are used, or if
+    /// the caller's file descriptor uses such a header.
     header_bytes: usize,
     mtu: usize,
-    /// The longest super-frames that the kernel accepts. `None` if offloads are off.
+    /// Describes the longest super-frames that the kernel accepts. `None` if offloads are off.
     whole: Option<Whole>,
     /// True if this process receives from the interface.
     is_input: AtomicBool,
-    /// The counter of the packets that the kernel dropped. The first receive queue takes this
-    /// counter. `None` if the kernel does not report drops.
+    /// The counter of the packets that the kernel dropped. The first receive queue takes the
+    /// counter of dropped packets. `None` if the kernel does not report drops.
     drops: Mutex<Option<Drops>>,
     /// True if the interface was deleted and a sender has reported the deletion.
     gone: AtomicBool,
@@ -191,9 +192,9 @@ impl TapOptions {
         /// 1500.
         mtu: usize => Some;
         /// Sets whether packets that the kernel has merged, or has not segmented yet, are received
-        /// and sent in one piece (TSO, USO, GRO). With this option, the checksums of such packets
-        /// are not completed, and handlers get [super-frames](steerage::Packet::offload). Default:
-        /// no.
+        /// and sent in one piece (TSO, USO, GRO). With the option `offloads`, the checksums of such
+        /// packets are not completed, and handlers get [super-frames](steerage::Packet::offload).
+        /// Default: no.
         offloads: bool;
     }
 
@@ -203,7 +204,7 @@ impl TapOptions {
     ///
     /// # Errors
     /// [`DeviceError`] if the interface may not be created, is not of this layer (TUN or TAP),
-    /// belongs to another program, or is open in this process with a different number of queues or
+    /// belongs to another process, or is open in this process with a different number of queues or
     /// a different MTU.
     pub fn open(&self) -> Result<Tap, DeviceError> {
         if let Some(wrong) = spec::wrong_name(&self.name) {
@@ -249,8 +250,8 @@ impl TapOptions {
         let queues = self.attach_queues(asked, is_new)?;
         let (name, flags) = queues[0].attached().map_err(|e| self.error("look at the interface", e))?;
         if flags & IFF_VNET_HDR != 0 && !self.offloads {
-            // The interface has a header before each packet only because another program has opened
-            // a queue of it with this header.
+            // The interface has a header before each packet, although this process did not request
+            // it. So another process has opened a queue of the interface with this header.
             let cause = io::Error::other("another program has queues of it that want a header before each packet");
             return Err(self.error("attach to the interface", cause).advise(BUSY));
         }
@@ -259,7 +260,7 @@ impl TapOptions {
             header_bytes = vnet::HEADER_BYTES_MIN;
             whole = Some(self.set_offloads(&queues[0]).map_err(|e| self.error("turn on the interface's offloads", e))?);
         } else {
-            // A program that used the interface earlier may have left the offloads switched on.
+            // A process that used the interface earlier may have left the offloads switched on.
             queues[0].set_offloads(0).map_err(|e| self.error("turn off the interface's offloads", e))?;
         }
         let link = kernel.link(&name).map_err(|e| self.error("look at the interface", e))?;
@@ -321,12 +322,12 @@ impl TapOptions {
 impl Tap {
     /// Creates a `Tap` from file descriptors of the caller. Each file descriptor is a queue of the
     /// same interface. The descriptors are made non-blocking. The kernel is configured so that it
-    /// completes all checksums and segmentation itself. If a header precedes each packet
-    /// (`IFF_VNET_HDR`), the header is read and written. The descriptors must have been created
-    /// with `IFF_NO_PI`, which the kernel does not report.
+    /// completes all checksums and segmentation itself. If the descriptors use a header before each
+    /// packet (`IFF_VNET_HDR`), the `Tap` reads and writes this header. The caller must have set
+    /// `IFF_NO_PI` for the descriptors. (The kernel does not report this flag.)
     ///
     /// Packets of up to `mtu` bytes are received. If `mtu` is `None`, the MTU of the interface with
-    /// the same name in this network namespace is used, or 1500.
+    /// the same name in this network namespace is used. If there is no such interface, it is 1500.
     ///
     /// # Errors
     /// [`DeviceError`] if the descriptors are not queues of one interface.
@@ -369,12 +370,13 @@ impl Tap {
         self.0.layer
     }
 
-    /// Returns an input. It receives the packets that the kernel sends through the interface.
+    /// Returns an input. The input receives the packets that the kernel sends through the
+    /// interface.
     ///
     /// # Errors
     /// [`DeviceError`] if this interface has an input already.
     pub fn input(&self) -> Result<Input, DeviceError> {
-        // `Relaxed` suffices, because the flag does not guard other memory.
+        // `Relaxed` suffices, because no other memory is published by this flag.
         if self.0.is_input.swap(true, Ordering::Relaxed) {
             let cause = io::Error::new(io::ErrorKind::AlreadyExists, "this process receives from it already");
             return Err(DeviceError::new(self.name(), "receive from the interface", cause).advise("name it once"));
@@ -387,8 +389,8 @@ impl Tap {
         ))
     }
 
-    /// Returns an output. The kernel receives the packets that are sent to it. The interface's
-    /// queues are assigned to CPUs in turn.
+    /// Returns an output. The kernel receives the packets that are sent to this output. The
+    /// interface's queues are assigned to CPUs in turn.
     pub fn output(&self) -> Output {
         let shared = Arc::clone(&self.0);
         let mut next = 0;

@@ -3,14 +3,14 @@
 //!
 //! Each packet of this device is an IP packet. For a received datagram, the device creates the IP
 //! and UDP headers from the datagram's addresses. For a packet to send, the device reads the
-//! addresses from these headers. The kernel merges the datagrams of a flow (`UDP_GRO`) into one
-//! [super-frame](steerage::Packet::offload), which is steered as one packet. Packets of a batch
-//! that have the same destination are sent as one message (`UDP_SEGMENT`). All messages of a batch
-//! are sent with one system call.
+//! addresses from the packet's IP and UDP headers. The kernel merges the datagrams of a flow
+//! (`UDP_GRO`) into one [super-frame](steerage::Packet::offload), which is steered as one packet.
+//! Packets of a batch that have the same addresses and the same traffic class are sent as one
+//! message (`UDP_SEGMENT`). One system call sends as many messages as possible.
 //!
-//! Each queue is a socket. Several sockets share one address (`SO_REUSEPORT`), and the kernel
-//! spreads flows over these sockets. If an input and an output of a process have the same address
-//! in the same network namespace, the input and the output share their sockets.
+//! Each queue is a socket. Several sockets share one address (`SO_REUSEPORT`). The kernel spreads
+//! flows over the sockets of an address. If an input and an output of a process have the same
+//! address in the same network namespace, the input and the output share their sockets.
 
 mod headers;
 mod queue;
@@ -38,8 +38,8 @@ use crate::sys::socket;
 
 pub use spec::is_spec;
 
-/// The maximum number of sockets per address. The kernel does not limit this number, but more
-/// sockets than CPUs are useless.
+/// The maximum number of sockets per address. The kernel does not limit the number of sockets per
+/// address, but more sockets than CPUs are useless.
 pub const QUEUES_MAX: usize = 256;
 
 /// The smallest MTU. Every IPv4 host must accept packets of 68 bytes (RFC 791).
@@ -53,15 +53,16 @@ pub const BUFFER_MIN: usize = 4096;
 /// The largest size of the kernel's buffer for received datagrams, in bytes.
 pub const BUFFER_MAX: usize = 1 << 30;
 
-/// The default size of the kernel's buffer for received datagrams. At 6 Gbit/s, it holds the
-/// datagrams of 10 ms. Without CAP_NET_ADMIN, the kernel limits the size to `net.core.rmem_max`.
+/// The default size of the kernel's buffer for received datagrams. At 6 Gbit/s, a buffer of this
+/// size holds the datagrams of 10 ms. Without CAP_NET_ADMIN, the kernel limits the size to
+/// `net.core.rmem_max`.
 const BUFFER: usize = 8 << 20;
 
 /// The maximum number of entries that one call of `take_errors` reads from a socket's error queue.
 const ERRORS_MAX: usize = 64;
 
-/// The maximum number of log lines about path MTUs. The number is limited, because peers on the
-/// network can cause these lines.
+/// The maximum number of log lines about path MTUs. The number of log lines is limited, because
+/// peers on the network can cause them.
 const MTU_LINES_MAX: u64 = 16;
 
 /// The address to which the sockets are bound, and the options of the sockets.
@@ -79,7 +80,7 @@ pub struct UdpOptions {
     /// The address and port.
     pub address: SocketAddr,
     /// The number of sockets. `None` means one socket. If this process already has the address
-    /// open, `None` means the number of open sockets.
+    /// open, `None` means as many sockets as are open.
     pub queues: Option<usize>,
     /// The size of the kernel's receive buffer for each socket, in bytes.
     pub receive_buffer: usize,
@@ -106,19 +107,18 @@ struct Shared {
     rooms: Vec<SendRoom>,
     mtu: usize,
     is_input: AtomicBool,
-    /// The longest messages that the kernel splits into datagrams.
+    /// Describes the longest messages that the kernel accepts and splits into datagrams.
     whole: Whole,
-    /// The counts that the first queue reports. They include the counts that all queues and senders
-    /// share.
+    /// The counts that the first queue reports. The first queue's counts include the counts that
+    /// all queues and senders share.
     counts: Arc<DeviceCounts>,
-    /// The path MTU that was reported last. The next field, `lines`, is the number of log lines
-    /// about path MTUs.
+    /// The path MTU in the most recent error report. The next field, `lines`, is the number of log
+    /// lines about path MTUs.
     path_mtu: AtomicU64,
     lines: AtomicU64,
 }
 
-/// The names of those counts that only this device has, in addition to the ledger's counts of
-/// frames.
+/// The names of the counts that UDP devices have in addition to the ledger's counts of frames.
 const COUNTS: &[&str] = &[
     "super_frames",
     "wire_packets",
@@ -133,8 +133,9 @@ const COUNTS: &[&str] = &[
 ];
 const TRUNCATED: usize = 5;
 const DROPS: usize = 6;
-/// The first queue reports this count and the next two counts for all sockets. Any thread may add
-/// to these counts, even after the first queue has ended. The report always has the final counts.
+/// The first queue reports `ICMP_ERRORS` and the next two counts for all sockets. Any thread may
+/// increase the counts of all sockets, even after the first queue has ended. The report at the end
+/// always has the final counts.
 const ICMP_ERRORS: usize = 7;
 const TOO_LONG: usize = 8;
 const PATH_MTU: usize = 9;
@@ -155,13 +156,14 @@ impl UdpOptions {
         /// The size of the kernel's receive buffer for each socket, in bytes. Default: 8 MiB.
         receive_buffer: usize;
         /// The length of the longest packet, with its headers, that handlers can write to or keep.
-        /// Merged packets can be longer. Handlers can read longer packets. Default: 1500.
+        /// Merged packets can be longer. Handlers can read packets that are longer than `mtu`.
+        /// Default: 1500.
         mtu: usize;
-        /// Sets whether the kernel adapts to the MTU of the path (path MTU discovery). With this
-        /// option, the kernel refuses packets that are longer, and these packets are counted as
-        /// `too_long`. Without this option, the kernel fragments such packets. Default: yes,
-        /// because fragments have no ports for steering, and a packet is lost if one of its
-        /// fragments is lost.
+        /// Sets whether the kernel adapts to the MTU of the path (path MTU discovery). With path
+        /// MTU discovery, the kernel refuses packets that are longer than the path's MTU. They are
+        /// counted as `too_long`. Without path MTU discovery, the kernel fragments packets that are
+        /// longer than the path's MTU. Default: yes, because fragments have no ports for steering,
+        /// and a packet is lost if one of its fragments is lost.
         pmtu: bool;
         /// Sets whether the kernel merges received datagrams of a flow into
         /// [super-frames](steerage::Packet::offload), and whether packets to one destination are
@@ -240,8 +242,8 @@ impl UdpOptions {
         let fd = socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)?;
         let discover = if self.pmtu { libc::IP_PMTUDISC_DO } else { libc::IP_PMTUDISC_DONT };
         let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
-        // An IPv6 socket without IPV6_V6ONLY also receives and sends IPv4, so it needs the options
-        // of both.
+        // An IPv6 socket without IPV6_V6ONLY also receives and sends IPv4, so it needs the IPv4 and
+        // the IPv6 options.
         for (option, value) in
             [(libc::IP_PKTINFO, 1), (libc::IP_RECVTOS, 1), (libc::IP_RECVERR, 1), (libc::IP_MTU_DISCOVER, discover)]
         {
@@ -265,7 +267,8 @@ impl UdpOptions {
         }
         let bytes = self.receive_buffer as i32;
         for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
-            // Without CAP_NET_ADMIN, the kernel limits the buffer to `net.core.rmem_max`.
+            // Without CAP_NET_ADMIN, the kernel limits the buffers to `net.core.rmem_max` and
+            // `net.core.wmem_max`.
             if sys::set(&fd, libc::SOL_SOCKET, forced, bytes).is_err() {
                 sys::set(&fd, libc::SOL_SOCKET, plain, bytes)?;
             }
@@ -284,12 +287,12 @@ impl Udp {
         self.0.local
     }
 
-    /// Returns an input. It receives the datagrams that peers send to the address.
+    /// Returns an input. The input receives the datagrams that peers send to the address.
     ///
     /// # Errors
     /// [`DeviceError`] if these sockets have an input already.
     pub fn input(&self) -> Result<Input, DeviceError> {
-        // `Relaxed` suffices, because the flag does not guard other memory.
+        // `Relaxed` suffices, because no other memory is published by this flag.
         if self.0.is_input.swap(true, Ordering::Relaxed) {
             let cause = io::Error::new(io::ErrorKind::AlreadyExists, "this process receives from it already");
             return Err(DeviceError::new(self.0.name(), "receive from the address", cause).advise("name it once"));
@@ -298,8 +301,8 @@ impl Udp {
         Ok(Input::new(self.0.name(), "udp", (0..self.0.sockets.len()).map(queue).collect()))
     }
 
-    /// Returns an output. It sends datagrams from the address. The sockets are assigned to the CPUs
-    /// in turn.
+    /// Returns an output. The output sends datagrams from the sockets' address. The sockets are
+    /// assigned to the CPUs in turn.
     pub fn output(&self) -> Output {
         let (shared, mut next) = (Arc::clone(&self.0), 0);
         let open = move |_cpu| {
@@ -320,8 +323,9 @@ impl Shared {
         DeviceError::new(self.name(), operation, cause)
     }
 
-    /// Reads the error reports of routers and peers from a socket's error queue. Poll reports the
-    /// socket as ready as long as its error queue has an entry.
+    /// Reads the error reports of routers and peers from a socket's error queue. The error queue
+    /// must be read, because poll(2) reports a socket as ready as long as its error queue has an
+    /// entry.
     #[cold]
     fn take_errors(&self, nth: usize) {
         use std::os::fd::AsFd;
@@ -334,7 +338,7 @@ impl Shared {
             self.counts.add(ICMP_ERRORS, report.is_icmp.into());
             let Some(mtu) = report.path_mtu else { continue };
             self.counts.raise_to(PATH_MTU, mtu.into());
-            // `Relaxed` suffices, because these counters do not guard other memory.
+            // `Relaxed` suffices, because no other memory is published by these counters.
             let before = self.path_mtu.swap(mtu.into(), Ordering::Relaxed);
             if before != u64::from(mtu) && self.lines.fetch_add(1, Ordering::Relaxed) < MTU_LINES_MAX {
                 let peer = headers::address_of(&error.name).map(|peer| peer.ip().to_canonical());
@@ -344,8 +348,8 @@ impl Shared {
     }
 }
 
-/// Returns true if a system call failed because of an earlier datagram, or because of a single
-/// peer.
+/// Returns true if the error is about an earlier datagram or about a single peer. Such an error
+/// does not end the socket's use.
 fn is_of_a_peer(error: &io::Error) -> bool {
     const OF_A_PEER: [i32; 12] = [
         libc::ECONNREFUSED,

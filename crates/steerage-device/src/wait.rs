@@ -1,5 +1,5 @@
-//! A wrapper around a live device. With this wrapper, the device waits for room in backlogs and
-//! outputs, like a capture file.
+//! A wrapper around a live device. A wrapped live device waits for room in backlogs and outputs, as
+//! a capture file does.
 
 use steerage::{
     DeviceError, Input,
@@ -8,17 +8,18 @@ use steerage::{
 
 use crate::wrapper::delegate_to_queue;
 
-/// One queue of a live device, which waits for room in backlogs and outputs.
+/// One queue of a wrapped live device. The queue waits for room in backlogs and outputs.
 ///
-/// Without this wrapper, a live device is always polled. Packets for which a backlog or an output
-/// has no room are then dropped (`backlog_full`, `tx_full`). With the wrapper, the device is polled
-/// only while each CPU has room for the packets of a poll. While an output has no room
-/// ([`TxQueue::has_room`](steerage::device::TxQueue::has_room)), packets wait in the backlogs. All
-/// further packets stay in the buffer of the device. When the device's buffer is full, the device
-/// loses packets (drop reason `device`), or the sender of the packets waits.
+/// Without the wrapper `Wait`, a live device is always polled. Packets for which a backlog or an
+/// output has no room are then dropped (`backlog_full`, `tx_full`). With the wrapper `Wait`, the
+/// device is polled only while each CPU has room for the packets of a poll. While an output has no
+/// room ([`TxQueue::has_room`](steerage::device::TxQueue::has_room)), packets wait in the backlogs.
+/// While the device is not polled, further packets stay in the buffer of the device. When the
+/// device's buffer is full, either the device loses packets (drop reason `device`), or the sender
+/// of the packets waits.
 ///
-/// A handler that does not return stops the whole input, and the handler's CPU is not declared
-/// dead. After a stop, packets wait for an output for up to one second.
+/// If a handler does not return, the whole input stops, and the handler's CPU is not declared dead.
+/// After a stop, packets wait for an output for up to one second.
 ///
 /// ```
 /// use steerage::Builder;

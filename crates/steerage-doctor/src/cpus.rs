@@ -9,11 +9,12 @@ use steerage_tune::Distances;
 
 use crate::{Finding, State};
 
-/// The CPUs that this process may use, as lists such as `0-3,8`.
+/// The CPUs that this process may use, as strings such as `0-3,8`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Cpus {
     online: Option<String>,
-    /// The CPUs in the affinity mask of the process. A cgroup's cpuset limits this mask.
+    /// The CPUs in the affinity mask of the process. A cgroup's cpuset limits the affinity mask of
+    /// a process.
     usable: String,
     /// The CPU time that the cgroup of the process allows, expressed as a number of CPUs. `None` if
     /// there is no limit.
@@ -23,7 +24,7 @@ pub(crate) struct Cpus {
     /// The CPUs that share a last-level cache.
     caches: Vec<Cache>,
     nodes: Vec<Node>,
-    /// The online CPUs that are isolated from the kernel's own work.
+    /// The online CPUs on which the kernel does not run its own work (isolated CPUs).
     isolated: Option<String>,
     #[serde(skip)]
     count: usize,

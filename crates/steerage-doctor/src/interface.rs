@@ -65,10 +65,11 @@ struct Xdp {
 }
 
 impl Xdp {
-    /// The socket type that is faster with this driver, AF_PACKET or AF_XDP. Without zero-copy,
-    /// AF_XDP moves the kernel's part of receiving to the CPU that polls. The polling CPU then
-    /// receives fewer packets than with AF_PACKET. For the command `forward`, AF_XDP is faster,
-    /// because with AF_PACKET the kernel would also handle each packet (lab/notes/interfaces.md).
+    /// Names the socket type (AF_PACKET or AF_XDP) that is faster with this driver. Without
+    /// zero-copy, AF_XDP moves the kernel's part of receiving to the CPU that polls. If AF_XDP runs
+    /// without zero-copy, the polling CPU receives fewer packets than with AF_PACKET. For the
+    /// command `forward`, AF_XDP is faster, because with AF_PACKET the kernel would also handle
+    /// each packet (lab/notes/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",
@@ -289,8 +290,9 @@ mod tests {
         assert_eq!(off, "sudo ethtool -K eth0 gro off");
     }
 
-    /// The test checks facts about an ENA card that users notice only when something fails. These
-    /// facts are too many queues for AF_XDP, the MTU, and merged UDP packets.
+    /// The test checks facts about an ENA card. Users notice these facts only when something fails.
+    /// The checked facts about an ENA card are too many queues for AF_XDP, the MTU, and merged UDP
+    /// packets.
     #[test]
     fn a_cloud_machine_with_ena() {
         let fake = FakeHost::new(

@@ -58,7 +58,7 @@ impl fmt::Display for NoInterface {
 
 impl std::error::Error for NoInterface {}
 
-/// Checks this machine with the privileges of this process, and the interface with this name. A
+/// Checks the interface with this name and this machine, with the privileges of this process. A
 /// program calls `check` before it opens the interface, for example to show the user what is
 /// missing.
 ///
@@ -79,7 +79,7 @@ pub fn check(interface: &str) -> Result<Vec<Finding>, NoInterface> {
 }
 
 impl Diagnosis {
-    /// Checks this machine with the privileges of this process, and the interface with this name.
+    /// Checks the interface with this name and this machine, with the privileges of this process.
     ///
     /// # Errors
     /// [`NoInterface`] if the machine has no such interface.

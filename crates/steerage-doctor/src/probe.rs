@@ -36,7 +36,7 @@ const CAPABILITIES: [(CapabilitySet, &str, &str); 6] = [
 /// The results of the probes.
 #[derive(Debug)]
 pub(crate) struct Probes {
-    /// Whether sockets of each kind can be opened. The probe closes the opened sockets at once.
+    /// Whether sockets of each kind can be opened. The probe closes the opened sockets immediately.
     pub(crate) af_packet: Result<(), Errno>,
     pub(crate) af_xdp: Result<(), Errno>,
     /// Whether /dev/fuse can be opened.
@@ -78,7 +78,7 @@ impl Probes {
 }
 
 /// Checks whether a socket of this address family can be opened. The socket has no protocol, so it
-/// receives nothing, and is closed at once.
+/// receives nothing. The socket is closed immediately.
 fn opens(family: AddressFamily) -> Result<(), Errno> {
     socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None).map(drop)
 }

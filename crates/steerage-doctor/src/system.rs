@@ -22,8 +22,8 @@ pub(crate) fn kernel(host: &Host) -> String {
     host.text("proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// The findings about the system, which are all findings except those about CPUs and interfaces. A
-/// run uses `cpus` CPUs by default.
+/// The findings about the system: all findings except those about CPUs and interfaces. A run uses
+/// `cpus` CPUs by default.
 pub(crate) fn findings(host: &Host, probes: &Probes, cpus: usize) -> Vec<Finding> {
     vec![
         Finding::info("kernel", format!("Linux {}", kernel(host))),
@@ -49,8 +49,8 @@ fn capabilities(all: &[Capability]) -> Finding {
         (held, absent) => {
             let absent = absent.iter().map(what_for).collect::<Vec<_>>().join(", ");
             let held = if held.is_empty() { String::new() } else { format!("{}; ", names(held)) };
-            // If a missing capability matters for packets, there is also a separate finding about
-            // it.
+            // If programs need a missing capability to receive or send packets, another finding
+            // reports this capability separately.
             Finding::info("capabilities", format!("{held}without {absent}"))
         }
     }

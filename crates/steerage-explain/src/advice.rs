@@ -16,7 +16,7 @@ use super::shares::Shares;
 /// eight CPUs cannot each have an eighth of the packets.
 const ELEPHANT: f64 = 1.0 / 8.0;
 
-/// The smallest share of the packets that the advice mentions.
+/// The advice mentions a share of the packets only if the share is at least this large.
 const WORTH_A_WORD: f64 = 0.01;
 
 /// The advice compares steerage with a network card that has `NIC_QUEUES` queues and an indirection
@@ -117,8 +117,9 @@ fn of_kernel(traffic: &TrafficExplanation) -> String {
     )
 }
 
-/// The number of flows whose two directions arrive on different queues if the network card uses its
-/// default hash. If the command does not keep both directions of a flow together, the number is 0.
+/// The number of flows whose two directions a network card with its default hash would put on
+/// different queues. If the command does not keep both directions of a flow together, the number of
+/// flows on different queues is 0.
 pub(super) fn torn(traffic: &TrafficExplanation) -> usize {
     let nic = FlowHasher::toeplitz(&HashKey::MICROSOFT);
     let queue = |key: &FlowKey| nic.hash(key).0 % NIC_ENTRIES % NIC_QUEUES;

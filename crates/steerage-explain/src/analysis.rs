@@ -12,8 +12,9 @@ use steerage::{
     limits::BUCKETS,
 };
 
-/// The maximum number of flows that are counted separately. At 170 bytes per flow, this many flows
-/// take 170 MiB. The packets of flows beyond this number count only in the totals.
+/// The maximum number of flows that are counted separately. At 170 bytes per flow, the maximum
+/// number of flows takes 170 MiB of memory. The packets of flows beyond the maximum number of flows
+/// count only in the totals.
 pub const ANALYSIS_FLOWS_MAX: usize = 1 << 20;
 
 /// An amount of traffic.
@@ -39,11 +40,11 @@ impl AddAssign for Volume {
 /// conversation.
 #[derive(Clone, Copy, Debug)]
 pub struct AnalyzedFlow {
-    /// The flow of the first packet that arrived, in the direction of that packet.
+    /// The flow key of the flow's first packet, in the direction of that packet.
     pub flow: FlowKey,
-    /// The key that is hashed for each packet of the flow. For most flows, this key is made from
-    /// `flow`. If the first fragment of a datagram did not arrive first, the datagram has its own
-    /// key.
+    /// The flow key that is hashed for each packet of the flow. For most flows, the hashed key is
+    /// made from `flow`. If the first fragment of a datagram did not arrive before the other
+    /// fragments, the datagram has its own flow key.
     pub key: FlowKey,
     /// The number of packets and the number of bytes of the flow.
     pub weight: Volume,
@@ -66,7 +67,7 @@ pub struct PacketDetail {
     pub link: LinkType,
     /// The hash by which the packet was steered.
     pub hash: FlowHash,
-    /// The packet's flow, in the form of [`AnalyzedFlow::flow`].
+    /// The packet's flow, written like [`AnalyzedFlow::flow`].
     pub flow: FlowKey,
     /// The key that was hashed.
     pub key: FlowKey,
@@ -104,7 +105,7 @@ pub struct Analysis {
 /// Analyzes the headers and the hash of every packet.
 ///
 /// The handler numbers packets in the order of arrival, so the instance must have exactly one CPU.
-/// The instance must also have [hashes at arrival](steerage::Builder::always_hash).
+/// The instance must also compute [hashes at arrival](steerage::Builder::always_hash).
 ///
 /// If `BOTH` is true, both directions of a conversation are one flow. If `BOTH` is false, each
 /// direction is a flow ([`Affinity`]).
@@ -148,7 +149,7 @@ impl<const BOTH: bool> std::fmt::Debug for Analyze<BOTH> {
 
 impl<const BOTH: bool> Analyze<BOTH> {
     /// Creates an analysis for an instance that uses the hasher `hasher` and the layers `layers`.
-    /// The analysis keeps a copy of packet number `wanted`, counted from 1.
+    /// The analysis keeps a copy of the packet with the number `wanted`, counted from 1.
     pub fn new(hasher: FlowHasher, layers: Layers, wanted: u64) -> Self {
         let found = Analysis {
             affinity: Self::AFFINITY,
@@ -204,7 +205,8 @@ impl<const BOTH: bool> Analyze<BOTH> {
         self.count(AnalyzedFlow { flow, key, weight, hash, is_two_way: false, in_tunnel });
     }
 
-    /// Counts a packet. `new` describes the packet as a flow that has only this packet.
+    /// Counts a packet. The argument `new` describes the packet as a flow that has only this
+    /// packet.
     fn count(&mut self, new: AnalyzedFlow) {
         let full = self.flows.len() >= ANALYSIS_FLOWS_MAX;
         let Some(known) = self.flows.get_mut(&new.key) else {
@@ -220,9 +222,9 @@ impl<const BOTH: bool> Analyze<BOTH> {
     }
 }
 
-/// Returns the flow that the report shows for the flow key of a packet. For a fragmented datagram
-/// with its own key, the report shows only addresses and protocol, because the ports were unknown
-/// when the first of its fragments arrived.
+/// Returns the flow that the report shows for the flow key of a packet. A fragmented datagram may
+/// have its own flow key, because its ports were unknown when its first fragment arrived. For such
+/// a datagram, the report shows only addresses and protocol.
 fn shown(key: &SteeringKey, headers: &Dissection) -> FlowKey {
     let is_custom = || matches!(key.flow.parts(), FlowParts::Bytes { .. });
     if headers.key.protocol().is_some() && is_custom() { headers.key.without_ports() } else { key.flow }

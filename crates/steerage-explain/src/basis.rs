@@ -19,7 +19,7 @@ pub struct Command {
     pub operands: Operands,
 }
 
-/// The kind of operands that a command needs on its command line.
+/// The kind of operands (interfaces, for example) that a command needs on its command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operands {
     /// Inputs.

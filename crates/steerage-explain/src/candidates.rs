@@ -56,8 +56,8 @@ impl CandidateCpus {
     }
 }
 
-/// Returns the CPU that receives packets. This CPU is `receiver` if a run uses that CPU by default,
-/// or else the first CPU that a run uses.
+/// Returns the CPU that receives packets. If a run uses the CPU `receiver` by default, this
+/// function returns `receiver`. Otherwise it returns the first CPU that a run uses.
 fn first(ours: &CpuMask, receiver: Option<CpuId>) -> Option<CpuId> {
     receiver.filter(|cpu| ours.contains(*cpu)).or_else(|| ours.first())
 }

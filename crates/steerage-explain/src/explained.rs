@@ -8,10 +8,10 @@ use steerage::{FlowKey, Snapshot};
 use super::analysis::{Analysis, AnalyzedFlow, Volume};
 use super::basis::{AdviceBasis, Command};
 
-/// The name in the report of a hash that the device computed.
+/// The name that the report shows for a hash that the device computed.
 pub(super) const DEVICE: &str = "device";
 
-/// For each of these numbers of CPUs, the explanation shows how evenly the CPUs would share the
+/// For each number of CPUs in this list, the explanation shows how evenly the CPUs would share the
 /// packets.
 pub(super) const CPUS: [usize; 5] = [2, 4, 8, 16, 32];
 
@@ -25,8 +25,8 @@ pub struct Explanation {
     pub command: Command,
     /// The name of the hash.
     pub hash: Cow<'static, str>,
-    /// Whether the secret key of the hash is random. If the key is random, each run uses a
-    /// different key.
+    /// Whether the secret key of the flow hash is random. If the hash key is random, each run uses
+    /// a different key.
     pub random_key: bool,
     /// The number of flows that the explanation lists, the largest first.
     pub top: usize,
@@ -52,7 +52,7 @@ pub enum Subject {
 pub struct FlowExplanation {
     /// The flow.
     pub flow: FlowKey,
-    /// The key that is hashed for the flow.
+    /// The flow key that is hashed for the flow.
     pub key: FlowKey,
     /// The hash of the key.
     pub hash: FlowHash,
@@ -96,7 +96,7 @@ impl TrafficExplanation {
     }
 }
 
-/// A description of the flow. `None` if people can read the flow's key without a description.
+/// A description of the flow. `None` if the flow's key is readable and needs no description.
 pub(super) fn described(flow: &FlowKey) -> Option<String> {
     match flow.parts() {
         FlowParts::Link { source: [0, 0, 0, 0, 0, 0], destination: [0, 0, 0, 0, 0, 0], ethertype: 0 } => {
@@ -115,8 +115,8 @@ pub(super) fn name(flow: &FlowKey) -> String {
     described(flow).unwrap_or_else(|| flow.to_string())
 }
 
-/// Whether this is a flow of IP. Packets without an IP header also stay together, but they are not
-/// conversations that could be divided into flows.
+/// Whether this is a flow of IP. Steering also keeps packets without an IP header together, but
+/// these packets are not conversations that could be divided into flows.
 pub(super) fn is_ip(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some()
 }

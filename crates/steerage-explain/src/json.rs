@@ -42,7 +42,7 @@ struct ExplanationJson<'a> {
 #[derive(Serialize)]
 struct FlowPlacement {
     flow: String,
-    /// The key that was hashed, unless the device computed the hash.
+    /// The flow key that was hashed, unless the device computed the hash.
     key: Option<String>,
     hash: String,
     bucket: u16,
@@ -61,8 +61,8 @@ struct TrafficJson {
     largest: Vec<FlowJson>,
     tunnels: BTreeMap<String, u64>,
     outer_flows: usize,
-    /// The number of flows that the kernel's own hash distinguishes, and the share of the packets
-    /// that the largest of these flows has.
+    /// Two values: the number of flows that the kernel's own hash distinguishes, and the share of
+    /// the packets that the largest of these flows has.
     kernel_flows: usize,
     kernel_largest: f64,
     fragments: u64,
@@ -70,12 +70,14 @@ struct TrafficJson {
     beyond: u64,
     notes: Vec<String>,
     suggestion: Option<Suggestion>,
-    /// If the device is an interface, the CPU time that the kernel spends on its packets.
+    /// If the device is an interface, the CPU time that the kernel spends on the interface's
+    /// packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<KernelJson>,
 }
 
-/// The share of the packets that each of `cpus` CPUs would have if an even map spread the buckets.
+/// The share of the packets for each of `cpus` CPUs, if a map gave each CPU an equal part of the
+/// buckets.
 #[derive(Serialize)]
 struct Spread {
     cpus: usize,
@@ -115,9 +117,9 @@ struct FlowJson {
 }
 
 impl Explanation {
-    /// The explanation as one line of JSON, with its newline. The line contains a snapshot of the
-    /// counters, in the format of the program's JSON reports. `schema` is the version number of the
-    /// reports' JSON schema.
+    /// The explanation as one line of JSON that ends with a newline. The line contains a snapshot
+    /// of the counters, in the format of the program's JSON reports. `schema` is the version number
+    /// of the reports' JSON schema.
     ///
     /// # Errors
     /// Returns an error if a value cannot be written as JSON.

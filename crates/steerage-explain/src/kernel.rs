@@ -1,5 +1,6 @@
 //! The CPU time that the kernel spends on an interface, and whether another mask would help. The
-//! module creates a verdict on the kernel's steering: one sentence, the commands, and the figures.
+//! module creates a *verdict* on the kernel's steering: a text of one sentence, with commands and
+//! figures.
 
 use std::fmt::Write as _;
 
@@ -12,8 +13,8 @@ use steerage_tune::{CpuLoad, KernelLoad};
 /// most time in softirq.
 const ROWS_MAX: usize = 16;
 
-/// The advice is to spread packets only if this reduces the busiest CPU's time in softirq to at
-/// most this fraction of its current time.
+/// The advice is to spread packets only if this reduces the busiest CPU's time in softirq enough:
+/// the remaining time is at most this fraction of the current time.
 const GAIN_MIN: f64 = 0.8;
 
 /// Shares below this limit are written as "less than 1 %".
@@ -59,7 +60,7 @@ fn percents(share: f64) -> String {
     if share < SHARE_MIN { "less than 1 %".to_owned() } else { format!("{:.0} %", 100.0 * share) }
 }
 
-/// The part of the advice that the kernel's own steering can follow.
+/// The part of the advice on CPUs that also applies to the kernel's own steering.
 #[derive(Clone, Debug)]
 pub(super) struct Advised {
     /// The number of CPUs to use. The field `of` contains the number of CPUs that the machine has.
@@ -117,7 +118,7 @@ impl Verdict {
         nothing_to_do(format!("{spends} and is {all} busy, and spreading would not help: {why}"))
     }
 
-    /// Writes the verdict as the first lines of the page.
+    /// Writes the verdict on the kernel's steering as the first lines of the page.
     pub(super) fn page(&self) -> String {
         let mut page = format!("{}\n", self.sentence);
         for command in &self.commands {

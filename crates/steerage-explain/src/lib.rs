@@ -57,7 +57,8 @@
 //! | `basis`, `candidates` | what the advice is based on: the command, the rate, the CPUs |
 //! | `analysis` | [`Analyze`]: the packet function |
 //!
-//! Each file of the crate imports only files that are below it in this table.
+//! The table shows the files of the crate. Each file imports only files that are below it in the
+//! table.
 #![forbid(unsafe_code)]
 
 mod advice;

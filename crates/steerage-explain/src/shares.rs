@@ -1,11 +1,11 @@
-//! Computes how an even map divides traffic among CPUs. An explanation uses these figures in its
-//! table, its notes and its advice.
+//! Computes how a map that gives each CPU an equal part of the buckets divides traffic among CPUs.
+//! An explanation uses these figures in its table, its notes and its advice.
 
 use steerage::{flow::even_share, limits::BUCKETS};
 
 use super::analysis::Volume;
 
-/// The traffic that each CPU would have if an even map spread the buckets.
+/// The traffic that each CPU would have if a map gave each CPU an equal part of the buckets.
 #[derive(Debug)]
 pub(super) struct Shares {
     cpus: Vec<Volume>,
@@ -13,7 +13,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Computes the shares of `cpus` CPUs if an even map spreads the buckets over them.
+    /// Computes the shares of `cpus` CPUs if each CPU has an equal part of the buckets.
     pub(super) fn even(buckets: &[Volume; BUCKETS], cpus: usize) -> Self {
         let (mut loads, mut all) = (vec![Volume::default(); cpus.max(1)], Volume::default());
         for (bucket, weight) in buckets.iter().enumerate() {
@@ -23,8 +23,8 @@ impl Shares {
         Self { cpus: loads, all }
     }
 
-    /// Computes the shares of the CPUs if each bucket has its own CPU. No map can spread traffic
-    /// more evenly, because a bucket is always on one CPU.
+    /// Computes the shares of the packets and bytes if each bucket has its own CPU. No map can
+    /// spread traffic more evenly, because a bucket is always on one CPU.
     pub(super) fn thinnest(buckets: &[Volume; BUCKETS]) -> Self {
         Self::even(buckets, BUCKETS)
     }
@@ -53,7 +53,7 @@ impl Shares {
         fraction(self.cpus.iter().map(of).max().unwrap_or(0), of(&self.all))
     }
 
-    /// The speed-up over one CPU. The busiest CPU limits the speed-up.
+    /// The speed-up over one CPU. The load of the busiest CPU limits how large the speed-up can be.
     pub(super) fn speed_up(&self) -> f64 {
         if self.busiest() > 0.0 { 1.0 / self.busiest() } else { 1.0 }
     }

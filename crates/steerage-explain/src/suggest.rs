@@ -32,12 +32,12 @@ const WORK_ASSUMED: Duration = Duration::from_micros(1);
 /// other work takes nearly all of its time.
 const BUSY_LEAST: f64 = 0.05;
 
-/// If a CPU also has other work, the advice is to spread its packets only if softirq takes at least
-/// this share of the CPU's time.
+/// If a CPU also has other work, the advice is to spread its packets only if softirq (the kernel's
+/// packet work) takes at least this share of the CPU's time.
 const SOFTIRQ_MIN: f64 = 0.1;
 
-/// The maximum share of its time that the busiest CPU may spend on packets. Other work on the
-/// receiving CPU reduces this share.
+/// The maximum share of its time that the busiest CPU may spend on packets. If the receiving CPU
+/// also has other work, the share of its time for packets is smaller.
 fn busy_max(basis: &AdviceBasis) -> f64 {
     let hot = basis.kernel.as_ref().and_then(|load| Some((load, load.busiest()?)));
     let hot = hot.map(|(load, hot)| (hot.busy, load.softirq_of(&hot)));
@@ -59,8 +59,8 @@ pub(super) struct Suggestion {
     mask: String,
     #[serde(skip)]
     mask_cpus: CpuMask,
-    /// The busiest CPU's share of the packets if an even map spreads the buckets, and the share
-    /// after the policy has balanced the buckets.
+    /// Two shares of the packets that the busiest CPU has: the share if an even map spreads the
+    /// buckets, and the share after the policy has balanced the buckets.
     busiest: f64,
     balanced: f64,
     /// The packet rate in packets per second, or `null` if the rate is not known.
@@ -68,7 +68,7 @@ pub(super) struct Suggestion {
     /// The load of the busiest CPU. If the load is above 1, the busiest CPU cannot keep up with the
     /// packet rate.
     load: Option<f64>,
-    /// Whether the busiest CPU has time to spare. `None` if the packet rate is not known.
+    /// Whether the busiest CPU has idle time. `None` if the packet rate is not known.
     #[serde(skip)]
     is_enough: Option<bool>,
     /// The largest flow's share of the packets.
@@ -78,8 +78,9 @@ pub(super) struct Suggestion {
     load_of_one: Option<f64>,
     /// The speed-up over one CPU.
     speed_up: f64,
-    /// The predicted maximum packet rates of the regimes of the policy `balance`, such as inline
-    /// and spread. The advised regime comes first.
+    /// The predicted maximum packet rate of each regime. A regime is a way in which the policy
+    /// `balance` uses CPUs, such as inline or spread. The regime that the advice recommends comes
+    /// first.
     regimes: Vec<Regime>,
     elephants: Vec<Elephant>,
     reasons: Reasons,
@@ -95,7 +96,7 @@ struct Elephant {
     share: f64,
 }
 
-/// The predicted throughput of one regime of `balance`.
+/// The predicted throughput of one regime, a way in which the policy `balance` uses CPUs.
 #[derive(Debug, Serialize)]
 struct Regime {
     regime: &'static str,
@@ -114,8 +115,8 @@ impl Regime {
         Self { regime, cpus: way.cpus.len(), predicted: way.throughput }
     }
 
-    /// The predicted throughput of the advised regime, followed by the throughputs of the other
-    /// regimes with one and two CPUs.
+    /// The predicted throughput of the advised regime (a way in which the policy `balance` uses
+    /// CPUs), followed by the throughputs of the other regimes with one and two CPUs.
     fn all(choice: &Choice) -> Vec<Self> {
         let best = Self::of(&choice.best);
         let others = [Some(&choice.one), choice.collector.as_ref()].into_iter().flatten().map(Self::of);
@@ -127,7 +128,7 @@ impl Regime {
 #[derive(Debug, Serialize)]
 struct Assumed {
     work_ns: u64,
-    /// Whether the user stated how long the packet function takes per packet.
+    /// Whether the user stated how much time the packet function takes per packet.
     work_told: bool,
     /// True if the packet function is the kernel's own work, and its time per packet was measured
     /// during this run.
@@ -257,8 +258,9 @@ impl Suggestion {
 }
 
 /// The flows with more than an even share of the packets, the largest first. If one CPU is enough,
-/// the list is empty. If the advice is to use one CPU because more CPUs would not be faster, the
-/// list contains the flows with more than half of the packets. Half is the even share of two CPUs.
+/// the list of large flows is empty. If the advice is to use one CPU because more CPUs would not be
+/// faster, the list contains the flows with more than half of the packets. With two CPUs, an even
+/// share of the packets is one half.
 fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
     let all = traffic.survey.all.packets as f64;
     let share = |packets: u64| packets as f64 / all;

@@ -6,8 +6,8 @@ use std::fs;
 use crate::namespaces::{counted_here, fresh_name, ip, within};
 use crate::skip;
 
-/// The address of the near end of the veth pair. The devices that a test checks listen in the
-/// namespace of the near end.
+/// The address of the near end of the veth pair. The devices under test listen in the namespace of
+/// the near end.
 pub const NEAR: &str = "10.209.0.1";
 /// The address of the far end.
 pub const FAR: &str = "10.209.0.2";

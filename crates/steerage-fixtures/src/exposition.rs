@@ -1,5 +1,5 @@
-//! A strict reader of Prometheus' text format 0.0.4,
-//! <https://prometheus.io/docs/instrumenting/exposition_formats/>. The reader checks steerage's
+//! A strict reader of Prometheus' text format 0.0.4
+//! (<https://prometheus.io/docs/instrumenting/exposition_formats/>). The reader checks steerage's
 //! output even if Prometheus' own checker promtool is missing. The reader is stricter than the text
 //! format of Prometheus requires. Each metric must be described before its samples, and all samples
 //! of a metric must be consecutive.
@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 
 use crate::skip;
 
-/// A parsed page of metrics. A series is the name of a sample together with its labels, in the
-/// notation of the metrics page.
+/// A parsed page of metrics. A series (a time series of Prometheus) is the name of a sample
+/// together with its labels, in the notation of the metrics page.
 #[derive(Debug)]
 pub struct Page {
     /// The value of each series.
@@ -21,12 +21,12 @@ pub struct Page {
 }
 
 impl Page {
-    /// The value of one series, such as `up{job="x"}`.
+    /// The value of one time series, such as `up{job="x"}`.
     pub fn get(&self, series: &str) -> f64 {
         *self.samples.get(series).unwrap_or_else(|| panic!("no {series} in {self:#?}"))
     }
 
-    /// The sum of the values of all series of a metric.
+    /// The sum of the values of all time series of a metric.
     pub fn sum(&self, name: &str) -> f64 {
         let of = |series: &&String| series.split('{').next() == Some(name);
         self.samples.iter().filter(|(series, _)| of(series)).map(|(_, value)| value).sum()

@@ -49,8 +49,8 @@ impl Handler for Wire {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Stops a run, returns its ledger, and checks that no packet is [in flight or
-/// missing](assert_at_rest).
+/// Stops a run, returns its ledger (the counters of packets), and checks that no packet is [in
+/// flight or missing](assert_at_rest).
 pub fn end<R: Send + 'static>(running: Running<R>) -> Snapshot {
     running.handle().stop();
     let snapshot = running.join().snapshot;

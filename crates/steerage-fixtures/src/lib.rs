@@ -44,7 +44,8 @@ pub fn in_ci() -> bool {
     env::var_os("CI").is_some()
 }
 
-/// Prints to standard error why a test is skipped. In CI, this function fails the test.
+/// Prints to standard error why a test is skipped. If the environment variable `CI` is set, this
+/// function fails the test.
 pub fn skip(why: &str) {
     assert!(!in_ci(), "a test would skip, and CI is set: {why}");
     report_skip(why);
@@ -69,15 +70,16 @@ pub(crate) fn report_skip(why: &str) {
 
 /// Prints why a test that needs Debian's kernel is skipped. In CI, the test does not fail, because
 /// the CI machine cannot install a kernel. If the environment variable `STEERAGE_VLANS` is set, the
-/// kernel supports the tests that need Debian's kernel. In that case, a test that would be skipped
-/// fails.
+/// kernel supports the tests that need Debian's kernel. If `STEERAGE_VLANS` is set, a test that
+/// would be skipped fails.
 pub fn skip_on_this_kernel(why: &str) {
     assert!(env::var_os("STEERAGE_VLANS").is_none(), "a test would skip under Debian's kernel: {why}");
     report_skip(&format!("{why}; `bash .ci/full other_kernel cards` starts Debian's kernel"));
 }
 
 /// Returns whether the program `program` of the Debian package `package` is in a directory of
-/// `PATH`. If the program is missing, the caller skips its test. In CI, the test then fails.
+/// `PATH`. If the program `program` is missing, the caller skips its test. In CI, the test then
+/// fails.
 pub fn is_installed(program: &str, package: &str) -> bool {
     let folders = env::var_os("PATH").unwrap_or_default();
     let there = env::split_paths(&folders).any(|folder| folder.join(program).is_file());
@@ -90,8 +92,8 @@ pub fn is_installed(program: &str, package: &str) -> bool {
 /// The user identifier of `nobody` in Debian. Tests use `nobody` as a user other than root.
 pub const NOBODY: u32 = 65534;
 
-/// Returns whether this process runs as root. If the result is false, a caller that needs root
-/// skips its test. In CI, the test then fails.
+/// Returns whether this process runs as root. If this process does not run as root, a caller that
+/// needs root skips its test. In CI, the test then fails.
 pub fn is_root() -> bool {
     let root = fs::metadata("/proc/self").expect("proc is mounted").uid() == 0;
     if !root {
@@ -118,9 +120,9 @@ pub fn quiet_panics() {
 /// [`in_own_process`].
 const OWN_PROCESS: &str = "STEERAGE_TEST_IN_OWN_PROCESS";
 
-/// Runs the test with this name (`module::test`) in a child process, and returns false after the
-/// test has passed in the child process. In the child process, `in_own_process` returns true. The
-/// caller then runs the test, and no other test runs in the child process.
+/// Runs the test with this name (`module::test`) in a child process. After the test has passed in
+/// the child process, returns false. In the child process, `in_own_process` returns true. In the
+/// child process, the caller runs the test, and no other test runs there.
 ///
 /// Use `in_own_process` for tests that measure or change a property of the whole process, such as
 /// its memory or its threads.
@@ -139,8 +141,8 @@ pub fn in_own_process(test: &str) -> bool {
     false
 }
 
-/// Checks the ledger of a run that has ended. The ledger must account for each packet, no page may
-/// be missing, and no packet may have been reordered.
+/// Checks the ledger (the counters of packets) of a run that has ended. The ledger must account for
+/// each packet. No page may be missing, and no packet may have been reordered.
 pub fn assert_at_rest(ledger: &Snapshot) {
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
     assert_eq!((ledger.in_flight(), ledger.pages_free), (0, ledger.pages));

@@ -77,8 +77,8 @@ impl Namespaces {
         self.must(nth, &format!("link set dev {name} up"));
     }
 
-    /// A command that runs `words` in one of the namespaces. The command reads the /sys file system
-    /// of that namespace.
+    /// A command that runs the program and arguments `words` in one of the namespaces. The command
+    /// reads the /sys file system of that namespace.
     pub fn command(&self, nth: usize, words: &[&str]) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0[nth]]).args(words);
@@ -86,8 +86,8 @@ impl Namespaces {
     }
 
     /// Creates the VLAN interface `NAME.ID` for frames with the VLAN tag `ID`, and sets the
-    /// interface up. If the kernel does not support this kind of interface, returns `None`, as
-    /// `optional` does.
+    /// interface up. If the kernel does not support VLAN interfaces, returns `None`, as `optional`
+    /// does.
     pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {
         let name = format!("{cable}.{id}");
         self.optional(nth, &format!("link add link {cable} name {name} type vlan id {id}"))?;
@@ -95,8 +95,8 @@ impl Namespaces {
         Some(name)
     }
 
-    /// Creates the bond `bond0` with these options. If the kernel does not support this kind of
-    /// interface, returns `None`, as `optional` does.
+    /// Creates the bond `bond0` with these options. If the kernel does not support bonds, returns
+    /// `None`, as `optional` does.
     pub fn bond(&self, nth: usize, options: &str) -> Option<()> {
         self.optional(nth, &format!("link add bond0 type bond {options}"))
     }
@@ -175,7 +175,8 @@ pub(crate) fn fresh_name() -> String {
 }
 
 pub(crate) fn ip(args: &str) -> bool {
-    // The namespace may no longer exist, so errors that occur while it is deleted are not shown.
+    // The namespace may no longer exist. Therefore errors are not shown when the namespace is
+    // deleted.
     let stderr = if args.starts_with("netns del") { Stdio::null() } else { Stdio::inherit() };
     Command::new("ip").args(args.split_whitespace()).stderr(stderr).status().is_ok_and(|status| status.success())
 }
@@ -198,7 +199,8 @@ pub(crate) fn counted_here(device: &str, column: usize) -> u64 {
     row.unwrap().split_whitespace().nth(column).unwrap().parse().unwrap()
 }
 
-/// The sum of the counters in the files `snmp` and `snmp6` whose names end with `InCsumErrors`.
+/// The sum of all counters in the files `snmp` and `snmp6` that have names ending in
+/// `InCsumErrors`.
 fn checksum_errors_here() -> u64 {
     let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
     let (v4, v6) = (read("snmp"), read("snmp6"));
@@ -272,9 +274,9 @@ pub fn udp_exchange(to: SocketAddr, count: u32, bytes: usize) {
     }
 }
 
-/// Binds a socket to this address and port. If the port is in use, waits until it is free. A child
-/// process that another thread has just forked still holds the closed socket of an earlier call,
-/// until the child process executes its program.
+/// Binds a socket to this address and port. If the port is in use, waits until the port is free. A
+/// child process that another thread has just forked holds the closed socket of an earlier call
+/// open, until the child process executes its program.
 pub fn bind_when_free(at: (&str, u16)) -> UdpSocket {
     let start = Instant::now();
     loop {
@@ -285,8 +287,8 @@ pub fn bind_when_free(at: (&str, u16)) -> UdpSocket {
     }
 }
 
-/// A UDP socket with a thread that sends each datagram back to its sender, until this value is
-/// dropped. The second field of `Echo` is the address of the socket.
+/// A UDP socket with a thread. Until this value is dropped, the thread sends each datagram back to
+/// its sender. The second field of `Echo` is the address of the socket.
 #[derive(Debug)]
 pub struct Echo(Option<(UdpSocket, thread::JoinHandle<()>)>, pub SocketAddr);
 
@@ -298,7 +300,7 @@ impl Echo {
         let ours = socket.try_clone().unwrap();
         let answer = move || {
             let mut buffer = [0; 65536];
-            // After the socket is shut down, the receive call returns no sender address. The
+            // After the socket is shut down, the receive call returns without a sender address. The
             // standard library's `recv_from` does not expect a datagram without a sender.
             let fd = socket.as_raw_fd();
             while let Ok((len, Some(from))) = recvfrom::<SockaddrStorage>(fd, &mut buffer) {
@@ -357,15 +359,16 @@ pub fn datagrams_in_one_piece(namespaces: &Namespaces, from: usize, to: usize, a
     }
 }
 
-/// Transfers `bytes` by TCP from one namespace to an address in another, and compares every byte.
+/// Transfers `bytes` bytes by TCP from one namespace to an address in another, and compares every
+/// byte.
 pub fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: IpAddr, bytes: usize) {
     tcp_transfer_in_steps(namespaces, (from, to), address, (bytes, 1), |_| {});
 }
 
 /// Does the same as [`tcp_transfer`], but divides the transfer into `steps` equal parts. When a
 /// part of the transfer has arrived, calls `step` with the number of that part, counted from 1. The
-/// transfer continues during the call of `step`. If the receiver is two parts ahead of the last
-/// call of `step`, the receiver waits.
+/// transfer continues during the call of `step`. If the receiver has received two more parts than
+/// `step` was called for, the receiver waits.
 pub fn tcp_transfer_in_steps(
     namespaces: &Namespaces,
     (from, to): (usize, usize),

@@ -16,18 +16,19 @@ pub const PAYLOAD: [&str; 1] = ["openflow"];
 /// The reason that a test prints if it is skipped because it needs a real capture.
 const NO_CAPTURES: &str = "the captures are not part of the repository";
 
-/// The folder that contains real captures: shared/captures, next to the workspace.
+/// The folder that contains real captures: shared/captures, in the directory that contains the
+/// workspace.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures")
 }
 
-/// The captures in [`folder`]. If the folder does not exist, the list is empty, and the reason is
-/// printed to standard error.
+/// The captures in [`folder`]. If the folder of captures does not exist, the list is empty, and the
+/// reason is printed to standard error.
 pub fn captures() -> Vec<PathBuf> {
     captures_in(&folder())
 }
 
-/// The paths of all captures, including the captures that reproduce fixed defects.
+/// The paths of all real captures, including captures that reproduce defects that are now fixed.
 pub fn all_captures() -> Vec<PathBuf> {
     let folder = folder();
     [captures_in(&folder), captures_in(&folder.join("repro"))].concat()
@@ -66,7 +67,7 @@ pub fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The values of the tshark fields `fields` in each frame, with all occurrences of each field. If
+/// For each frame, the values of the tshark fields `fields`, with all occurrences of each field. If
 /// tshark is not installed, returns `None`. In CI, the test then fails.
 pub fn tshark(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &BY_ITSELF)

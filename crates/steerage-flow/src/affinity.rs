@@ -20,21 +20,21 @@ pub enum Affinity {
     /// state for each connection.
     BothDirections,
     /// Each direction of a flow is steered separately. Choose `OneDirection` for a router, because
-    /// the two directions of a flow reach a router on different interfaces. The hash for one
-    /// direction costs less than the hash for both directions, and a hash from the device is
-    /// sufficient more often.
+    /// a router receives the two directions of a flow on different interfaces. A hash for one
+    /// direction costs less than a hash for both directions, and a device can provide a hash for
+    /// one direction more often.
     OneDirection,
 }
 
 impl Affinity {
-    /// Returns true if a hash with the affinity `self` also keeps together all packets that the
-    /// affinity `wanted` requires to be together.
+    /// Returns true if a hash with the affinity `self` also fulfills the affinity `wanted`: the
+    /// hash keeps together all packets that `wanted` requires to be together.
     pub fn satisfies(self, wanted: Self) -> bool {
         self == wanted || self == Self::BothDirections
     }
 
-    /// Returns the key to hash for a flow. With this key, all packets that must stay together by
-    /// this affinity get the same hash.
+    /// Returns the flow key to hash for a flow. All packets that must stay together by this
+    /// affinity have the same flow key, so they get the same hash.
     #[must_use]
     #[inline(always)]
     pub const fn key(self, flow: FlowKey) -> FlowKey {

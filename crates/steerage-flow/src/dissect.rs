@@ -44,25 +44,26 @@ pub(crate) use plain::{plain, plain_ip};
 pub use ports::set_vxlan_ports;
 pub(crate) use ports::{FROM_LANES, LANES as TUNNEL_PORTS, are_chosen as are_ports_chosen};
 
-/// Returns the key of the flow to which a frame belongs, in the direction from the frame's sender.
-/// Apply [`FlowKey::both_directions`] if both directions should have the same key. Returns `None`
-/// if the frame has no complete IP header. The result equals [`flow`](Dissection::flow) of the
+/// Returns the flow key of a frame, in the direction from the frame's sender. Apply
+/// [`FlowKey::both_directions`] if both directions should have the same flow key. Returns `None` if
+/// the frame has no complete IP header. The result equals [`flow`](Dissection::flow) of the
 /// [`Dissection`] that [`dissect`] returns for the frame.
 ///
 /// - For TCP, UDP and SCTP, the key consists of addresses, ports and protocol. VLAN tags, MPLS
-///   labels and tunnel identifiers are not part of the key.
-/// - For ICMP queries, the key consists of the addresses and the query's identifier, which is
-///   stored in both ports. An ICMP error has the key of the flow whose packet the error quotes.
-/// - For other protocols, the key consists of addresses and protocol, and the ports are 0. TCP, UDP
-///   and SCTP packets that are cut off before the ports also have ports 0 in their key. The ports
-///   are also 0 in the keys of all fragments except the first. The first fragment has the key of
-///   its flow. ([`FragmentTable`](crate::FragmentTable) keeps the fragments of a datagram together
-///   when they are steered.)
+///   labels and tunnel identifiers are not part of the flow key.
+/// - For ICMP queries, the flow key consists of the addresses and the query's identifier. Both
+///   ports contain the identifier. An ICMP error has the flow key of the packet that the error
+///   quotes.
+/// - For other protocols, the flow key consists of addresses and protocol, and the ports are 0. If
+///   a TCP, UDP or SCTP packet is cut off before its ports, the ports in its flow key are also 0.
+///   In the flow keys of all fragments except the first fragment, the ports are also 0. The first
+///   fragment has the flow key of its flow. ([`FragmentTable`](crate::FragmentTable) keeps the
+///   fragments of a datagram together when they are steered.)
 ///
 /// The first header of `frame` has the link type `link`. The frame may be cut off at its end. A
 /// frame check sequence at the end of the frame is ignored. Lengths in the headers are not compared
-/// with the length of the frame. Therefore the key of a frame does not depend on padding, on a
-/// short capture, or on merging by the kernel.
+/// with the length of the frame. Therefore neither padding, nor a short capture, nor merging by the
+/// kernel changes the flow key of a frame.
 #[must_use]
 #[inline(always)]
 pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey> {
@@ -93,8 +94,8 @@ pub fn is_tunnel(from: u16, to: u16) -> bool {
     ports::may_be_tunnel(from, to) && ports::of_tunnel(from, to).is_some()
 }
 
-/// Fills in an empty dissection in place. A dissection is large: when it was returned by value, the
-/// move took half of the measured time.
+/// Fills in an empty dissection in place. A dissection is large. Returning the dissection by value,
+/// which moved it in memory, took half of the measured time.
 #[inline(never)]
 fn dissect_into(frame: &[u8], link: LinkType, layers: Layers, found: &mut Dissection) {
     walk::Walk::new(frame, layers, found).run(link);

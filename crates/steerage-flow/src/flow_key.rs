@@ -1,7 +1,8 @@
 //! [`FlowKey`] is the key of a flow, in the form in which it is hashed.
 //!
-//! A key has two 64-bit words ("short") or five ("long"), as native integers. The table shows the
-//! fields of each 64-bit word with their widths in bits. The most significant bits come first:
+//! A key has two 64-bit words (a "short" key) or five (a "long" key), as native integers. The table
+//! shows the fields of each 64-bit word with their widths in bits. The most significant bits come
+//! first:
 //!
 //! ```text
 //! short     word 0 (bits 63..0)                 word 1
@@ -15,10 +16,10 @@
 //! ```
 //!
 //! The layouts ensure that two keys of different kinds are never equal. Short keys of different
-//! kinds differ in the top byte of word 0, and long keys differ in the tag. The tag of a short key
-//! is 0. Addresses and bytes are big-endian: the first byte is in the top bits. The Toeplitz hash
-//! reads its input in this order. Each endpoint of an IPv4 key is a number below 2^48. Therefore
-//! `min` and `max` sort the two endpoints of an IPv4 key.
+//! kinds differ in the top byte of word 0. Long keys of different kinds differ in the tag. The tag
+//! of a short key is 0. Addresses and bytes are big-endian: the first byte is in the top bits. The
+//! Toeplitz hash reads its input from the first byte to the last byte. Each endpoint of an IPv4 key
+//! is a number below 2^48. Therefore `min` and `max` sort the two endpoints of an IPv4 key.
 
 mod parse;
 #[cfg(test)]
@@ -34,8 +35,8 @@ use crate::wire::protocol;
 /// The number of bytes of a custom key that are hashed. If a custom key is longer, its length is
 /// hashed, but not its further bytes.
 const BYTES_MAX: usize = 40;
-/// The maximum length in bytes of a custom key that fits in two words, together with its kind and
-/// length.
+/// The maximum length in bytes of a custom key that fits in two 64-bit words, together with its
+/// kind and length.
 const SHORT_MAX: usize = 15;
 
 // The top byte of word 0 in a short key, which states the key's kind.
@@ -45,7 +46,7 @@ const SHORT_BYTES: u8 = 2;
 // The tags of long keys. The tag of a short key is 0.
 pub(crate) const LONG_V6: u64 = 1;
 const LONG_BYTES: u64 = 2;
-/// The upper bound of tags. SipHash has seven bytes for a tag.
+/// The upper bound of tags. SipHash has room for a tag of seven bytes.
 const TAG_END: u64 = 1 << 56;
 
 const ENDPOINT_V4: u64 = (1 << 48) - 1;
@@ -56,7 +57,7 @@ const ENDPOINT_V4: u64 = (1 << 48) - 1;
 /// keys. [`both_directions`](FlowKey::both_directions) makes the two keys equal.
 ///
 /// The constructors are inlined, so that a key need not be stored in memory. For IPv4, the compiler
-/// keeps two words of the key in registers and removes the other three words.
+/// keeps two 64-bit words of the key in registers and removes the other three words.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -89,8 +90,8 @@ impl FlowKey {
     }
 
     /// Creates the key of an IPv6 flow, like [`v4`](FlowKey::v4). The flow label is not part of the
-    /// key, because senders may change it (RFC 6437). The scope identifier is not part of the key
-    /// either.
+    /// key, because senders may change it (RFC 6437). The scope identifier of an IPv6 address is
+    /// not part of the key either.
     #[must_use]
     #[inline(always)]
     pub const fn v6(source: SocketAddrV6, destination: SocketAddrV6, protocol: u8) -> FlowKey {
@@ -256,11 +257,12 @@ impl FlowKey {
         if self.is_v6() { Some(e as u8) } else { None }
     }
 
-    /// Returns a copy of the key that is made word by word. Use the copy for the result of a
-    /// function that is *not* inlined, if most keys in the same code are created inline. Without
-    /// the copy that is made word by word, the compiler creates all keys of the calling code in
-    /// memory. Code that loads two words of a key at once must then wait for both stores. Because
-    /// of the wait for the stores, hashing an IPv6 key with AES takes 57 clock ticks instead of 21.
+    /// Returns a copy of the key. The function copies one 64-bit word after another. Use this copy
+    /// to return a key from a function that is *not* inlined, if the code that calls the function
+    /// creates most keys inline. Without this copy, the compiler creates all keys of the calling
+    /// code in memory. If code loads two words of a key with one instruction, it must then wait for
+    /// both stores. Because of the wait for the stores, hashing an IPv6 key with AES takes 57 clock
+    /// ticks instead of 21.
     #[must_use]
     #[inline(always)]
     pub const fn by_words(self) -> FlowKey {
@@ -321,8 +323,8 @@ impl FlowKey {
         bytes
     }
 
-    /// The content of a key that is not an IPv4 key, as big-endian words that begin at the top bits
-    /// of word 0. The result does not contain the kind of a short key.
+    /// The content of a key that is not an IPv4 key, as big-endian 64-bit words. The first byte of
+    /// the content is the top byte of word 0. The result does not contain the kind of a short key.
     #[inline(always)]
     pub(crate) const fn big_endian_words(&self) -> [u64; 5] {
         let [a, b, c, d, e] = self.words;
@@ -342,7 +344,7 @@ impl FlowKey {
         self.tag
     }
 
-    /// Returns true if the key has only two words.
+    /// Returns true if the key has only two 64-bit words.
     #[inline(always)]
     pub(crate) const fn is_short(&self) -> bool {
         self.tag == 0
@@ -367,15 +369,15 @@ const fn v6_end(end: SocketAddrV6) -> (u128, u16) {
     (end.ip().to_bits(), end.port())
 }
 
-/// Creates an IPv6 endpoint from both halves of its address, and from a word whose lowest 16 bits
-/// are the port.
+/// Creates an IPv6 endpoint from both halves of its address, and from a 64-bit word whose lowest 16
+/// bits are the port.
 const fn v6_socket(high: u64, low: u64, port: u64) -> SocketAddrV6 {
     SocketAddrV6::new(Ipv6Addr::from_bits((high as u128) << 64 | low as u128), port as u16, 0, 0)
 }
 
-/// Implements [`FlowKey::both_directions`] for a short key that is not an IPv4 key. The words are
-/// separate parameters, because with a reference to the whole key, the compiler would have to store
-/// the key in memory.
+/// Implements [`FlowKey::both_directions`] for a short key that is not an IPv4 key. The 64-bit
+/// words are separate parameters, because with a reference to the whole key, the compiler would
+/// have to store the key in memory.
 #[cold]
 #[inline(never)]
 const fn link_both_directions(a: u64, b: u64) -> (u64, u64) {
@@ -498,8 +500,8 @@ fn fmt_protocol(f: &mut fmt::Formatter<'_>, protocol: u8) -> fmt::Result {
     }
 }
 
-/// `Debug` prints the same text as [`Display`](fmt::Display), because the words of a key are not
-/// readable.
+/// `Debug` prints the same text as [`Display`](fmt::Display), because the 64-bit words of a key are
+/// not readable.
 impl fmt::Debug for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FlowKey({self})")

@@ -1,5 +1,5 @@
-//! The flow limit detects a flow that sends more than half of the latest packets. Smaller flows
-//! then do not lose packets because of the large flow.
+//! The flow limit detects a flow that sends more than half of the latest packets. With the flow
+//! limit, smaller flows do not lose packets because of a large flow.
 //!
 //! The flow limit works like Linux's flow limit (`skb_flow_limit`, Willem de Bruijn, 2013). A
 //! table, indexed by flow hash, counts how many of the last 128 packets belong to each flow.
@@ -87,8 +87,8 @@ impl FlowLimits {
         self.0.get(cpu).is_some_and(Option::is_some)
     }
 
-    /// Counts a packet for `cpu`. Returns true if the packet's flow exceeds the limit of this CPU.
-    /// Returns false if the CPU has no flow limit.
+    /// Counts a packet for `cpu`. Returns true if the packet's flow exceeds the flow limit of this
+    /// CPU. Returns false if the CPU has no flow limit.
     pub fn is_over(&mut self, cpu: usize, hash: FlowHash) -> bool {
         self.0.get_mut(cpu).and_then(Option::as_mut).is_some_and(|limit| limit.is_over(hash))
     }
@@ -98,8 +98,8 @@ impl FlowLimits {
 mod tests {
     use super::*;
 
-    /// Returns how many packets exceed the limit if the flows `flows` take turns to send `packets`
-    /// packets.
+    /// Returns how many packets exceed the flow limit if the flows `flows` take turns to send
+    /// `packets` packets.
     fn over(limit: &mut FlowLimit, flows: &[u32], packets: usize) -> usize {
         flows.iter().cycle().take(packets).filter(|flow| limit.is_over(FlowHash(**flow))).count()
     }

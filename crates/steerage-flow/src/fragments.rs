@@ -1,13 +1,13 @@
-//! Keeps the fragments of a datagram together: the fragment that arrives first determines the key
-//! by which all fragments are steered.
+//! Keeps the fragments of a datagram together: the fragment that arrives first determines the flow
+//! key by which all fragments are steered.
 //!
 //! Only the first fragment of a datagram has ports. If the first fragment arrives first, it is
-//! steered by the key of its flow, and the table stores this key for the other fragments. If
+//! steered by the key of its flow. The table stores this flow key for the other fragments. If
 //! another fragment arrives first, the ports of the datagram are not known yet. If the ports are
-//! not known, all fragments of the datagram are steered by a key that is created for the datagram.
-//! Therefore all fragments of a datagram reach the same CPU in order, whichever fragment arrives
-//! first. The fragment table stores keys, not CPUs. Therefore the fragments follow if their bucket
-//! moves to another CPU.
+//! not known, all fragments of the datagram are steered by a flow key that is created for the
+//! datagram. Therefore all fragments of a datagram reach the same CPU in order, whichever fragment
+//! arrives first. The fragment table stores flow keys, not CPUs. Therefore, if a bucket moves to
+//! another CPU, the fragments in this bucket also go to that CPU.
 //!
 //! Each receive queue has its own fragment table, which only the CPU that owns the queue uses. The
 //! flow meter uses a table of the same type to find the flows of fragments. Frames that the
@@ -71,9 +71,9 @@ impl<V: Copy> Datagram<V> {
         self.first_came
     }
 
-    /// Returns the value for a fragment whose datagram key is the `name` of this datagram. If the
-    /// fragment belongs to a later datagram of the same name, the state of the later datagram, with
-    /// the value `own`, replaces the old state.
+    /// Returns the value that the fragments of a datagram share. The fragment's datagram key is the
+    /// `name` of this datagram. The fragment may belong to a later datagram of the same name. Then
+    /// the state of the later datagram, with the value `own`, replaces the old state.
     pub fn follow(&mut self, fragment: &Fragment, own: V, now: u64) -> V {
         // A repeated first fragment belongs to another datagram, because senders reuse
         // identifications.
@@ -94,8 +94,8 @@ impl<V: Copy> Datagram<V> {
         self.free |= self.bytes >= self.bytes_all;
     }
 
-    /// True if the datagram's [time](FRAGMENT_TIME) is over, so that further fragments with the
-    /// same name belong to another datagram.
+    /// True if the datagram's [time](FRAGMENT_TIME) has passed. Further fragments with the same
+    /// name then belong to another datagram.
     pub fn is_old(&self, now: u64) -> bool {
         u128::from(now.abs_diff(self.since)) >= FRAGMENT_TIME.as_nanos()
     }
@@ -121,10 +121,11 @@ impl<V: Copy> Datagrams<V> {
     const BYTES: usize = FRAGMENT_SETS * size_of::<[Option<Datagram<V>>; FRAGMENT_WAYS]>();
 
     /// Returns the value that the fragments of a datagram share. The argument `own` is the value
-    /// from the fragment's own headers. `own` is used if `fragment` is the first fragment of its
-    /// datagram and also arrives first. `alone` is used if the first fragment of the datagram has
-    /// not arrived yet. The argument `hash` is a keyed hash of the datagram's key. The hash is
-    /// keyed, so that a sender cannot fill a chosen set of the table. `now` is in nanoseconds.
+    /// from the fragment's own headers. The result is `own` if `fragment` is the first fragment of
+    /// its datagram and also arrives before all other fragments. The result is `alone` if the first
+    /// fragment of the datagram has not arrived yet. The argument `hash` is a hash of the
+    /// datagram's key, computed with a secret hash key. The hash key is secret, so that a sender
+    /// cannot fill a chosen set (a group of entries) of the table. `now` is in nanoseconds.
     pub fn follow(&mut self, fragment: &Fragment, hash: u32, own: V, alone: V, now: u64) -> V {
         let is_first = fragment.offset == 0;
         let own = if is_first { own } else { alone };
@@ -146,20 +147,21 @@ impl<V: Copy> Datagrams<V> {
         known.follow(fragment, own, now)
     }
 
-    /// True if the table contains the datagram with the name `name`. The argument `hash` is the
-    /// same as in [`follow`](Self::follow).
+    /// True if the table contains the datagram with the name `name`. The argument `hash` has the
+    /// same meaning as in [`follow`](Self::follow).
     pub fn has(&self, name: &FlowKey, hash: u32) -> bool {
         self.sets[hash as usize % FRAGMENT_SETS].iter().flatten().any(|known| known.name == *name)
     }
 
-    /// Removes and returns the datagrams for whose values `departs` returns true.
+    /// Removes and returns the datagrams for which `departs` returns true. The argument of
+    /// `departs` is the value of a datagram.
     pub fn depart(&mut self, mut departs: impl FnMut(&V) -> bool) -> Vec<Datagram<V>> {
         let places = self.sets.iter_mut().flatten();
         places.filter_map(|place| place.take_if(|known| departs(&known.value))).collect()
     }
 
-    /// Adds a datagram from another table. If the datagram's set in this table is full, later
-    /// fragments of the datagram are treated as another datagram.
+    /// Adds a datagram from another table. If the datagram's set (group of entries) in this table
+    /// is full, later fragments of the datagram are treated as another datagram.
     pub fn arrive(&mut self, datagram: Datagram<V>, hash: impl FnOnce(&FlowKey) -> u32) {
         let set = &mut self.sets[hash(&datagram.name) as usize % FRAGMENT_SETS];
         if let Some(entry) = entry_for_another(set, datagram.since, |known| known.free) {
@@ -173,9 +175,9 @@ impl<V: Copy> Datagrams<V> {
     }
 }
 
-/// Returns an empty entry of `set`. If there is no empty entry, returns the oldest entry that may
-/// be replaced. Therefore a complete datagram stays in the table as long as possible, for fragments
-/// that arrive twice.
+/// Returns an empty entry of `set`, a group of entries of the table. If there is no empty entry,
+/// returns the oldest entry that may be replaced. Because the oldest entry is replaced first, a
+/// complete datagram stays in the table as long as possible, for fragments that arrive twice.
 fn entry_for_another<V: Copy>(
     set: &mut [Option<Datagram<V>>],
     now: u64,
@@ -232,15 +234,15 @@ impl FragmentTable {
         Self::default()
     }
 
-    /// Returns the key by which a frame is steered. Of two nested datagrams, the inner datagram is
-    /// looked up first. The key of the inner datagram is then the key for all fragments of the
-    /// outer datagram.
+    /// Returns the flow key by which a frame is steered. Of two nested datagrams, the inner
+    /// datagram is looked up first. The flow key of the inner datagram is then the key for all
+    /// fragments of the outer datagram.
     pub fn steer(&mut self, found: &Dissection, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
         found.fragments.iter().rev().flatten().fold(found.key, |key, fragment| self.follow(fragment, key, hasher, now))
     }
 
-    /// Returns the key by which a fragment is steered. `key` is the key from the fragment's own
-    /// headers.
+    /// Returns the flow key by which a fragment is steered. `key` is the key from the fragment's
+    /// own headers.
     fn follow(&mut self, fragment: &Fragment, key: FlowKey, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
         let hash = hasher.hash(&fragment.datagram).0;
         self.0.follow(fragment, hash, key, fragment.datagram, now.as_nanos())
@@ -283,7 +285,7 @@ mod tests {
         let mut at = |offset, more| table.follow(&fragment(7, offset, more), FLOW, &hasher, Timestamp::ZERO);
         assert_eq!([at(8, true), at(0, true), at(16, false)], [own; 3]);
         // The next two fragments belong to another datagram with the same identification. The first
-        // fragment of that datagram arrives first.
+        // fragment of the second datagram arrives before its other fragment.
         assert_eq!([at(0, true), at(8, false)], [FLOW; 2]);
     }
 
@@ -354,14 +356,14 @@ mod tests {
             let key = table.follow(&fragment(id, 0, true), FLOW, &hasher, Timestamp::ZERO);
             own += u64::from(key != FLOW);
             assert!(key == FLOW || key == fragment(id, 0, true).datagram);
-            // The later fragments of a datagram get the same key as the first fragment.
+            // The later fragments of a datagram get the same flow key as the first fragment.
             assert_eq!(table.follow(&fragment(id, 8, true), FLOW, &hasher, Timestamp::ZERO), key);
         }
         assert_eq!(u64::from(many) - own, (FRAGMENT_SETS * FRAGMENT_WAYS) as u64);
         assert_eq!(table.take_counts(), FragmentCounts { full: 2 * own, aged: 0 });
     }
 
-    /// Complete datagrams free their entries, so the table never fills up.
+    /// Complete datagrams free their entries, so the table never becomes full.
     #[test]
     fn whole_datagrams_make_room() {
         let (mut table, hasher) = table();

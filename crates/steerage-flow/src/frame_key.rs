@@ -21,8 +21,8 @@ use crate::time::Timestamp;
 /// The frames of a batch are hashed together only if the batch has at least this many frames.
 const LEAST_TOGETHER: usize = 4;
 
-/// Returns the flow by which a frame is steered. This is the flow in the frame's headers or, for a
-/// fragment, the flow that all fragments of its datagram follow.
+/// Returns the flow by which a frame is steered. A frame is steered by the flow in its headers. A
+/// fragment is steered by the flow that all fragments of its datagram follow.
 fn steered_by(found: &Dissection, fragments: &mut FragmentTable, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
     match found.fragments {
         // A frame without an IP flow gets the same key for both directions between its link
@@ -34,11 +34,11 @@ fn steered_by(found: &Dissection, fragments: &mut FragmentTable, hasher: &FlowHa
 }
 
 /// Finds the keys by which the frames of a receive queue are steered, with the code that also
-/// steers the frames. Tools that explain steering need the keys of frames, because a packet only
-/// contains the hash of its key.
+/// steers the frames. Tools that explain steering need the flow keys of frames, because a packet
+/// only contains the hash of its key.
 ///
-/// All fragments of a datagram get the key of the fragment that arrives first. Therefore each queue
-/// needs one `SteeringKeys`, which must see all frames of that queue in order.
+/// All fragments of a datagram get the flow key of the fragment that arrives first. Therefore each
+/// queue needs one `SteeringKeys`, which must see all frames of that queue in order.
 ///
 /// ```
 /// use steerage_flow::dissect::{self, Layers};
@@ -84,8 +84,8 @@ impl SteeringKeys {
         Self { hasher, affinity, fragments: FragmentTable::new() }
     }
 
-    /// Returns the key of the next frame. `found` is the result of [`dissect::dissect`] for the
-    /// frame, with the instance's layers.
+    /// Returns the flow key of the next frame. `found` is the result of [`dissect::dissect`] for
+    /// the frame, called with the same `Layers` as the instance.
     pub fn of(&mut self, found: &Dissection, now: Timestamp) -> SteeringKey {
         let flow = steered_by(found, &mut self.fragments, &self.hasher, now);
         let hashed = self.affinity.key(flow);
@@ -94,8 +94,8 @@ impl SteeringKeys {
 }
 
 /// Selects the part of a frame's flow that is hashed. `KeyRule` is a trait, because a method can be
-/// marked for inlining into the loop of each hash kernel, and a closure cannot. With inlining,
-/// hashing a packet takes 11 clock ticks instead of 34.
+/// marked for inlining into the loop of each hash kernel (a hash function for one instruction set).
+/// A closure cannot be marked. With inlining, hashing a packet takes 11 clock ticks instead of 34.
 ///
 /// ```
 /// use steerage_flow::dissect::Layers;
@@ -255,8 +255,8 @@ impl<K: KeyRule> FrameHasher<K> {
         batch.0.unparsed.get()
     }
 
-    /// Returns the hash of one frame without using a fragment table. For a fragment other than the
-    /// first, the key of its datagram is hashed.
+    /// Returns the hash of one frame without using a fragment table. For any fragment except the
+    /// first fragment, the key of its datagram is hashed.
     pub fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         if let Some(key) = self.rule.custom(frame, link) {
             return self.hasher.hash(&key);
@@ -278,15 +278,16 @@ impl<K: KeyRule> FrameHasher<K> {
 /// Reads the bytes of a frame, and stores the hash of the frame. Mark both functions of this trait
 /// `#[inline(always)]`: see [`Hashing`].
 pub trait FrameAccess<T> {
-    /// Returns the bytes of a frame. `bytes` is called once for each frame of a batch before the
-    /// bytes of any frame are read. Therefore `bytes` may prefetch the bytes.
+    /// Returns the bytes of a frame. The function `bytes` is called once for each frame of a batch
+    /// before the bytes of any frame are read. Therefore the function `bytes` may prefetch the
+    /// frame's bytes into the cache.
     fn bytes<'f>(&'f self, frame: &'f T) -> &'f [u8];
 
     /// Stores a frame's hash.
     fn set_hash(&self, frame: &mut T, hash: FlowHash);
 }
 
-/// Prefetches all frames of a batch before the frames are read one by one.
+/// Prefetches the bytes of all frames of a batch before the frames are read one by one.
 #[inline(always)]
 fn fetch<T>(frames: &[T], access: &impl FrameAccess<T>) {
     for frame in frames {
@@ -294,7 +295,7 @@ fn fetch<T>(frames: &[T], access: &impl FrameAccess<T>) {
     }
 }
 
-/// Computes the keys of the frames of a batch.
+/// Computes the flow keys of the frames of a batch.
 struct BatchKeys<'a, K, A> {
     by: &'a FrameHasher<K>,
     access: A,
@@ -341,8 +342,8 @@ impl<T, K: KeyRule, A: FrameAccess<T>> Hashing<T> for EthernetFrames<'_, K, A> {
 }
 
 impl<K: KeyRule, A> EthernetFrames<'_, K, A> {
-    /// Hashes at most [`TOGETHER`] frames. `kernel` hashes the plain frames first. All other frames
-    /// are then hashed one by one, in order.
+    /// Hashes at most [`TOGETHER`] frames. The argument `kernel` hashes the plain frames first. All
+    /// other frames are then hashed one by one, in order.
     #[inline(always)]
     fn hash_together<T>(&self, frames: &mut [T], affinity: Affinity, kernel: PlainFrames<'_>)
     where

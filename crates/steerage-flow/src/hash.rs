@@ -62,7 +62,7 @@ pub(crate) type PortLanes = [[u8; 2]; 16];
 /// The 32-bit hash of a flow. With a keyed hasher, all bits of the hash are equally well
 /// distributed.
 ///
-/// A hash is displayed as eight hexadecimal digits, most significant first, as in the RSS
+/// A hash is displayed as eight hexadecimal digits, most significant digit first, as in the RSS
 /// verification suite.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct FlowHash(pub u32);
@@ -99,8 +99,8 @@ impl fmt::Display for FlowHash {
 /// Supplies the keys of a batch, and stores the hashes of these keys.
 ///
 /// Mark `key` and `store` `#[inline(always)]`, and also the functions that these two functions
-/// usually call. `key` and `store` are compiled into the loop of each hash kernel. `Hashing` is a
-/// trait, because a closure cannot be marked for inlining.
+/// usually call. The functions `key` and `store` are compiled into the loop of each hash kernel.
+/// `Hashing` is a trait, because a closure cannot be marked for inlining.
 ///
 /// ```
 /// use steerage_flow::{FlowHash, FlowHasher, FlowKey, Hashing, HashKey};
@@ -162,9 +162,9 @@ trait Kernel {
 
 /// Hashes flow keys with the kind of hash that was selected when the hasher was created.
 ///
-/// Two hashers with the same [`name`](FlowHasher::name) and equal keys return equal hashes. The two
-/// implementations of Toeplitz have different names but return equal hashes. AES and SipHash return
-/// different hashes.
+/// Two hashers with the same [`name`](FlowHasher::name) and equal hash keys return equal hashes.
+/// The two implementations of Toeplitz have different names but return equal hashes. AES and
+/// SipHash return different hashes.
 ///
 /// ```
 /// use steerage_flow::{FlowHasher, FlowKey, HashKey};
@@ -257,8 +257,8 @@ impl FlowHasher {
     ///
     /// The hash input is defined by the RSS specification: source address, destination address and,
     /// for TCP, UDP and SCTP, source port and destination port. Only the first 36 bytes of a link
-    /// key or custom key are hashed, because the 40 bytes of a hash key suffice for 36 bytes of
-    /// input. The length and the kind of a link key or custom key are not hashed.
+    /// key or custom key are hashed, because the 40 bytes of a hash key suffice for only 36 bytes
+    /// of input. The length and the kind of a link key or custom key are not hashed.
     #[must_use]
     pub fn toeplitz(key: &HashKey) -> FlowHasher {
         FlowHasher::toeplitz_gfni(key).unwrap_or_else(|| FlowHasher::toeplitz_table(key))
@@ -305,8 +305,8 @@ impl FlowHasher {
     }
 
     /// Returns the code that hashes plain frames without creating a [`FlowKey`], if the hasher and
-    /// this CPU have the necessary AES and vector instructions. A frame with one of the ports in
-    /// `tunnels` is not plain.
+    /// this CPU have the necessary AES and vector instructions. A frame that has one of the ports
+    /// in `tunnels` is not a plain frame.
     #[inline]
     pub(crate) fn plain_frames(&self, tunnels: &'static PortLanes) -> Option<PlainFrames<'_>> {
         match &self.0 {
@@ -321,7 +321,7 @@ impl FlowHasher {
     /// Use `hash_batch` if the flow keys of the items already exist. A closure that reads packet
     /// headers is so large that the compiler does not inline it into the four hash kernels. A
     /// closure that is not inlined costs more than the hash: hashing a packet takes 35 clock ticks
-    /// instead of 13. If your closure is that large, implement
+    /// instead of 13. If your closure reads packet headers, implement
     /// [`Hashing`].
     ///
     /// ```

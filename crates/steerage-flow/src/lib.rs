@@ -1,11 +1,11 @@
 //! Finds the flow of a frame from its headers, and computes a hash of the flow: a dissector and
 //! hash functions for packet steering.
 //!
-//! * [`dissect::flow_key`] finds the flow of a frame. `flow_key` also reads the headers after VLAN
-//!   tags, MPLS labels and PPP, and inside tunnels (GRE, VXLAN, Geneve, GTP-U). The work for a
-//!   frame is bounded, for any depth of nested headers, and the dissector is fuzzed.
+//! * [`dissect::flow_key`] finds the flow of a frame. `flow_key` also reads the headers that follow
+//!   VLAN tags, MPLS labels and PPP, and the headers inside tunnels (GRE, VXLAN, Geneve, GTP-U).
+//!   The work for a frame is bounded, for any depth of nested headers, and the dissector is fuzzed.
 //! * [`FlowHasher`] hashes flows in batches. The hash is AES or SipHash with a secret key, or
-//!   Toeplitz exactly as network cards compute it for receive side scaling (RSS).
+//!   Toeplitz, which equals the hash that network cards compute for receive side scaling (RSS).
 //! * [`FragmentTable`] keeps the fragments of a datagram on the CPU of their flow.
 //!
 //! Each module imports only modules that are below it in the following table:
@@ -55,7 +55,7 @@ pub use link_type::LinkType;
 pub use time::{PacketClock, Timestamp, WallTime};
 pub use wire::protocol;
 
-/// The examples of the crate's README.
+/// The examples in the crate's README are tested here.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -4,9 +4,9 @@
 //!
 //! A super-frame has the headers of its first packet and the payload of all of its packets. All
 //! packets of a super-frame belong to one flow. A super-frame is steered, queued and handled as one
-//! frame. Therefore a super-frame takes a fortieth of the time that its packets would take as
-//! single frames. A super-frame is split late, on the CPU that handles it, or it is never split.
-//! TUN, TAP, veth, UDP sockets and virtual machines accept whole super-frames.
+//! frame. Therefore the processing of a super-frame takes a fortieth of the time that its packets
+//! would take as single frames. A super-frame is split late, on the CPU that handles it, or it is
+//! never split. TUN, TAP, veth, UDP sockets and virtual machines accept whole super-frames.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -200,7 +200,8 @@ impl Offload {
     }
 
     /// Returns the number of payload bytes in each packet of the frame. The last packet of a
-    /// super-frame may have fewer bytes. The result is 0 for a single packet.
+    /// super-frame may have fewer bytes. For a frame that contains a single packet, the result is
+    /// 0.
     pub fn segment_bytes(&self) -> usize {
         usize::from(self.segment_bytes)
     }
@@ -211,13 +212,14 @@ impl Offload {
         usize::from(self.header_bytes)
     }
 
-    /// Returns the offset of the IP header. The result is 0 for a single packet.
+    /// Returns the offset of the IP header. For a frame that contains a single packet, the result
+    /// is 0.
     pub fn network_at(&self) -> usize {
         usize::from(self.network_at)
     }
 
-    /// Returns the length of the longest packet in the frame, without the link header. This length
-    /// can be compared with an MTU. `frame_bytes` is the length of the frame.
+    /// Returns the length of the longest packet in the frame, without the link header. The length
+    /// of the longest packet can be compared with an MTU. `frame_bytes` is the length of the frame.
     pub fn packet_bytes_max(&self, frame_bytes: usize) -> usize {
         let payload = frame_bytes.saturating_sub(self.header_bytes());
         let most = if self.is_super_frame() { payload.min(self.segment_bytes()) } else { payload };
@@ -241,9 +243,9 @@ impl Offload {
         }
     }
 
-    /// Returns the description of the frame's offload after a link header was added to the frame or
-    /// removed. In the changed frame, the IP header begins `bytes` bytes later, or earlier if
-    /// `bytes` is negative. Returns `None` if the headers cannot have these offsets.
+    /// Returns the frame's offload after a link header was added to the frame or removed from it.
+    /// In the changed frame, the IP header begins `bytes` bytes later, or earlier if `bytes` is
+    /// negative. Returns `None` if the headers cannot have these offsets.
     #[must_use]
     pub fn shifted(self, bytes: isize) -> Option<Self> {
         let shift = |at: u16| usize::from(at).checked_add_signed(bytes).and_then(|at| u16::try_from(at).ok());

@@ -59,8 +59,8 @@ impl fmt::Display for Timestamp {
 /// The time at which a device received a frame: nanoseconds since 1970-01-01 00:00 UTC.
 ///
 /// A [`WallTime`] is not a time on the clock of [`Timestamp`]. A wall time is a date and a time of
-/// day, and the clock of wall times may be set back. The wall times in a capture are from the clock
-/// of the machine that wrote the capture.
+/// day. The clock of wall times may be set back. The wall times in a capture are from the clock of
+/// the machine that wrote the capture.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -95,7 +95,8 @@ impl WallTime {
 ///
 /// A capture file is read much faster than its packets originally arrived. Therefore the CPU's
 /// clock does not match the timestamps of the packets in a capture file. A [`PacketClock`] advances
-/// only when `see` is called for a packet, and not in a handler's tick.
+/// only when `see` is called for a packet, and not in a handler's tick (a regular call without
+/// packets).
 ///
 /// ```
 /// use std::time::Duration;

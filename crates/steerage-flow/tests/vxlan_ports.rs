@@ -22,8 +22,8 @@ impl FrameAccess<(Vec<u8>, FlowHash)> for Access {
     }
 }
 
-/// Creates a VXLAN packet from the source port `from`, whose inner flow has the source port
-/// `inner`.
+/// Creates a VXLAN packet. The packet has the source port `from`, and its inner flow has the source
+/// port `inner`.
 fn frame(from: u16, inner: u16) -> Vec<u8> {
     let inner = FrameBuilder::udp(([10, 1, 1, 1], inner), ([10, 1, 1, 2], 2222)).frame(b"data");
     let outer = FrameBuilder::udp(([192, 0, 2, 1], from), ([192, 0, 2, 2], CHOSEN));

@@ -2,16 +2,16 @@
 //!
 //! Packets come from untrusted hosts, so the code that handles packets should have no privileges. A
 //! program needs a capability to open an interface. To receive from an open interface, the program
-//! needs no capability. The later steps of a run need no capability either. Therefore a program
-//! calls
+//! needs no capability. After the interface is open, the later steps of a run need no capability
+//! either. Therefore a program calls
 //! [`drop_all`] after it has opened its devices. The function drops all capabilities. `drop_all`
 //! also sets `no_new_privs`, which prevents the process from regaining capabilities.
 //!
 //! Each thread has its own capabilities. A new thread inherits the capabilities of the thread that
 //! starts it. Threads that already run keep their capabilities, so call `drop_all` while the
 //! process has only one thread. Call `drop_all` after you have opened the devices and outputs, but
-//! before you build the instance. The build of the instance starts a thread for each capture file
-//! that the instance writes.
+//! before you call `build` to create the instance. When the instance is built, it starts a thread
+//! for each capture file that it writes.
 //!
 //! ```no_run
 //! # use steerage::{Batch, Cpu, Handler};
@@ -35,17 +35,17 @@
 //!
 //! # Operations that fail afterwards
 //!
-//! - Opening an interface or attaching to it (AF_PACKET, AF_XDP, TUN and TAP), also through
+//! - Opening an interface or attaching to it (AF_PACKET, AF_XDP, TUN and TAP), including calls of
 //!   `steerage_device::open`. If an open interface disappears and reappears, the program needs no
 //!   capability to continue receiving.
 //! - Building an instance with AF_XDP devices, unless the limit on locked memory is high enough.
-//!   The build of an AF_XDP instance pins the instance's memory. Call [`drop_except`] with
+//!   When an instance with AF_XDP is built, it pins its memory. Call [`drop_except`] with
 //!   [`Needed::pinned_memory`] before building the instance, and [`Kept::drop_start_up`]
 //!   afterwards.
-//! - Opening files that the program can access only because root can access all files. If a run
-//!   needs such files, [`Needed::read_file`] and [`Needed::written_files`] keep the capabilities
-//!   for them. The program can still open the files of its own user. If it runs as root, these are
-//!   the files of root.
+//! - Opening files that the program can access only because it has root's capabilities for files.
+//!   If a run needs files of other users, [`Needed::read_file`] and [`Needed::written_files`] keep
+//!   the capabilities for them. The program can still open the files of its own user. If the
+//!   program runs as root, its own files are the files of root.
 //! - Gaining privileges by running a program that is setuid or that has file capabilities.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -61,9 +61,11 @@ use crate::path::PathError;
 
 const READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 /// The capability to write to any file and directory. This capability does not allow a process to
-/// rename files in another user's sticky directory. The capability for that is not kept.
+/// rename files in another user's sticky directory. The capability to rename files in another
+/// user's sticky directory is not kept.
 const WRITE: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
-/// The capability to pin any amount of memory. AF_XDP pins the packet memory when it is mapped.
+/// The capability to pin any amount of memory. AF_XDP pins the memory for packets when this memory
+/// is mapped.
 const PIN: CapabilitySet = CapabilitySet::IPC_LOCK;
 /// The capability to change network interfaces, routes and routing rules.
 const ADMINISTER: CapabilitySet = CapabilitySet::NET_ADMIN;
@@ -80,8 +82,8 @@ pub fn drop_all() -> Result<(), PrivilegesError> {
 }
 
 /// Drops capabilities like [`drop_all`], except the capabilities that `needed` requires and that
-/// this thread has. A capability to access files is kept only if the files are not accessible
-/// without the capability.
+/// this thread has. A capability to access files is kept only if the process cannot access the
+/// files without it.
 ///
 /// After the call of `drop_except`, start the thread that writes files, and build the instance.
 /// Call
@@ -150,8 +152,8 @@ impl<'a> Needed<'a> {
     }
 
     /// Declares whether the program pins memory before it calls [`Kept::drop_start_up`]. Set `pins`
-    /// to true for an instance with an AF_XDP device, because the build of the instance pins its
-    /// memory.
+    /// to true for an instance with an AF_XDP device, because `build` pins the memory of the
+    /// instance.
     #[must_use]
     pub fn pinned_memory(mut self, pins: bool) -> Self {
         self.pins = pins;
@@ -167,7 +169,7 @@ impl<'a> Needed<'a> {
     }
 }
 
-/// The capabilities that the process keeps while it starts up.
+/// The capabilities that the process keeps only while it starts.
 #[derive(Debug)]
 #[must_use = "call drop_start_up"]
 pub struct Kept {
@@ -219,8 +221,8 @@ fn set(permitted: CapabilitySet, effective: CapabilitySet) -> Result<(), Privile
 }
 
 /// Returns true if this process may create a file with the name `name` with its current effective
-/// capabilities. Also returns true if the file cannot be created for another reason than a missing
-/// permission, because no capability would help.
+/// capabilities. Also returns true if the file cannot be created for a reason other than
+/// permissions, because a capability would not help.
 fn may_create(name: &Path) -> bool {
     match directory_of(name) {
         Ok(directory) => may(directory.as_fd(), Path::new("."), Access::WRITE_OK | Access::EXEC_OK),

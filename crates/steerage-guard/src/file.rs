@@ -7,8 +7,8 @@
 //! [`path`](crate::path). If another user has planted a link with the final name, the rename
 //! replaces the link. The program never writes to an older file with the final name.
 //!
-//! The new file's name may already belong to another directory entry. The result depends on this
-//! entry:
+//! The new file's name may already belong to another directory entry. What happens depends on the
+//! directory entry that already has the name:
 //!
 //! - If no entry has the name, or if the entry is a file, the new file gets the name.
 //! - If the entry is a link that may be followed, the new file gets the name of the link's target.
@@ -16,7 +16,8 @@
 //!   target does not change.
 //! - If the entry is a FIFO that belongs to root or to the user, [`open`] opens the FIFO for
 //!   writing.
-//! - If the entry is a character device, and only root and the user can change its directory,
+//! - If the entry is a character device, and its directory can be changed only by root and the
+//!   user,
 //!   [`open`] opens the device for writing.
 //! - If the path names an open file descriptor, such as `/dev/stdout`, [`open`] writes to the file
 //!   of this descriptor.
@@ -66,8 +67,9 @@ const DIRECTORY_MODE: u32 = 0o755;
 /// The suffix of the temporary name that a file has until it is complete.
 const PART: &str = ".part";
 
-/// The temporary name of a file begins with the final name. This number is the maximum number of
-/// bytes of the final name in it. The random part follows. File systems allow 255 bytes for a name.
+/// The temporary name of a file begins with its final name, which may be cut off. The temporary
+/// name contains at most this number of bytes of the final name. The random part follows. File
+/// systems allow 255 bytes for a name.
 const NAME_BYTES: usize = 200;
 
 /// The maximum number of random names that are tried for one file. It is very unlikely that a
@@ -89,8 +91,8 @@ impl NewFile {
     /// Creates a file that gets the name `path` when [`finish`](Self::finish) is called.
     ///
     /// # Errors
-    /// Returns an error if the directory does not exist or is not writable. Also returns an error
-    /// if an entry with that name is neither a file nor a link.
+    /// Returns an error if the directory of the file does not exist or is not writable. Also
+    /// returns an error if an entry with that name is neither a file nor a link.
     pub fn create(path: &Path, readers: Readers) -> io::Result<Self> {
         Self::create_at(Directory::holding(path)?, readers)
     }
@@ -142,8 +144,8 @@ impl NewFile {
         self
     }
 
-    /// Returns the temporary name of the file, which the file has until [`finish`](Self::finish) is
-    /// called.
+    /// Returns the temporary name of the file. The file has this name until
+    /// [`finish`](Self::finish) is called.
     pub fn part(&self) -> &OsStr {
         &self.part
     }
@@ -153,8 +155,8 @@ impl NewFile {
     ///
     /// # Errors
     /// Returns an error if the older entry cannot be replaced. After an error, the file is not
-    /// removed and keeps its temporary name ([`part`](Self::part)), because its contents may be of
-    /// value.
+    /// removed and keeps its temporary name ([`part`](Self::part)), because its contents may be
+    /// valuable.
     pub fn finish(mut self) -> io::Result<File> {
         self.stays = true;
         self.directory.rename(&self.part, &self.name)?;
@@ -165,7 +167,7 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.stays {
-            // An error of `remove_file` is ignored, because `drop` cannot report it. A temporary
+            // An error from `remove_file` is ignored, because `drop` cannot report it. A temporary
             // file that is not removed does no harm.
             let _ = self.directory.remove_file(&self.part);
         }
@@ -177,8 +179,8 @@ impl Drop for NewFile {
 pub enum Opened {
     /// A new file, which already has its final name.
     File(File),
-    /// A FIFO or a character device in nonblocking mode, or the file of a descriptor that was
-    /// already open.
+    /// A FIFO or a character device in nonblocking mode, or a file whose descriptor was already
+    /// open.
     Special(File),
 }
 
@@ -275,8 +277,8 @@ enum Target {
         directory: Directory,
         name: OsString,
     },
-    /// A FIFO or a character device in nonblocking mode, or the file of a descriptor that was
-    /// already open.
+    /// A FIFO or a character device in nonblocking mode, or a file whose descriptor was already
+    /// open.
     Open(File),
 }
 
@@ -293,8 +295,8 @@ impl Target {
     }
 }
 
-/// Returns true if a new file may get the name `name` in the directory. This is the case if no
-/// entry has the name, or if the entry is a file or a link.
+/// Returns true if a new file may get the name `name` in the directory. A new file may get the name
+/// if no entry has the name, or if the entry is a file or a link.
 fn may_be_replaced(directory: &Directory, name: &OsStr) -> Result<bool, PathError> {
     let there = match directory.stat(name) {
         Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
@@ -313,8 +315,8 @@ pub fn parent_of(path: &Path) -> &Path {
 }
 
 /// Returns the existing directory in which files with the name `name` are created. The name may
-/// contain placeholders for the time (`%H`). If a directory name in the path contains a
-/// placeholder, the function returns the parent of the first directory with a placeholder.
+/// contain placeholders for the time (`%H`). The name of a directory in the path may contain a
+/// placeholder. Then the function returns the parent of the first such directory.
 ///
 /// # Errors
 /// Returns the errors of [`Directory::holding`].

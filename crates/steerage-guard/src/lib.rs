@@ -1,5 +1,5 @@
-//! Protects a machine from a program that handles packets, and protects the program's files from
-//! other users.
+//! Protects a machine from a program that handles packets, and protects the files of the program
+//! from other users.
 //!
 //! | module | purpose |
 //! |---|---|

@@ -26,13 +26,13 @@ pub struct Mount {
 
 impl Mount {
     /// Returns the ID of the user whose process serves a FUSE file system. Returns `None` if no
-    /// process of a user serves the file system, as with virtiofs.
+    /// user's process serves the file system. An example is virtiofs.
     pub fn user(&self) -> Option<u32> {
         self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
     }
 }
 
-/// Returns the mount of an open file. The function reads only tables of the kernel, and sends no
+/// Returns the mount of an open file. The function reads only tables of the kernel. It sends no
 /// request to the file system, because the file system may hang.
 ///
 /// # Errors

@@ -2,17 +2,17 @@
 //!
 //! The program often runs as root, and users specify paths that other users can change. If the
 //! kernel resolved a path that other users can change, another user could plant a link and thereby
-//! choose the file to which root writes. Therefore this module resolves a path one name at a time,
-//! and opens each name in the directory that it has just opened (`O_PATH`, `O_NOFOLLOW`). The
-//! result is an open directory. All later operations use the file descriptor of the open directory,
-//! and never its path.
+//! choose the file to which root writes. Therefore this module resolves a path one name at a time.
+//! It opens each name in the directory that it has just opened (`O_PATH`, `O_NOFOLLOW`). The result
+//! of resolving a path is an open directory. All later operations use the file descriptor of the
+//! open directory, and never its path.
 //!
 //! # The rule
 //!
 //! A directory is *trusted* if only root and the effective user can change its entries. A group may
 //! have write permission to a trusted directory only if it is the user's private group. The file
-//! system of a trusted directory must not be a FUSE file system that another user runs, because it
-//! could report any user as the owner of a file.
+//! system of a trusted directory must not be a FUSE file system that another user runs, because
+//! such a file system could report any user as the owner of a file.
 //!
 //! - Every directory on the path must be trusted, or must be a sticky directory of root or of the
 //!   user, such as `/tmp`. In a sticky directory, other users cannot replace a trusted
@@ -28,11 +28,11 @@
 //!   user. The last directory on the path need not be trusted, because a new file gets a random
 //!   name, and a new directory is checked after it has been created. But another user must not run
 //!   the (FUSE) file system of the last directory, because that user could read the contents of the
-//!   file.
-//! - A relative path begins at the working directory. This directory may belong to any user,
-//!   because the user chose it. If the working directory is not trusted, every later name on the
-//!   path must be a real directory. In this case, the path must not contain links, or a `..` that
-//!   leads out of the working directory.
+//!   new file.
+//! - A relative path begins at the working directory. The working directory may belong to any user,
+//!   because the user of this program chose it. If the working directory is not trusted, every
+//!   later name on the path must be a real directory. If the working directory is not trusted, the
+//!   path must not contain links, or a `..` that leads out of the working directory.
 //!
 //! Architecture invariant: only this module resolves the paths of files that are written.
 
@@ -62,8 +62,8 @@ const PATH_ONLY: OFlags =
     OFlags::from_bits_retain(OFlags::PATH.bits() | OFlags::NOFOLLOW.bits() | OFlags::CLOEXEC.bits());
 
 /// The flags that open a FIFO or a device. With these flags, the kernel returns an error instead of
-/// waiting if no process reads the FIFO. A terminal does not become the controlling terminal of the
-/// process.
+/// waiting if no process reads the FIFO. Because of `O_NOCTTY`, a terminal does not become the
+/// controlling terminal of the process.
 const SPECIAL: OFlags = OFlags::from_bits_retain(
     OFlags::WRONLY.bits() | OFlags::NONBLOCK.bits() | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits(),
 );
@@ -86,9 +86,9 @@ impl AsFd for Directory {
 }
 
 impl Directory {
-    /// Opens a directory. The directory must be trusted, or be a sticky directory of root or of the
-    /// user. In a sticky directory such as `/tmp`, other users cannot change the files that this
-    /// user creates.
+    /// Opens a directory. The directory to open must be trusted, or be a sticky directory of root
+    /// or of the user. In a sticky directory such as `/tmp`, other users cannot change the files
+    /// that this user creates.
     ///
     /// # Errors
     /// Returns an error if another user can change the directory or a directory on the path to it,
@@ -97,9 +97,9 @@ impl Directory {
         Walk::begin(path)?.reach_end(Missing::Fails)?.not_of_others()
     }
 
-    /// Opens a directory. Use `open_strict` if another program will resolve the same path again.
-    /// Therefore every directory from the root of the file system to this directory must be
-    /// trusted, even if the path is relative.
+    /// Opens a directory. Use `open_strict` if another program will resolve the path of the
+    /// directory again. Because another program resolves the path, every directory from the root of
+    /// the file system to this directory must be trusted, even if the path is relative.
     ///
     /// # Errors
     /// Returns the same errors as [`open`](Self::open).
@@ -149,10 +149,10 @@ impl Directory {
         Walk::begin(path)?.reach_end(Missing::IsCreated(mode))
     }
 
-    /// Returns the directory in which a file with this path is created, and the name of the file in
-    /// this directory. If the last name of the path is a link that may be followed, `holding`
-    /// returns the directory and the name of the link's target. The directory may belong to any
-    /// user.
+    /// Returns two values: the directory in which a file with this path is created, and the name of
+    /// the file in this directory. If the last name of the path is a link that may be followed,
+    /// `holding` returns the directory and the name of the link's target. The directory that
+    /// contains the file may belong to any user.
     ///
     /// # Errors
     /// Returns an error if another user can change a directory on the path, or if a directory does
@@ -205,8 +205,8 @@ impl Directory {
     /// Opens a subdirectory that this user created.
     ///
     /// # Errors
-    /// Returns an error if the name does not belong to a directory, or if a user other than root
-    /// and this user can change the directory.
+    /// Returns an error if the entry with this name is not a directory, or if a user other than
+    /// root and this user can change the directory.
     pub fn open_own(&self, name: &OsStr) -> Result<Self, PathError> {
         self.open_own_with(name, self.is_of_others()?)
     }
@@ -249,8 +249,8 @@ impl Directory {
     ///
     /// # Errors
     /// Returns an error if the entry is neither a FIFO nor a character device, or if the kernel
-    /// refuses to open it. Also returns an error if another user owns the entry or the directory.
-    /// The returned error is `ENXIO` if no process reads the FIFO.
+    /// refuses to open the entry. Also returns an error if another user owns the entry or the
+    /// directory. The returned error is `ENXIO` if no process reads the FIFO.
     pub fn open_special(&self, name: &OsStr) -> Result<File, PathError> {
         let how = SPECIAL | OFlags::NOFOLLOW;
         let trusted = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
@@ -265,7 +265,8 @@ impl Directory {
             _ => Err(PathError::System(io::Error::other("that is neither a file nor a FIFO"))),
         };
         // The entry is checked before it is opened, because opening a device may change its state.
-        // The entry is checked again after it is opened, because another user may have replaced it.
+        // The entry is checked again after it is opened, because another user may have replaced the
+        // entry.
         trusted(&self.stat(name)?)?;
         let file = rustix::fs::openat(&self.fd, single(name)?, how, Mode::empty())?;
         trusted(&rustix::fs::fstat(&file)?)?;
@@ -282,8 +283,8 @@ impl Directory {
     }
 
     /// Returns the names and types of the directory's entries, in no particular order. Some file
-    /// systems do not report the types of entries. The function reads only the directory and not
-    /// its entries, because an entry may be a mount whose file system does not respond.
+    /// systems do not report the types of entries. The function reads only the directory and does
+    /// not access the entries, because an entry may be a mount whose file system does not respond.
     ///
     /// # Errors
     /// Returns an error if the process may not read the directory.
@@ -335,7 +336,7 @@ impl Directory {
         Ok(rustix::fs::unlinkat(&self.fd, single(name)?, AtFlags::REMOVEDIR)?)
     }
 
-    /// Waits until the names of the directory's entries are on the disk.
+    /// Waits until the names of the directory's entries are stored on the disk (fsync).
     ///
     /// # Errors
     /// Returns an error if the process may not read the directory, or if the disk fails.
@@ -391,12 +392,12 @@ impl From<Directory> for OwnedFd {
     }
 }
 
-/// Opens an inherited file descriptor for writing. A path such as `/dev/stdout` names such a
-/// descriptor ([`PathError::Descriptor`]). The user's shell opened the descriptor, so the user
-/// chose the file. To standard input, output or error, data is written at the current file
-/// position. To the file of any other descriptor, data is written at the end. A FIFO or a character
-/// device is opened a second time, in nonblocking mode. Therefore the mode of the original
-/// descriptor, which other processes may share, does not change.
+/// Opens an inherited file descriptor for writing. A path such as `/dev/stdout` names an inherited
+/// file descriptor ([`PathError::Descriptor`]). The user's shell opened the descriptor, so the user
+/// chose the file. If the descriptor is standard input, output or error, data is written at the
+/// current file position. If the descriptor is any other descriptor of a file, data is written at
+/// the end of the file. A FIFO or a character device is opened a second time, in nonblocking mode.
+/// Therefore the mode of the original descriptor, which other processes may share, does not change.
 ///
 /// # Errors
 /// Returns an error if the descriptor is not open, or if it is not a file, a FIFO or a character

@@ -12,8 +12,8 @@
 //!
 //! If the process makes a system call that the filter does not allow, the kernel ends the process
 //! with SIGSYS. One line on standard error names the thread and the system call. If Landlock does
-//! not allow access to a file, opening the file fails with "permission denied". The program reports
-//! the error "permission denied" like any other error.
+//! not allow access to a file, opening the file fails with "permission denied". The calling program
+//! handles the error "permission denied" like any other error.
 //!
 //! If the kernel does not support Landlock, or seccomp on this architecture, [`InForce`] reports
 //! what is missing. The kernel still enforces the restrictions that it supports.
@@ -69,7 +69,7 @@ impl Sandbox {
         Self::default()
     }
 
-    /// Allows the system calls of `groups`, in addition to [`Group::Run`].
+    /// Allows the system calls of the groups `groups`, in addition to [`Group::Run`].
     #[must_use]
     pub fn calls(mut self, groups: &[Group]) -> Self {
         self.groups.extend(groups);
@@ -93,9 +93,9 @@ impl Sandbox {
         sandbox.open(directory.into(), How::Write)
     }
 
-    /// Allows the program to remove a file in the directory at the end of the program, such as a
-    /// socket. Landlock has no rules for single file names, so the program can remove any file in
-    /// the directory.
+    /// Allows the program to remove a file, such as a socket, from the directory when the program
+    /// ends. Landlock has no rules for single file names, so the program can remove any file in the
+    /// directory.
     #[must_use]
     pub fn removes_in(self, directory: impl Into<OwnedFd>) -> Self {
         self.open(directory.into(), How::RemoveFile)
@@ -130,8 +130,8 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Permanently restricts the system calls of all threads of this process. After the call of
-    /// `restrict_calls`, a forbidden system call ends the process.
+    /// Permanently restricts which system calls the threads of this process can make. After the
+    /// call of `restrict_calls`, a forbidden system call ends the process.
     ///
     /// # Errors
     /// Returns an error if the kernel supports seccomp but refuses the filter.
@@ -167,7 +167,7 @@ struct Programs {
 
 impl ThreadFilter {
     /// Compiles a filter that allows the system calls of `groups`. With this filter, a thread
-    /// cannot send through packet sockets that listen, and cannot send to an address through any
+    /// cannot send through packet sockets that listen. It cannot send to an address through any
     /// packet socket. The thread can send messages only through UDP sockets. If a thread with this
     /// filter closes a packet socket or a UDP socket of `sockets`, the socket stays open.
     ///
@@ -208,7 +208,7 @@ impl ThreadFilter {
     pub fn enter(&self) -> Result<(), SandboxError> {
         let Some(programs) = &self.0 else { return Ok(()) };
         // The seccomp program `allow` is installed last, because it forbids the system call that
-        // installs seccomp programs.
+        // installs other seccomp programs.
         let programs = [&programs.keep_open, &programs.allow];
         programs.into_iter().try_for_each(|program| apply_filter(program)).map_err(SandboxError::filter)
     }
@@ -227,9 +227,9 @@ impl InForce {
         self.seccomp
     }
 
-    /// Returns the kernel's error if the kernel supports Landlock but refused to apply it. In some
-    /// cases, the user can permit Landlock, for example if the seccomp profile of a container
-    /// forbids Landlock's system call.
+    /// If the kernel supports Landlock but refused to apply it, returns the kernel's error. In some
+    /// cases, the user can permit Landlock. For example, the seccomp profile of a container may
+    /// forbid Landlock's system call.
     pub fn landlock_refused(&self) -> Option<io::Error> {
         match self.landlock {
             Enforced::Refused(error) => Some(io::Error::from_raw_os_error(error)),

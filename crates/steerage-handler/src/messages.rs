@@ -13,7 +13,7 @@ use steerage_flow::{Affinity, Timestamp};
 use steerage_topology::CpuId;
 
 /// A handler that gets messages from other threads. `Builder::build_with_messages` builds the
-/// instance and returns the [`Post`] that sends messages to it.
+/// instance and returns a [`Post`], which sends messages to the instance.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::{handler::*, packet::*}; pub mod messages { pub use steerage_handler::messages::*; } }
@@ -56,9 +56,10 @@ pub trait TakesMessages: Handler {
     /// The type of the messages.
     type Message: Send + 'static;
 
-    /// Called between two rounds of the CPU, once for each message. Messages to this CPU arrive in
-    /// the order in which they were posted. A message to a bucket arrives at the CPU that has the
-    /// bucket, after the bucket's state has arrived there.
+    /// The function is called between two rounds of the CPU (passes over its work), once for each
+    /// message. Messages to this CPU arrive in the order in which they were posted. A message to a
+    /// bucket arrives at the CPU that currently has the bucket, but not before the bucket's state
+    /// has arrived there.
     fn message(&mut self, message: Self::Message, cpu: &mut Cpu);
 }
 
@@ -102,7 +103,7 @@ struct Letters<M> {
 type OfCpu<M> = Arc<Mutex<Letters<M>>>;
 
 struct Office<M> {
-    /// Each CPU adds its own entry to this list when its handler is created.
+    /// When the handler of a CPU is created, the CPU adds its own entry to this list.
     cpus: Mutex<Vec<(CpuId, OfCpu<M>)>>,
     places: usize,
     handle: OnceLock<Handle>,
@@ -113,8 +114,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<M> Office<M> {
-    /// The messages for a CPU. If the handler of a CPU was not created yet, the handler gets the
-    /// waiting messages when it starts.
+    /// The messages for a CPU. If messages were posted before the handler of a CPU was created, the
+    /// handler gets these messages when it starts.
     fn letters(&self, cpu: CpuId) -> OfCpu<M> {
         let mut cpus = lock(&self.cpus);
         if let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) {
@@ -127,15 +128,15 @@ impl<M> Office<M> {
     }
 
     fn post(&self, cpu: CpuId, letter: Letter<M>) -> Result<(), Unposted<M>> {
-        // A wake-up without a message has no effect. The wake-up fails only for a CPU of another
-        // instance.
+        // A wake-up without a message has no effect. The wake-up fails only if the CPU belongs to
+        // another instance.
         let Some(handle) = self.handle.get().filter(|handle| handle.wake(cpu).is_ok()) else {
             return Err(Unposted::NoSuchCpu(letter.message));
         };
         let letters = self.letters(cpu);
         let added = add(&mut lock(&letters), letter, self.places);
-        // The CPU is woken even if there was no room, because it may have tried to take the lock
-        // while this thread held it.
+        // The CPU is woken even if there was no room for the message, because it may have tried to
+        // take the lock while this thread held the lock.
         let _ = handle.wake(cpu);
         added.map_err(
             |(letter, has_ended)| {
@@ -157,8 +158,8 @@ impl<M> Office<M> {
         Ok(())
     }
 
-    /// Does the same as [`forward`](Self::forward), but is called when a CPU ends, and may wait for
-    /// locks.
+    /// Does the same as [`forward`](Self::forward), but is called when the thread of a CPU ends,
+    /// and may wait for locks.
     fn forward_last(&self, cpu: CpuId, letter: Letter<M>) {
         lock(&self.letters(cpu)).add_forwarded(letter);
         let _ = self.handle.get().map(|handle| handle.wake(cpu));
@@ -167,8 +168,8 @@ impl<M> Office<M> {
 
 impl<M> Letters<M> {
     /// Adds a message that was first posted to another CPU. A forwarded message is added even if
-    /// the list is full, because it already had a place in the list of the first CPU. If a
-    /// forwarded message had to wait for a place in the second CPU's list, two CPUs could wait for
+    /// the list is full, because the message was already in the list of the first CPU. If a
+    /// forwarded message had to wait until the second CPU's list has room, two CPUs could wait for
     /// each other. If the handler of the second CPU has ended, the message is dropped, because no
     /// handler could get it.
     fn add_forwarded(&mut self, letter: Letter<M>) {
@@ -178,8 +179,8 @@ impl<M> Letters<M> {
     }
 }
 
-/// Adds a message, or returns it if there is no room or the handler has ended. The second value of
-/// the error is true if the handler has ended.
+/// Adds a message. If there is no room or the handler has ended, returns the message. The second
+/// value of the error is true if the message was rejected because the handler has ended.
 fn add<M>(letters: &mut Letters<M>, letter: Letter<M>, places: usize) -> Result<(), (Letter<M>, bool)> {
     if letters.has_ended || letters.waiting.len() >= places {
         return Err((letter, letters.has_ended));
@@ -188,7 +189,7 @@ fn add<M>(letters: &mut Letters<M>, letter: Letter<M>, places: usize) -> Result<
     Ok(())
 }
 
-/// A post sends messages to the handlers of an instance, from any thread. Clones of a `Post` send
+/// A `Post` sends messages to the handlers of an instance, from any thread. Clones of a `Post` send
 /// messages to the same handlers.
 pub struct Post<M>(Arc<Office<M>>);
 
@@ -205,15 +206,16 @@ impl<M> fmt::Debug for Post<M> {
 }
 
 impl<M: Send + 'static> Post<M> {
-    /// Creates a post with room for `places` messages for each CPU. [`connect`](Self::connect) must
-    /// be called after `new`.
+    /// Creates a `Post` with room for `places` waiting messages for each CPU.
+    /// [`connect`](Self::connect) must be called after `new`.
     pub fn new(places: usize) -> Self {
         Self(Arc::new(Office { cpus: Mutex::default(), places, handle: OnceLock::new() }))
     }
 
-    /// Connects this post to the instance whose handlers are the [`WithMessages`] of this post.
+    /// Connects this `Post` to the instance whose handlers are the [`WithMessages`] of this `Post`.
     pub fn connect(&self, handle: &Handle) {
-        // If `connect` is called several times, the post belongs to the instance of the first call.
+        // If `connect` is called several times, the `Post` belongs to the instance of the first
+        // call.
         let _ = self.0.handle.set(handle.clone());
     }
 
@@ -227,8 +229,8 @@ impl<M: Send + 'static> Post<M> {
 
     /// Posts a message to the handler that has the state of `bucket`. If the bucket moves, the
     /// message is forwarded to the new CPU. A message that was forwarded with its bucket may arrive
-    /// after messages that were posted later. A handler must not call `to_bucket`, because this
-    /// function may wait for the control lock of the instance.
+    /// after messages that were posted later. A handler must not call `to_bucket`, because
+    /// `to_bucket` may wait for the control lock (the lock on the state of the instance).
     ///
     /// # Errors
     /// [`Unposted`] contains the message.
@@ -240,7 +242,8 @@ impl<M: Send + 'static> Post<M> {
     }
 
     /// Posts a copy of a message to the handler of each CPU. Returns the CPUs that did not get the
-    /// message, because too many messages wait for the CPU or because its handler has ended.
+    /// message, either because too many messages wait for the CPU or because the CPU's handler has
+    /// ended.
     pub fn to_all(&self, message: &M) -> Vec<CpuId>
     where
         M: Clone,
@@ -264,7 +267,7 @@ enum Taken<M> {
     /// The message is for this handler.
     Ours(M),
     PassedOn,
-    /// The message waits. All later messages wait too, so that the messages stay in order.
+    /// The message waits. All later messages also wait, so that the messages stay in order.
     NotNow,
     Nothing,
 }
@@ -279,16 +282,17 @@ impl<H: TakesMessages> WithMessages<H> {
     /// Wraps the handler of the CPU `cpu`.
     pub fn new(cpu: CpuId, handler: H, post: &Post<H::Message>) -> Self {
         let letters = post.0.letters(cpu);
-        // If a handler is created again, after a panic or because it did not return in time, the
-        // new handler gets the messages that wait.
+        // A handler is created again after a panic, or if it did not return in time. The new
+        // handler gets the messages that wait.
         if !lock(&letters).waiting.is_empty() {
             let _ = post.0.handle.get().map(|handle| handle.wake(cpu));
         }
         Self { handler, cpu, letters, post: post.clone() }
     }
 
-    /// Delivers at most as many messages as may wait for a CPU. Further messages are delivered
-    /// after the next round, so that the CPU also handles packets while messages keep coming.
+    /// One call delivers at most as many messages as may wait for a CPU. Further messages are
+    /// delivered after the CPU's next round (pass over its work), so that the CPU also handles
+    /// packets while messages keep coming.
     fn deliver(&mut self, cpu: &mut Cpu) {
         let Some(handle) = self.post.0.handle.get() else { return };
         for _ in 0..self.post.0.places {
@@ -303,8 +307,8 @@ impl<H: TakesMessages> WithMessages<H> {
     }
 
     /// Takes a message. Messages stay in the shared list until they are delivered to the handler.
-    /// Therefore waiting messages are counted, and if a handler panics in a message, no other
-    /// message is lost.
+    /// Therefore waiting messages count against the limit. If a handler panics while it handles a
+    /// message, no other message is lost.
     fn take(&self, handle: &Handle) -> Taken<H::Message> {
         let mut letters = match self.letters.try_lock() {
             Ok(letters) => letters,

@@ -1,4 +1,5 @@
-//! A table of state for each flow. The state moves together with its bucket.
+//! A table of state for each flow. The state of a flow moves to another CPU together with the
+//! flow's bucket.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -29,8 +30,8 @@ impl Moment for WallTime {
     }
 }
 
-/// The entries of one bucket. A handler returns a `Part` when its bucket moves to another CPU, and
-/// gets a `Part` when the bucket arrives.
+/// The entries of one bucket. A `Part` is the state of one bucket. A handler returns a `Part` when
+/// the bucket moves to another CPU, and gets a `Part` when a bucket arrives.
 pub struct Part<K, V, T = Timestamp>(HashMap<K, (V, T)>);
 
 impl<K, V, T> Default for Part<K, V, T> {
@@ -62,9 +63,9 @@ impl<K, V, T> Part<K, V, T> {
     }
 }
 
-/// The state of one CPU's handler: values by key. The values are grouped by bucket, so that the
-/// state of a bucket moves in one step. Entries expire if they are not used for some time, and the
-/// number of entries is limited.
+/// The state of one CPU's handler: a table that stores a value for each key. The values are grouped
+/// by bucket, so that the state of a bucket moves in one step. Entries expire if they are not used
+/// for some time, and the number of entries is limited.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{handler::*, ids::*, packet::*}, steerage_flow::*, steerage_testing as testing}; pub mod flow { pub use steerage_handler::table::*; } }
@@ -114,8 +115,8 @@ impl<K, V, T> Part<K, V, T> {
 /// assert_eq!(steerage::testing::run(make, [[0; 60]]).report, (0, 0));
 /// ```
 pub struct Table<K, V, T = Timestamp> {
-    /// The entries, by group and then by bucket. If this CPU has not used a group, the group's list
-    /// is empty.
+    /// The entries, in a list for each group of queues, and then by bucket. If this CPU has not
+    /// used a group of queues, the group's list is empty.
     groups: Vec<Vec<Part<K, V, T>>>,
     len: usize,
     limit: usize,
@@ -159,7 +160,7 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         self.entry_with(bucket, key, now, V::default)
     }
 
-    /// Does the same as [`entry`](Self::entry), but `make` creates the initial value.
+    /// Does the same as [`entry`](Self::entry), but the function `make` creates the initial value.
     pub fn entry_with(&mut self, bucket: BucketId, key: K, now: T, make: impl FnOnce() -> V) -> Option<&mut V> {
         let (limit, idle, at) = (self.limit, self.idle, usize::from(bucket.group));
         if self.groups.len() <= at {
@@ -218,9 +219,9 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
 
     /// Adds the entries of a bucket, for
     /// [`Handler::bucket_arrives`](steerage_core::handler::Handler::bucket_arrives). If the table
-    /// already has an entry with the same key, the entry that was used more recently remains.
-    /// Entries that arrive are kept even if the table then exceeds its limit. The table accepts new
-    /// keys again only when it has fewer entries than its limit.
+    /// already has an entry with the same key, the entry that was used last remains. Entries that
+    /// arrive with a bucket are kept even if the table then exceeds its limit. The table accepts
+    /// new keys again only when it has fewer entries than its limit.
     pub fn arrive(&mut self, bucket: BucketId, part: Part<K, V, T>) {
         self.arrive_with(bucket, part, |here, arrived| {
             if here.1 < arrived.1 {
@@ -230,8 +231,8 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
     }
 
     /// Like [`arrive`](Self::arrive). If the table already has an entry with the same key, `merge`
-    /// decides which value remains. `merge` gets both values, and the time at which each value was
-    /// last used.
+    /// decides which value remains. The function `merge` gets both values, and the time at which
+    /// each value was last used.
     pub fn arrive_with(&mut self, bucket: BucketId, part: Part<K, V, T>, merge: impl Fn(&mut (V, T), (V, T))) {
         if self.part(bucket).is_none() {
             let at = usize::from(bucket.group);

@@ -11,9 +11,10 @@ impl Counter {
     /// Adds to the count. Only the thread that writes this count may call `add`.
     #[inline(always)]
     pub fn add(&self, n: u64) {
-        // The release store pairs with the acquire load in `get`: a reader of this count also sees
-        // all earlier counts of the same writer. Therefore a reader that sees a packet counted as
-        // delivered also sees it counted as received. A release store costs nothing on x86.
+        // The release store pairs with the acquire load in `get`. Therefore a thread that reads
+        // this count also sees all earlier counts of the same writer. Therefore a reader that sees
+        // a packet counted as delivered also sees the packet counted as received. A release store
+        // costs nothing on x86.
         self.0.store(self.0.load(Ordering::Relaxed) + n, Ordering::Release);
     }
 
@@ -49,14 +50,14 @@ pub struct SharedCounter(AtomicU64);
 impl SharedCounter {
     /// Adds to the count.
     pub fn add(&self, n: u64) {
-        // Relaxed: no other memory depends on this count.
+        // The ordering is relaxed, because no other memory depends on this count.
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
     /// Sets the count to `n` if `n` is greater than the count.
     pub fn raise_to(&self, n: u64) {
-        // Relaxed: no other memory depends on this count. Most calls do not change the count, and a
-        // load is cheaper than `fetch_max`.
+        // The ordering is relaxed, because no other memory depends on this count. Most calls do not
+        // change the count, and a load is cheaper than `fetch_max`.
         if n > self.0.load(Ordering::Relaxed) {
             self.0.fetch_max(n, Ordering::Relaxed);
         }

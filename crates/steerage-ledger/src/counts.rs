@@ -13,7 +13,7 @@ use crate::drops::DropCounters;
 use crate::limits::HANDLER_SLOW;
 use crate::reasons::DropReason;
 
-/// The counts that the CPU which owns a receive queue writes.
+/// The counts of a receive queue that are written by the CPU which owns the queue.
 #[derive(Debug)]
 #[repr(align(128))]
 #[non_exhaustive]
@@ -30,14 +30,14 @@ pub struct QueueLedger {
     /// The number of frames in the parking lot.
     pub parked: Counter,
     pub unparked: Counter,
-    /// The number of frames in the lane. These frames stay on the CPU that owns the queue, and are
-    /// not finished yet.
+    /// The number of frames in the lane, the list of frames that the receiving CPU handles itself.
+    /// The frames in the lane stay on the CPU that owns the queue, and are not finished yet.
     pub in_lane: Counter,
     pub buckets: BucketLoads,
     /// The number of frames that were sampled for the counts in `buckets`.
     pub samples: Counter,
-    /// The handler's times by bucket. The time of each bucket is written by the CPU that has the
-    /// bucket.
+    /// The handler's times by bucket. The handler's time for each bucket is written by the CPU that
+    /// has the bucket.
     pub timed: TimedBuckets,
 }
 
@@ -65,10 +65,10 @@ impl BucketLoads {
     }
 }
 
-/// For each bucket, the handler's time for sampled packets in nanoseconds, and the number of these
-/// packets. A bucket belongs to one CPU at a time, so the two counts of a bucket have one writer.
-/// There is one exception: a CPU that was declared dead may write late and restore an older count.
-/// A sample is then lost.
+/// For each bucket, the time in nanoseconds that the handler needed for sampled packets, and the
+/// number of these packets. A bucket belongs to one CPU at a time, so the two counts of a bucket
+/// have one writer. There is one exception: a CPU that was declared dead may still write later, and
+/// thereby restore an older count. A sample is then lost.
 #[derive(Debug)]
 pub struct TimedBuckets(Box<[(Counter, Counter)]>);
 
@@ -123,7 +123,8 @@ impl QueueLedger {
             self.received.add(received);
             self.received_bytes.add(wire_bytes);
         }
-        // For nearly every poll, one comparison shows that all four counts are 0.
+        // For nearly every poll, one comparison shows that all four counts (lost, no page, copied,
+        // passed) are 0.
         if lost | no_page | copied | passed != 0 {
             self.dropped.add(DropReason::Device, lost);
             self.dropped.add(DropReason::NoPage, no_page);
@@ -146,7 +147,7 @@ impl QueueLedger {
     }
 }
 
-/// The counts of the ring from one queue to one CPU.
+/// The counts of the ring that leads from one queue to one CPU.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RingLedger {
@@ -194,10 +195,11 @@ pub struct ConsumerLedger {
 pub struct TxLedger {
     pub packets: Counter,
     pub bytes: Counter,
-    /// The numbers of packets that the output refused, or for which the output had no room.
+    /// The numbers of packets that were not sent, because the output refused them or had no room
+    /// for them.
     pub dropped: DropCounters,
     /// The packets that the output accepts and finishes later. `None` for an output that finishes
-    /// packets at once.
+    /// each packet when it accepts the packet.
     pub deferred: Option<Deferred>,
     error: Mutex<Option<String>>,
 }
@@ -233,12 +235,12 @@ pub struct CpuLedger {
     pub processed: Counter,
     pub inline: Counter,
     pub busy_nanos: Counter,
-    /// The part of `busy_nanos` that was spent on receiving, in nanoseconds. The time spent on
-    /// receiving is estimated from a sample of the rounds.
+    /// The part of `busy_nanos` that the CPU spent on receiving, in nanoseconds. The time spent on
+    /// receiving is estimated from a sample of the CPU's rounds (passes over its work).
     pub receive_nanos: Counter,
     pub rounds: Counter,
-    /// The number of rounds that had a full poll or a full batch, so that packets had to wait for
-    /// the next round.
+    /// The number of rounds (passes of a CPU over its work) that had a full poll or a full batch.
+    /// In such a round, packets had to wait for the next round.
     pub full_rounds: Counter,
     pub time_squeeze: Counter,
     pub backlog_max: Counter,
@@ -276,7 +278,7 @@ impl CpuLedger {
 pub struct QueueError {
     /// The error message in one line.
     pub message: String,
-    /// The position of the error in the input, in bytes.
+    /// The byte offset in the input at which the error occurred.
     pub offset: Option<u64>,
 }
 
@@ -297,10 +299,10 @@ pub struct PollCounts {
     pub passed: u64,
 }
 
-/// The counters of a queue's page pool, in pages. The ENA driver (`lpc_*`) and the kernel's
-/// page_pool (`alloc_*`, `recycle_*`) use the same names for their counters. The page pool's
-/// counters have separate cache lines, because the CPU that owns the queue writes them once per
-/// poll.
+/// The counters of a queue's page pool, in pages. The ENA driver (counters `lpc_*`) and the
+/// kernel's page_pool (counters `alloc_*`, `recycle_*`) use the same names for these counters. The
+/// counters of the page pool have separate cache lines, because the CPU that owns the queue writes
+/// the counters once per poll.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 #[non_exhaustive]
@@ -309,7 +311,7 @@ pub struct PoolCounters {
     pub alloc_fast: Counter,
     /// The number of pages that were taken from the shared pool, in bulk.
     pub alloc_slow: Counter,
-    /// The number of times that a page was needed but no page was free.
+    /// How often a page was needed but no page was free.
     pub alloc_empty: Counter,
     /// The number of free pages that returned to the local page cache.
     pub recycle_cached: Counter,
@@ -321,11 +323,12 @@ pub struct PoolCounters {
     /// The number of frames that were copied out of a device's page, so that the page stayed in the
     /// device's ring.
     pub rx_copybreak: Counter,
-    /// The number of pages that were taken from the shared pool for one of two reasons: the queue
-    /// needed more pages than ever before, or a page of another NUMA node was replaced.
+    /// The number of pages that were taken from the shared pool for one of two reasons. Either the
+    /// queue needed more pages than ever before, or a page of another NUMA node was replaced.
     pub lpc_warm_up: Counter,
-    /// The number of pages that were taken from the shared pool only because the same number of
-    /// pages had returned to the pool while the local page cache was full.
+    /// The number of pages that were taken from the shared pool because earlier pages had not
+    /// stayed in the local page cache: the same number of pages had returned to the pool while the
+    /// cache was full.
     pub lpc_full: Counter,
     /// The number of pages that were taken from the shared pool while the local page cache was
     /// switched off.

@@ -1,10 +1,10 @@
 //! Counts the packets that an output has accepted but not sent yet (deferred packets). A deferred
 //! packet is in flight until the output reports that it was sent or lost.
 //!
-//! The sending CPU counts the packets that the output accepts. The output settles each packet once,
-//! on its own thread. To settle a packet means to count it as sent or as lost. A queue's ledger
-//! counts only settled packets. Packets that an output still holds are in flight. There is no
-//! separate count for these packets.
+//! The sending CPU counts the packets that the output accepts. The output *settles* each packet
+//! once, on the output's own thread. To settle a packet means to count it as sent or as lost. A
+//! queue's ledger counts only settled packets. Packets that an output still holds are in flight.
+//! There is no separate count for packets in flight.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,19 +13,19 @@ use crate::counter::Counter;
 use crate::drops::Drops;
 use crate::reasons::DropReason;
 
-/// The source of a batch's packets: a receive queue, or the handler itself. An output that finishes
-/// packets later passes the source of the packets to its `TxAccount`.
+/// The source of a batch's packets: a receive queue, or the handler itself. If an output finishes
+/// packets later, it passes the source of the packets to its `TxAccount`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxSource(u32);
 
 impl TxSource {
-    /// The source of packets that came from the receive queue number `queue`.
+    /// The source of packets that came from the receive queue with the number `queue`.
     pub fn queue(queue: usize) -> Self {
         Self(queue as u32)
     }
 
-    /// The source of packets that a handler created. The index of this source comes after the
-    /// indices of the `queues` receive queues.
+    /// The source of packets that a handler created. The index of the source "handler" comes after
+    /// the indices of the `queues` receive queues.
     pub fn originated(queues: usize) -> Self {
         Self(queues as u32)
     }
@@ -36,7 +36,7 @@ impl TxSource {
     }
 }
 
-/// The numbers of accepted packets that an output sent or lost.
+/// Counts of accepted packets: how many the output sent, and how many it lost.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Settled {
@@ -61,15 +61,16 @@ impl Settled {
     }
 }
 
-/// The numbers of packets that one CPU's queue to an output has accepted and settled, by source.
+/// The numbers of packets that one CPU's queue to an output has accepted and settled (counted as
+/// sent or lost), by source.
 #[derive(Debug)]
 pub struct Deferred {
     /// The number of packets that the output accepted. The sending CPU writes the count of accepted
     /// packets.
     taken: Box<[Counter]>,
     books: Mutex<Books>,
-    /// True if the run no longer waits for the output. Relaxed: no other memory depends on this
-    /// flag.
+    /// True if the run no longer waits for the output. The ordering is relaxed, because no other
+    /// memory depends on this flag.
     over: AtomicBool,
 }
 
@@ -110,15 +111,16 @@ impl Deferred {
         }
     }
 
-    /// Returns the settled packets by source.
+    /// Returns the settled packets (counted as sent or lost), by source.
     pub fn settled(&self) -> Box<[Settled]> {
         self.books().settled.clone()
     }
 
-    /// Returns how many accepted packets the output has not settled yet.
+    /// Returns how many accepted packets the output has not settled yet (counted as sent or lost).
     pub fn held(&self) -> u64 {
         let settled: u64 = self.books().settled.iter().map(Settled::total).sum();
-        // The output may settle packets before the sending CPU has counted them as accepted.
+        // The output may settle packets (count them as sent or lost) before the sending CPU has
+        // counted them as accepted.
         self.taken.iter().map(Counter::get).sum::<u64>().saturating_sub(settled)
     }
 

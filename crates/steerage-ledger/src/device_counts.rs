@@ -3,8 +3,8 @@
 use crate::counter::SharedCounter;
 
 /// The counts of a receive queue that exist only for one kind of device. Device counts have the
-/// names that the kernel or the driver uses. The queue may add to its device counts, and so may all
-/// other threads that use the device. Every thread may read the device counts.
+/// names that the kernel or the driver uses. Not only the queue may add to its device counts, but
+/// also each other thread that uses the device. Every thread may read the device counts.
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_ledger::DeviceCounts; } }
@@ -27,7 +27,8 @@ impl DeviceCounts {
         Self { names, counts: names.iter().map(|_| SharedCounter::default()).collect() }
     }
 
-    /// Sets the count with the `nth` name in the list to `count`, unless it is already greater.
+    /// Sets the count that has the `nth` name in the list to `count`, unless the count is already
+    /// greater.
     ///
     /// # Panics
     /// Panics if the list of names is too short for `nth`.
@@ -35,7 +36,7 @@ impl DeviceCounts {
         self.counts[nth].raise_to(count);
     }
 
-    /// Adds to the count with the `nth` name in the list.
+    /// Adds to the count that has the `nth` name in the list.
     ///
     /// # Panics
     /// Panics if the list of names is too short for `nth`.

@@ -18,7 +18,7 @@ use std::io;
 pub struct DeviceError {
     /// The name of the device, as the user wrote it.
     pub device: String,
-    /// The operation that failed, as the end of a sentence that begins with "cannot".
+    /// The operation that failed, written so that it can follow the word "cannot".
     pub operation: &'static str,
     /// The error of the kernel, or an error in the input's format.
     pub cause: io::Error,

@@ -32,9 +32,9 @@ type Current = Box<dyn FnMut() -> Option<String> + Send>;
 
 impl DeviceName {
     /// Creates a name that may change. At first it is `name`. Each call of [`get`](Self::get), from
-    /// any thread, calls `current` to get the current name. The last known name is used in two
-    /// cases: `current` returns `None`, for example because the device no longer exists, or a call
-    /// of `current` by another thread has not returned yet.
+    /// any thread, calls the function `current` to get the current name. The last known name is
+    /// used in two cases: The function `current` returns `None`, for example because the device no
+    /// longer exists, or another thread is still in a call of `current`.
     pub fn following(name: impl Into<String>, current: impl FnMut() -> Option<String> + Send + 'static) -> Self {
         Self::of(name.into(), Some(Mutex::new(Box::new(current))))
     }
@@ -44,7 +44,7 @@ impl DeviceName {
     }
 
     /// Returns the current name of the device. `get` does not wait while another thread calls
-    /// `current`, because a packet CPU may call `get`.
+    /// `current`, because the thread of a packet CPU may call `get`.
     pub fn get(&self) -> String {
         // The device name is still valid after another thread has panicked while it held the lock.
         let current = match self.0.current.as_ref().map(Mutex::try_lock) {
@@ -118,7 +118,7 @@ mod tests {
         begins.recv().unwrap();
         let ((to, got), clone) = (mpsc::channel(), name.clone());
         thread::spawn(move || to.send(clone.get()));
-        // In this test, the inner call would wait forever if it waited for the first call.
+        // The second call of `get` in this test would wait forever if it waited for the first call.
         let got = got.recv_timeout(Duration::from_secs(60));
         drop(end);
         assert_eq!(got.as_deref(), Ok("eth0"));

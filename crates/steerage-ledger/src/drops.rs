@@ -60,7 +60,7 @@ impl Drops {
         self.0.iter().sum()
     }
 
-    /// Returns the reasons with lost packets, and how many packets each reason has.
+    /// Returns the reasons with lost packets. Each reason comes with its number of lost packets.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.into_iter().map(|reason| (reason, self.get(reason))).filter(|(_, packets)| *packets > 0)
     }

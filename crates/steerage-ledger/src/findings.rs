@@ -1,5 +1,5 @@
-//! The findings of the steering policies: the costs per packet, the regimes, and how each group of
-//! queues is steered.
+//! The findings of the steering policies: the costs per packet, the regimes (ways to use the CPUs),
+//! and how each group of queues is steered.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -19,25 +19,29 @@ pub struct Findings {
     pub joined: u64,
     /// The number of times that a CPU has left the group since the start.
     pub left: u64,
-    /// The load of the busiest CPU at the last measurement, divided by the busiest CPU's load if
-    /// the buckets were divided in the best way.
+    /// A ratio: the load of the busiest CPU at the last measurement, divided by the load that the
+    /// busiest CPU would have if the buckets were divided in the best way.
     pub uneven: Option<f64>,
-    /// The last measured time that a cache line needs from the receiving CPU to the CPU that joined
-    /// last or that joins next. `None` if the distance between the CPUs did not matter.
+    /// The last measured time that a cache line needs to get from the receiving CPU to another CPU:
+    /// the CPU that joined last or that joins next. `None` if the distance between the CPUs did not
+    /// matter.
     #[cfg_attr(feature = "serde", serde(rename = "apart_ns", with = "serial::nanoseconds"))]
     pub apart: Option<Duration>,
-    /// The current regime: `inline`, `collector` or `spread`. Empty if the policy has no regimes.
+    /// The current regime: `inline`, `collector` or `spread`. The text is empty if the policy has
+    /// no regimes (ways to use the CPUs).
     #[cfg_attr(feature = "serde", serde(with = "serial::name"))]
     pub regime: Cow<'static, str>,
-    /// The reason for the current regime: `start`, `predicted`, `measured`, `probe-failed` or
-    /// `quiet`. Empty if the policy has no regimes.
+    /// The reason why the policy uses the current regime: `start`, `predicted`, `measured`,
+    /// `probe-failed` or `quiet`. The text is empty if the policy has no regimes (ways to use the
+    /// CPUs).
     #[cfg_attr(feature = "serde", serde(with = "serial::name"))]
     pub reason: Cow<'static, str>,
     /// The cost of each step per packet, if the policy has measured it.
     pub costs: Vec<CostEstimate>,
-    /// The estimated value of each regime. The first entry is the current regime.
+    /// The estimated throughput of each regime (a way to use the CPUs). The first entry is the
+    /// regime that the policy currently uses.
     pub regimes: Vec<RegimeEstimate>,
-    /// The buckets that nearly fill or overfill a CPU, heaviest first. The second value of each
+    /// The buckets that nearly fill or overload a CPU, heaviest first. The second value of each
     /// entry is the bucket's share of a CPU's time. Reports show the heavy buckets in
     /// [`GroupSnapshot::elephants`].
     #[cfg_attr(feature = "serde", serde(skip))]
@@ -55,7 +59,7 @@ pub struct CostEstimate {
     /// a hand-over.
     pub step: Cow<'static, str>,
     /// The cost in nanoseconds per packet. The cost of the step `take` is negative if the CPU that
-    /// takes over packets is faster than the CPU that receives packets.
+    /// takes over packets is faster than the receiving CPU.
     #[cfg_attr(feature = "serde", serde(rename = "ns", with = "serial::tenths"))]
     pub nanos: f64,
     /// The standard deviation of this estimate.
@@ -70,14 +74,14 @@ impl CostEstimate {
     }
 }
 
-/// A policy's estimate of the value of a regime.
+/// A policy's estimate of the throughput of a regime (a way to use the CPUs).
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct RegimeEstimate {
     /// The regime: `inline`, `collector` or `spread`.
     pub regime: Cow<'static, str>,
-    /// The number of CPUs in this regime, including the CPUs that receive.
+    /// The number of CPUs in this regime (way to use the CPUs), including the CPUs that receive.
     pub cpus: usize,
     /// The throughput in packets per second. The throughput is estimated from the costs per packet
     /// and from measurements.
@@ -86,7 +90,8 @@ pub struct RegimeEstimate {
     /// The standard deviation of this estimate.
     #[cfg_attr(feature = "serde", serde(with = "serial::whole"))]
     pub deviation: f64,
-    /// The throughput in packets per second, if it is estimated only from the costs.
+    /// The throughput in packets per second that is estimated only from the costs, if there is such
+    /// an estimate.
     #[cfg_attr(feature = "serde", serde(with = "serial::whole"))]
     pub predicted: f64,
 }
@@ -110,7 +115,7 @@ pub struct GroupSnapshot {
     /// The CPUs that have buckets of the group, in the order in which the CPUs joined.
     #[cfg_attr(feature = "serde", serde(rename = "active_list", with = "serial::cpu_list"))]
     pub active: Vec<CpuId>,
-    /// The buckets that nearly fill a CPU.
+    /// The buckets that take nearly all of a CPU's time.
     pub elephants: Vec<Elephant>,
     /// The findings of the policy about the group.
     pub findings: Findings,
@@ -136,18 +141,19 @@ impl GroupSnapshot {
 pub struct Elephant {
     /// The number of the bucket.
     pub bucket: u16,
-    /// The share of a CPU's time that the bucket takes.
+    /// The part of a CPU's time that the bucket takes.
     pub load: f64,
-    /// The flow to which most packets of the bucket belong, in the direction from its sender.
-    /// `None` if no flow has most of the packets, or if too few packets were sampled. Serialized
-    /// reports do not contain the flow of an elephant, because not everyone who may read the counts
-    /// may also see the traffic.
+    /// The flow to which most packets of the bucket belong, in the direction that begins at the
+    /// flow's sender. `None` if no flow has most of the packets, or if too few packets were
+    /// sampled. Serialized reports do not contain the flow of an elephant (a bucket that nearly
+    /// fills a CPU), because not everyone who may read the counts may also see the traffic.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub flow: Option<FlowKey>,
 }
 
 impl Elephant {
-    /// Creates an elephant from a bucket, its load and its flow.
+    /// Creates an elephant (a bucket that takes a large part of a CPU's time) from the bucket, its
+    /// load and its flow.
     pub fn new(bucket: u16, load: f64, flow: Option<FlowKey>) -> Self {
         Self { bucket, load, flow }
     }

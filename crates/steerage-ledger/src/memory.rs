@@ -28,11 +28,11 @@ pub struct MemoryUse {
     pub parked: u64,
     /// Pages for the packets that handlers keep.
     pub kept: u64,
-    /// Pages in the local page caches of the queues. This size is 0 if there is only one receive
-    /// queue, because that queue caches the pages of its own backlogs.
+    /// Pages in the local page caches of the queues. The size of the page caches is 0 if there is
+    /// only one receive queue, because that queue caches the pages of its own backlogs.
     pub caches: u64,
     /// All other pages: the pages of devices and outputs, of packets that handlers create, and of
-    /// one poll per queue.
+    /// one poll (up to 64 frames) per queue.
     pub others: u64,
     /// Rings, parking lots and fragment tables.
     pub rings: u64,
@@ -40,12 +40,12 @@ pub struct MemoryUse {
     pub lent: u64,
     /// The limit on the total packet memory of the instance.
     pub cap: u64,
-    /// The number of packets that may wait for a CPU. This number is computed from each CPU's share
-    /// of the packet memory.
+    /// The number of packets that may wait for a CPU. The number of packets that may wait is
+    /// computed from each CPU's share of the packet memory.
     pub backlog: u64,
-    /// The backlog that was requested at the start, in packets.
+    /// The backlog limit that was requested at the start, in packets.
     pub backlog_asked: u64,
-    /// The largest backlog, in packets, that can be set while the instance runs.
+    /// The largest backlog limit, in packets, that can be set while the instance runs.
     pub backlog_max: u64,
 }
 

@@ -12,10 +12,10 @@ use steerage_topology::CpuId;
 use crate::counter::Counter;
 use crate::limits::{COUNTER_NAME_MAX, COUNTERS_MAX};
 
-/// The number of counts in a [`Line`].
+/// The number of counts in a [`Line`] (a block of counts).
 const LINE_COUNTS: usize = 16;
 
-/// The counts of one CPU. Only this CPU writes them. A line fills two cache lines, because CPUs
+/// The counts of one CPU. Only this CPU writes them. A `Line` fills two cache lines, because CPUs
 /// fetch cache lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -34,8 +34,8 @@ struct Declared {
 #[derive(Debug, Default)]
 struct Set {
     declared: Vec<Declared>,
-    /// The lines of each CPU that has added to a counter. Counter `n` is in line number `n /
-    /// LINE_COUNTS`.
+    /// For each CPU that has added to a counter, the blocks of counts (`Line`) of that CPU. Counter
+    /// `n` is in the `Line` with the number `n / LINE_COUNTS`.
     lines: Vec<(CpuId, Vec<Arc<Line>>)>,
 }
 
@@ -66,10 +66,10 @@ impl Set {
 /// `Builder::counters` returns the counters of an instance. The counters appear in the instance's
 /// snapshots, in metrics, and in `steerage top`. Tests create their own set of counters.
 ///
-/// A count continues to exist when the handler that wrote it ends. If a handler panics, the CPU's
-/// next handler adds to the same count. If a flow moves to another CPU, the later packets of the
-/// flow are counted on the new CPU. Therefore the meaningful number is the total of a counter over
-/// all CPUs.
+/// A count continues to exist when the handler that wrote it ends. If a handler panics, the next
+/// handler of this CPU adds to the same count. If a flow moves to another CPU, the later packets of
+/// the flow are counted on the new CPU. Therefore the meaningful number is the total of a counter
+/// over all CPUs.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } pub use steerage_topology::CpuId; }
@@ -97,17 +97,18 @@ impl Counters {
 
     /// Declares a counter.
     ///
-    /// The name consists of lower-case letters, digits and `_`, such as `passed`. It follows the
-    /// conventions of Prometheus, but without prefix, unit or `_total`. `help` is a sentence that
-    /// says what the counter counts. The unit is a plural such as `packets` or `bytes`. The unit is
-    /// empty for a plain number. The name of this counter's metric is `PREFIX_NAME_UNIT_total`.
+    /// The name consists of lower-case letters, digits and `_`, such as `passed`. The name of a
+    /// counter follows the conventions of Prometheus, but has no prefix, unit or `_total`. `help`
+    /// is a sentence that says what the counter counts. The unit is a plural such as `packets` or
+    /// `bytes`. The unit is empty for a plain number. The name of this counter's metric is
+    /// `PREFIX_NAME_UNIT_total`.
     ///
     /// If the counter already exists, `add` returns the existing counter. Therefore the function
-    /// that creates the handler of each CPU may declare the handler's counters.
+    /// that creates a handler for each CPU may declare the handler's counters each time.
     ///
     /// # Errors
     /// [`CounterError`] if the name or the unit is malformed, if a counter with this name has
-    /// another help text or unit, or if there are [`COUNTERS_MAX`] counters already.
+    /// another help text or unit, or if there are already [`COUNTERS_MAX`] counters.
     pub fn add(
         &self,
         name: impl Into<Cow<'static, str>>,
@@ -169,7 +170,8 @@ impl fmt::Debug for Counters {
 /// The suffix that metrics add to the name of a counter.
 const SUFFIX: &str = "_total";
 
-/// Returns true for lower-case letters, digits and `_`, if the first character is a letter.
+/// Returns true if the text consists of lower-case letters, digits and `_`, and the first character
+/// is a letter.
 fn is_name(text: &str) -> bool {
     let is_legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     text.len() <= COUNTER_NAME_MAX
@@ -186,9 +188,9 @@ pub struct NamedCounter {
 }
 
 impl NamedCounter {
-    /// The count of `cpu`. Call `on` when a handler is created. After that, only the CPU's own
-    /// thread may add to the count. If several threads add to the count of one CPU, some additions
-    /// are lost.
+    /// The count of `cpu`. Call `on` when the handler of a CPU is created. After the call of `on`,
+    /// only the CPU's own thread may add to the count. If several threads add to the count of one
+    /// CPU, some additions are lost.
     pub fn on(&self, cpu: CpuId) -> CpuCounter {
         let line = self.counters.locked().line(cpu, self.at / LINE_COUNTS);
         CpuCounter { line, at: self.at % LINE_COUNTS, one_thread: PhantomData }
@@ -207,11 +209,11 @@ impl fmt::Debug for NamedCounter {
     }
 }
 
-/// The count of one CPU. The handler of a CPU adds to the CPU's count.
+/// The count of one CPU. The handler of a CPU uses this value to add to the CPU's count.
 pub struct CpuCounter {
     line: Arc<Line>,
     at: usize,
-    /// Prevents two threads from sharing the count of a CPU.
+    /// This field prevents two threads from sharing the count of a CPU.
     one_thread: PhantomData<Cell<u64>>,
 }
 
@@ -242,7 +244,7 @@ impl fmt::Debug for CpuCounter {
 pub struct CounterSnapshot {
     /// The name of the counter.
     pub name: Cow<'static, str>,
-    /// A sentence that says what is counted.
+    /// The counter's help text: a sentence that says what is counted.
     pub help: Cow<'static, str>,
     /// The unit, such as `packets`. Empty for a mere number.
     pub unit: Cow<'static, str>,
@@ -266,9 +268,9 @@ pub enum CounterError {
         /// The unit.
         unit: String,
     },
-    /// A counter with this name exists already, and has another help text or unit.
+    /// A counter with this name already exists, and has another help text or unit.
     Differs(String),
-    /// There are [`COUNTERS_MAX`] counters already.
+    /// There are already [`COUNTERS_MAX`] counters.
     TooMany(String),
 }
 
@@ -321,7 +323,7 @@ mod tests {
         let shown = |of: &CounterSnapshot| (of.name.to_string(), of.unit.to_string(), of.total, of.by_cpu.clone());
         assert_eq!(shown(&read[0]), ("passed".to_owned(), "packets".to_owned(), 12, vec![0, 3, 4]));
         assert_eq!(shown(&read[1]), ("seen".to_owned(), "bytes".to_owned(), 64, vec![0, 0, 64]));
-        // A handler that replaces another handler adds to the other handler's count.
+        // If a handler replaces another handler, the new handler adds to the same count.
         drop(one);
         passed.on(CpuId(1)).add(1);
         assert_eq!((passed.on(CpuId(1)).get(), passed.total()), (4, 13));
@@ -389,7 +391,7 @@ mod tests {
             assert_eq!(error, CounterError::Name(name.to_owned()));
             assert!(!error.to_string().contains('\n'), "{error}");
         }
-        // In this call, the help text and the unit are in the wrong order.
+        // In this call of `add`, the help text and the unit are in the wrong order.
         let swapped = counters.add("limited", "packets", "Packets above their rate.").unwrap_err();
         assert!(swapped.to_string().starts_with("cannot declare the counter `limited` in `Packets above"), "{swapped}");
         for nth in 1..COUNTERS_MAX {

@@ -13,8 +13,8 @@ pub(crate) fn notes(queues: &[QueueSnapshot], cpus: &[CpuSnapshot], infos: &[Que
     of_cpus.chain(of_queues).flatten().collect()
 }
 
-/// If the handler of a CPU was created again, the old state is lost, and the handler reports only
-/// the packets since then.
+/// If the handler of a CPU was created again, the old state is lost. The handler then reports only
+/// packets that arrived after it was created again.
 fn of_rebuilt(cpu: &CpuSnapshot) -> Option<String> {
     let CpuSnapshot { cpu, panics, deaths, .. } = cpu;
     let why = match (panics, deaths) {
@@ -39,8 +39,8 @@ fn of_slow(cpu: &CpuSnapshot, lost: u64) -> Option<String> {
     })
 }
 
-/// The upper 12 bits of a hash choose the bucket. Therefore all packets are steered to one CPU if
-/// only the lower bits of their hashes differ.
+/// The upper 12 bits of a hash choose the bucket. If only the lower bits of the packets' hashes
+/// differ, all packets are steered to one CPU, because the upper bits choose the bucket.
 fn of_hashes(queue: &QueueSnapshot, info: &QueueInfo) -> Option<String> {
     if queue.hash != "device" || queue.received < HASHES_SAMPLE {
         return None;

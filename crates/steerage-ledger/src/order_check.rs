@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// For each bucket of a queue, the arrival number of the frame that was finished last.
+/// For each bucket of a queue, the number (in the order of arrival) of the frame that was finished
+/// last.
 #[derive(Debug)]
 pub struct OrderCheck {
     last: Box<[AtomicU64]>,
@@ -16,9 +17,10 @@ impl OrderCheck {
 
     /// Records a completion. Returns true if the frame was finished out of order.
     pub fn completed(&self, bucket: usize, arrival: u64) -> bool {
-        // Relaxed is enough: after a bucket has moved, the rings and the control lock make the
-        // writes of the previous CPU visible to the new CPU. If a bug puts a bucket on two CPUs at
-        // once, an arrival number is not greater than the previous arrival number.
+        // The ordering `Relaxed` is enough: after a bucket has moved, the rings and the control
+        // lock make the writes of the previous CPU visible to the new CPU. If a bug puts a bucket
+        // on two CPUs at the same time, an arrival number is not greater than the previous arrival
+        // number.
         self.last[bucket].fetch_max(arrival, Ordering::Relaxed) >= arrival
     }
 }

@@ -16,8 +16,9 @@ use crate::reasons::DropReason;
 use crate::records::{Ledgers, OutputInfo, QueueInfo};
 use crate::snapshot::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Totals, Verdicts};
 
-/// The packets that outputs accepted and finished later. A snapshot shows these packets by output,
-/// by queue and by CPU, so they are added up in these three ways.
+/// The packets that outputs first accepted and finished later. A snapshot shows the packets that
+/// outputs finished later by output, by queue and by CPU. Therefore these packets are added up in
+/// three ways.
 struct SettledBy {
     output: Vec<Settled>,
     queue: Vec<Settled>,
@@ -62,9 +63,10 @@ pub struct Facts<'a> {
     pub elapsed: Duration,
     /// For each queue, the CPUs in its mask.
     pub masks: Vec<Vec<CpuId>>,
-    /// For each CPU, the share of its time that other programs, interrupts or guests took recently.
+    /// For each CPU, the share of its time that other programs, interrupts or virtual machines took
+    /// recently.
     pub others: Vec<f64>,
-    /// For each CPU that currently runs its handler, the time since the handler was called.
+    /// For each CPU that is in a call of its handler now, the time since this call began.
     pub in_handler: Vec<Option<Duration>>,
     /// The counts of moves.
     pub moves: MoveCounts,
@@ -76,7 +78,7 @@ pub struct Facts<'a> {
     pub page_bytes: u64,
     /// The number of all pages.
     pub pages: u64,
-    /// The number of free pages, which belong to no queue.
+    /// The number of free pages in the shared pool, which belong to no queue.
     pub pages_free: u64,
     /// The use of packet memory and rings.
     pub memory: MemoryUse,
@@ -86,7 +88,8 @@ impl Ledgers {
     /// Reads all counts into a snapshot.
     pub fn snapshot(&self, facts: Facts<'_>) -> Snapshot {
         // The counts of delivered and dropped packets must be read before the count of received
-        // packets. Otherwise the number of packets in flight could be negative.
+        // packets. If the received packets were read first, the number of packets in flight could
+        // be negative.
         let settled = SettledBy::of(self);
         let mut of_cpus: Vec<OfCpu> = settled.cpu.iter().map(|of| OfCpu { dropped: of.dropped, backlog: 0 }).collect();
         let rings: Vec<_> = self.queues.iter().map(|queue| OfQueue::read(queue, &mut of_cpus)).collect();
@@ -178,9 +181,9 @@ struct OfQueue {
 impl OfQueue {
     /// Reads the rings of a queue in the order of their memory addresses, and adds the counts of
     /// each ring to the totals of its CPU. With 1,024 CPUs and 256 queues, there are 262,144 rings.
-    /// Therefore some values are not read. If a queue has no packet in flight, the number of
-    /// packets in its rings is not read. If a CPU has taken no packet from a ring, the verdicts on
-    /// the ring's packets are not read.
+    /// Because there can be so many rings, some values are not read. If a queue has no packet in
+    /// flight, the number of packets in its rings is not read. If a CPU has taken no packet from a
+    /// ring, the verdicts (results of the handler) on the ring's packets are not read.
     fn read(queue: &QueueInfo, cpus: &mut [OfCpu]) -> Self {
         let (mut verdicts, mut dropped, mut reordered) = (Verdicts::default(), Drops::default(), 0);
         let all = queue.ledger.dropped.read();
@@ -229,7 +232,8 @@ fn queue_snapshot(
     let OfQueue { mut verdicts, mut dropped, reordered } = *rings;
     verdicts.transmitted += settled.packets;
     // The counts of delivered and dropped packets must be read before the count of received
-    // packets. Otherwise the number of packets in flight could be negative.
+    // packets. If the received packets were read first, the number of packets in flight could be
+    // negative.
     dropped.merge(&settled.dropped);
     dropped.merge(&queue.ledger.dropped.read());
     let received = queue.ledger.received.get();

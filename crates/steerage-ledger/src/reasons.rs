@@ -6,22 +6,23 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// The packet was lost before steerage received it. Either the kernel dropped the packet, a
-    /// ring of the device overflowed, or the device placed the frame outside of its memory.
+    /// The packet was lost before steerage received it. There are three cases: the kernel dropped
+    /// the packet, a ring of the device overflowed, or the device placed the frame outside of its
+    /// memory.
     Device,
-    /// No free page could replace the packet's page, because too many packets were kept by handlers
-    /// or in flight.
+    /// No free page could replace the packet's page, because too many packets were in flight or
+    /// were kept by handlers.
     NoPage,
     /// The backlog of the packet's CPU was full, because the CPU could not keep up.
     BacklogFull,
-    /// The flow limit dropped the packet, because the backlog of its CPU was more than half full,
-    /// and its flow had sent more than half of the latest packets.
+    /// The flow limit dropped the packet, for two reasons: the backlog of its CPU was more than
+    /// half full, and its flow had sent more than half of the latest packets.
     FlowLimit,
-    /// The packet's bucket was moving to another CPU, and the parking lot was full or the move took
-    /// too long.
+    /// The packet's bucket was moving to another CPU, and either the parking lot (the queue for
+    /// packets of moving buckets) was full, or the move took too long.
     Moving,
-    /// The packet waited for a CPU that made no progress. The packet's bucket was moved away from
-    /// the CPU that made no progress.
+    /// The packet waited for a CPU that made no progress. The packet's bucket was then moved away
+    /// from the CPU that made no progress.
     Revoked,
     /// The handler panicked before it had finished the packet.
     HandlerPanicked,
@@ -36,8 +37,8 @@ pub enum DropReason {
     /// The output refused the packet for another reason: the output has failed, its interface is
     /// down, or the packet is invalid.
     TxRefused,
-    /// The output accepted the packet but never sent it, because the output failed or the run ended
-    /// too early.
+    /// The output accepted the packet but never sent it, because the output failed or because the
+    /// run ended too early.
     TxLost,
 }
 
@@ -63,7 +64,7 @@ impl DropReason {
     pub const OF_OUTPUTS: [Self; 6] =
         [Self::TxFull, Self::TxTooLong, Self::TxLinkType, Self::TxCut, Self::TxRefused, Self::TxLost];
 
-    /// Returns the name of the reason that reports and metrics use.
+    /// Returns the name that reports and metrics use for the reason.
     pub fn name(self) -> &'static str {
         match self {
             Self::Device => "device",

@@ -26,10 +26,10 @@ pub struct QueueInfo {
     pub mode: &'static str,
     pub number: usize,
     /// The index of the CPU that polls the queue. Relaxed is enough: a thread that reads this index
-    /// to wake the CPU has executed a memory fence before.
+    /// to wake the CPU executes a memory fence before the read.
     pub owner: AtomicU16,
-    /// True if the user chose the CPU that polls the queue. In this case, no policy chooses another
-    /// CPU for the queue. Relaxed is enough: no other memory depends on this flag.
+    /// True if the user chose the CPU that polls the queue. If the user chose this CPU, no policy
+    /// chooses another CPU for the queue. Relaxed is enough: no other memory depends on this flag.
     pub owner_is_chosen: AtomicBool,
     pub hash: &'static str,
     pub checks_order: bool,
@@ -38,7 +38,7 @@ pub struct QueueInfo {
     pub rings: Vec<Arc<RingLedger>>,
     pub pool: Arc<PoolCounters>,
     pub kept_pages: Arc<KeptPages>,
-    /// The counts that exist only for this kind of device, if there are such counts.
+    /// The counts that only this kind of device has, or `None` if this kind has no such counts.
     pub device_counts: Option<Arc<DeviceCounts>>,
     /// True if the device provides the memory blocks that contain its frames.
     pub lends: bool,
@@ -47,8 +47,8 @@ pub struct QueueInfo {
     pub error: Mutex<Option<QueueError>>,
     /// The group of the queue, as handlers get it in a `BucketId`. Relaxed is enough: the group
     /// changes only while no packet of the queue is in flight. Therefore a CPU that takes a frame
-    /// from its ring reads the group that the queue had when the frame was published. The ring
-    /// orders the two accesses (P1).
+    /// from its ring reads the group number that the queue had when the frame was published. The
+    /// memory order P1 of the ring orders the write of the group number before the read.
     pub group: AtomicU16,
 }
 
@@ -78,8 +78,9 @@ impl QueueInfo {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(QueueError { message, offset });
     }
 
-    /// Returns how many frames are in the rings, the lane and the parking lot. When no CPU runs,
-    /// the packets in flight are exactly these frames.
+    /// Returns how many frames of the queue are in the rings, in the lane (the list of frames for
+    /// the polling CPU itself) and in the parking lot. When no CPU runs, the packets in flight are
+    /// exactly the frames in the rings, the lane and the parking lot.
     pub fn held(&self) -> u64 {
         let unparked = self.ledger.unparked.get();
         let in_rings: u64 = self.rings.iter().map(|ring| ring.gauge.read()).map(|(p, f)| p - f).sum();
@@ -135,8 +136,8 @@ impl Ledgers {
     }
 
     /// Counts a wake-up of the CPU with the index `cpu`. `by` is the index of the CPU that handed
-    /// packets over to it. If `by` is `None`, the CPU was woken for a change of settings or a move
-    /// of a bucket.
+    /// packets over to the woken CPU. If `by` is `None`, the CPU was woken for a change of settings
+    /// or a move of a bucket.
     pub fn count_wake(&self, cpu: usize, by: Option<usize>) {
         match by {
             Some(by) => {
@@ -157,12 +158,12 @@ impl Ledgers {
         self.outputs.iter().flat_map(|output| &output.ledgers).map(|ledger| ledger.held()).sum()
     }
 
-    /// Waits for the outputs that finish packets later. The wait ends when the outputs have
-    /// finished all packets. The wait continues while the outputs make progress. The wait ends
-    /// after
+    /// Waits for the outputs that finish packets (send or lose them) later than they accept them.
+    /// The wait ends when the outputs have finished all packets. The wait continues while the
+    /// outputs make progress. The wait ends after
     /// [`OUTPUT_STUCK_AFTER`] without progress. After a stop was requested, the whole wait takes at
-    /// most [`DRAIN_MAX`]. Packets that are not finished after the wait count as lost. Call
-    /// `finish_outputs` after all CPUs have stopped sending.
+    /// most [`DRAIN_MAX`]. Packets that are neither sent nor lost when the wait ends count as lost.
+    /// Call `finish_outputs` after all CPUs have stopped sending.
     pub fn finish_outputs(&self, is_stopping: impl Fn() -> bool) {
         let deferred = || self.outputs.iter().flat_map(|output| &output.ledgers).filter_map(|of| of.deferred.as_ref());
         let (mut left, mut since, mut stopping) = (self.held_by_outputs(), Instant::now(), None);
@@ -177,8 +178,8 @@ impl Ledgers {
             }
         }
         deferred().for_each(Deferred::ask_to_end);
-        // Some outputs can still report which packets were sent. The following loop waits for these
-        // reports.
+        // Some outputs can report late which packets were sent. The following loop waits for the
+        // outputs' reports of sent packets.
         let asked = Instant::now();
         while self.held_by_outputs() > 0 && asked.elapsed() < LEAVE_BEHIND_AFTER {
             thread::sleep(DRAIN_LOOK);

@@ -31,9 +31,10 @@ pub struct BucketSnapshot {
     /// The CPU that has the bucket. During a move, `cpu` is the old CPU until the new CPU receives
     /// packets of the bucket.
     pub cpu: CpuId,
-    /// The approximate number of packets in this bucket. In each poll, steerage samples one packet.
-    /// The number of packets in the poll is added to the count of the sampled packet's bucket.
-    /// While one CPU has all buckets, steerage hashes no packets, so this count does not grow.
+    /// The approximate number of packets in this bucket. In each poll of the queue, steerage
+    /// samples one packet. The number of packets in the poll is added to the count of the sampled
+    /// packet's bucket. While one CPU has all buckets, steerage hashes no packets, so the bucket's
+    /// count does not grow.
     pub packets: u64,
     /// The number of times that the bucket has moved to another CPU.
     pub moves: u64,
@@ -120,8 +121,8 @@ pub struct QueueSnapshot {
     /// program. Frames with neither an IP flow nor a flow key are steered by their link-layer
     /// addresses. While one CPU has all buckets, no frame is hashed, so this count does not grow.
     pub unparsed: u64,
-    /// The number of fragments that were steered by a key of their datagram instead of their flow,
-    /// because the fragment table was full.
+    /// The number of fragments that were steered by a hash key that was created for their datagram,
+    /// instead of by their flow, because the fragment table was full.
     pub fragments_full: u64,
     /// The number of non-first fragments that arrived after the time limit of their datagram
     /// ([`FRAGMENT_TIME`](steerage_flow::limits::FRAGMENT_TIME)).
@@ -221,7 +222,7 @@ pub struct CpuSnapshot {
     /// CPU.
     pub wakes_received: u64,
     /// The number of times that this CPU was woken for a reason other than handed-over packets: a
-    /// change, the move of a bucket, a stop, or room for packets.
+    /// change of settings, the move of a bucket, the stop of the instance, or new room for packets.
     pub wakes_for_control: u64,
     /// The longest time that the CPU needed for one batch. The time for a batch includes the poll
     /// before the batch. The time for a batch also includes time in which other threads ran on the
@@ -230,7 +231,8 @@ pub struct CpuSnapshot {
     pub longest_batch: Duration,
     /// The number of times that the CPU's handler panicked.
     pub panics: u64,
-    /// The number of times that the CPU was declared dead.
+    /// The number of times that the CPU was declared dead: it made no progress while flows had to
+    /// move away from it.
     pub deaths: u64,
     /// The number of sent packets that the CPU's handler created. Packets that a handler creates
     /// are not in the ledger of a queue, because no queue received them.

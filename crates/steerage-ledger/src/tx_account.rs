@@ -8,7 +8,7 @@ use crate::deferred::{Deferred, Settled, TxSource};
 use crate::reasons::DropReason;
 
 /// Counts the packets that an output accepted in `TxQueue::send` and finished (sent or lost) later.
-/// Any thread may use the account.
+/// Any thread may use a `TxAccount`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -64,7 +64,7 @@ impl TxAccount {
     }
 
     /// Returns true if the run no longer waits for the output. When the run no longer waits, the
-    /// output should count packets that it cannot send at once as lost.
+    /// output should count a packet as lost if it cannot send the packet immediately.
     pub fn is_over(&self) -> bool {
         self.deferred().is_some_and(|deferred| deferred.is_over())
     }

@@ -1,16 +1,17 @@
 //! [`Admission`] limits how many frames wait for one CPU, counted over all queues: Linux's
 //! `netdev_max_backlog`.
 //!
-//! Each producer adds the frames that it publishes to one counter. The consumer adds the frames
-//! that it has finished to a second counter in another cache line. The consumer's counter needs no
-//! atomic read-modify-write operation. The producers' counter needs one atomic read-modify-write
-//! operation for each published list.
+//! Each producer adds the number of frames that it publishes to one counter, which all producers
+//! share. The consumer adds the number of frames that it has finished to a second counter in
+//! another cache line. The consumer's counter needs no atomic read-modify-write operation. The
+//! producers' counter needs one atomic read-modify-write operation for each published list of
+//! frames.
 
 use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Limits the frames that wait for one CPU, from all queues together.
+/// Limits the number of frames that wait for one CPU, counted over all queues.
 ///
 /// ```
 /// use steerage_mem::Admission;

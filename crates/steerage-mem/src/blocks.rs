@@ -3,32 +3,35 @@
 //!
 //! A frame in a block is called a lent frame. A lent frame is read-only and has no headroom. If a
 //! handler writes or keeps a lent frame, the frame is first copied to a page. A block may be filled
-//! again when all of its lent frames have returned. A lent frame returns in two steps: the worker
-//! advances its finished index past the frame's slot, and then the owner of the blocks reads the
-//! slot. Only the owner counts the lent frames, so the count is a plain number and not an atomic.
+//! again when all of its lent frames have returned. A lent frame returns to the owner of the blocks
+//! in two steps. First, the CPU that handled the frame advances its finished index past the frame's
+//! slot. Then the owner reads the slot. Only the owner of the blocks counts the lent frames, so the
+//! count is a plain number and not an atomic.
 //!
-//! The frames of a block are lent from front to back. The part of a block after its last lent frame
-//! is its [`Tail`]. The tail may be written while earlier frames are in use. A capture reader can
-//! therefore overwrite the capture's record header before the next frame with a
+//! The device lends the frames of a block in order, from the start of the block to its end. The
+//! part of a block after its last lent frame is its [`Tail`]. The tail of a block may be written
+//! while earlier frames of the block are in use. A capture reader can therefore overwrite the
+//! capture's record header before the next frame with a
 //! [`FrameHeader`](crate::FrameHeader). For the same reason, a reader of a pipe can fill a block
 //! step by step, while earlier frames of the block are in use.
 //!
-//! Some blocks can be windows, which show parts of a file ([`FileWindows`]). No code writes to a
-//! window. In a window, the file's record headers stay before the frames and are not overwritten. A
-//! record header is parsed only when a handler needs it ([`RecordForm`](crate::RecordForm)).
+//! Some blocks can be windows: parts of a mapped file ([`FileWindows`]). No code writes to a
+//! window. In a window (a mapped part of a file), the file's record headers stay before the frames
+//! and are not overwritten. A record header is parsed only when a handler needs it
+//! ([`RecordForm`](crate::RecordForm)).
 //!
 //! The receive path holds the [`Blocks`] and takes back the frames that return. The device holds
 //! the
 //! [`Claim`] to the blocks. Only the holder of the claim can write a block, read a block, or lend a
 //! frame from a block. A device hands its blocks over to the receive path once. Therefore safe code
 //! cannot access memory that the kernel is writing. Even a device that wraps the blocks' device
-//! cannot access that memory.
+//! cannot access the memory that the kernel is writing.
 //!
 //! Two costs determine how a device should use blocks. First, a device should fill a block in less
-//! time than its workers need to empty their backlogs. Otherwise, the workers have no frames while
-//! the device fills a block, and then the device waits for the workers. Second, the owner collects
-//! finished frames only in every eighth poll, because reading the finished index moves a cache line
-//! from the worker's CPU.
+//! time than the workers (the CPUs that handle its packets) need to empty their backlogs.
+//! Otherwise, the workers have no frames while the device fills a block, and then the device waits
+//! for the workers. Second, the owner of the blocks collects finished frames only in every eighth
+//! poll, because reading the finished index moves a cache line from the worker's CPU.
 
 mod bus_error;
 mod lease;
@@ -100,7 +103,7 @@ pub struct Blocks {
     /// of them. All blocks after the memory blocks are windows.
     memory_blocks: usize,
     block_bytes: usize,
-    /// For each window, the number of its bytes that can be read.
+    /// For each window (a mapped part of a file), the number of its bytes that can be read.
     shown: Box<[u32]>,
     /// The maximum memory of the blocks, in bytes.
     memory: usize,
@@ -111,8 +114,8 @@ pub struct Blocks {
 #[derive(Clone, Copy, Debug, Default)]
 struct Lent {
     frames: u32,
-    /// An offset that is not less than the end of the last lent frame. While a frame is lent, no
-    /// byte before this offset is written.
+    /// An offset in the block, at or after the end of the last lent frame. While a frame is lent,
+    /// no byte before this offset is written.
     end: u32,
 }
 
@@ -129,8 +132,8 @@ impl Blocks {
     /// # Errors
     /// As [`Region::map`].
     pub fn map(count: usize, block_bytes: usize) -> Result<(Self, Claim), RegionError> {
-        // The tokens of the region's pages are dropped, because blocks are written only through
-        // `tail`.
+        // The tokens (access rights) of the region's pages are dropped, because blocks are written
+        // only through `tail`.
         let (region, _tokens) = Region::map(count, block_bytes)?;
         let memory = region.bytes();
         Ok(Self::of(region, memory))
@@ -171,13 +174,15 @@ impl Blocks {
         Ok(Self::of(Region::foreign(base, count, block_bytes, Owner::new(owner))?, memory))
     }
 
-    /// Limits how many blocks can be held by the frames that wait for one CPU. Therefore a stalled
-    /// CPU leaves blocks for the other CPUs. `units` is the size of all blocks together, in units.
-    /// Each block has one unit unless [`weigh`](Self::weigh) sets another number.
+    /// Limits how many blocks one CPU can hold: a block that contains a frame that waits for the
+    /// CPU cannot be filled again. Therefore a stalled CPU leaves blocks for the other CPUs.
+    /// `units` is the sum of the units (sizes) of all blocks. Each block has one unit unless
+    /// [`weigh`](Self::weigh) sets another number.
     ///
-    /// A CPU may hold one more block if its blocks then have no more units than the free blocks. A
-    /// CPU may hold up to three times the units of the free blocks if the next frame has at most 16
-    /// KiB. The limit takes effect when the blocks belong to an [`Outbox`](crate::Outbox).
+    /// A CPU may hold one more block if all blocks that it then holds have at most as many units as
+    /// the free blocks. A CPU may hold up to three times the units of the free blocks if the next
+    /// frame has at most 16 KiB. The limit on held blocks takes effect when the blocks belong to an
+    /// [`Outbox`](crate::Outbox).
     #[must_use]
     pub fn shared(mut self, units: u32) -> Self {
         self.shares = Shares::new(self.lent.len(), units);

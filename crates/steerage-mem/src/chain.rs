@@ -7,11 +7,11 @@
 //!
 //! The alternative would be one slot for each page, with a flag MORE in all slots but the last.
 //! With a slot for each page, a frame could be cut in two at the end of a full ring or parking lot,
-//! or when a budget ends or slots are revoked. Counters would count slots instead of frames, and
-//! every loop over slots would have to check the flag MORE. With one slot per frame, the code
-//! between poll and handler can ignore chains: a frame is staged, parked, fenced, dropped, kept and
-//! counted as a whole. Only the code that takes pages back checks the bit for chains, and it uses
-//! one comparison to detect both chains and lent frames.
+//! at the end of a budget, or when slots are revoked. Counters would count slots instead of frames,
+//! and every loop over slots would have to check the flag MORE. With one slot per frame, the code
+//! between poll and handler can ignore chains: a frame is staged, parked, marked by a fence,
+//! dropped, kept and counted as a whole. Only the code that takes pages back checks the bit for
+//! chains, and it uses one comparison to detect both chains and lent frames.
 //!
 //! The table is not stored in the pages, because other code may write to a page: a device, or a
 //! packet function that adds a header before the frame. Therefore code outside of this crate cannot
@@ -52,7 +52,8 @@ impl Iterator for Parts<'_> {
     fn next(&mut self) -> Option<Slot> {
         let part = self.next.take()?;
         self.left -= 1;
-        // The link is read first, because `each` may put this part's page into another chain.
+        // The link is read first, because `each` may put the page of this part of the frame into
+        // another chain.
         if part.is_chained() && self.left > 0 {
             self.next = self.region.behind(&part);
         }
@@ -160,7 +161,7 @@ impl Region {
 pub struct Segments<'a> {
     memory: &'a Memory,
     parts: Parts<'a>,
-    /// Payload that follows the frame's parts but is stored in the memory of other frames.
+    /// The rest of a packet's payload, which is stored in the memory of other frames.
     then: Option<Behind<'a>>,
 }
 
@@ -182,7 +183,7 @@ pub struct Behind<'a> {
 }
 
 impl<'a> Behind<'a> {
-    /// The bytes of `frame` and of each of `slots`, without the first `skip` bytes of each. As long
+    /// The bytes of `frame` and of each of `slots`, without the first `skip` bytes of them. As long
     /// as the result exists, its creator holds the slots, and no code writes the bytes.
     pub(crate) fn new(memory: &'a Memory, frame: &'a [u8], slots: [&'a [UnsafeCell<Slot>]; 2], skip: usize) -> Self {
         Self { memory, first: frame.get(skip..).unwrap_or_default(), slots, skip }
@@ -317,8 +318,8 @@ impl Memory {
         if total > FRAME_BYTES_MAX {
             return None;
         }
-        // The front is resized first, because a cut at the end may remove bytes that were added at
-        // the front.
+        // A frame is resized at its front first, because a cut at the end may remove bytes that
+        // were added at the front.
         chain.0[0] = chain.0[0].resized(front, 0)?;
         self.start(&chain.0[0])?;
         if back > 0 {
@@ -335,10 +336,10 @@ impl Memory {
         Some(unsafe { self.carry_header(slot, resized, front + back) })
     }
 
-    /// Copies all bytes of the frame into the page of its head, after the head's bytes. If there is
-    /// not enough room after the head's bytes, these bytes are first moved towards the front of the
-    /// page. The frame's header, which the device wrote, moves with these bytes. Returns `None` and
-    /// changes nothing if the page is too short.
+    /// Copies all bytes of the frame into the first page of the frame (its head), after the head's
+    /// bytes. If there is not enough room after the head's bytes, the head's bytes are first moved
+    /// towards the front of the page. The frame's header, which the device wrote, moves with the
+    /// head's bytes. Returns `None` and changes nothing if the page is too short.
     ///
     /// # Safety
     /// The rules of [`slice_mut`](Self::slice_mut) apply to all pages of the frame.

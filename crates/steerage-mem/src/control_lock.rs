@@ -10,12 +10,13 @@ use crate::round;
 /// packet CPU holds the lock for less than 50 us.
 const LOOKS: u32 = 100;
 
-/// The pause between later attempts to take the lock. If the lock is held for such a long time, the
-/// kernel has probably interrupted the thread that holds it.
+/// The pause between the attempts of a control thread to take the lock, after the attempts without
+/// a pause. If the lock is held for so long that these attempts fail, the kernel has probably
+/// interrupted the thread that holds it.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
 /// A lock for which only control threads wait. In a build with debug assertions, the lock panics if
-/// a packet CPU would wait.
+/// a packet CPU (a thread that handles packets) would wait.
 #[derive(Debug)]
 pub struct ControlLock<T>(Mutex<T>);
 
@@ -45,8 +46,9 @@ impl<T> ControlLock<T> {
         unreachable!("the loop has no end")
     }
 
-    /// Takes the lock if no other thread holds it. The state under the lock is consistent between
-    /// any two events. Therefore the state is still valid after another thread panicked.
+    /// Takes the lock if no other thread holds it. The state that the lock protects is consistent
+    /// between any two events. Therefore the protected state is still valid after another thread
+    /// panicked.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

@@ -2,17 +2,18 @@
 //! Linux's `build_skb` requires of a driver.
 
 /// The number of free bytes before a frame in its page, for headers that a packet function adds.
-/// The headroom is twice the kernel's `NET_SKB_PAD`, and half of the 256 bytes that XDP promises.
+/// The headroom is twice the kernel's `NET_SKB_PAD`, and half of the 256 bytes that XDP guarantees.
 /// The headers of a tunnel over IPv6 with options fit into this room.
 pub const HEADROOM: usize = 128;
 
 /// The number of free bytes after a frame in its page, for data that a packet function appends. In
 /// ESP, MACsec and WireGuard, the padding and the integrity check value together take at most 50
-/// bytes. Linux uses the bytes after a frame for the `skb_shared_info`, and not for data.
+/// bytes. Linux uses the bytes after a frame for its `skb_shared_info`, and not for packet data.
 pub const TAILROOM: usize = 64;
 
 /// Every page begins at a multiple of this number of bytes, which is the size of a cache line.
-/// Therefore no [`Fit`] can require a larger alignment than this.
+/// Therefore no [`Fit`] (layout of a page) can require an alignment to more bytes than a cache line
+/// has.
 pub const PAGE_ALIGN: usize = 64;
 
 /// The minimum length of a page, in bytes. A page of this length has room for a frame of 1514
@@ -21,7 +22,7 @@ pub const PAGE_ALIGN: usize = 64;
 /// same few cache sets, and each packet would cost four times as much.
 pub const PAGE_BYTES_MIN: usize = 2112;
 
-/// The maximum length of a frame, and the byte of the frame that is aligned.
+/// The layout of a page: the maximum length of its frame, and which byte of the frame is aligned.
 ///
 /// Every page begins at a multiple of [`PAGE_ALIGN`]. Therefore all frames of the same `Fit` begin
 /// at the same [`offset`](Self::offset) in their pages.
@@ -43,9 +44,9 @@ pub struct Fit {
 
 impl Fit {
     /// A `Fit` for frames of up to `bytes` bytes that begin at a multiple of [`PAGE_ALIGN`],
-    /// immediately after the headroom. When a device writes a frame that begins at such a multiple,
-    /// it writes whole cache lines. This position is the best one unless a header has to be
-    /// aligned.
+    /// immediately after the headroom. When a device writes a frame that begins at a multiple of
+    /// the cache line size, it writes whole cache lines. The beginning of a cache line is the best
+    /// position for a frame, unless a header has to be aligned.
     pub const fn new(bytes: usize) -> Self {
         Self { bytes, offset: HEADROOM }
     }

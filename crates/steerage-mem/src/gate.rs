@@ -1,22 +1,24 @@
 //! [`Gate`] decides whether a handler's batch counts. A batch counts only if its CPU was not
 //! declared dead during the batch.
 //!
-//! A CPU can be declared dead only while it runs its handler. Outside of its handler, a CPU may be
-//! steering packets by a table that is about to change. If a CPU is slow outside of its handler,
-//! the other CPUs wait for it.
+//! A CPU can be declared dead only while it runs its handler. While a CPU does not run its handler,
+//! a CPU may be steering packets by a table that is about to change. If a CPU is slow outside of
+//! its handler, the other CPUs wait for this CPU and do not declare it dead.
 //!
-//! The gate of a CPU is one 64-bit word. The gate's word is changed by compare-and-exchange at the
-//! start and at the end of each batch. Each change of the gate's word happens either entirely
-//! before or entirely after a declaration of death. The gate's word has a cache line of its own.
-//! The two exchanges per batch take less than one clock tick per packet.
+//! The gate of a CPU is one 64-bit word in memory. The gate's word is changed by
+//! compare-and-exchange at the start and at the end of each batch. Each change of the gate's word
+//! happens either entirely before or entirely after a declaration of death. The gate's word has a
+//! cache line of its own. The two compare-and-exchange operations per batch take less than one
+//! clock tick per packet.
 //!
-//! Either a batch counts or its CPU is dead, but never both. The guarantee that a batch counts or
-//! its CPU is dead needs no memory order, because all changes of one word have a single order. But
-//! a CPU that declares a second CPU dead must see everything that the second CPU did before its
-//! batch. For example, the first CPU revokes the last packets that the second CPU handed over.
-//! Another example: the counts of the second CPU are part of the ledger. Therefore entering the
-//! handler is a release operation (G1), and the declaration of death is an acquire operation (G2).
-//! All other operations on the gate are relaxed.
+//! Either a batch counts as handled or its CPU is dead, but never both. The guarantee that a batch
+//! counts or its CPU is dead needs no memory order, because all changes of one 64-bit word have a
+//! single order. But a CPU that declares a second CPU dead must see everything that the second CPU
+//! did before its batch. For example, a CPU that declares another CPU dead revokes the last packets
+//! that the dead CPU handed over. As another example, the counts of a CPU that is declared dead are
+//! part of the ledger. Therefore entering the handler is a release operation (memory order G1), and
+//! the declaration of death is an acquire operation (G2). All other operations on the gate are
+//! relaxed.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -36,7 +38,7 @@ pub struct Dead;
 pub struct Gate {
     word: AtomicU64,
     /// The time at which the CPU last entered its handler, in nanoseconds of the caller's clock.
-    /// The CPU that enters its handler already has the cache line of the gate in its cache.
+    /// The CPU that enters its handler already has the cache line of its gate in its cache.
     entered: AtomicU64,
 }
 
@@ -51,26 +53,27 @@ impl Gate {
         self.change(OUTSIDE, |word| word | INSIDE, Ordering::Release)
     }
 
-    /// Leaves the handler. After the exchange in `leave`, the batch counts.
+    /// Leaves the handler. After the atomic exchange in `leave`, the packets of the batch count as
+    /// handled.
     ///
     /// # Errors
     /// Fails with [`Dead`] if the CPU was declared dead during the batch. The batch then does not
     /// count.
     pub fn leave(&self) -> Result<(), Dead> {
         // Relaxed suffices, because no CPU relies on this change to see the results of the batch.
-        // Rings and locks hand these results over.
+        // The memory orders of rings and locks make the results of a batch visible to other CPUs.
         self.change(INSIDE, |word| (word & !STATE) + NEXT_BATCH, Ordering::Relaxed)
     }
 
     fn change(&self, from: u64, to: impl Fn(u64) -> u64, order: Ordering) -> Result<(), Dead> {
-        // Only `declare_dead` and this CPU change the gate's word. Therefore, if the word does not
-        // equal `from`, this CPU was declared dead.
+        // Only `declare_dead` and this CPU change the 64-bit word of the gate. Therefore, if the
+        // gate's word does not equal `from`, this CPU was declared dead.
         let word = self.word.load(Ordering::Relaxed);
         if word & STATE != from {
             return Err(Dead);
         }
         // A failed exchange is relaxed: a dead CPU takes the control lock before it continues, and
-        // it was declared dead by a thread that held this lock.
+        // the thread that declared it dead held this lock.
         self.word.compare_exchange(word, to(word), order, Ordering::Relaxed).map(|_| ()).map_err(|_| Dead)
     }
 
@@ -83,7 +86,8 @@ impl Gate {
         self.word.store((word & !STATE) + NEXT_BATCH, Ordering::Relaxed);
     }
 
-    /// The current word. If the gate's word stays the same, the gate's CPU makes no progress.
+    /// The current word. If the gate's 64-bit word stays the same, the CPU of this gate makes no
+    /// progress.
     pub fn sign(&self) -> u64 {
         self.word.load(Ordering::Relaxed)
     }
@@ -91,16 +95,16 @@ impl Gate {
     /// The time at which the CPU entered its handler, in nanoseconds of the clock that is passed to
     /// [`enter`](Self::enter). Returns `None` if the CPU is not in its handler.
     pub fn inside_since(&self) -> Option<u64> {
-        // Acquire: pairs with G1. The loaded time is therefore not older than the entry that the
-        // gate's word shows. If the CPU leaves and enters again between the two loads, the time may
-        // belong to the next entry, which is also recent.
+        // Acquire: pairs with G1. The loaded time is therefore not older than the entry into the
+        // handler that the gate's word shows. If the CPU leaves its handler and enters it again
+        // between the two loads, the time may belong to the next entry, which is also recent.
         let word = self.word.load(Ordering::Acquire);
         let entered = self.entered.load(Ordering::Relaxed);
         (word & STATE != OUTSIDE).then_some(entered)
     }
 
-    /// Declares the CPU dead if it is in its handler and the gate's word still equals `sign`.
-    /// Returns true if the CPU is dead. The caller holds the control lock.
+    /// Declares the CPU dead if it is in its handler and the gate's word still equals `sign` (the
+    /// CPU made no progress). Returns true if the CPU is dead. The caller holds the control lock.
     pub fn declare_dead(&self, sign: u64) -> bool {
         // G2, acquire: pairs with G1.
         sign & STATE == INSIDE

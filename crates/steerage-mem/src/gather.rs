@@ -76,7 +76,7 @@ impl Gather {
         self.skipped = self.skipped.saturating_add(len);
     }
 
-    /// Ends the frame after its last buffer has arrived, and returns it.
+    /// Ends a frame whose last buffer has arrived, and returns the frame.
     pub fn finish(&mut self, region: &Region) -> Gathered {
         let Self { frame, broken, skipped } = std::mem::take(self);
         let arrived = frame.as_ref().map_or(0, |frame| region.total_len(frame));

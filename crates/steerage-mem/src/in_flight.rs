@@ -4,9 +4,9 @@
 //! Several CPUs may send packets through one queue of a device. Each CPU that sends has its own
 //! ring to the device. The device reports all sent pages in a single ring, whichever CPU sent them.
 //! Therefore, when a page is given to the device, an address and a table entry replace the page's
-//! token. The table entry contains the number of the CPU that sends the page. The CPU that reads
-//! the device's reports returns each page to the CPU that sent it. If the device reports an address
-//! that is not in the table, no page is returned.
+//! token (the right to use the page). The table entry contains the number of the CPU that sends the
+//! page. The CPU that reads the device's reports returns each page to the CPU that sent it. If the
+//! device reports an address that is not in the table, no page is returned.
 
 use std::fmt;
 use std::sync::Arc;
@@ -47,7 +47,8 @@ pub struct InFlight {
 const SENDER: u32 = 0xffff;
 const ONCE: u32 = 1 << 16;
 
-/// The maximum number of senders, which is also the maximum number of parts of a page.
+/// The maximum number of senders (CPUs that send through one queue). A page can have at most the
+/// same number of parts.
 pub const SENDERS_MAX: usize = SENDER as usize;
 
 impl InFlight {
@@ -60,20 +61,21 @@ impl InFlight {
         (Arc::clone(&in_flight), Reaper(in_flight))
     }
 
-    /// Takes a page's token and returns the page's address. `sender` then sends the page in `parts`
-    /// parts. The page's token returns when the device has reported all parts as sent. `Err`
-    /// returns the page if it belongs to another region, or if `sender` or `parts` is out of range.
+    /// Consumes the token of a page (the right to use the page) and returns the page's address.
+    /// `sender` then sends the page in `parts` parts. The page's token returns when the device has
+    /// reported all parts as sent. `Err` returns the page if it belongs to another region, or if
+    /// `sender` or `parts` is out of range.
     #[inline]
     pub fn post(&self, sender: usize, page: Page, parts: usize) -> Result<u64, Page> {
         let sensible = sender < self.back.len() && (1..=SENDERS_MAX).contains(&parts);
         let Some(index) = self.region.index_of(page.number()).filter(|_| sensible) else { return Err(page) };
-        // F1, release: pairs with F2, so that the next holder of the page sees the store of F1.
+        // F1, release: pairs with F2, so that the next holder of the page's token sees this store.
         // Only the holder of a page's token stores to the page's table entry.
         self.pages[index as usize].store(parts as u32 * ONCE + sender as u32 + 1, Ordering::Release);
         Ok(self.region.address_of(index))
     }
 
-    /// Passes the pages of `sender` that other CPUs found in the device's reports to `each`.
+    /// Calls `each` for each page of `sender` that another CPU found in the device's reports.
     #[inline]
     pub fn collect(&self, sender: usize, each: impl FnMut(Page)) {
         if let Some(back) = self.back.get(sender).filter(|back| back.any()) {
@@ -94,9 +96,9 @@ pub struct Reaper(Arc<InFlight>);
 
 impl Reaper {
     /// Records that the device has sent one part of a page. `address` lies in that part. After the
-    /// last part of a page was sent, the page returns: If `me` is the page's sender, the page is
-    /// passed to `each`. If another CPU is the sender, the page waits in a stack until that CPU
-    /// collects it. Returns false if `address` does not lie in a page that is in flight.
+    /// last part of a page was sent, the page returns to its sender: If `me` is the page's sender,
+    /// the page is passed to `each`. If another CPU is the sender, the page waits in a stack until
+    /// that CPU collects it. Returns false if `address` does not lie in a page that is in flight.
     #[inline]
     pub fn tell(&mut self, address: u64, me: usize, mut each: impl FnMut(Page)) -> bool {
         let Some((index, _)) = self.0.region.find(address) else { return false };

@@ -3,10 +3,10 @@
 //!
 //! A producer publishes frames, executes a fence, and then sets the bit of its ring if the bit is
 //! clear. The consumer clears the bit of a ring that was empty for a while, executes a fence, and
-//! then checks whether this ring is still empty. One of these two fences is executed first.
-//! Therefore either the consumer sees the published frames, or the producer sees that its bit is
-//! clear. The bit of a ring stays set as long as packets arrive in the ring. Producer and consumer
-//! therefore usually only read the bit and do not write it.
+//! then checks whether this ring is still empty. Either the producer's fence or the consumer's
+//! fence is executed first. Therefore either the consumer sees the published frames, or the
+//! producer sees that its bit is clear. The bit of a ring stays set as long as packets arrive in
+//! the ring. Producer and consumer therefore usually only read the bit and do not write it.
 //!
 //! A consumer that is about to sleep also checks only the rings whose bits are set. Therefore a
 //! producer that has set a bit executes another fence before it checks for sleeping CPUs.
@@ -23,32 +23,33 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 const WORDS: usize = 8;
 
-/// The number of times in a row that a CPU checks an empty ring. After this number of checks, the
-/// CPU ignores the ring until frames are published. A check takes 2 to 4 ns. When an ignored ring
-/// is used again, the producer and the consumer each need a cache line transfer and an atomic
-/// operation. Therefore ignoring a ring is worth the cost only if the ring is idle for about 100
-/// us. The rings of several queues share this number of checks, because a round of a CPU checks all
-/// of them.
+/// The number of times in a row that a CPU checks an empty ring. After this number of checks of an
+/// empty ring, the CPU ignores the ring until frames are published. A check takes 2 to 4 ns. When
+/// an ignored ring is used again, the producer and the consumer each need a cache line transfer and
+/// an atomic operation. Therefore ignoring a ring is worth the cost only if the ring is idle for
+/// about 100 us. All rings to a CPU share this number of checks, because the CPU checks all of
+/// these rings in each round (pass of its loop).
 const LOOKS: u32 = 1024;
 
-/// The minimum number of checks for each ring, if there are many rings. This number of checks takes
-/// as much time as using an ignored ring again.
+/// The minimum number of checks in a row of each empty ring, if there are many rings. `LOOKS_MIN`
+/// checks take as much time as using an ignored ring again.
 const LOOKS_MIN: u32 = 32;
 
-/// One bit for each ring to one CPU.
+/// For each ring to one CPU, a bit that is set if the ring may have frames.
 #[derive(Debug)]
 pub struct Inbox {
     lines: Box<[CachePadded<[AtomicU64; WORDS]>]>,
     words: usize,
     looks_max: u32,
-    /// The counters of all CPUs, and the index of this CPU.
+    /// The counters of the frames that wait for each CPU, and the index of the CPU to which this
+    /// inbox belongs.
     counted: Option<(Arc<[Admission]>, usize)>,
 }
 
 impl Inbox {
-    /// Creates an inbox for the rings 0 to `rings` - 1, which are all empty. With `counted`, the
-    /// counter with this index includes the frames of all these rings before the frames are
-    /// published.
+    /// Creates an inbox for the rings 0 to `rings` - 1, which are all empty. `counted` has counters
+    /// and an index: the counter with this index includes the frames of all these rings before the
+    /// frames are published.
     pub fn new(rings: usize, counted: Option<(Arc<[Admission]>, usize)>) -> Self {
         let line = || CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
         let words = rings.div_ceil(64).max(1);
@@ -82,9 +83,9 @@ impl Inbox {
     #[inline(always)]
     pub fn note(&self, ring: usize) {
         let (word, bit) = (self.word(ring / 64), 1 << (ring % 64));
-        // N1: the fence F2, which is executed before this load, orders it and pairs with F3. The
-        // bit is read before it is written, so that the cache line stays shared if the bit is
-        // already set.
+        // Access N1: the fence F2, which is executed before this load, orders the load and pairs
+        // with the fence F3. The bit is read before it is written, so that the cache line stays
+        // shared if the bit is already set.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
             // F4: pairs with F1 of `park`. Either the CPU that goes to sleep sees the bit, or this
@@ -102,8 +103,8 @@ impl Inbox {
         fence(Ordering::SeqCst);
     }
 
-    /// Begins a pass through all rings, starting with the ring `first`. The pass is over at once if
-    /// no ring has frames.
+    /// Begins a pass through all rings, starting with the ring `first`. If no ring has frames, the
+    /// pass visits no ring.
     #[inline]
     pub fn begin(&self, first: usize) -> Turns {
         if self.is_empty() {
@@ -112,14 +113,14 @@ impl Inbox {
         let nth = first / 64;
         let not_before = u64::MAX << (first % 64);
         let noted = self.word(nth).load(Ordering::Relaxed);
-        // If the bits of all rings fit into one 64-bit word, this word is read again only if it has
-        // bits before `first`.
+        // If the bits of all rings fit into one 64-bit word, this word is read again only if bits
+        // of rings before `first` are set.
         let words_left = if self.words == 1 { usize::from(noted & !not_before != 0) } else { self.words };
         Turns { nth, noted: noted & not_before, words_left, not_before }
     }
 
     /// Returns the next ring of the pass that may have frames. If another CPU sets the bit of a
-    /// ring after the pass has read it, the next pass finds the ring.
+    /// ring after the pass has read the bit, the next pass finds the ring.
     #[inline(always)]
     pub fn next(&self, turns: &mut Turns) -> Option<usize> {
         while turns.noted == 0 {
@@ -134,20 +135,22 @@ impl Inbox {
     }
 }
 
-/// A pass through an [`Inbox`]. The pass reads each 64-bit word of the inbox once. The first word
-/// is read twice if it has bits before the first ring, or if there are more words.
+/// A pass through an [`Inbox`]. The pass reads each 64-bit word of the inbox once. The first 64-bit
+/// word of the pass is read twice if bits before the first ring are set in this word, or if the
+/// inbox has more words.
 #[derive(Debug, Default)]
 pub struct Turns {
     nth: usize,
     noted: u64,
     words_left: usize,
-    /// A mask of those bits of the first word whose rings are visited at the start of the pass. All
-    /// other rings of the first word are visited at the end of the pass.
+    /// A mask for the first 64-bit word of the pass: the rings of these bits are visited at the
+    /// start of the pass. The rings of all other bits in the first 64-bit word are visited at the
+    /// end of the pass.
     not_before: u64,
 }
 
 impl Turns {
-    /// Returns the next ring of the pass if the last word that was read contains it.
+    /// Returns the next ring of the pass if its bit is set in the 64-bit word that was read last.
     #[inline]
     pub fn peek(&self) -> Option<usize> {
         (self.noted != 0).then(|| self.nth * 64 + self.noted.trailing_zeros() as usize)

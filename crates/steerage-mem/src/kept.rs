@@ -1,11 +1,11 @@
 //! Frames that a handler keeps after their batch is finished ([`Kept`]), and the return of their
 //! pages to the pool.
 //!
-//! Normally, a page returns after the finished index of its ring has passed its slot. If a handler
-//! keeps a frame, the frame's slot is blanked (marked as having no page). The page of a kept frame
-//! later returns through a stack. Any thread may push pages to this stack, and the owner of the
-//! pool empties it. A CPU that finds no free page in the pool takes as many pages as it needs from
-//! this stack.
+//! Normally, a page returns to its pool after the finished index of its ring has passed its slot.
+//! If a handler keeps a frame, the frame's slot is blanked (marked as having no page). The page of
+//! a kept frame later returns through a stack. Any thread may push pages to this stack, and the
+//! owner of the pool empties it. A CPU that finds no free page in the pool takes as many pages as
+//! it needs from this stack.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl KeptPages {
 
     fn count_one(&self) -> bool {
         // Relaxed: the count only limits the kept frames, and no other memory depends on it. If the
-        // increment exceeds the limit, it is reverted.
+        // increment takes the count above the limit, the count is decremented again.
         let room = self.kept.fetch_add(1, Ordering::Relaxed) < self.limit;
         if !room {
             self.kept.fetch_sub(1, Ordering::Relaxed);
@@ -151,27 +151,27 @@ pub struct Kept {
     slot: Slot,
     /// The number of copied bytes if this is a copy of the front of a frame. 0 for a whole frame.
     front: u16,
-    /// The hidden frames that contain the rest of a merged packet's payload: the position of the
-    /// first hidden frame, and the number of hidden frames.
+    /// The hidden frames (which the handler does not see) that contain the rest of a merged
+    /// packet's payload: the position of the first hidden frame, and the number of hidden frames.
     hidden: (u8, u8),
-    /// The generation number of the page at the time when the frame was kept. The generation number
-    /// is checked in debug and fuzz builds only.
+    /// The page's generation number (it grows at each use and release of the page) at the time when
+    /// the frame was kept. The generation number is checked in debug and fuzz builds only.
     generation: Generation,
     kept_pages: Arc<KeptPages>,
 }
 
 impl Kept {
-    /// Records that this is a copy of the first `bytes` bytes of a frame. The rest of the original
-    /// frame stays in its memory.
+    /// Records that this kept frame is a copy of the first `bytes` bytes of a frame. The rest of
+    /// the original frame stays in its memory.
     #[must_use]
     pub fn of_front(mut self, bytes: usize) -> Self {
         self.front = bytes as u16;
         self
     }
 
-    /// Records that this is a copy of the headers of a [merged](crate::merged) packet. The headers
-    /// are the first `bytes` bytes of the packet. Stores `record` at the end of the page. Returns
-    /// `None` if the page has no room for the record.
+    /// Records that this kept frame is a copy of the headers of a [merged](crate::merged) packet.
+    /// The headers are the first `bytes` bytes of the packet. Stores `record` at the end of the
+    /// page. Returns `None` if the page has no room for the record.
     pub fn of_merged(mut self, bytes: usize, record: [u8; FrameHeader::EXTRA_BYTES]) -> Option<Self> {
         let at = self.record_at()?;
         // SAFETY: as in `deref_mut`: no other code has the page.
@@ -195,21 +195,23 @@ impl Kept {
         unsafe { self.kept_pages.memory.slice(&at) }.first_chunk().copied()
     }
 
-    /// The hidden frames that are [merged](crate::merged) into this packet: the position of the
-    /// first hidden frame in the batch, and the number of hidden frames.
+    /// The hidden frames (which the handler does not see) that are [merged](crate::merged) into
+    /// this packet: the position of the first hidden frame in the batch, and the number of hidden
+    /// frames.
     pub fn hidden(&self) -> Option<(usize, usize)> {
         (self.hidden.1 > 0).then_some((self.hidden.0.into(), self.hidden.1.into()))
     }
 
-    /// Returns the number of frames as which the packet is counted: one, plus the hidden frames
-    /// that are merged into it.
+    /// Returns how many frames the packet counts as: one, plus the hidden frames that are merged
+    /// into it.
     pub fn frames(&self) -> u64 {
         1 + if self.front == 0 { 0 } else { u64::from(self.hidden.1) }
     }
 
     /// Turns this copy into a separate frame that contains the first `len` bytes of the merged
-    /// packet. After `cut_to`, the hidden frames belong to no packet. `cut_to` changes nothing if
-    /// the page is too short, or if this is not a merged packet.
+    /// packet. After `cut_to`, the hidden frames (the merged packet's other frames) belong to no
+    /// packet. `cut_to` changes nothing if the page is too short, or if this is not a merged
+    /// packet.
     pub fn cut_to(&mut self, len: usize, frame: &Frame<'_>) {
         let (headers, most) = (self.slot.len(), self.slot.len() + self.behind_bytes(frame));
         let len = len.min(most);

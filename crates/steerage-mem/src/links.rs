@@ -6,9 +6,9 @@ use crate::sync::AtomicU32;
 
 /// The table entry of one page: it describes the part of the frame that follows this page.
 ///
-/// Only the holder of the frame reads and writes its links, so all accesses are relaxed. A link is
-/// handed over to another CPU together with its frame: by the memory orders P1 and C1 of the ring,
-/// by its memory orders C2 and P2, or with a kept frame.
+/// Only the holder of the frame reads and writes its links, so all accesses are relaxed. A link
+/// (table entry) is handed over to another CPU together with its frame. The frame is in a ring
+/// (memory orders P1 and C1), returns through a ring (C2 and P2), or is a kept frame.
 #[derive(Debug)]
 pub(crate) struct Link {
     /// The page that contains the frame's next part. `BLANK` if no part follows.

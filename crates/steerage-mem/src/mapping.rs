@@ -178,8 +178,8 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
 }
 
 /// Moves the mapping of `bytes` bytes from address `from` to address `to`, and replaces the mapping
-/// at `to` in one step. A thread that reads at `to` sees either the old or the new mapping. Aborts
-/// the process if the kernel fails after it has removed the old mapping.
+/// at `to`, in one atomic step. A thread that reads at `to` sees either the old or the new mapping.
+/// Aborts the process if the kernel fails after it has removed the old mapping.
 ///
 /// # Safety
 /// Both ranges are mapped, do not overlap, and belong to the caller. No code reads at `from` any

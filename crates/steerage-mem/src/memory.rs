@@ -31,7 +31,7 @@ impl Memory {
     #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         // SAFETY: the completion is borrowed for as long as the slice, so no other thread holds the
-        // frame. Lent memory is read only while a frame of its block is lent.
+        // frame. No code reads lent memory unless a frame of its block is lent.
         unsafe { self.slice(&frame.slot()) }
     }
 
@@ -202,8 +202,8 @@ impl Memory {
 
     /// Like [`bytes`](Self::bytes), but also prefetches the first cache line of the frame. Call
     /// `bytes_soon` for all frames of a batch before reading the first frame. A lent frame is
-    /// prefetched only if it lies in a mapped file. In any other lent memory, the device has just
-    /// written the frame, so the frame is already in the cache.
+    /// prefetched only if it lies in a mapped file. If a lent frame does not lie in a mapped file,
+    /// the device has just written the frame, so the frame is already in the cache.
     #[inline(always)]
     pub fn bytes_soon<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         let bytes = self.bytes(frame);

@@ -1,8 +1,9 @@
 //! Frames of a batch that a handler sees as one merged packet.
 //!
 //! The headers of a merged packet are a copy ([`Kept`]), and its payload stays in the original
-//! frames. The handler sees the first frame of a merged packet as the packet. The other frames are
-//! *hidden*: their slots are moved after the slots of all packets that the handler sees, and
+//! frames. In the batch that the handler sees, the first frame of a merged packet represents the
+//! whole packet. The other frames are *hidden*: their slots are moved after the slots of all
+//! packets that the handler sees, and
 //! [`Hand::with_first`] leaves them out. Otherwise, a hidden frame is treated like any frame: it
 //! has its slot, counts as one frame, and its page returns with its slot.
 
@@ -49,7 +50,7 @@ pub type Batch<'f> = [Option<Frame<'f>>; BATCH_MAX];
 pub struct Pages<'p> {
     /// The CPU's pages.
     pub spare: &'p Spare,
-    /// The queue's record of kept frames, which counts the copies.
+    /// The queue's record of kept frames, which also counts the copies of headers.
     pub kept: &'p Arc<KeptPages>,
     /// The number of free bytes that a page has before the copied headers.
     pub headroom: usize,
@@ -63,12 +64,12 @@ impl Pages<'_> {
     }
 }
 
-/// Merges frames of a batch into packets. The argument `find` is called with the frames and another
-/// function. `find` calls that function once for each merged packet, with the set of the packet's
-/// frames, the packet's headers, and a [record](Kept::record). The headers of each frame of the
-/// packet have the same length as these headers. After `merge`, `copies` contains the copied
-/// headers of each packet, at the packet's new position. If no page is free for a packet's headers,
-/// the packet is not merged.
+/// Merges frames of a batch into packets. `merge` calls the function `find` with two arguments: the
+/// frames and a second function. `find` calls the second function once for each merged packet, with
+/// the set of the packet's frames, the packet's headers, and a [record](Kept::record). All frames
+/// of a merged packet have headers of the same length as the packet's headers. After `merge`,
+/// `copies` contains the copied headers of each packet, at the packet's new position. If no page is
+/// free for a packet's headers, the packet is not merged.
 ///
 /// Returns the number of packets that the handler sees. The packets are in the order of their first
 /// frames. Returns `None` if nothing was merged.
@@ -94,7 +95,7 @@ pub fn merge(
 
 /// Hides frames of a batch. `members` contains the set of frames of each merged packet, at the
 /// position of the packet's first frame. `copies` contains the copied headers of each packet at the
-/// same position. Returns how many frames stay visible.
+/// position of the packet's first frame. Returns how many frames the handler still sees.
 fn hide(hand: &mut Hand<'_>, copies: &mut [Option<Kept>], members: &[u64; BATCH_MAX]) -> usize {
     let hidden = members.iter().fold(0, |all, members| all | members & members.wrapping_sub(1));
     let mut order = Order([0; BATCH_MAX], 0);

@@ -14,7 +14,7 @@ pub enum NoRoom {
     NoPage,
     /// Handlers already keep the maximum number of packets of the queue.
     KeptMax,
-    /// The handler has already sent the maximum number of its own packets for one call.
+    /// The handler has already sent as many packets of its own as it may send in one call.
     OriginatedMax,
     /// The packet was already kept.
     Taken,

@@ -16,19 +16,21 @@ use crate::page::Completion;
 use crate::ring::{Finished, Lane, Producer};
 
 /// The producers of one queue: one for the ring to each CPU, and the last one for the parking lot.
-/// The frames for the queue's owner, the CPU that polls it, stay in the lane. The ring to the owner
-/// contains only frames that were handed over before this CPU became the owner of the queue.
+/// The frames for the queue's owner, the CPU that polls it, stay in the lane (the list of frames
+/// that do not change their CPU). The ring to the owner contains only frames that were handed over
+/// before this CPU became the owner of the queue.
 #[derive(Debug)]
 pub struct Outbox {
     rings: Vec<Producer>,
     owner: usize,
     lane: Lane,
-    /// An empty list for `take_list`. This empty list replaces the lane's list while frames are
-    /// staged one by one.
+    /// An empty list for `take_list`. While frames are staged one by one, this empty list replaces
+    /// the list of the lane (the frames for the polling CPU itself).
     spare: Vec<Completion>,
     staged: Bits,
     out: Bits,
-    /// The set of rings whose frames hold as many units of the blocks as a ring may hold.
+    /// The set of rings at their limit for held blocks: their frames occupy as many units (block
+    /// sizes) as a ring may hold.
     full: Bits,
     /// For each CPU, the limit on the waiting frames of several queues together.
     admissions: Option<Arc<[Admission]>>,
@@ -37,10 +39,11 @@ pub struct Outbox {
 
 impl Outbox {
     /// Creates the rings to the CPUs and the parking lot. All rings to CPUs have the same limit.
-    /// The lane of `owner` has room for one poll of `poll_max` frames and for all parked frames.
-    /// The bytes of the lane's frames lie in `memory`. With `admissions`, the limit applies to the
-    /// waiting frames of several queues together. If `blocks` are [shared](Blocks::shared), the
-    /// frames in each ring may hold only a limited number of units.
+    /// The lane (the list of frames for `owner`, the polling CPU) has room for the `poll_max`
+    /// frames of one poll and for all parked frames. The bytes of the lane's frames lie in
+    /// `memory`. With `admissions`, the limit applies to the waiting frames of several queues
+    /// together. If `blocks` are [shared](Blocks::shared), the frames in each ring may hold only a
+    /// limited number of units (block sizes).
     pub fn new(
         mut to_cpus: Vec<Producer>,
         lot: Producer,
@@ -102,7 +105,8 @@ impl Outbox {
         &mut self.lane
     }
 
-    /// The number of frames in the lane that the owner has not taken yet.
+    /// The number of frames in the lane (the list of frames for the queue's owner) that the owner
+    /// has not taken yet.
     #[inline(always)]
     pub fn staying(&self) -> usize {
         self.lane.waiting()
@@ -124,22 +128,23 @@ impl Outbox {
         self.rings[cpu].passed(tail) && (cpu != self.owner || self.lane.is_empty())
     }
 
-    /// Finishes the frames that the owner took from the lane: lent frames return to `blocks`, and
-    /// all other frames are passed to `home`.
+    /// Finishes the frames that the owner took from the lane (the list of its own frames). Lent
+    /// frames return to `blocks`, and all other frames are passed to `home`.
     #[inline]
     pub fn finish_lent(&mut self, blocks: &mut Blocks, mut home: impl FnMut(Completion)) {
         let mut lent = blocks.homecoming();
         self.lane.finish(|frames| frames.for_each(|frame| lent.recycle(frame).unwrap_or_else(&mut home)));
     }
 
-    /// Stages a frame for the ring `target`: see [`Producer::stage`]. A frame for the owner is
-    /// added to the lane. The caller also records the ring with [`touch`](Self::touch).
+    /// Stages a frame for the ring `target`: see [`Producer::stage`]. A frame for the owner (the
+    /// CPU that polls the queue) is added to the lane. The caller also records the ring with
+    /// [`touch`](Self::touch).
     ///
     /// # Errors
     /// Returns the frame if the ring has no room for it.
     // Always inlined. If `stage` were not inlined, the frame would be stored in memory, and loading
-    // it would have to wait for the stores. With 16 targets, this wait cost the receiving CPU 22 ns
-    // per packet instead of 9.5 ns.
+    // it would have to wait for the stores. With 16 targets and this wait, staging cost the
+    // receiving CPU 22 ns per packet instead of 9.5 ns.
     #[inline(always)]
     pub fn stage(&mut self, target: usize, frame: Completion, arrival: u64) -> Result<(), Completion> {
         if target == self.owner {
@@ -192,7 +197,8 @@ impl Outbox {
         true
     }
 
-    /// Takes the lane's list, so that its frames can be staged one by one.
+    /// Takes the list out of the lane (the frames for the polling CPU), so that its frames can be
+    /// staged one by one.
     /// [`put_list`](Self::put_list) puts the list back.
     pub fn take_list(&mut self) -> Vec<Completion> {
         let mut frames = std::mem::take(&mut self.spare);
@@ -207,11 +213,11 @@ impl Outbox {
         self.spare = list;
     }
 
-    /// Publishes the staged frames of each ring that has at least `least` staged frames. For the
-    /// parking lot, the minimum `least` does not apply. Calls `shown` for each CPU for which frames
-    /// were published. Calls `refused` for each frame that the CPU's backlog has no room for. If
-    /// the refused frame lies in a page, it is passed to `refused`. Refused frames that lie in the
-    /// queue's blocks return to `lent`.
+    /// Publishes the staged frames of each ring that has at least `least` staged frames. The staged
+    /// frames of the parking lot are published whatever `least` is. Calls `shown` for each CPU for
+    /// which frames were published. Calls `refused` for each frame that the CPU's backlog has no
+    /// room for. If the refused frame lies in a page, it is passed to `refused`. Refused frames
+    /// that lie in the queue's blocks return to `lent`.
     #[inline]
     pub fn publish(
         &mut self,
@@ -264,7 +270,7 @@ impl Outbox {
         }
     }
 
-    /// Takes back the newest staged frames, as many as exceed the CPU's backlog.
+    /// Takes back the newest staged frames, as many as exceed the limit of the CPU's backlog.
     #[inline(never)]
     fn admit(&mut self, at: usize, lent: Option<&mut Blocks>, mut refused: impl FnMut(Option<Completion>)) {
         let Some(admission) = self.admissions.as_ref().and_then(|all| all.get(at)) else { return };
@@ -358,8 +364,8 @@ impl Outbox {
         }
     }
 
-    /// Returns how many frames of all queues wait for a CPU. The result is 0 if each queue has its
-    /// own limit.
+    /// Returns how many frames of all queues wait for a CPU. Returns 0 if each queue has its own
+    /// limit on waiting frames.
     fn waiting_of_all(&self, at: usize) -> u64 {
         self.admissions.as_ref().and_then(|all| all.get(at)).map_or(0, Admission::waiting)
     }
@@ -404,8 +410,8 @@ impl Outbox {
         cpu != self.owner && self.waiting_of_all(cpu).max(self.rings[cpu].occupied()) >= self.backlog as u64 / 2
     }
 
-    /// Requests a wake-up from each CPU whose ring has room for fewer than `weight` frames: it
-    /// wakes this queue's owner when half of the ring is finished.
+    /// Asks each CPU whose ring has room for fewer than `weight` frames to wake this queue's owner
+    /// when half of the ring is finished.
     pub fn wake_when_there_is_room(&mut self, weight: usize) {
         let mut next = self.out.next(0);
         while let Some(at) = next {

@@ -1,10 +1,11 @@
 //! [`Outlet`] queues items that other threads hand to the CPUs of the receive path, such as packets
 //! to send.
 //!
-//! One lock protects an outlet. The CPUs try to take the outlet's lock between two rounds, and only
-//! after a thread has added an item. The items of a bucket leave the outlet in the order in which
-//! they were added. If an item is for another CPU than the previous item of its bucket, the item is
-//! still given to the previous CPU, until that CPU has sent all earlier items of the bucket.
+//! One lock protects an outlet. The CPUs try to take the lock of the outlet between two rounds
+//! (passes of their loops), and only after a thread has added an item. The items of a bucket leave
+//! the outlet in the order in which they were added. While a CPU has not yet sent all earlier items
+//! of a bucket, the bucket's next items are given to the same CPU, even if they are for another
+//! CPU.
 
 use std::collections::VecDeque;
 use std::io;
@@ -80,8 +81,8 @@ impl<T> Outlet<T> {
     }
 
     /// Adds an item for `cpu`. If `cpu` is `None`, or if earlier items of the bucket were not sent
-    /// yet, adds the item for the CPU of the bucket's latest item. Returns the CPU that gets the
-    /// item. `Err` returns the item if there is no room.
+    /// yet, gives the item to the CPU that got the bucket's latest item. Returns the CPU that gets
+    /// the item. `Err` returns the item if there is no room.
     pub fn push(&self, bucket: u16, cpu: Option<u16>, item: T) -> Result<u16, T> {
         let mut waiting = self.lock();
         let Waiting { of_cpus, buckets, count, has_room } = &mut *waiting;

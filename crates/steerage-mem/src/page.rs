@@ -65,9 +65,9 @@ impl Page {
 /// received frame.)
 ///
 /// A completion has 16 bytes, so four completions fit in a cache line. The rings between CPUs
-/// contain completions in this form. Like [`Page`], a completion is a token: the code that has the
-/// completion has the frame. The example of [`Region`](crate::Region) creates a completion from a
-/// page.
+/// contain completions in this form. Like [`Page`], a completion is a token: only the code that has
+/// the completion may use the frame. The example of [`Region`](crate::Region) creates a completion
+/// from a page.
 #[derive(Debug)]
 #[repr(transparent)]
 #[must_use = "a completion that is dropped takes its page with it"]
@@ -267,7 +267,7 @@ impl Completion {
         self.0.len()
     }
 
-    /// The offset of the frame in its page or block.
+    /// The offset of the frame in its page, or in its block (memory that holds many frames).
     #[inline(always)]
     pub fn offset(&self) -> usize {
         self.0.offset as usize
@@ -356,7 +356,8 @@ impl Completion {
         self
     }
 
-    /// Returns true if the frame lies in a block instead of pages of the pool.
+    /// Returns true if the frame lies in a block (memory that holds many frames) instead of pages
+    /// of the pool.
     #[inline(always)]
     pub fn is_lent(&self) -> bool {
         self.0.is_lent()

@@ -2,9 +2,9 @@
 //!
 //! Before a CPU sleeps, it sets its sleep bit, executes a fence, checks for work once more, and
 //! then waits on its bell (an eventfd). Before a CPU wakes another CPU, it publishes the work,
-//! executes a fence, and then checks the other CPU's sleep bit. One of the two fences is executed
-//! first. Therefore either the CPU that is about to sleep sees the work, or the other CPU sees the
-//! sleep bit.
+//! executes a fence, and then checks the other CPU's sleep bit. Either the fence of the CPU that is
+//! about to sleep or the fence of the CPU that wakes it is executed first. Therefore either the CPU
+//! that is about to sleep sees the work, or the other CPU sees the sleep bit.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -65,8 +65,9 @@ impl Sleepers {
     #[inline(always)]
     pub fn must_wake(&self, cpu: usize) -> bool {
         let (word, bit) = (&self.words[cpu / 64], 1 << (cpu % 64));
-        // S2: pairs with S1 through the fences. The sleep bit is read before it is changed, so that
-        // its cache line stays shared while no CPU sleeps.
+        // S2: this load pairs with the change S1 of the sleep bit, through the fences F1 and F2.
+        // The sleep bit is read before it is changed, so that its cache line stays shared while no
+        // CPU sleeps.
         word.load(Ordering::Relaxed) & bit != 0 && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 }
@@ -130,8 +131,9 @@ impl Bell {
         Ok(Self(nix::sys::eventfd::EventFd::from_value_and_flags(0, flags)?.into()))
     }
 
-    /// Rings the bell. Ringing wakes the thread that waits on the bell, or that waits on it next.
-    /// If a thread waits, ringing takes about 7 us on a virtual machine.
+    /// Rings the bell. Ringing wakes the thread that waits on the bell. If no thread waits, the
+    /// next thread that waits on the bell returns immediately. If a thread waits, ringing takes
+    /// about 7 us on a virtual machine.
     pub fn ring(&self) {
         // The write fails only after 2^64 - 2 rings without a read. The bell then rings already.
         let _ = nix::unistd::write(&self.0, &1u64.to_ne_bytes());

@@ -1,9 +1,9 @@
 //! [`Posted`] holds the pages in a kernel ring that the device fills, such as AF_XDP's fill ring.
 //!
-//! The kernel ring contains addresses instead of tokens. `post` consumes a page's token ([`Page`])
-//! and marks the page in a bitmap. `take` looks up the address that the device reports, clears the
-//! page's mark and returns the page's token. If no marked page contains the address, `take` returns
-//! no page, and the device counts and ignores the address.
+//! The ring in the kernel contains addresses instead of tokens (rights to use pages). `post`
+//! consumes a page's token ([`Page`]) and marks the page in a bitmap. `take` looks up the address
+//! that the device reports, clears the page's mark and returns the page's token. If no marked page
+//! contains the address, `take` returns no page, and the device counts and ignores the address.
 //!
 //! Therefore the pages of the pool are the chunks of AF_XDP's UMEM, and they can have any length
 //! (unaligned chunks). All queues of an interface share one UMEM. Therefore a queue can post a page
@@ -21,8 +21,8 @@ use std::sync::Arc;
 use crate::page::Page;
 use crate::region::Region;
 
-/// The pages that are posted to one ring. An address is an offset in bytes from the start of the
-/// region.
+/// The pages that are posted (given to the kernel) in one ring. An address is an offset in bytes
+/// from the start of the region.
 ///
 /// ```
 /// use steerage_mem::{Posted, Region};
@@ -47,7 +47,8 @@ pub struct Posted {
 }
 
 impl Posted {
-    /// Creates an empty set of posted pages for the pages of `region`. No page is posted.
+    /// Creates an empty set of posted pages (pages that the kernel may fill) for the pages of
+    /// `region`. No page is posted.
     pub fn new(region: Arc<Region>) -> Self {
         let bits = vec![0; region.pages().div_ceil(64)].into();
         Self { region, bits, out: 0 }

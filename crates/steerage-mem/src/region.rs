@@ -289,8 +289,9 @@ impl Region {
     }
 
     /// Records that a page is free. Page pools call `release`. In debug and fuzz builds, `release`
-    /// fills the page with a pattern. With the pattern, the pool detects a second release, and a
-    /// write to or use of the page after its release. In other builds, `release` does nothing.
+    /// fills the page with a pattern. With the pattern, the pool detects three mistakes: a second
+    /// release, a write to a released page, and a use of a released page. In other builds,
+    /// `release` does nothing.
     ///
     /// # Panics
     /// Panics in debug and fuzz builds if the page is already free.

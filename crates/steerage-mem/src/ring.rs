@@ -22,18 +22,20 @@
 //! | slots `published .. staged`, `reclaimed .. finished` | reads and writes | |
 //! | slots `finished .. published` | | reads; blanks slots whose page it keeps |
 //!
-//! P1 synchronises with C1: the producer has completely written a slot before the consumer can take
-//! it. C2 synchronises with P2: the handler no longer uses a page, and a blanked slot is visible,
-//! before the producer reclaims the slot and uses the page again. Therefore the finished index
-//! serves three purposes: it ends moves of buckets (as their fence), it returns pages, and it shows
-//! the ledger which frames are no longer in flight.
+//! The store P1 of `published` synchronises with the load C1: the producer has completely written a
+//! slot before the consumer can take it. The store C2 of `finished` synchronises with the load P2.
+//! Before the producer reclaims a slot and uses its page again, the handler no longer uses the
+//! page, and the producer sees whether the slot is blanked. Therefore the finished index serves
+//! three purposes: it ends moves of buckets (a move waits until the index has passed the bucket's
+//! last frame), it returns pages, and it shows the ledger which frames are no longer in flight.
 //!
 //! A ring can grow while it is in use ([`Producer::set_limit`]): from one position on, its slots
-//! lie in a larger buffer. The store P1 makes the position of a growth visible to the consumer
-//! together with the first slot after the position. The consumer switches to the larger buffer when
-//! it has finished all slots before the position of the growth. The producer reclaims the slots of
-//! the smaller buffer like any other finished slots. The ring may grow again after the consumer has
-//! taken a frame out of the larger buffer.
+//! lie in a larger buffer. The store P1 of `published` makes the position from which the larger
+//! buffer is used visible to the consumer, together with the first slot after the position. The
+//! consumer switches to the larger buffer when it has finished all slots before the position from
+//! which that buffer is used. The producer reclaims the slots of the smaller buffer like any other
+//! finished slots. The ring may grow again after the consumer has taken a frame out of the larger
+//! buffer.
 
 mod finished;
 mod frames;
@@ -90,11 +92,11 @@ struct ToConsumer {
     published: AtomicU64,
     /// The position before which the consumer should discard all slots without handling them.
     revoke_until: AtomicU64,
-    /// If the producer sleeps: the producer should be woken when at most this number of slots wait.
-    /// The value is `NO_WISH` while the producer is awake.
+    /// While the producer sleeps, the consumer should wake it when at most this number of slots
+    /// wait. The value is `NO_WISH` while the producer is awake.
     wake_at: AtomicU64,
-    /// The last [`Grown`]. Accesses are relaxed: the store P1 makes the value of `grown` visible
-    /// together with the slots after it.
+    /// The last [`Grown`]. Accesses are relaxed: the store P1 of `published` makes the value of
+    /// `grown` visible together with the slots in the larger buffer.
     grown: AtomicU64,
 }
 
@@ -113,9 +115,10 @@ impl RingBuffer {
 
     fn revoke_until(&self, tail: u64) {
         // Relaxed: if the consumer sees the new position late, it only handles a few more frames.
-        // The fence of the move waits for these frames anyway. If the consumer must see the new
-        // position in time, the caller holds a lock, which orders the store. If several positions
-        // are set, the largest one is stored, so that a revoked slot stays revoked.
+        // The move for which frames are revoked waits for these frames anyway. A caller that needs
+        // the consumer to see the new position in time holds a lock, which orders the store. If
+        // `revoke_until` is called with several positions, the largest one is stored, so that a
+        // revoked slot stays revoked.
         self.to_consumer.revoke_until.fetch_max(tail, Ordering::Relaxed);
     }
 }
@@ -220,8 +223,8 @@ pub struct Producer {
     reclaimed: u64,
     shared: Arc<RingBuffer>,
     mask: u32,
-    /// The index mask of the previous, smaller buffer as long as the consumer still uses that
-    /// buffer. 0 after that.
+    /// The index mask of the previous, smaller buffer while the consumer still uses that buffer, or
+    /// else 0.
     mask_before: u32,
     limit: u32,
     lot: bool,
@@ -370,9 +373,9 @@ impl Producer {
         self.published = self.staged;
         // P1, release: pairs with C1.
         self.shared.to_consumer.published.store(self.staged, Ordering::Release);
-        // The cache lines of the slots that are written next are still in the consumer's cache.
-        // Prefetch as many of these cache lines as this call has written, so that they have arrived
-        // when the next call writes them.
+        // The cache lines of the slots that the producer writes next are still in the consumer's
+        // cache. `publish` prefetches as many of these cache lines as it has written, so that they
+        // have arrived when the next call writes them.
         for line in 0..count.div_ceil(SLOTS_A_LINE) {
             let at = (self.staged + line * SLOTS_A_LINE) as u32 & self.mask;
             // SAFETY: the masked position is under the capacity; a prefetch reads nothing.
@@ -403,7 +406,7 @@ impl Producer {
         let first = std::mem::replace(&mut self.reclaimed, finished);
         let (mut at, mut end, mut slots, mut mask) = (first, finished, self.slots, self.mask);
         if self.mask_before != 0 {
-            // The slots in the previous buffer are reclaimed first.
+            // The slots in the previous buffer (used before the ring grew) are reclaimed first.
             end = self.shared.grown().at().clamp(first, finished);
             (slots, mask) = (self.shared.slots(self.mask_before as usize + 1), self.mask_before);
         }
@@ -422,7 +425,7 @@ impl Producer {
             (end, slots, mask) = (finished, self.slots, self.mask);
         }
         if self.mask_before != 0 && finished > self.shared.grown().at() {
-            // The consumer does not use the previous buffer any more.
+            // The consumer does not use the previous buffer (used before the ring grew) any more.
             self.mask_before = 0;
         }
         self.make_room();
@@ -432,13 +435,13 @@ impl Producer {
     /// Returns true if all slots before position `tail` are finished.
     #[inline]
     pub fn passed(&self, tail: u64) -> bool {
-        // P2: if the result is true, the caller sees everything that the handler did with these
-        // slots.
+        // P2, acquire: if the result is true, the caller sees everything that the handler did with
+        // the slots before `tail`.
         self.shared.finished.load(Ordering::Acquire) >= tail
     }
 
-    /// Requests that the consumer discards all frames before position `tail` that it has not taken
-    /// yet.
+    /// Asks the consumer to discard the frames before position `tail` that the consumer has not
+    /// taken yet.
     pub fn revoke_until(&mut self, tail: u64) {
         self.shared.revoke_until(tail);
     }
@@ -453,8 +456,8 @@ impl Producer {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns true if the oldest frame in a [`parking_lot`] counts as published in the parking
-    /// lot.
+    /// Returns true if the oldest frame in a [`parking_lot`] lies before the parking lot's position
+    /// `published`.
     pub(crate) fn is_next_published(&self) -> bool {
         self.reclaimed < self.published
     }
@@ -503,8 +506,9 @@ impl Gauge {
         published == finished
     }
 
-    /// Requests that the consumer discards all published frames that it has not taken yet. Another
-    /// thread calls `revoke_published` if the producer's CPU cannot revoke its frames itself.
+    /// Asks the consumer to discard the published frames that the consumer has not taken yet.
+    /// Another thread calls `revoke_published` if the producer's CPU cannot revoke its frames
+    /// itself.
     pub fn revoke_published(&self) {
         self.0.revoke_until(self.0.to_consumer.published.load(Ordering::Acquire));
     }

@@ -1,5 +1,5 @@
 //! [`SharedPool`] is the shared page pool: stacks of pages that belong to no receive queue. Each
-//! NUMA node has a few stacks. Each CPU returns pages to one stack of its node, just as the
+//! NUMA node has a few stacks. Each CPU returns pages to one stack of its NUMA node, just as the
 //! kernel's page allocator keeps free lists for each CPU. CPUs that use the same stack wait for
 //! each other's cache lines.
 
@@ -27,20 +27,20 @@ const SHUFFLED_TOGETHER: usize = 8192;
 /// addresses.
 const SHUFFLE_SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The maximum number of stacks of a NUMA node. A CPU that finds its own stack empty searches all
-/// other stacks. Therefore a node has fewer stacks than CPUs. Loom needs small models.
+/// The number of stacks of a NUMA node. A CPU that finds its own stack empty searches all
+/// other stacks, so a NUMA node has only a few stacks for all of its CPUs. Loom needs small models.
 pub const STACKS: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// The shared pool, as seen from one NUMA node or from one CPU of that node.
 ///
 /// No function of the pool waits for another thread or allocates memory, however many threads use
 /// the pool. The pool's functions move up to 64 pages with one atomic exchange. A call returns no
-/// page only if no page was free at some moment during the call. A page that another thread is
-/// about to return does not count as free yet.
+/// page only if there was a moment during the call at which no page was free. A page that another
+/// thread is about to return does not count as free yet.
 #[derive(Debug)]
 pub struct SharedPool {
     node: usize,
-    /// The index of the stack of the node that this view uses first.
+    /// The index of the stack that this view tries first, among the stacks of its node.
     stack: usize,
     nodes: Arc<Nodes>,
 }
@@ -134,11 +134,11 @@ impl SharedPool {
 
     /// If `take` found no page, but other threads returned pages to the pool while `take` ran,
     /// calls `take` again. `take` checks several stacks one after another. Therefore pages may have
-    /// been returned to a stack after `take` had checked that stack. If no pages were returned
-    /// between the two counts of returns, all stacks were empty at the time of the last check. The
-    /// last check of a stack is an acquire load, so the second count of returns is read after it.
-    /// The first count of returns is not newer than the checks of the stacks, because it is part of
-    /// the same 64-bit values.
+    /// been returned to a stack after `take` had checked that stack. If the number of returns did
+    /// not change between its two reads, all stacks were empty at the time of the last check. The
+    /// last check of a stack is an acquire load, so the second read of the number of returns
+    /// happens after that check. The first read of the number of returns is not newer than the
+    /// checks of the stacks, because it reads the same 64-bit values.
     fn unless_given(&self, mut take: impl FnMut() -> usize) -> usize {
         loop {
             let gives = self.nodes.gives();

@@ -57,7 +57,7 @@ impl Signal {
             }
             let left = timeout.saturating_sub(begun.elapsed());
             // An error of `ppoll` means that the thread cannot wait, because the kernel has too
-            // little memory. In this case, `wait` returns the current result of `is_true`.
+            // little memory. If `ppoll` fails, `wait` returns the current result of `is_true`.
             if left.is_zero() || wait(&self.bell, &[or.bell.as_fd()], Some(left)).is_err() {
                 return is_true();
             }

@@ -14,8 +14,8 @@ const PUSH: u64 = 1 << 32;
 pub(crate) struct PageStack {
     /// The lower half of `top` is the page that was pushed last, or `BLANK`. The upper half of
     /// `top` is the number of pushes. Between two pushes, pages are only taken from the stack.
-    /// Therefore, if `top` has not changed, the stack has not changed. (A thread mistakes one `top`
-    /// for another only if exactly a multiple of 2^32 pushes occurs while the thread is stopped.)
+    /// Therefore, if `top` has not changed, the stack has not changed. (A thread mistakes one value
+    /// of `top` for another only if a multiple of 2^32 pushes occurs while the thread is stopped.)
     top: AtomicU64,
 }
 
@@ -49,7 +49,7 @@ impl PageStack {
 
     pub(crate) fn collect(&self, region: &Region, mut each: impl FnMut(Page)) {
         // H2, acquire: pairs with H1. Release: if another thread finds the stack empty, it sees
-        // what this thread did before, such as giving pages to the shared pool. The operation sets
+        // what this thread did before, such as giving pages to the shared pool. This operation sets
         // all bits of the lower half of `top`, which is the value `BLANK`.
         let mut top = self.top.fetch_or(u64::from(BLANK), Ordering::AcqRel) as u32;
         while top != BLANK {

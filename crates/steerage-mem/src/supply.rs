@@ -42,8 +42,8 @@ struct State {
 }
 
 impl Supply {
-    /// Maps the memory for a backlog: the requested backlog, or the longest shorter backlog that
-    /// fits into `cap` bytes. Also reserves address space for a longer backlog. The function
+    /// Maps the memory for a backlog: the requested backlog, or else the longest backlog below it
+    /// that fits into `cap` bytes. Also reserves address space for a longer backlog. The function
     /// `parts` divides the pages of a budget among NUMA nodes. If the kernel pins all mapped pages,
     /// no additional address space is reserved.
     ///
@@ -162,8 +162,8 @@ impl Supply {
     }
 
     /// Makes the backlog longer or shorter, and hands out the pages that a longer backlog needs.
-    /// When the backlog becomes shorter, no pages are taken back. Returns the new backlog, which is
-    /// `backlog` or the longest shorter backlog for which there are pages.
+    /// When the backlog becomes shorter, no pages are taken back. Returns the new backlog:
+    /// `backlog`, or else the longest backlog below it for which there are pages.
     pub fn set_backlog(&self, backlog: usize) -> usize {
         let mut state = self.state();
         let (most, backlog) = (self.region.pages(), backlog.min(self.backlog_max));

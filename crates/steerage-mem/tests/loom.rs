@@ -70,8 +70,8 @@ fn hand_over_finish_and_reuse() {
     });
 }
 
-/// A list of two frames is published at once. The consumer sees no frame, both frames or the first
-/// frame, but never the second frame alone.
+/// A list of two frames is published in one step. The consumer sees no frame, both frames or the
+/// first frame, but never the second frame alone.
 #[test]
 fn lists_are_published_together() {
     loom::model(|| {
@@ -212,8 +212,8 @@ fn lists_are_staged_beside_reclaim() {
 }
 
 /// A worker keeps one of two frames, and a third thread drops the kept frame. The producer gets
-/// each page exactly once. The page of the kept frame, whose slot is blanked, returns through the
-/// stack.
+/// each page back exactly once. The page of the kept frame, whose slot is blanked, returns through
+/// the stack.
 #[test]
 fn keep_and_return() {
     loom::model(|| {
@@ -258,8 +258,8 @@ fn shorten(consumer: &mut Consumer) {
     consumer.finish();
 }
 
-/// A frame has two pages: the worker sees both pages and shortens the frame. After that change, the
-/// owner sees the new length and finds both pages.
+/// A frame has two pages: the worker sees both pages and shortens the frame. After the worker has
+/// shortened the frame, the owner sees the frame's new length and finds both pages.
 #[test]
 fn a_chain_is_handed_over_whole() {
     loom::model(|| {
@@ -365,9 +365,9 @@ fn two_who_collect_share_what_there_is() {
     });
 }
 
-/// One thread publishes, executes a fence, and checks for sleepers. A second thread sets its own
-/// sleep bit, executes a fence, and checks for work. A lost wake-up would be a deadlock, and loom
-/// reports deadlocks.
+/// One thread publishes, executes a fence, and checks for sleeping threads. A second thread sets
+/// its own sleep bit, executes a fence, and checks for work. A lost wake-up would be a deadlock,
+/// and loom reports deadlocks.
 #[test]
 fn no_wake_up_is_lost() {
     loom::model(|| {

@@ -15,7 +15,8 @@ struct Shared {
     /// Both threads write this field. The value of this field is not used. loom tries another order
     /// of two threads only if one thread accesses an atomic that the other thread accessed last. A
     /// CPU reads the value of its gate before it changes the value, which hides the access of the
-    /// other thread from loom. Without this field, loom would try only one order of the threads.
+    /// other thread from loom. Without accesses to this field, loom would try only one order of the
+    /// threads.
     turns: AtomicU64,
 }
 
@@ -53,9 +54,9 @@ impl Shared {
     }
 }
 
-/// If a CPU declares a second CPU dead, it sees everything that the second CPU did before its last
-/// batch (G1, G2). The dead CPU does nothing more: at the end of its batch, it detects that it was
-/// declared dead.
+/// If a CPU declares a second CPU dead, the first CPU sees everything that the second CPU did
+/// before the second CPU's last batch (G1, G2). The dead CPU does nothing more: at the end of its
+/// batch, it detects that it was declared dead.
 #[test]
 fn what_was_done_before_the_batch_is_seen_by_who_declares_it_dead() {
     loom::model(|| {
@@ -79,10 +80,10 @@ fn what_was_done_before_the_batch_is_seen_by_who_declares_it_dead() {
     });
 }
 
-/// Either a batch counts, or its CPU was declared dead. If a batch counted and its CPU was declared
-/// dead, two CPUs would handle the packets of the batch. If a batch did not count and its CPU was
-/// not declared dead, no CPU would handle the packets. The value of the gate (its sign) is
-/// different in each batch.
+/// Either a batch counts as handled, or its CPU was declared dead. If a batch counted and its CPU
+/// was declared dead, two CPUs would handle the packets of the batch. If a batch did not count and
+/// its CPU was not declared dead, no CPU would handle the packets. The value of the gate (its sign)
+/// is different in each batch.
 #[test]
 fn a_batch_counts_or_its_cpu_is_dead() {
     loom::model(|| {
@@ -110,7 +111,7 @@ fn a_batch_counts_or_its_cpu_is_dead() {
 }
 
 /// If two CPUs check a third CPU at the same time, only one of them declares the third CPU dead.
-/// After that, the third CPU is revived only once.
+/// After it was declared dead, the third CPU is revived only once.
 #[test]
 fn a_cpu_dies_once_and_rises() {
     loom::model(|| {

@@ -87,8 +87,9 @@ fn two_who_take_and_give_lose_nothing() {
 }
 
 /// In this test, a second thread takes all pages of the stack. The second thread then returns two
-/// of the pages, so that the top bundle is the same as before. But the bundles below the top bundle
-/// are different. A call of `take` that began earlier must detect this change of the stack.
+/// of the pages, so that the stack's top bundle (group of pages) is the same as before. But the
+/// bundles below the top bundle are different. A call of `take` that began earlier must detect this
+/// change of the stack.
 #[test]
 fn a_bundle_that_came_back_is_another() {
     loom::model(|| {
@@ -111,8 +112,8 @@ fn a_bundle_that_came_back_is_another() {
     });
 }
 
-/// The previous test for `give`: the top bundle, which `give` replaces, appears unchanged but has
-/// other pages.
+/// Like the test before, but for `give`: the top bundle, which `give` replaces, appears unchanged
+/// but has other pages.
 #[test]
 fn a_bundle_that_is_replaced_is_not_another() {
     loom::model(|| {
@@ -158,8 +159,8 @@ fn contention_hides_no_page() {
     });
 }
 
-/// Each of the two nodes has one page. A thread takes the page of one node only after it has
-/// returned the page of the other node. Therefore at least one node has a page at every moment.
+/// Each of the two NUMA nodes has one page. A thread takes the page of one NUMA node only after it
+/// has returned the page of the other. Therefore at least one node has a page at every moment.
 #[test]
 fn a_page_that_changes_places_is_found() {
     const ONE_A_NODE: usize = 2 << 20;
@@ -185,9 +186,9 @@ fn a_page_that_changes_places_is_found() {
     });
 }
 
-/// The previous test with two stacks on one node. A pool searches its stacks twice before it
-/// compares the counts of returned pages. Therefore the pages change their stacks three times in
-/// this test.
+/// Like the test before, but with two stacks on one NUMA node. A pool searches its stacks twice
+/// before it checks whether pages were returned meanwhile. Therefore the pages change their stacks
+/// three times in this test.
 #[test]
 fn a_page_that_changes_stacks_is_found() {
     loom::model(|| {

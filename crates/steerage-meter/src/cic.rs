@@ -16,14 +16,17 @@ use super::names::{Hashed, Spread};
 use super::read;
 
 /// The longest pause, in nanoseconds, within an active time of a flow. A longer pause ends the
-/// active time and is an idle time of the flow. CICFlowMeter has the same default value.
+/// active time and is an idle time of the flow. CICFlowMeter has the same default for the longest
+/// pause.
 const IDLE_AFTER: u64 = 5_000_000_000;
 
-/// A pause of more than this many nanoseconds ends a subflow and a bulk. After such a pause,
-/// another subflow begins. CICFlowMeter has the same limit.
+/// A pause of more than this many nanoseconds ends a subflow and a bulk (a run of data packets in
+/// one direction). After a pause that is longer than this limit, another subflow begins.
+/// CICFlowMeter has the same limit for pauses.
 const SUBFLOW_AFTER: u64 = 1_000_000_000;
 
-/// The smallest number of packets of a bulk, as in CICFlowMeter.
+/// The smallest number of packets of a bulk (a run of data packets in one direction), as in
+/// CICFlowMeter.
 const BULK_PACKETS: u64 = 4;
 
 /// The TCP flags that are counted, in the order of their columns.
@@ -136,8 +139,8 @@ impl Bulks {
         if self.bulks == 0 { 0.0 } else { of as f64 / self.bulks as f64 }
     }
 
-    /// Returns the rate of the bulks in bytes per second. Returns `None` if the first and the last
-    /// packet of each bulk have the same time.
+    /// Returns the rate of the bulks (runs of data packets in one direction) in bytes per second.
+    /// Returns `None` if the first and the last packet of each bulk have the same time.
     pub(super) fn rate(&self) -> Option<f64> {
         if self.bulks == 0 { Some(0.0) } else { per_second(self.bytes, self.nanos) }
     }
@@ -218,8 +221,7 @@ impl Cic {
     }
 
     /// Adds the statistics of the same flow that another CPU counted. If two CPUs handled packets
-    /// of the flow, the time between a packet of one CPU and a packet of the other CPU is missing
-    /// from the statistics.
+    /// of the flow, the statistics lack the times between packets of different CPUs.
     fn merge(&mut self, other: &Self) {
         for (side, more) in self.sides.iter_mut().zip(&other.sides) {
             side.header_min = match (side.payload.count, more.payload.count) {
@@ -344,7 +346,7 @@ mod tests {
         let values = stat(&[2, 4, 4, 4, 5, 5, 7, 9]);
         assert_eq!((values.mean(), values.variance()), (5.0, 32.0 / 7.0));
         assert_eq!((stat(&[7]).variance(), stat(&[]).mean(), stat(&[]).min), (0.0, 0.0, 0));
-        // The test checks that small differences between large values are not lost.
+        // This test checks that the statistics keep small differences between large values.
         let day = 86_400_000_000_000;
         assert_eq!(stat(&[day, day + 2]).variance(), 2.0);
         assert_eq!(stat(&[2, 4, 4]).plus(&stat(&[4, 5, 5, 7, 9])), values);

@@ -72,7 +72,7 @@ impl Column {
         self.name
     }
 
-    /// The values. For a row without a value, this is 0 or an empty text.
+    /// The values. In a row without a value, `values` contains 0 or an empty text.
     pub fn values(&self) -> &Values {
         &self.values
     }
@@ -105,8 +105,8 @@ impl Column {
         self.rows += 1;
     }
 
-    /// Adds a row with a number. If the numbers of the column have fewer bits, the upper bits of
-    /// the number are dropped.
+    /// Adds a row with a number. If the numbers of the column have fewer than 64 bits, the upper
+    /// bits of the number are dropped.
     pub fn push_number(&mut self, number: Option<u64>) {
         let value = number.unwrap_or_default();
         match &mut self.values {

@@ -47,7 +47,7 @@ impl Published {
     }
 
     /// Publishes the flows with the most bytes. If another thread is reading the previous list of
-    /// flows, that list stays until the next call.
+    /// flows, the previous list stays published until the next call.
     pub(super) fn publish_largest(&self, flows: Vec<FlowRecord>) {
         if let Ok(mut published) = self.largest.try_lock() {
             *published = flows;

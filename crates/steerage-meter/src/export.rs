@@ -28,9 +28,9 @@ use super::writer_state::{
 /// With this many records per message, the time for passing a message is negligible.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
 
-/// The maximum number of messages in the queue of a writer. Together these messages have 4096
-/// records. At a million records per second, the queue is full after the writer has written nothing
-/// for 4 ms.
+/// The maximum number of messages in the queue of a writer. All messages in a full queue together
+/// have 4096 records. At a million records per second, the queue is full after the writer has
+/// written nothing for 4 ms.
 const WAITING_MAX: usize = 16;
 
 const _: () = assert!(size_of::<FlowRecord>() <= 256);
@@ -127,7 +127,7 @@ pub struct FlowWriter {
 }
 
 impl FlowWriter {
-    /// Starts the thread. A file without a time in its name is created at once, so that errors
+    /// Starts the thread. A file without a time in its name is created immediately, so that errors
     /// appear early. The thread calls `on_failure` if it fails, so that the caller can stop the
     /// meters.
     ///

@@ -32,8 +32,8 @@ pub(super) struct FlowFile {
     out: RecordWriter,
     format: Format,
     path: Option<PathBuf>,
-    /// True if all records were written to the file. In that case, only the renaming of the file
-    /// remains.
+    /// True if all records were written to the file. If all records were written, only the renaming
+    /// of the file remains.
     has_ended: bool,
 }
 
@@ -117,7 +117,7 @@ impl FlowFile {
             Format::Ipfix { encoder, statistics } => as_ipfix(&mut self.out, encoder, statistics, records),
             Format::Parquet(parquet) => parquet.add(&mut self.out, records),
         };
-        // Records on standard output are flushed at once, so that the reader of a pipe receives
+        // Records on standard output are flushed immediately, so that the reader of a pipe receives
         // them without delay.
         let flushed = result.and_then(|()| if self.path.is_none() { self.out.flush() } else { Ok(()) });
         flushed.map_err(|cause| self.error(cause))
@@ -145,7 +145,7 @@ impl FlowFile {
     /// Ends a file after its output has failed. If the file has records, it is completed so that it
     /// can be read, and it keeps its temporary name, which is returned.
     pub(super) fn leave(mut self, sample: u32) -> Option<PathBuf> {
-        // Records that cannot be written even now count as lost. If a row group of a Parquet file
+        // Records that still cannot be written count as lost. If a row group of a Parquet file
         // could not be written, the second attempt writes the footer, which makes the earlier
         // groups readable.
         if !self.has_ended && self.end(sample).is_err() {

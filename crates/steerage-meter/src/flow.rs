@@ -187,7 +187,7 @@ impl Flow {
         self.key.is(&seen.flow.key)
     }
 
-    /// Adds a packet. Returns true if this packet closed the TCP connection.
+    /// Adds a packet. Returns true if this packet closes the TCP connection.
     #[inline(always)]
     pub(super) fn add(&mut self, seen: &Seen) -> bool {
         let side = usize::from(seen.flow.turned);
@@ -240,8 +240,8 @@ impl Flow {
         if self.is_plainly_same(seen, timeouts) { None } else { self.ends_slowly(seen, timeouts) }
     }
 
-    /// Returns true only if the packet belongs to this record in any state of the flow. The check
-    /// is quick, and true for most packets.
+    /// Returns true only if the packet belongs to this record, whatever state the flow is in. The
+    /// check is quick, and true for most packets.
     #[inline(always)]
     fn is_plainly_same(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let pause = seen.time.abs_diff(self.last);
@@ -249,9 +249,9 @@ impl Flow {
         pause < timeouts.closed && lasts < timeouts.active && seen.tcp_flags & SYN == 0
     }
 
-    /// Returns true if the packet belongs to this record, even if earlier parts of the recording
-    /// have packets of the flow, and even if fragments that wait for those parts arrived before the
-    /// packet. `surely_goes_on` takes into account that the clock may cut records.
+    /// Returns true if the packet surely belongs to this record. Neither packets of the flow in
+    /// earlier parts of the recording, nor earlier fragments that wait for those parts, can then
+    /// change the result. `surely_goes_on` takes into account that the clock may cut records.
     #[inline(always)]
     pub(super) fn surely_goes_on(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let late = LATE_MAX.as_nanos() as u64;
@@ -296,8 +296,8 @@ impl Flow {
 
     /// Returns the time for which the flow stays in the table after its timeout, so that late
     /// packets still find the flow. The flow may continue a flow of an earlier part of the
-    /// recording. In that case, the last packet of the earlier part may be later than the last
-    /// packet of this part by up to [`LATE_MAX`].
+    /// recording. If the flow continues a flow of an earlier part, the last packet of that part may
+    /// be later than the last packet of this part by up to [`LATE_MAX`].
     pub(super) fn late(&self) -> u64 {
         if self.continues() { 2 * nanos(LATE_MAX) } else { nanos(LATE_MAX) }
     }
@@ -447,7 +447,7 @@ impl Flow {
     }
 
     /// For TCP, returns the next sequence numbers and the last acknowledgement numbers. In each
-    /// pair, the number of the source is first.
+    /// pair, the source's number is first.
     pub(super) fn sequences(&self) -> Option<([u32; 2], [u32; 2])> {
         self.can_close().then(|| self.tcp.sequences(self.is_turned()))
     }

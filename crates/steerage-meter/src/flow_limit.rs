@@ -11,7 +11,8 @@ use steerage::limits::CPUS_MAX;
 #[derive(Debug)]
 pub(super) struct FlowLimit {
     max: usize,
-    // `Relaxed` suffices, because this number is only a count and no other memory depends on it.
+    // `Relaxed` suffices, because the number of flows is only a count and no other memory depends
+    // on it.
     taken: AtomicUsize,
 }
 

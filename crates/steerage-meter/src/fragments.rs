@@ -74,8 +74,9 @@ pub(super) fn alone(flow: Directed, fragment: &Fragment) -> Directed {
     Directed { key: alone.key.marked(&fragment.datagram), ..alone }
 }
 
-/// The mark in the key is a hash of the datagram's name. It is hashed again with random seeds, so
-/// that attackers cannot fill a chosen set of the table.
+/// The mark in the key is a hash of the datagram's name (addresses, identification and, for IPv4,
+/// protocol). The mark is hashed again with random seeds, so that attackers cannot fill a chosen
+/// set of the table.
 fn hash(name: &FlowKey, seeds: &Seeds) -> u32 {
     Key::other().key.marked(name).hash(seeds)
 }

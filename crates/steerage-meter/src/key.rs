@@ -32,8 +32,8 @@ impl Kind {
 ///
 /// The mark is 0, except for flows that steering distinguishes by more data than their endpoints.
 /// For flows with more such data, the mark is a hash of the additional data. Steering may assign
-/// two flows that differ only in this data to different CPUs. If two such flows are on the same
-/// CPU, the meter must also keep them separate.
+/// two flows that differ only in the additional data to different CPUs. If two flows that differ
+/// only in the additional data are on the same CPU, the meter must also keep them separate.
 ///
 /// For IPv4, both addresses are in one word, with the first address in the upper half, and the
 /// other words are 0. Therefore most lookups in the table use only two words of the key.
@@ -108,9 +108,9 @@ impl Key {
         Self::v4_of_words(both(from.0, to.0, 32), both(from.1.into(), to.1.into(), 16) as u32, protocol)
     }
 
-    /// Like [`v4`](Self::v4), but the arguments are two words of the packet's headers. One of these
-    /// words has both addresses, and the other word has both ports. In each of these words, the
-    /// sender's address or port is in the upper half.
+    /// Like [`v4`](Self::v4), but the arguments are two words of the packet's headers. The 64-bit
+    /// word `addresses` has both addresses, and the 32-bit word `ports` has both ports. In
+    /// `addresses` and in `ports`, the value of the sender is in the upper half.
     #[inline(always)]
     pub(super) fn v4_of_words(addresses: u64, ports: u32, protocol: u8) -> Directed {
         let back = addresses.rotate_left(32);

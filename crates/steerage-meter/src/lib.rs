@@ -125,7 +125,7 @@ const LOOKS_PER_TICK: usize = 16_384;
 const FETCHED_AHEAD: usize = 16;
 
 /// The maximum time, measured with the packet clock, for which an ended record waits for later
-/// records. All waiting records are passed to the outputs together.
+/// records. All waiting records of a meter are passed to the outputs together.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 
 /// The interval between calls of the meter's `tick` while no packets arrive. A meter's `tick` is
@@ -558,7 +558,8 @@ impl Handler for Meter {
         if self.has_super_frames {
             self.count_super_frames(batch, count);
         }
-        // The clock of a live input hardly advances past the times of packets that wait for a move.
+        // The clock of a live input hardly advances past the times of packets that wait until a
+        // bucket has moved.
         if !self.can_wait || self.settling.is_over(cpu.last_move(), count) {
             self.expire(LOOKS_PER_PACKET * count);
         }

@@ -46,8 +46,9 @@ pub(super) const LOOKS_MAX: u8 = 8;
 /// arrives. A TLS ClientHello with a post-quantum key has 1,800 bytes.
 pub(super) const STREAM_MAX: usize = 4096;
 
-/// The maximum number of flows per CPU that wait for the rest of a message. The buffers of these
-/// flows take at most 8 MiB per CPU, because each direction has a buffer of its own.
+/// The maximum number of flows per CPU that wait for the rest of a message. The buffers of flows
+/// that wait for the rest of a message take at most 8 MiB per CPU, because each direction has a
+/// buffer of its own.
 const WAITING_MAX: usize = 1024;
 
 /// The maximum length of a name as text, in bytes. A DNS name without unprintable bytes never

@@ -5,8 +5,8 @@ use std::time::Duration;
 use steerage::WallTime;
 use steerage::flow::Layers;
 
-/// The default active timeout. If a flow lasts longer, it gets another record. nfpcapd has the same
-/// default.
+/// The default active timeout. If a flow lasts longer than the active timeout, it gets another
+/// record. nfpcapd has the same default.
 pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
 
 /// The default inactive timeout, which is the longest pause between two packets of a flow. nfpcapd

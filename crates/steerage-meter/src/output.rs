@@ -57,8 +57,8 @@ pub struct Rotation {
     /// The length of a period. Each period begins at a multiple of this length since 1970.
     pub period: Duration,
     /// The inactive timeout of the meters. A flow's record may end later than the period of the
-    /// flow's last packet, by this time and a little more. Therefore the file of a period is
-    /// completed some time after the period.
+    /// flow's last packet, by the inactive timeout and a little more. Therefore the file of a
+    /// period is completed some time after the period.
     pub inactive: Duration,
 }
 

@@ -148,8 +148,8 @@ pub(super) struct Parquet {
     groups: Vec<Group>,
     /// The position in the file at which the next row group begins.
     at: u64,
-    /// True if a row group could not be written. After that, no row group can follow, because the
-    /// footer contains the positions of the groups.
+    /// True if a row group could not be written. After a row group could not be written, no row
+    /// group can follow, because the footer contains the positions of the groups.
     has_failed: bool,
 }
 
@@ -205,7 +205,7 @@ impl Parquet {
 
     /// Writes the remaining rows and the footer. `sample` is the sampling rate: one of every
     /// `sample` flows was metered. If a row group could not be written, the footer describes only
-    /// the row groups before it.
+    /// the row groups that were written before.
     pub(super) fn end(&mut self, out: &mut RecordWriter, sample: u32) -> io::Result<()> {
         self.end_group(out)?;
         let start = if self.groups.is_empty() { MAGIC } else { &[] };

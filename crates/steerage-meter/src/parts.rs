@@ -1,28 +1,28 @@
 //! The parts of a recording that are metered separately, perhaps on other machines, and joined
 //! afterwards.
 //!
-//! A flow may continue after the end of a part. When a part is metered, the packets before the part
-//! are unknown, and these packets decide where some records end. For example, a flow that was
-//! closed ends after a shorter pause, and a SYN opens another connection if its number differs from
-//! that of the connection. Therefore a flow that may have begun before the part is kept as a chain
-//! of *pieces*. If only the packets before the part decide whether a packet begins another record,
-//! a new piece begins with that packet. If the packets of the part alone show that a packet begins
-//! another record, the chain ends.
+//! A flow may continue after the end of a part of the recording. When a part is metered, the
+//! packets before the part are unknown, and these packets decide where some records end. For
+//! example, a flow that was closed ends after a shorter pause, and a SYN opens another connection
+//! if the SYN's sequence number differs from that of the connection. Therefore a flow that may have
+//! begun before the part is kept as a chain of *pieces*. If only the packets before the part decide
+//! whether a packet begins another record, a new piece begins with that packet. If the packets of
+//! the part alone show that a packet begins another record, the chain of pieces ends.
 //!
 //! [`Edges`] contains the chains of a part, and the flows of the part that were open at its end.
 //! [`Edges::join`] appends the edges of the next part. All other flows of a part have ended, and
 //! have their records already.
 //!
 //! The times of packets may be out of order by up to [`LATE_MAX`], as for the timeouts of a flow
-//! table. Therefore a decision from one part alone has a margin of that time: the last packet
+//! table. Therefore a decision from one part alone has a margin of [`LATE_MAX`]: the last packet
 //! before the part may be later than the first packets of the part. If a flow ends because of the
-//! clock, the margin is twice as long, because the next packet may be late too.
+//! clock, the margin is twice [`LATE_MAX`], because the next packet may be late too.
 //!
 //! IP fragments near the beginning of a part may belong to a flow that is known only from an
 //! earlier part. Such fragments [wait](waiting) until the earlier part is joined, and are then
-//! inserted into the chain of their flow. Until then, the chains contain everything that such a
-//! fragment may change: no chain ends [early](EARLY), and the margins are longer for flows between
-//! hosts whose fragments wait.
+//! inserted into the chain of pieces of their flow. Until the earlier part is joined, the chains of
+//! pieces contain everything that a waiting fragment may change: no chain ends [early](EARLY), and
+//! the margins are longer for flows between hosts whose fragments wait.
 
 mod rows;
 mod rules;
@@ -49,10 +49,11 @@ use waiting::{Fragments, Keeping};
 const LATE: u64 = LATE_MAX.as_nanos() as u64;
 
 /// The bucket number of a flow whose first packet is a fragment that waited. A bucket number is
-/// valid only within a run, and edges outlive the run.
+/// valid only within a run, and edges (the flows at both ends of a part) outlive the run.
 const NO_BUCKET: BucketId = BucketId { group: 0, bucket: 0 };
 
-/// The data of a piece's first packet that determine whether the packet begins another record.
+/// The data of the first packet of a piece (of a flow) that determine whether the packet begins
+/// another record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Opening {
     time: u64,
@@ -63,8 +64,9 @@ pub(super) struct Opening {
     /// True if the pause before this packet is long enough to end a closed flow, even if the packet
     /// was late.
     follows_pause: bool,
-    /// The number of the part's waiting fragments that arrived before this packet. If the packet is
-    /// itself a fragment that waited, the number of waiting fragments before it.
+    /// The number of the part's waiting fragments (whose flow only an earlier part knows) that
+    /// arrived before this packet. For a packet that is itself a waiting fragment, the number of
+    /// waiting fragments before it.
     number: u64,
 }
 
@@ -102,8 +104,8 @@ pub(super) struct Piece {
     next: Next,
     /// The log of what was read to find the names of the flow, if names are enabled.
     log: Option<Box<Log>>,
-    /// The number of boundaries of parts within the piece. The next field is true if a boundary is
-    /// just before the piece.
+    /// The number of boundaries between parts of the recording that lie within this piece of a
+    /// flow. The next field is true if a boundary is just before the piece.
     joined: u32,
     follows_cut: bool,
 }
@@ -132,7 +134,8 @@ impl Piece {
     }
 }
 
-/// The data that the meter of a part collects for the part's edges.
+/// The data that the meter of a part collects for the part's edges (the flows at its beginning and
+/// its end).
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     /// The time of the part's first packet.
@@ -142,7 +145,8 @@ pub(super) struct Collected {
     keeping: Keeping,
     /// The number of waiting fragments among the packets that were counted so far.
     passed: u64,
-    /// The fragments at the edges of the part. They are set at the end of the part.
+    /// The fragments at the edges of the part. The fragments at the edges are set at the end of the
+    /// part.
     fragments: Fragments,
 }
 
@@ -180,7 +184,7 @@ impl Collected {
     }
 
     /// If the packet might not belong to the last piece of its flow, ends that piece, and returns
-    /// true. In that case, `flow` becomes the next piece, or another flow.
+    /// true. If `cut` ends the piece, `flow` becomes the next piece, or another flow.
     pub(super) fn cut(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts, names: &mut Names) -> bool {
         if flow.surely_goes_on(seen, timeouts) {
             return false;
@@ -206,7 +210,8 @@ impl Collected {
     }
 
     /// Adds the last piece of a chain whose flow has left the flow table. If a timeout has ended
-    /// the flow, this need not be stored: the times of the next packets lead to the same result.
+    /// the flow, the timeout need not be stored: the times of the next packets lead to the same
+    /// result.
     pub(super) fn end(&mut self, flow: &Flow, why: FlowEnd, names: &mut Names) {
         self.add(flow, if why == FlowEnd::Resources { Next::End(why) } else { Next::Part }, names);
     }
@@ -228,8 +233,8 @@ impl Collected {
 struct FlowEdges {
     /// The chain of pieces that may continue a flow of an earlier part.
     chain: Vec<Piece>,
-    /// The flow that was open at the end of the part, if it began in the part. The chain has then
-    /// ended.
+    /// The flow that was open at the end of the part, if this flow began in the part. The chain has
+    /// then ended.
     open: Option<Piece>,
 }
 
@@ -262,8 +267,8 @@ impl FlowEdges {
             };
             return self.chain.insert(0, piece);
         };
-        // If the piece has later packets, they show that the flow continues after the fragment.
-        // Otherwise, the fragment is the last packet.
+        // If the piece has later packets, they show that the flow continues after the fragment. If
+        // the piece has no later packets, the fragment is its last packet.
         let is_inside = piece.opening.time <= before.flow.last;
         if is_inside || matches!(rules.boundary(&before.flow, &before.opening, &piece.opening), Boundary::Same) {
             before.join(&piece);
@@ -274,7 +279,8 @@ impl FlowEdges {
     }
 
     /// Ends an open flow if no packet up to the time `end` continues it, and if the flow has timed
-    /// out or another flow has begun. `number` is the number of fragments that wait.
+    /// out or another flow has begun. `number` is the number of fragments that wait for an earlier
+    /// part.
     fn expire(
         &mut self,
         (end, number): (u64, u64),
@@ -284,7 +290,8 @@ impl FlowEdges {
     ) {
         let is_over = |piece: &Piece| {
             let more = rules.more(&piece.flow, &piece.opening, number);
-            // A waiting fragment may have begun another record after the piece.
+            // A fragment that waits for an earlier part may have begun another record after the
+            // piece.
             let timeouts = if more > 0 { &rules.timeouts.without_closing() } else { rules.timeouts };
             is_another || piece.flow.is_over(end, piece.flow.late().saturating_add(more), timeouts)
         };

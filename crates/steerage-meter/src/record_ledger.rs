@@ -1,9 +1,10 @@
 //! Counts whether each record of an output is unwritten, written or lost.
 //!
-//! An output gets records only in an [`Unwritten`], which [`RecordLedger::take`] returns. Records
-//! are removed from an `Unwritten` only by [`Unwritten::written`]. If an `Unwritten` is dropped,
-//! its records count as lost. An `Unwritten` may be dropped because of a full queue, a failed write
-//! or a panic. Therefore no code path in an output can forget a record or count a record twice.
+//! An output gets records only inside an [`Unwritten`], which [`RecordLedger::take`] returns.
+//! Records are removed from an `Unwritten` only by [`Unwritten::written`]. If an `Unwritten` is
+//! dropped, its records count as lost. An `Unwritten` may be dropped because of a full queue, a
+//! failed write or a panic. Therefore no code path in an output can forget a record or count a
+//! record twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,8 +59,8 @@ impl Volume {
 ///
 /// Additions to these counts are `Release`, and loads are `Acquire`. A meter publishes the number
 /// of its ended records before it passes the records on. Therefore a thread should load the counts
-/// of the outputs before the counts of the meters. Such a thread never sees a record in an output's
-/// counts that the meters' counts do not include yet.
+/// of the outputs before the counts of the meters. If a thread loads the counts in this order, it
+/// never sees a record in an output's counts that the meters' counts do not include yet.
 #[derive(Debug, Default)]
 pub(super) struct RecordLedger {
     taken: AtomicU64,

@@ -22,8 +22,8 @@ pub(super) struct RecordWriter {
     unwritten: Unwritten,
     records: u64,
     has_failed: bool,
-    /// True if the file may end in the middle of a part. If the file is damaged in this way, no
-    /// further part may follow.
+    /// True if the file may end in the middle of a part. If the file may end in the middle of a
+    /// part, no further part may follow.
     is_damaged: bool,
 }
 

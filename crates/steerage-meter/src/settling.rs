@@ -7,8 +7,8 @@
 //! packets.
 
 /// The number of packets that a CPU handles after a move before flows may time out again. A CPU's
-/// ring usually has fewer packets: by default, the ring of a queue holds 1,000 frames
-/// (`netdev_max_backlog`).
+/// ring usually has fewer packets than this number: by default, the ring of a queue holds 1,000
+/// frames (`netdev_max_backlog`).
 const PACKETS: usize = 4096;
 
 /// Decides whether flows may time out.

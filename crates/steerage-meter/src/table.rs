@@ -180,9 +180,9 @@ impl Table {
         Some(None)
     }
 
-    /// Returns a flow that has been idle for a long time. It is one of the first flows of the timer
-    /// wheel: the first one of at most [`EVICTION_LOOKS`] flows without a packet since the wheel's
-    /// last look, or the last of them.
+    /// Returns a flow that has been idle for a long time. Checks at most [`EVICTION_LOOKS`] of the
+    /// timer wheel's first flows, and returns the first of them without a packet since the wheel's
+    /// last look. If all of them have had packets, returns the next flow of the wheel.
     fn longest_idle(&mut self) -> Option<u32> {
         for _ in 0..EVICTION_LOOKS {
             let place = self.wheel.next()?;
@@ -206,8 +206,8 @@ impl Table {
         Some(Departed { flows, slots })
     }
 
-    /// Adds the flows of a bucket that has moved here from another CPU. If this CPU's table already
-    /// has an entry for one of the flows, the two entries of that flow are merged.
+    /// Adds the flows of a bucket that has moved to this CPU from another CPU. If this CPU's table
+    /// already has an entry for one of the flows, the two entries of that flow are merged.
     pub(super) fn arrive(&mut self, bucket: BucketId, departed: Departed) {
         self.slots.absorb(departed.slots);
         for mut flow in departed.flows {

@@ -24,8 +24,8 @@ const TIME_HALF: u64 = 1 << (TIME_BITS - 1);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Segment {
     /// True if the packet has a TCP header. IP fragments count as packets without a TCP header.
-    /// Packets that the capture has cut before the end of the TCP header's window field count in
-    /// the same way.
+    /// Packets that the capture has cut before the end of the window field also count as packets
+    /// without a TCP header.
     pub(super) is_there: bool,
     pub(super) sequence: u32,
     pub(super) acknowledged: u32,
@@ -54,8 +54,8 @@ pub(super) struct TcpState {
     /// The lower 32 bits of the time of the segment with the highest sequence number.
     highest_at_low: [u32; 2],
     /// The time in microseconds, plus one, from the SYN to the first acknowledgement after it. The
-    /// value is 0 if the time after the SYN is unknown. `COMPLETE` means that this acknowledgement
-    /// completes the handshake.
+    /// value is 0 if the time after the SYN is unknown. `COMPLETE` means that the acknowledgement
+    /// after the SYN completes the handshake.
     reply: u32,
     zero_windows: [u16; 2],
     window: [u16; 2],
@@ -462,7 +462,7 @@ mod tests {
         let state = state(&HANDSHAKE);
         assert!(!state.is_left_by(0, 100) && state.is_left_by(0, 101) && state.is_left_by(1, 499));
         // If one side has not sent a segment yet, the other side's acknowledgement number shows the
-        // first side's sequence number.
+        // sequence number of the side that has not sent yet.
         let late = self::state(&[(0, 1, SYN | ACK, 500, 101, 0)]);
         assert!(!late.is_left_by(0, 100) && late.is_left_by(0, 99));
         assert!(!TcpState::default().is_left_by(0, 7));
@@ -478,8 +478,8 @@ mod tests {
             assert!(!state.is_left_by(0, 0) && state.is_left_by(0, 1) && state.is_left_by(0, u32::MAX), "{count}");
             assert_eq!(state.is_left_by(1, 7), count > 1);
         }
-        // The acknowledgement from the other side shows the sequence number before this side's
-        // first segment.
+        // The acknowledgement from the other side shows the sequence number before the first
+        // segment of the side that it acknowledges.
         let late = state(&opened[1..2]);
         assert!(!late.is_left_by(0, 0) && late.is_left_by(0, 7));
         // A SYN does not show the sequence number of the other side. The next sequence number may
@@ -515,7 +515,7 @@ mod tests {
         assert_eq!(time(&[back[0], HANDSHAKE[2]]), None);
         assert_eq!(time(&[back[0], (10_000, 1, RST | ACK, 0, 101, 0)]), None);
         // A pause of more than 18 minutes does not fit into 40 bits, in nanoseconds. The state must
-        // not take such a long pause for a short one.
+        // not mistake such a long pause for a short one.
         let late = [back[0], back[1], ((1 << 40) / 1000 + 5, 0, ACK, 101, 501, 0)];
         assert_eq!(time(&late), None);
     }

@@ -55,7 +55,7 @@ fn the_largest_are_found_a_part_of_the_table_at_a_time() {
     table.remove(table.find(&gone.flow.key, gone.hash).unwrap());
     let (mut largest, one) = (Largest::new(5), published.one_more());
     let packets = || published.largest(3).iter().map(|flow| flow.forth().packets).collect::<Vec<_>>();
-    // The largest flows are published only after all slots were scanned.
+    // The largest flows are published only after all slots of the flow table were scanned.
     for _ in 0..10 {
         assert!(packets().is_empty());
         largest.go_on(&table, 10, &one);
@@ -94,8 +94,8 @@ struct World {
     seeds: Seeds,
     at: [usize; BUCKETS as usize],
     open: BTreeMap<u32, (u64, u64)>,
-    /// For each flow, the number of packets in ended records. The first map has the numbers from
-    /// the flow tables, and the second map has the numbers from the model.
+    /// For each flow, how many of its packets are in records that have ended. The first map has the
+    /// packet counts of the flow tables, and the second map has those of the model.
     ended: [BTreeMap<u32, u64>; 2],
     now: u64,
 }
@@ -236,8 +236,8 @@ proptest! {
                 Step::Move(bucket, to) => world.move_bucket(bucket, to),
             }
             world.check();
-            // Each table may have one flow beyond the limit, so each table has room for at least
-            // one flow.
+            // Each flow table may have one flow beyond the limit, so that even a table at the limit
+            // can take one flow.
             prop_assert!(world.open.len() < flows_max + TABLES);
         }
         let left: BTreeMap<u32, u64> = world.open.iter().map(|(id, (packets, _))| (*id, *packets)).collect();

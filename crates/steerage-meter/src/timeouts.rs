@@ -6,24 +6,25 @@ use std::time::Duration;
 
 use steerage::Timestamp;
 
-/// The time for which a closed TCP flow stays in the table for its last acknowledgement and for
-/// retransmissions. The value exceeds most round-trip times and the first retransmission timeout (1
-/// s in RFC 6298).
+/// The time for which a closed TCP flow stays in the flow table. Its last acknowledgement and its
+/// retransmissions then still find it. This time exceeds most round-trip times and the first
+/// retransmission timeout (1 s in RFC 6298).
 pub const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The time for which a flow stays in the table after its timeout. Packets of several interfaces
-/// may arrive slightly out of timestamp order, and must still find their flow. `LATE_MAX` does not
-/// change the records, because the packets' own timestamps decide when a record ends.
+/// The time for which a flow stays in the table after its timeout. Packets from different
+/// interfaces may arrive slightly out of timestamp order. Each packet must still find its flow.
+/// `LATE_MAX` does not change the records, because the packets' own timestamps decide when a record
+/// ends.
 pub const LATE_MAX: Duration = Duration::from_secs(1);
 
 /// The timeouts in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timeouts {
     /// The active timeout, counted from the first packet of a record. The field `active` is 0 if
-    /// `clock` cuts records, so that the quick check never succeeds.
+    /// the field `clock` cuts records, so that the quick check of `active` never succeeds.
     pub(super) active: u64,
-    /// Records are cut at the multiples of this time since 1970. The field `clock` is 0 if `active`
-    /// cuts records.
+    /// A flow's record is cut (it ends and the next begins) at each multiple of this time since
+    /// 1970. The field `clock` is 0 if `active` cuts records.
     pub(super) clock: u64,
     pub(super) inactive: u64,
     pub(super) closed: u64,
@@ -51,8 +52,8 @@ impl Timeouts {
     }
 }
 
-/// The time of the first packet with a timestamp on any CPU. If another CPU has received only
-/// packets without a timestamp, it assigns this time to them.
+/// The time of the first packet with a timestamp on any CPU. A CPU that has received only packets
+/// without a timestamp assigns this first time to them.
 #[derive(Clone, Debug)]
 pub(super) struct FirstTime(Arc<AtomicU64>);
 
@@ -89,7 +90,7 @@ pub(super) struct Clock {
     first_time: FirstTime,
     began: bool,
     /// The maximum time by which a packet may be earlier than the packet before it. If a packet is
-    /// earlier by more than this time, it belongs to another recording.
+    /// earlier than its predecessor by more than this time, it belongs to another recording.
     back_max: u64,
 }
 
@@ -98,8 +99,9 @@ impl Clock {
         Self { epoch, now: epoch, noted: Timestamp::ZERO, packet_time: None, first_time, began: false, back_max }
     }
 
-    /// Returns the time for a packet without a timestamp at the start of a batch. `first` is the
-    /// first timestamp in the batch. Returns `None` if no packet has had a timestamp.
+    /// Returns the time to assign to packets at the start of a batch that have no timestamp.
+    /// `first` is the first timestamp in the batch. Returns `None` if no packet so far has had a
+    /// timestamp.
     pub(super) fn packet_time(&self, first: impl FnOnce() -> Option<u64>) -> Option<u64> {
         self.packet_time.or_else(first).or_else(|| self.first_time.get())
     }

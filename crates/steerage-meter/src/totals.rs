@@ -91,8 +91,8 @@ impl Totals {
         self.top.offer(record);
     }
 
-    /// Adds a flow that is still open. Calls `record` only if the flow's record may be among the
-    /// top records.
+    /// Adds a flow that is still open. Calls the function `record` only if the flow's record may be
+    /// among the records with the most bytes.
     fn add_open(&mut self, flow: &Flow, record: impl FnOnce() -> FlowRecord) {
         self.count(flow);
         if self.top.has_place_for(flow.bytes()) {
@@ -131,9 +131,9 @@ pub struct MeterReport {
 }
 
 impl MeterReport {
-    /// Returns the edges of a part (its flows that other parts may continue), and the records of
-    /// the flows that no other part can continue. Returns `None` if the meter was not made for [a
-    /// part](super::Metering::of_part) of a recording.
+    /// Returns the edges of a part of a recording: its flows that other parts may continue. Also
+    /// returns the records of the flows that no other part can continue. Returns `None` if the
+    /// meter was not made for [a part](super::Metering::of_part) of a recording.
     pub fn edges(self) -> Option<(Edges, Vec<FlowRecord>)> {
         let Self { part, open, names, now, timeouts, .. } = self;
         let open = open.iter().filter(|flow| !flow.is_vacant()).copied();

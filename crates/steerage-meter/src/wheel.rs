@@ -31,8 +31,8 @@ impl Wheel {
         (place % PLACES) as usize
     }
 
-    /// Schedules the check of a flow for the time after `end`. If `end` is more than one round of
-    /// the wheel in the future, the first check is before `end`.
+    /// Schedules the check of a flow for the time after `end`. If `end` is further in the future
+    /// than one turn of the wheel, the first check is before `end`.
     pub(super) fn put(&mut self, flow: u32, end: u64) {
         let place = (end / self.span + 1).clamp(self.cursor, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
@@ -46,7 +46,7 @@ impl Wheel {
     /// [moved](Self::later) or [removed](Self::remove).
     pub(super) fn due(&mut self, now: u64) -> Option<u32> {
         let target = now / self.span;
-        // If the time jumps by more than one round of the wheel, each slot is visited once. If the
+        // If the time jumps by more than one turn of the wheel, each slot is visited once. If the
         // clock was set back, the wheel restarts at the new time.
         if target < self.cursor.saturating_sub(PLACES) || target > self.cursor + PLACES {
             self.cursor = target.saturating_sub(PLACES - 1);
@@ -117,7 +117,7 @@ mod tests {
         (0..10).for_each(|flow| wheel.put(flow, 100 * day + TIMEOUT));
         assert_eq!(take(&mut wheel, 101 * day).len(), 10);
         (0..10).for_each(|flow| wheel.put(flow, 101 * day + TIMEOUT));
-        // The clock is set back by a day. All flows are checked within a round of the wheel.
+        // The clock is set back by a day. All flows are checked within one turn of the wheel.
         assert_eq!(take(&mut wheel, day).len() + take(&mut wheel, day + 3 * TIMEOUT).len(), 10);
     }
 

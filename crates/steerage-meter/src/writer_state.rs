@@ -5,10 +5,10 @@
 //! A reader of the records may pause for any length of time, as a pager does. While the reader
 //! pauses, a packet source that can wait is paused too. The end of a run also waits for the reader,
 //! unless the user has requested the stop. After a request to stop, a reader that takes no records
-//! for a second is abandoned. During this second, the writer's progress is checked [`LOOKS`] times,
-//! with a pause of [`LOOK`] before each check. If the reader takes no records, the writer thread is
-//! stuck in a write that cannot be interrupted. Therefore the run ends without waiting for the
-//! writer thread.
+//! for a second is abandoned. During the second before it is abandoned, the writer's progress is
+//! checked [`LOOKS`] times, with a pause of [`LOOK`] before each check. While the reader takes no
+//! records, the writer thread is stuck in a write that cannot be interrupted. Therefore the run
+//! ends without waiting for the writer thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender};
@@ -25,9 +25,9 @@ use super::record_ledger::{RecordLedger, Unwritten};
 
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The writer is abandoned after this many checks in a row without progress. All of these checks
-/// together take half of the time for which a stop waits for packets in flight. Therefore a CPU
-/// that waits for the writer still ends in time.
+/// The writer is abandoned after this many checks in a row without progress. A stop waits for
+/// packets in flight for a limited time. All checks of the writer together take half of that time.
+/// Therefore the thread of a CPU that waits for the writer still ends in time.
 const LOOKS: u128 = DRAIN_MAX.as_nanos() / 2 / LOOK.as_nanos();
 
 /// The maximum number of messages that wait for a collector: 65,536 records, at most 16 MiB. A
@@ -213,8 +213,9 @@ impl WriterState {
                         return;
                     }
                 }
-                // If the lock of the queue is taken, the writer is waiting for messages. While the
-                // writer waits, there are no records for the reader.
+                // If the queue's lock is taken, the writer holds it and is waiting for messages.
+                // While the writer waits for messages, there are no records that the reader could
+                // take.
                 _ => (seen, looks) = (Some(taken), 0),
             }
         }
@@ -260,15 +261,15 @@ impl FlowOutput {
         self.0.counts()
     }
 
-    /// Requests the writer to stop. After this call, a reader that takes no records for a second is
-    /// abandoned.
+    /// Requests the writer to stop. After a call of `hurry`, a reader that takes no records for a
+    /// second is abandoned.
     pub fn hurry(&self) {
         if self.0.hurried.swap(true, Ordering::Relaxed) {
             return;
         }
         let shared = Arc::clone(&self.0);
-        // If the thread that watches the writer cannot be started, the request has no effect on the
-        // writer.
+        // If the thread that watches the writer cannot be started, the request to hurry has no
+        // effect on the writer.
         let _ = thread::Builder::new().name("patience".to_owned()).spawn(move || shared.watch());
     }
 }

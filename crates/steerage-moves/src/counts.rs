@@ -64,8 +64,7 @@ impl fmt::Display for MoveCause {
 pub struct MoveCounts {
     /// The number of buckets that have moved to another CPU.
     pub buckets: u64,
-    /// The number of slices in which the buckets have moved. (The buckets of a slice move
-    /// together.)
+    /// The number of slices (sets of buckets that move together) in which the buckets have moved.
     pub slices: u64,
     by_cause: [u64; MoveCause::ALL.len()],
 }

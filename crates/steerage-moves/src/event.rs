@@ -4,13 +4,14 @@ use crate::counts::MoveCause;
 
 use crate::{CpuIndex, Plan};
 
-/// An event. Events from packet CPUs contain the epoch (the number) of their slice. If the event's
-/// slice is already in a later phase, the event has no effect. Therefore a CPU can store an event
-/// and send it again later.
+/// An event. Events from packet CPUs contain the epoch (the number) of their slice, a set of
+/// buckets that move together. If the slice (the set of buckets that move) is already in a later
+/// phase of its move, the event has no effect. Therefore a CPU can store an event and send it again
+/// later.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// The mask of the given queues changes. The change begins after the current slice has
-    /// finished.
+    /// The mask of the given queues changes. The change begins after the current slice (the buckets
+    /// that are moving now) has finished.
     Mask {
         /// The queues.
         queues: &'a [usize],
@@ -20,7 +21,8 @@ pub enum Event<'a> {
     /// Sets which CPUs are present. CPUs that are not in this set are offline or do not belong to
     /// the process any more, and get no new buckets.
     Present(&'a [CpuIndex]),
-    /// A policy changes the plan of a group. The CPUs of the plan get equal shares of the buckets.
+    /// A policy changes the plan of a group (queues with the same mask): which CPUs get buckets.
+    /// The CPUs of the plan get equal shares of the buckets.
     Plan {
         /// The group.
         group: usize,
@@ -39,8 +41,9 @@ pub enum Event<'a> {
         cause: MoveCause,
     },
 
-    /// The queue has parked the buckets of the slice. The old CPUs have finished all frames of
-    /// these buckets that the queue sent before it parked.
+    /// The queue has parked the buckets of the slice: it holds back new frames of the buckets that
+    /// move. The buckets' old CPUs have finished all frames that the queue sent to them before it
+    /// parked the buckets.
     FencesPassed {
         /// The queue.
         queue: usize,
@@ -76,11 +79,12 @@ pub enum Event<'a> {
         /// The queue.
         queue: usize,
     },
-    /// The current phase takes too long.
+    /// The current phase of the move takes too long.
     Overdue {
         /// The CPU that detected the delay.
         by: CpuIndex,
-        /// The old CPUs whose fences the queues of the CPU `by` still wait for.
+        /// The old CPUs that have not passed their fences (markers in their rings) yet. The queues
+        /// of the CPU `by` wait for these CPUs.
         open: &'a [CpuIndex],
     },
     /// A CPU that was declared dead is alive again. The queues of this CPU already follow the
@@ -96,8 +100,8 @@ pub enum Event<'a> {
         cpu: CpuIndex,
     },
 
-    /// The CPU was declared dead at its gate (while its handler was running), so its current batch
-    /// does not count.
+    /// The CPU was declared dead at its gate, which means while its handler was running. Its
+    /// current batch does not count as handled.
     Died(CpuIndex),
 }
 
@@ -105,19 +109,20 @@ pub enum Event<'a> {
 /// next event of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Declare this CPU dead if it has made no progress for long enough, and if it has no frames of
-    /// a queue that can wait. The outcome is [`Event::Died`].
+    /// Declare this CPU dead if it has made no progress for long enough. But do not declare the CPU
+    /// dead if it has frames of a queue that can wait. If the CPU is declared dead, the next event
+    /// is [`Event::Died`].
     Declare(CpuIndex),
     /// The CPU that polls this queue is dead and sends no frames. Revoke the frames that this queue
     /// has sent to dead CPUs. If the old CPUs that are alive have finished all frames of this
-    /// queue, the outcome is [`Event::FencesPassed`].
+    /// queue, the next event is [`Event::FencesPassed`].
     ReadFences {
         /// The queue.
         queue: usize,
     },
 }
 
-/// The actions that the machine returns for its events. The buffers are reused.
+/// The actions that the state machine returns for its events. The buffers are reused.
 #[derive(Clone, Debug, Default)]
 pub struct Actions {
     /// True if packet CPUs should read the state of the state machine again.

@@ -19,14 +19,14 @@ pub(crate) struct Group {
 }
 
 /// Identifies a group, and the group's state when a policy read it. If the group has changed since
-/// then, the policy's requests for the group are outdated.
+/// the policy read it, the policy's requests for the group are outdated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GroupVersion {
-    /// Identifies the group. (The group's number does not, because a new group may get the number
-    /// of a group that has ended.)
+    /// Identifies the group. The group's number does not identify the group, because a new group
+    /// may get the number of a group that has ended.
     pub begun: u64,
-    /// The number of changes of the mask, the usable CPUs, the plan, or the CPU that polls a queue
-    /// of the group.
+    /// How many times the group has changed: its mask, its usable CPUs, its plan, or the CPU that
+    /// polls one of its queues.
     pub changed: u64,
 }
 
@@ -58,8 +58,8 @@ impl Moves {
                 return;
             }
             None => {
-                // The map of the new group is close to the map of the old group, so that few of the
-                // queues' buckets move.
+                // The bucket map of the new group is close to the map of the old group, so that few
+                // of the queues' buckets move.
                 let Group { plan, map, .. } = self.groups[usize::from(group)].clone();
                 let owners: Vec<CpuIndex> = moving.iter().map(|q| self.queues[*q].owner).collect();
                 let (mut chosen, _) = self.order_among(cpus, &owners);
@@ -86,15 +86,15 @@ impl Moves {
     }
 
     /// Returns the group with this mask, if at least one of the group's queues has not ended. If
-    /// all queues of a group have ended, the state of their flows may have stayed on the old CPUs.
-    /// Therefore a queue that gets the same mask later belongs to another group.
+    /// all queues of a group have ended, the state of the group's flows may still be on the old
+    /// CPUs. Therefore a queue that gets the same mask later belongs to another group.
     pub(crate) fn group_with(&self, mask: &[CpuIndex]) -> Option<u16> {
         let in_it = |at: usize| (0..self.queues.len()).any(|q| self.queues[q].open && self.group_of(q) == at as u16);
         (0..self.groups.len()).find(|at| self.groups[*at].mask == mask && in_it(*at)).map(|at| at as u16)
     }
 
-    /// Creates a group. If an existing group has no queues, the new group gets the number of that
-    /// group.
+    /// Creates a group. If an existing group has no queues left, the new group gets the number of
+    /// this empty group.
     pub(crate) fn begin_group(&mut self, mask: Vec<CpuIndex>, plan: Plan, map: Vec<CpuIndex>) -> u16 {
         self.groups_begun += 1;
         let version = GroupVersion { begun: self.groups_begun, changed: 0 };
@@ -158,7 +158,7 @@ impl Moves {
         (0..self.queues.len()).filter(move |q| usize::from(self.queues[*q].group) == group)
     }
 
-    /// Returns the number of groups. Groups without queues are included.
+    /// Returns the number of groups. The number of groups includes groups without queues.
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
@@ -168,9 +168,9 @@ impl Moves {
         (self.groups[group].version, &self.groups[group].map)
     }
 
-    /// Derives the map of a group from its plan again, for the reason `cause`. If `keep` is true,
-    /// the map does not change if the same CPUs have buckets before and after, even if their shares
-    /// are unequal.
+    /// Derives the map of a group from its plan again, for the reason `cause`. If `keep` is true
+    /// and the same CPUs have buckets before and after, the map does not change, even if the CPUs'
+    /// shares are unequal.
     fn derive_map(&mut self, group: usize, cause: MoveCause, keep: bool) {
         let mut scratch = std::mem::replace(&mut self.scratch, Scratch::new(0));
         let Scratch { cpus, polls, .. } = &mut scratch;
@@ -222,8 +222,8 @@ impl Moves {
         (group.plan, group.cause) = (plan, cause);
     }
 
-    /// Returns true if the group may have the map `map`: the map has a CPU for each bucket, and all
-    /// of these CPUs are usable.
+    /// Returns true if the group may have the map `map`. The map must have a CPU for each bucket,
+    /// and all of these CPUs must be usable.
     pub fn allows(&self, group: usize, map: &[CpuIndex]) -> bool {
         let (order, _) = self.order_of(group);
         map.len() == self.buckets && map.iter().all(|cpu| order.contains(cpu))

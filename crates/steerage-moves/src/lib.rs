@@ -2,12 +2,13 @@
 //!
 //! The state machine gets events ([`Moves::on`]) and returns [`Actions`]. The state machine has no
 //! clock, no atomics and no lock, and does not access rings or handlers. An action that has an
-//! outcome ([`Ask`]) is executed while the machine is locked. The outcome is the machine's next
-//! event. Therefore the machine can be tested alone. A test visits every state that an instance
-//! with few CPUs, buckets and packets can reach.
+//! outcome ([`Ask`]) is executed while the state machine is locked. The outcome of the action is
+//! the state machine's next event. Therefore the state machine can be tested alone. A test visits
+//! every state that an instance with few CPUs, buckets and packets can reach.
 //!
-//! The buckets of a slice move together, in four phases. A phase ends when all participants have
-//! done their part of the phase. The event of the last participant begins the next phase.
+//! Buckets move in sets called *slices*. The buckets of a slice move together, in four phases. A
+//! phase ends when all participants have done their part of the phase. The event of the last
+//! participant begins the next phase.
 //!
 //! | phase | participants | part | event |
 //! |---|---|---|---|
@@ -23,47 +24,51 @@
 //!
 //! The park phase ends only when *every* queue of the group has parked *and* all frames that these
 //! queues sent before are finished. Therefore no bucket is on two CPUs, and no frame of a bucket
-//! overtakes another frame. The park phase never ends before all fences are passed. If a phase
-//! takes too long ([`Overdue`](Event::Overdue)), new frames of the buckets are dropped (`moving`).
-//! The old CPU discards the frames that it has not begun to handle (`revoked`). A CPU that makes no
-//! progress is declared dead at its gate. The packets of a dead CPU's current batch count as
-//! dropped (`revoked`). Queues that can wait lose no frames if a phase takes too long, because they
-//! are not polled during a move.
+//! overtakes another frame. The park phase never ends before all fences (the recorded ring tails)
+//! are passed. If a phase of a move takes too long ([`Overdue`](Event::Overdue)), new frames of the
+//! moving buckets are dropped (`moving`). If a phase takes too long, the old CPU also discards the
+//! frames that it has not begun to handle (`revoked`). A CPU that makes no progress is declared
+//! dead at its gate, which means while it runs its handler. The packets of a dead CPU's current
+//! batch count as dropped (`revoked`). Queues that can wait lose no frames if a phase takes too
+//! long, because they are not polled during a move.
 //!
 //! Details of the protocol:
 //!
 //! * **A sleeping producer is woken. The producer's fences do not count as passed while it
-//!   sleeps.** Without the wake-up, the protocol would need a state in which another CPU acts for
-//!   the producer. The cost is one wake-up for each CPU with queues in the slice. This wake-up
-//!   takes time on the CPU that changes the mask.
-//! * **State moves in separate phases** (leave, arrive), and not together with the packets.
-//!   Therefore the new CPU has the state before it gets the first packet, and no CPU has to look
-//!   for state before each batch.
+//!   sleeps.** Without the wake-up, another CPU would have to act for the producer, and the
+//!   protocol would need a state for this. The cost is one wake-up for each CPU that polls queues
+//!   whose buckets move. Waking the producers takes time on the CPU that changes the mask.
+//! * **The handlers' flow state moves in separate phases** (leave, arrive), and not together with
+//!   the packets. Therefore the new CPU has the flow state before it gets the first packet, and no
+//!   CPU has to look for new state before each batch.
 //! * **A CPU can be declared dead only inside its handler.** Outside of the handler, the CPU may be
 //!   sending frames by a map that is about to change. In the simulator, frames were reordered if a
-//!   CPU was declared dead outside of its handler. Therefore, if a program runs the rounds of the
-//!   CPUs itself (`step`) and then stops, a move is delayed until the program runs rounds again.
-//!   During this delay, new packets of the moving buckets are dropped and counted (`moving`).
+//!   CPU was declared dead outside of its handler. A program can itself call `step`, which runs one
+//!   round of a CPU's loop. Therefore, if such a program stops calling `step`, a move is delayed
+//!   until the program calls `step` again. While a move is delayed, new packets of the moving
+//!   buckets are dropped and counted (`moving`).
 //! * **If a dead CPU's queues have sent frames to another dead CPU, these frames are revoked for
-//!   both CPUs**, because no other CPU may touch the ends of these rings.
+//!   both CPUs**, because no other CPU may touch the producer's or the consumer's end of these
+//!   rings.
 //! * **A queue that changes its group parks all of its buckets at once.** Handlers identify a
 //!   bucket by its group and its number. Therefore all buckets of a queue must change their group
 //!   at the same point in the queue's sequence of packets. If all queues of a group move, the state
 //!   of the group's flows moves too. If a queue leaves a group in which other queues stay, the
 //!   queue's flows start without state in the new group.
-//! * **Queues that can wait have no time limit.** If a capture file is in the group, no move times
-//!   out and no frame is revoked.
+//! * **Moves of queues that can wait have no time limit.** If a capture file is in the group, no
+//!   move times out and no frame is revoked.
 //! * **If all queues of a group have ended, the group is not used again.** If a move ended because
-//!   all queues of the move ended, the state has stayed on the old CPUs. If a queue's mask becomes
-//!   equal to the group's mask later, the queue gets a group with another number.
-//! * **A queue that has ended does not park any more** once none of its frames is in flight. If a
-//!   queue still parked after its end, it could not be closed as long as masks keep changing. The
-//!   search for buckets that must move continues where the last slice ended. Therefore every bucket
-//!   is moved eventually.
+//!   all of its queues ended, the state of the flows has stayed on the old CPUs. If a queue later
+//!   gets the same mask as a group whose queues have ended, the queue gets a group with another
+//!   number.
+//! * **A queue that has ended takes no part in the park phase any more** once none of its frames is
+//!   in flight. If a queue still took part in park phases after its end, it could not be closed as
+//!   long as masks keep changing. The search for buckets that must move continues where the last
+//!   slice ended. Therefore every bucket is moved eventually.
 //!
 //! The state machine never calls a policy to assign buckets to CPUs. Each group has a [`Plan`],
-//! which a policy has stored in the machine. When a mask or the usable CPUs change, the machine
-//! derives the map from the plan.
+//! which a policy has stored in the state machine. When a mask or the set of usable CPUs changes,
+//! the state machine derives the group's bucket map from the plan.
 //!
 //! Events from packet CPUs do not allocate memory. All buffers have their full size from the start,
 //! or from the event that creates the group.
@@ -140,7 +145,8 @@ struct Queue {
     can_wait: bool,
     group: u16,
     joining: Option<u16>,
-    /// The map that new frames currently follow, except for moving buckets.
+    /// The map of buckets to CPUs that new frames currently follow, except the frames of moving
+    /// buckets.
     map: Vec<CpuIndex>,
     open: bool,
 }
@@ -243,13 +249,13 @@ impl Moves {
         self.queues[queue].owner
     }
 
-    /// Returns the mask of a queue. If the mask is changing, the result is the new mask.
+    /// Returns the mask of a queue. If the queue's mask is changing, returns the new mask.
     pub fn mask_of(&self, queue: usize) -> &[CpuIndex] {
         &self.groups[usize::from(self.group_of(queue))].mask
     }
 
-    /// Returns, for each bucket of a queue, the bucket's CPU and how many times the bucket has
-    /// moved.
+    /// For each bucket of a queue, returns the bucket's CPU and the number of times that the bucket
+    /// has moved.
     pub fn buckets_of(&self, queue: usize) -> impl Iterator<Item = (CpuIndex, u64)> + '_ {
         self.queues[queue].map.iter().copied().zip(self.moved.iter().copied())
     }
@@ -259,31 +265,33 @@ impl Moves {
         self.counts
     }
 
-    /// Returns true if `queue` takes part in the current slice.
+    /// Returns true if `queue` takes part in the current slice (the set of buckets that are
+    /// moving).
     pub fn concerns(&self, queue: usize) -> bool {
         self.slice().is_some_and(|slice| slice.includes(queue))
     }
 
-    /// Returns true if a queue takes part in the current slice, or waits for a slice of its own.
-    /// The CPU that polls such a queue watches the current slice, so that a slow slice does not
-    /// delay all other slices.
+    /// Returns true if buckets of the queue are moving in the current slice, or if the queue waits
+    /// for a slice of its own. The CPU that polls a moving or waiting queue watches the current
+    /// slice, so that a slow slice does not delay all other slices.
     pub fn awaits_move(&self, queue: usize) -> bool {
         let state = &self.queues[queue];
         let group = &self.groups[usize::from(state.group)];
         state.open && (self.concerns(queue) || state.joining.is_some() || group.map != group.want)
     }
 
-    /// Returns true if a queue can wait and has not ended.
+    /// Returns true if a queue can wait (as a file can, without losing packets) and has not ended.
     pub fn waits(&self, queue: usize) -> bool {
         self.queues[queue].open && self.queues[queue].can_wait
     }
 
-    /// Returns true if the current slice has a time limit. A slice has no time limit if one of its
-    /// queues can wait.
+    /// Returns true if the current slice (the set of buckets that are moving) has a time limit. A
+    /// slice (a set of moving buckets) has no time limit if one of its queues can wait without
+    /// losing frames.
     pub fn is_timed(&self) -> bool {
         self.slice().is_some_and(|slice| !slice.queues.iter().any(|queue| self.waits(*queue)))
     }
 }
 
-/// The cause that is counted for the moves that a plan requests.
+/// The cause that is counted for moves that are due to a new plan.
 const BY_PLAN: MoveCause = MoveCause::Mask;

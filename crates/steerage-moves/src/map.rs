@@ -43,8 +43,8 @@ impl Scratch {
 }
 
 /// Gives each of the CPUs in `cpus` an equal share of the buckets, with as few moves as possible. A
-/// bucket moves only if its CPU has more than its share, or is not in `cpus`. If `keep` is true, no
-/// bucket moves if exactly the CPUs in `cpus` have buckets.
+/// bucket moves only if its CPU has more than its share, or is not in `cpus`. If `keep` is true and
+/// exactly the CPUs in `cpus` already have buckets, no bucket moves.
 pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratch: &mut Scratch) {
     let Scratch { held, share, by_held, .. } = scratch;
     held.fill(0);
@@ -66,8 +66,9 @@ pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratc
     for (nth, cpu) in by_held.iter().enumerate() {
         share[usize::from(*cpu)] = map.len() / cpus.len() + usize::from(nth < map.len() % cpus.len());
     }
-    // Returns the next CPU that has less than its share. In this loop, a CPU with less than its
-    // share never loses a bucket. Therefore the search for the next CPU never has to go back.
+    // Returns the next CPU that has fewer buckets than its share. In this loop, a CPU that has
+    // fewer buckets than its share never loses a bucket. Therefore the search for the next CPU with
+    // too few buckets never has to go back.
     let mut next = 0;
     for cpu in map.iter_mut() {
         let from = usize::from(*cpu);

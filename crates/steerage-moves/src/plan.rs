@@ -18,11 +18,11 @@ use crate::CpuIndex;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The CPUs in the order in which they get buckets. CPUs of the mask that are not in `order`
-    /// come last. The core orders these last CPUs: first the CPUs that poll a queue of the group,
-    /// and then the CPUs near to them.
+    /// come last. The core orders the CPUs that are not in `order`: first the CPUs that poll a
+    /// queue of the group, and then the CPUs near to them.
     pub order: Vec<CpuIndex>,
-    /// The number of CPUs that have buckets: the first `active` usable CPUs of the mask, in the
-    /// order above. At least one CPU has buckets.
+    /// The number of CPUs that have buckets. These CPUs are the first `active` usable CPUs of the
+    /// mask, in the order of the field `order`. At least one CPU has buckets.
     pub active: usize,
 }
 

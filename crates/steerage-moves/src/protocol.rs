@@ -1,4 +1,5 @@
-//! The protocol of a move: its phases, and what happens if participants end, are late or die.
+//! The protocol of a move: the phases of a move, and what happens if a queue ends, or if a CPU is
+//! late or dies.
 
 use crate::counts::MoveCause;
 
@@ -15,7 +16,8 @@ impl Moves {
             Event::Died(cpu) => self.died(cpu, actions),
             Event::Revived(cpu) => self.revived(cpu, actions),
             Event::Owner { queue, cpu } => self.set_owner(queue, cpu, actions),
-            // All other events concern the current slice, and request no new move.
+            // All events from here on concern the current slice (the buckets that are moving), and
+            // request no new move.
             Event::Overdue { by, open } => return self.overdue(by, open, actions),
             Event::FencesPassed { queue, epoch } => return self.done(queue, epoch, MovePhase::Park, actions),
             Event::Left { cpu, epoch, with_state } => return self.left(cpu, epoch, with_state, actions),
@@ -27,7 +29,7 @@ impl Moves {
         self.wake_watchers(actions);
     }
 
-    /// Wakes the CPUs whose queues wait for a move, so that these CPUs notice if the current slice
+    /// Wakes the CPUs whose queues wait for a move, so that these CPUs notice if the move under way
     /// is delayed.
     fn wake_watchers(&self, actions: &mut Actions) {
         (0..self.queues.len()).filter(|at| self.awaits_move(*at)).for_each(|at| actions.wake(self.queues[at].owner));
@@ -111,9 +113,10 @@ impl Moves {
         queue.open && !self.is_dead(queue.owner)
     }
 
-    /// Prepares a slice for a queue that changes its group. The slice parks all of the queue's
-    /// buckets at once. The number of the group must change at one point for all frames of the
-    /// queue. Therefore all frames that the queue sent before this point must be finished first.
+    /// Prepares a slice (a set of buckets that move together) for a queue that changes its group.
+    /// The slice parks all of the queue's buckets at the same time. The number of the group must
+    /// change at one point in the queue's sequence of frames. Therefore all frames that the queue
+    /// sent before this point must be finished first.
     fn next_joining(&mut self) -> bool {
         let joining =
             |(at, queue): (usize, &crate::Queue)| Some((at, queue.joining.filter(|_| self.is_served(queue))?));
@@ -189,8 +192,9 @@ impl Moves {
 
     fn next_phase(&mut self, actions: &mut Actions) {
         match self.slice.phase {
-            // All queues of the slice have ended before they parked. No more frames of these queues
-            // will come, so the state of their flows stays on its CPU.
+            // All queues that take part in the move have ended before they parked frames. No more
+            // frames of the ended queues will come, so the state of their flows stays on the CPU
+            // where it is.
             MovePhase::Park if self.slice.queues.iter().all(|queue| !self.queues[*queue].open) => {
                 self.is_moving = false;
                 return;
@@ -223,8 +227,8 @@ impl Moves {
         self.announce(actions);
     }
 
-    /// Assigns the buckets of the slice to their new CPUs. After this call, parked frames are
-    /// released by the new map.
+    /// Assigns the moving buckets to their new CPUs. After this call, parked frames are sent to the
+    /// CPUs of the new map.
     fn put_in_force(&mut self) {
         let Self { slice, groups, queues, counts, moved, dead, .. } = self;
         let after = usize::from(slice.group_after);
@@ -236,8 +240,8 @@ impl Moves {
             counts.count(cause, moves);
             moved[bucket] += moves;
             slice.queues.iter().for_each(|queue| queues[*queue].map[bucket] = m.to);
-            // A queue that joins a group takes the group's map unchanged. Therefore the next line
-            // has no effect if a queue joins a group.
+            // A queue that joins a group takes the group's map unchanged. Therefore this assignment
+            // changes nothing if a queue joins a group.
             groups[after].map[bucket] = m.to;
         }
         for queue in &slice.queues {
@@ -261,7 +265,7 @@ impl Moves {
         }
     }
 
-    /// Requests a check of the CPUs that delay the slice.
+    /// Requests a check of the CPUs that delay the current move.
     fn overdue(&mut self, by: CpuIndex, open: &[CpuIndex], actions: &mut Actions) {
         if !self.is_timed() {
             return;
@@ -286,9 +290,9 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// The queues of a dead CPU send no frames, so they count as parked. The fences of these queues
-    /// count as passed when the old CPUs that are alive have finished all frames in the queues'
-    /// rings.
+    /// A dead CPU sends no frames of its queues, so its queues count as parked. The fences (markers
+    /// in the rings) of a dead CPU's queues count as passed when the old CPUs that are alive have
+    /// finished all frames in the queues' rings.
     fn ask_for_the_dead(&self, actions: &mut Actions) {
         if self.slice.phase != MovePhase::Park {
             return;
@@ -297,16 +301,16 @@ impl Moves {
         orphans.for_each(|queue| actions.ask(Ask::ReadFences { queue: *queue }));
     }
 
-    /// Moves the buckets of a dead CPU to CPUs that are alive. The slice does not wait for the dead
-    /// CPU any more.
+    /// Moves the buckets of a dead CPU to CPUs that are alive. The current move does not wait for
+    /// the dead CPU any more.
     fn died(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = true;
         self.derive_all_maps(MoveCause::CpuDied);
-        // Between two slices, the phase has no participants left to wait for, so the remaining code
+        // While no move is under way, no participants are left to wait for, so the remaining code
         // of this function has no effect.
         let Self { slice, groups, queues, .. } = self;
-        // A queue that joins a group keeps its target map, because it takes the map of the group
-        // unchanged.
+        // If a queue joins a group, the target map does not change, because the queue takes the
+        // group's map unchanged.
         if slice.group_before == slice.group_after && slice.phase != MovePhase::Release {
             let want = &groups[usize::from(slice.group_after)].want;
             for m in slice.moves.iter_mut().filter(|m| m.to == cpu) {
@@ -316,8 +320,8 @@ impl Moves {
         match slice.phase {
             MovePhase::Park => {}
             MovePhase::Leave => slice.done(usize::from(cpu)),
-            // State that was to arrive on the dead CPU is taken by the new CPU of its bucket
-            // instead.
+            // If a bucket's flow state was to arrive on the dead CPU, the bucket's new CPU takes
+            // the state instead.
             MovePhase::Arrive => self.wait_for_arrivals(),
             MovePhase::Release => slice.waiting.retain(|queue| queues[*queue].owner != cpu),
         }
@@ -325,8 +329,7 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// A dead CPU is alive again: it may get buckets, and its queues take part in the current
-    /// slice.
+    /// A dead CPU is alive again: it may get buckets, and its queues take part in the current move.
     fn revived(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = false;
         self.derive_all_maps(MoveCause::CpuBack);
@@ -342,11 +345,12 @@ impl Moves {
         actions.changed = true;
     }
     /// Records that another CPU polls a queue from now on. If the previous owner was dead, the
-    /// queue may have missed phases of a slice, which does no harm. After this event, the queue
-    /// uses the current map. The queue parks frames if the current map is about to change.
+    /// queue may have missed phases of a move, which does no harm. After this event, the queue uses
+    /// the current map. If the current map of buckets is about to change, the queue parks frames.
     fn set_owner(&mut self, queue: usize, cpu: CpuIndex, actions: &mut Actions) {
         self.queues[queue].owner = cpu;
-        // The version changes because the CPUs that poll come first in the order of a group.
+        // The group's version changes, because CPUs that poll queues come first in the group's
+        // order of CPUs.
         self.groups[usize::from(self.queues[queue].group)].version.changed += 1;
         actions.changed = true;
     }

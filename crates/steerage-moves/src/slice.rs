@@ -21,9 +21,9 @@ pub struct BucketMove {
 pub enum MovePhase {
     /// The queues park the frames of the buckets and wait for their fences.
     Park,
-    /// The old CPUs return the state of the buckets.
+    /// The handlers of the old CPUs return the state of the flows in the buckets.
     Leave,
-    /// The new CPUs take the state of the buckets.
+    /// The handlers of the new CPUs take the state of the flows in the buckets.
     Arrive,
     /// The queues send the parked frames.
     Release,
@@ -36,7 +36,7 @@ pub struct Slice {
     pub epoch: u64,
     /// The current phase of the slice.
     pub phase: MovePhase,
-    /// The moves of this slice, sorted by bucket.
+    /// The moves of the slice's buckets to new CPUs, sorted by bucket.
     pub moves: Vec<BucketMove>,
     /// The number of the group before the move. `group_before` and `group_after` differ if a queue
     /// changes its group.
@@ -49,8 +49,8 @@ pub struct Slice {
     pub old_cpus: Vec<CpuIndex>,
     pub(crate) queues: Vec<usize>,
     pub(crate) with_state: bool,
-    /// The participants that have not done their part of this phase. The participants are queues in
-    /// the phases park and release, and CPUs in the phases leave and arrive.
+    /// The participants that have not yet done their part of the current phase. The participants
+    /// are queues in the phases park and release, and CPUs in the phases leave and arrive.
     pub(crate) waiting: Vec<usize>,
 }
 
@@ -70,13 +70,13 @@ impl Slice {
         }
     }
 
-    /// Returns true if the phase waits for `who`. `who` is a queue in the phases park and release,
-    /// and a CPU in the phases leave and arrive.
+    /// Returns true if the current phase of the move waits for `who`. `who` is a queue in the
+    /// phases park and release, and a CPU in the phases leave and arrive.
     pub fn waits_for(&self, who: usize) -> bool {
         self.waiting.contains(&who)
     }
 
-    /// Returns true if the queue takes part in this slice.
+    /// Returns true if the queue takes part in the move of this slice.
     pub fn includes(&self, queue: usize) -> bool {
         self.queues.contains(&queue)
     }

@@ -1,4 +1,4 @@
-//! The state of handlers that moves from one CPU to another.
+//! Flow state that moves from the handler of one CPU to the handler of another CPU.
 
 use std::fmt;
 
@@ -7,9 +7,10 @@ use crate::{CpuIndex, Slice};
 /// Bucket numbers, each with the state of the bucket.
 pub type States<M> = Vec<(u16, M)>;
 
-/// The state that old handlers returned for the current slice. The state stays in the [`Transit`]
-/// until the new handlers take it. The state is stored outside of the state machine, so that the
-/// machine does not depend on the type of the state.
+/// The flow state that the old CPUs' handlers returned for the current slice (the buckets that are
+/// moving). The flow state stays in the [`Transit`] until the handlers of the new CPUs take it. The
+/// flow state is stored outside of the state machine, so that the state machine does not depend on
+/// the type of the flow state.
 pub struct Transit<M> {
     epoch: u64,
     states: States<M>,
@@ -21,8 +22,8 @@ impl<M> Transit<M> {
         Self { epoch: 0, states: Vec::with_capacity(buckets) }
     }
 
-    /// Stores the returned `states` in this [`Transit`], for the slice with the number `epoch`.
-    /// State that remains from an earlier slice is dropped.
+    /// Stores the flow states that a handler returned, for the slice (set of moving buckets) with
+    /// the number `epoch`. Flow state that remains from the move of an earlier slice is dropped.
     pub fn put(&mut self, epoch: u64, states: &mut States<M>) {
         if self.epoch != epoch {
             self.epoch = epoch;
@@ -31,7 +32,7 @@ impl<M> Transit<M> {
         self.states.append(states);
     }
 
-    /// Moves the state of the buckets that arrive at `cpu` to the end of `to`.
+    /// Appends to `to` the flow state of the buckets that arrive at `cpu`.
     pub fn take(&mut self, slice: &Slice, cpu: CpuIndex, to: &mut States<M>) {
         if self.epoch != slice.epoch {
             return;

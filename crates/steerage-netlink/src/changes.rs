@@ -15,8 +15,9 @@ use crate::socket::Socket;
 const LINKS: u32 = 0x1;
 const TABLES: u32 = 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
 
-/// The size in bytes of the socket's receive buffer if changes of all tables are read. A buffer of
-/// this size holds about ten thousand changes of routes.
+/// The size in bytes of the socket's receive buffer, if the socket receives changes of all of the
+/// kernel's tables (links, addresses, routes, neighbours). A buffer of this size holds about ten
+/// thousand changes of routes.
 const BUFFER_BYTES: usize = 8 << 20;
 
 /// Receives the kernel's changes, without waiting for them. Poll the socket's file descriptor to
@@ -31,7 +32,8 @@ const BUFFER_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub struct Changes {
     socket: Socket,
-    /// The index of the link whose changes are read, or `None` to read the changes of all entries.
+    /// The index of the link whose changes are read. If `None`, the changes of all table entries
+    /// are read.
     link: Option<u32>,
 }
 
@@ -71,13 +73,13 @@ impl Changes {
         Ok(Self { socket, link: None })
     }
 
-    /// Passes the changes that have arrived to `each`. Returns false if changes were lost because
-    /// the buffer was full.
+    /// Calls `each` with every change that has arrived. Returns false if changes were lost because
+    /// the socket's buffer was full.
     pub fn read(&mut self, each: &mut dyn FnMut(Change)) -> bool {
         let link = self.link;
         self.socket.read(&mut |message| {
-            // Messages about other links are skipped before they are fully parsed, because a full
-            // parse allocates memory.
+            // A full parse of a message allocates memory. Therefore messages about other links are
+            // skipped before they are fully parsed.
             if link.is_none_or(|link| LinkHeader::parse(message.body).is_ok_and(|header| header.index == link)) {
                 Change::from_message(message).into_iter().for_each(&mut *each);
             }

@@ -20,7 +20,8 @@ use crate::socket::Message;
 /// deleted entry, or a new state of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The entry in its current state, or in its last state before it was deleted.
+    /// The table entry in its current state. For a deleted entry, the last state before it was
+    /// deleted.
     pub entry: Entry,
     /// True if the entry still exists, and false if it was deleted.
     pub is_there: bool,
@@ -40,8 +41,8 @@ pub enum Entry {
     Neighbour(Neighbour),
 }
 
-/// A network interface. All fields are known if the kernel was asked for the interface. In a
-/// message about a change, the kernel may omit fields, which are then `None`.
+/// A network interface. All fields are known if they come from the kernel's reply to a request for
+/// the interface. In a message about a change, the kernel may omit fields, which are then `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
@@ -66,8 +67,8 @@ pub struct Link {
     pub controller: Option<u32>,
     /// True if the interface is an unused port of a bond: the bond ignores packets from this port.
     pub is_backup: bool,
-    /// Only for bonds: the number of milliseconds without a link after which the bond stops using a
-    /// port.
+    /// Only for bonds: for how many milliseconds a port must be without a link before the bond
+    /// stops using it.
     pub down_delay: Option<u32>,
     /// The attached XDP programs.
     pub programs: Vec<XdpProgram>,
@@ -78,14 +79,14 @@ pub struct Link {
 /// An XDP program on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpProgram {
-    /// The ID of the program in the kernel, as bpf(2) uses it.
+    /// The ID of the XDP program in the kernel, as bpf(2) uses it.
     pub id: u32,
-    /// The hook of the interface at which the program is attached.
+    /// The hook of the interface at which the XDP program is attached.
     pub place: XdpPlace,
 }
 
-/// A hook of an interface, at which a single XDP program can be attached. The value of each hook is
-/// its flag `XDP_FLAGS_` in linux/if_link.h.
+/// A hook of an interface, at which a single XDP program can be attached. The value of each variant
+/// is the hook's flag `XDP_FLAGS_...` in linux/if_link.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum XdpPlace {
@@ -101,7 +102,7 @@ pub enum XdpPlace {
 /// An IP address of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The index of the link that has this address.
+    /// The index of the link (network interface) that has this address.
     pub link: u32,
     /// The address.
     pub address: IpAddr,
@@ -126,10 +127,10 @@ pub struct Route {
     /// True if the route encapsulates packets in another header.
     pub encapsulates: bool,
     /// True if the route applies only to packets with a certain type of service or source address.
-    /// The value is also true if the kernel has created the route as a copy for a single
+    /// Also true if the kernel has created the route as a copy of another route, for a single
     /// destination.
     pub is_special: bool,
-    /// True if the change adds `hops` to an existing route.
+    /// True if the change adds the next hops in `hops` to an existing route.
     pub is_appended: bool,
 }
 
@@ -164,8 +165,8 @@ impl Change {
     /// entry, or an entry of a protocol other than IP.
     pub(crate) fn from_message(message: Message<'_>) -> Option<Self> {
         use RouteNetlinkMessage as Kernel;
-        // Errors are ignored, because a newer kernel may send messages that the netlink library
-        // cannot parse.
+        // Parse errors are ignored, because a newer kernel may send messages that the netlink
+        // library cannot parse.
         let parsed = Kernel::parse_with_param(message.body, message.kind)
             .inspect_err(|error| tracing::debug!("a message of the kernel is not understood: {error}"))
             .ok()?;
@@ -187,9 +188,9 @@ impl Change {
 impl Link {
     fn new(message: LinkMessage, body: &[u8]) -> Option<Self> {
         let header = message.header;
-        // The kernel sends messages of this type about links and also about the ports of a bridge.
-        // A port that leaves the bridge still exists as an interface, so messages about bridge
-        // ports are ignored.
+        // The kernel sends messages of the link type about links, and also about the ports of a
+        // bridge. A port that leaves the bridge still exists as an interface, so messages about
+        // bridge ports are ignored.
         if header.interface_family != AddressFamily::Unspec {
             return None;
         }

@@ -24,7 +24,8 @@ pub use features::Features;
 pub use rings::Rings;
 pub use rss::Rss;
 
-/// The number of the attribute that contains the name of the interface in each request.
+/// In each request, one attribute contains the name of the interface. This is the number of that
+/// attribute.
 const HEADER: u16 = 1;
 const ETHTOOL_A_HEADER_DEV_NAME: u16 = 2;
 

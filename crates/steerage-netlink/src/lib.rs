@@ -16,12 +16,12 @@
 //!
 //! A socket belongs to the network namespace in which it was opened. Requests that only read need
 //! no privilege. To open a socket, a sandbox must allow the necessary system calls. On an open
-//! socket, a request needs only the system call `write`, and a reply or a change needs only
-//! `recvfrom`.
+//! socket, sending a request needs only the system call `write`. Receiving a reply or a change
+//! needs only `recvfrom`.
 //!
-//! To add support for another setting of ethtool, write a file next to `ethtool/channels.rs`. That
-//! file contains the numbers from linux/ethtool_netlink.h, a type for the values, and an `impl
-//! Ethtool` with the request.
+//! To add support for another setting of ethtool, write a file next to `ethtool/channels.rs`. The
+//! file of an ethtool setting contains the numbers from linux/ethtool_netlink.h, a type for the
+//! values, and an `impl Ethtool` with the request.
 #![forbid(unsafe_code)]
 
 mod attributes;

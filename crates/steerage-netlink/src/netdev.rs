@@ -1,6 +1,7 @@
 //! The XDP features that drivers support: the family `netdev` of generic netlink
 //! (Documentation/netlink/specs/netdev.yaml of the kernel). Any user may query the XDP features of
-//! a driver. The family exists since Linux 6.3, and its attributes for metadata since Linux 6.8.
+//! a driver. The family `netdev` exists since Linux 6.3, and its attributes for metadata since
+//! Linux 6.8.
 
 use std::io;
 
@@ -28,8 +29,8 @@ pub struct XdpSupport {
     pub driver: bool,
     /// True if AF_XDP sockets can receive and send packets without copying them.
     pub zero_copy: bool,
-    /// True if XDP programs can read the card's flow hash. The value is `None` if the kernel does
-    /// not report this feature.
+    /// True if XDP programs can read the card's flow hash. `None` if the kernel does not report
+    /// whether the driver has this feature.
     pub hash: Option<bool>,
     /// True if XDP programs can read the time at which the card received a frame.
     pub time: Option<bool>,

@@ -115,7 +115,8 @@ impl Rtnetlink {
     /// that was attached by a link of bpf(2) cannot be replaced. The caller needs `CAP_NET_ADMIN`.
     ///
     /// The caller must name the hook. If a request names no hook and the driver supports XDP, the
-    /// kernel chooses the driver's hook, and a program at the hook after the driver stays attached.
+    /// kernel chooses the driver's hook. In this case, a program at the hook after the driver stays
+    /// attached.
     ///
     /// # Errors
     /// Fails if the kernel refuses the change.
@@ -126,8 +127,9 @@ impl Rtnetlink {
     }
 
     /// Replaces the XDP program at a hook of the link in one step, but only if the attached program
-    /// is still `expected`. If `expected` is `None`, the hook must have no program. If the new program
-    /// is `None`, the old program is detached. The caller needs `CAP_NET_ADMIN`.
+    /// is still the program `expected`. If `expected` is `None`, no program may be attached to the
+    /// hook. If the new program is `None`, the old program is detached. The caller needs
+    /// `CAP_NET_ADMIN`.
     ///
     /// # Errors
     /// Fails if another program is attached (EEXIST or EBUSY), and if the kernel refuses the
@@ -149,9 +151,9 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Lists all links, addresses, routes and neighbours. The entries are listed in an order in
-    /// which each entry comes after the entries to which it refers. If a table changes during the
-    /// listing, an entry may be listed more than once, and the last copy is the newest.
+    /// Lists all links, addresses, routes and neighbours. If an entry refers to other entries, it
+    /// is listed after those entries. If a table changes during the listing, an entry may be listed
+    /// more than once. The last copy is the newest.
     ///
     /// # Errors
     /// Fails if the kernel does not reply.

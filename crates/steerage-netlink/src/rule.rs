@@ -21,7 +21,7 @@ pub struct Rule {
     pub interface: Option<String>,
     /// The action of the kernel for packets that match the rule.
     pub action: RuleTo,
-    /// The number of the program that added the rule, as in `/etc/iproute2/rt_protos`.
+    /// The number that identifies the program that added the rule, as in `/etc/iproute2/rt_protos`.
     pub protocol: u8,
 }
 
@@ -114,7 +114,8 @@ impl Rule {
                 RuleAttribute::Iifname(name) => rule.interface = Some(name.clone()),
                 RuleAttribute::Table(number) => table = *number,
                 RuleAttribute::Protocol(protocol) => rule.protocol = (*protocol).into(),
-                // `u32::MAX` means that the rule does not ignore any route.
+                // The prefix length `u32::MAX` means that the rule does not suppress (ignore) any
+                // route.
                 RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
                 _ => return None,
             }

@@ -15,13 +15,13 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, b
 
 use crate::attributes;
 
-/// If the table changes during a dump, the dump is requested again, up to this total number of
-/// requests. If the table changes even during the last dump, the caller must rely on the changes
-/// that the kernel reports.
+/// If a table changes while the kernel dumps it, the dump is requested again. This is the maximum
+/// number of requests, including the first request. If the table changes even during the last of
+/// these dumps, the caller must rely on the changes that the kernel reports.
 const DUMPS_MAX: usize = 3;
 
-/// The maximum size of a netlink datagram in bytes. A part of a dump has at most 32 KiB, and no
-/// attribute is longer than 64 KiB.
+/// The maximum size of a netlink datagram in bytes. A part of a dump (of a whole table) has at most
+/// 32 KiB, and no attribute is longer than 64 KiB.
 const DATAGRAM_BYTES_MAX: usize = 128 << 10;
 
 /// The maximum number of datagrams with changes that one call of `read_datagrams` receives.
@@ -52,10 +52,10 @@ pub(crate) struct Message<'a> {
 pub(crate) type Each<'a> = &'a mut dyn FnMut(Message<'_>);
 
 /// A socket of one netlink family, which never waits for a reply. The kernel handles a request
-/// during the system call that sends the request. Therefore a reply has arrived when the system
-/// call that sends the request returns, or the reply never arrives. The system call itself may wait
-/// for the kernel's lock that protects all links. The kernel creates the next part of a dump when
-/// the program receives the previous part.
+/// during the system call that sends the request. Therefore, if a reply arrives at all, it has
+/// arrived when the system call that sends the request returns. The system call itself may wait for
+/// the kernel's lock that protects all links. The kernel creates the next part of a dump (of a
+/// whole table) when the program receives the previous part.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) fd: OwnedFd,
@@ -72,18 +72,18 @@ impl Socket {
     pub(crate) fn open(family: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, family)?;
-        // A failure is ignored, because the option `NETLINK_EXT_ACK` exists only since Linux 4.12.
-        // Without `NETLINK_EXT_ACK`, the kernel reports errors only as numbers.
+        // A failure to set the option `NETLINK_EXT_ACK` is ignored, because the option exists only
+        // since Linux 4.12. Without `NETLINK_EXT_ACK`, the kernel reports errors only as numbers.
         let _ = ExtendedAck.set(&fd, &true);
         bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         let buffer = if groups == 0 { Box::default() } else { vec![0; DATAGRAM_BYTES_MAX].into() };
         Ok(Self { fd, buffer, sequence: 0 })
     }
 
-    /// Sends a request, and passes the messages of the reply to `each`. `flags` contains
+    /// Sends a request, and calls `each` with every message of the reply. `flags` contains
     /// `NLM_F_DUMP` if the request is for all entries of a table. For a request without a dump,
-    /// `flags` contains `NLM_F_ACK`. If a table changes during a dump, `each` may receive an entry
-    /// twice.
+    /// `flags` contains `NLM_F_ACK`. If a table changes during a dump, `each` may be called twice
+    /// with the same entry.
     pub(crate) fn request(&mut self, kind: u16, flags: u16, body: &[u8], each: Each<'_>) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
@@ -102,7 +102,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives all messages of a reply. Returns false if the table changed during the dump.
+    /// Receives all messages of a reply. Returns false if the reply is a dump of a table, and the
+    /// table changed during the dump.
     fn reply(&self, buffer: &mut [u8], each: Each<'_>) -> io::Result<bool> {
         let mut is_consistent = true;
         loop {
@@ -125,13 +126,13 @@ impl Socket {
         }
     }
 
-    /// Passes the messages about changes that have arrived to `each`. Returns false if changes were
-    /// lost.
+    /// Calls `each` with every message about a change that has arrived. Returns false if changes
+    /// were lost.
     pub(crate) fn read(&mut self, each: Each<'_>) -> bool {
         self.read_datagrams(&mut |datagram| messages(datagram).for_each(&mut *each))
     }
 
-    /// Passes the datagrams that have arrived to `each`. Returns false if datagrams were lost.
+    /// Calls `each` with every datagram that has arrived. Returns false if datagrams were lost.
     pub(crate) fn read_datagrams(&mut self, each: &mut dyn FnMut(&[u8])) -> bool {
         let mut is_complete = true;
         for _ in 0..DATAGRAMS_MAX {
@@ -224,12 +225,13 @@ mod tests {
         (Socket { fd, buffer: vec![0; 256].into(), sequence: 0 }, kernel)
     }
 
-    /// Sends a request through `socket`. `kernel` replies with these datagrams. Returns the bodies
-    /// of the messages in the reply.
+    /// Sends a request through `socket`. The socket `kernel`, which replaces the kernel in this
+    /// test, replies with these datagrams. Returns the bodies of the messages in the reply.
     fn reply(socket: &mut Socket, kernel: &OwnedFd, datagrams: &[Vec<u8>]) -> io::Result<Vec<Vec<u8>>> {
         for datagram in datagrams {
             let mut datagram = datagram.clone();
-            // A message with the sequence number 0 gets the sequence number of the next request.
+            // If a reply has the sequence number 0, the test changes it to the sequence number of
+            // the next request.
             if datagram[8] == 0 {
                 datagram[8..12].copy_from_slice(&(socket.sequence + 1).to_ne_bytes());
             }
@@ -288,7 +290,8 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
             assert!(error.to_string().ends_with(": no such queue"), "{error}");
         }
-        // The error messages of this test contain no text, or their copy of the request is cut off.
+        // The error messages of this test contain no text, or contain a truncated copy of the
+        // request.
         for parts in [&[&request[..]][..], &[&request[..6]], &[&[255; 16]], &[]] {
             assert_eq!(error(NLMSG_ERROR, 0, parts).raw_os_error(), Some(libc::EPERM));
         }

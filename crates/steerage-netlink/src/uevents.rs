@@ -9,12 +9,12 @@ use rustix::net::netlink::KOBJECT_UEVENT;
 
 use crate::socket::Socket;
 
-/// The netlink multicast group to which the kernel sends its messages. udev sends messages to
-/// another group.
+/// The netlink multicast group to which the kernel sends its messages about devices. (udev sends
+/// messages to another group.)
 const KERNEL: u32 = 1;
 
 /// Receives the kernel's messages about devices, without waiting for them. Poll the socket's file
-/// descriptor to find out when messages arrive.
+/// descriptor to find out when messages about devices arrive.
 ///
 /// ```
 /// let mut events = steerage_netlink::Uevents::open()?;
@@ -40,13 +40,14 @@ impl Uevents {
         Socket::open(Some(KOBJECT_UEVENT), KERNEL).map(Self)
     }
 
-    /// Calls `each` for each message that has arrived. The arguments are the action, such as `add`,
-    /// `remove` or `online`, and the device's path below /sys. Returns false if messages were lost
-    /// because the buffer was full.
+    /// Calls `each` for each message about a device that has arrived. The arguments of `each` are
+    /// the action, such as `add`, `remove` or `online`, and the device's path below /sys. Returns
+    /// false if messages were lost because the socket's buffer was full.
     pub fn read(&mut self, each: &mut dyn FnMut(&str, &str)) -> bool {
         self.0.read_datagrams(&mut |datagram| {
-            // A datagram contains several strings, each of which ends with a zero byte. The first
-            // string is `ACTION@PATH`, and later strings repeat the action and the path.
+            // A datagram about a device contains several strings. Each string ends with a zero
+            // byte. The first string is `ACTION@PATH`, and later strings repeat the action and the
+            // path.
             let first = datagram.split(|byte| *byte == 0).next().unwrap_or_default();
             if let Some((action, path)) = std::str::from_utf8(first).ok().and_then(|text| text.split_once('@')) {
                 each(action, path);

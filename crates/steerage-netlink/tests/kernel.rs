@@ -112,8 +112,8 @@ fn has_mtu(change: &Change, mtu: usize) -> bool {
     change.is_there && matches!(&change.entry, Entry::Link(link) if link.mtu == Some(mtu))
 }
 
-/// Reads changes until `last` returns true for one of the changes. Returns all changes that were
-/// read.
+/// Reads changes until the function `last` returns true for one of the changes. Returns all changes
+/// that were read.
 fn until(changes: &mut Changes, last: impl Fn(&Change) -> bool) -> Vec<Change> {
     let start = Instant::now();
     let mut all = Vec::new();
@@ -193,9 +193,9 @@ fn features_and_queues_are_those_of_the_interface() {
     });
 }
 
-/// The test changes the number of queues of an interface. The kernel reports that a queue
-/// disappears and appears again. Interfaces without a card, such as a veth, have no rings and no
-/// RSS table.
+/// The test changes the number of queues of an interface. The kernel reports that a queue of an
+/// interface disappears and appears again. Interfaces without a card, such as a veth, have no rings
+/// and no RSS table.
 #[test]
 fn queues_are_set_and_uevents_report_them() {
     let Some(namespaces) = cable() else { return };

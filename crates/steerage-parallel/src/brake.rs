@@ -16,12 +16,13 @@ const PAUSE_MAX: Duration = Duration::from_millis(8);
 /// the speed of reading depends on their order.
 #[derive(Debug)]
 pub(super) struct Brake {
-    /// The thresholds for the number of bytes in the fullest buffer of all jobs. A pause begins
-    /// when the number of bytes reaches `high`, and ends when the number is below `low`.
+    /// The thresholds for a pause: numbers of bytes in the fullest of the jobs' buffers. A pause
+    /// begins when the fullest buffer contains `high` bytes, and ends when the fullest buffer
+    /// contains fewer than `low` bytes.
     high: usize,
     low: usize,
-    /// The pause also ends if the buffer of any job contains fewer bytes than `hungry`, unless the
-    /// fullest buffer has reached `high`.
+    /// A pause also ends if any job's buffer contains fewer bytes than `hungry`, unless the fullest
+    /// buffer has reached `high`.
     hungry: usize,
     is_on: AtomicBool,
     pause_micros: AtomicU64,
@@ -57,7 +58,8 @@ impl Brake {
         let longer = match (is_on, least >= self.hungry) {
             (true, true) => micros * 2,
             (true, false) => micros,
-            // The pause was too long: at the end of the pause, a job had almost no input left.
+            // The pause in reading was too long: at the end of the pause, a job had almost no input
+            // left.
             (false, false) => micros / 2,
             (false, true) => micros,
         };

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use steerage_text::printable;
 
-/// The maximum length of a progress line in characters. A terminal would wrap a longer line, and
-/// the line could not be erased.
+/// The maximum length of a progress line in characters. A terminal would wrap a longer progress
+/// line, and the wrapped line could not be erased.
 const WIDTH: usize = 79;
 
 const ERASE: &[u8] = b"\r\x1b[K";
@@ -17,8 +17,9 @@ const ERASE: &[u8] = b"\r\x1b[K";
 #[derive(Debug)]
 pub(super) struct Console {
     redraws: bool,
-    /// True if standard output and standard error are both terminals. If both are terminals, the
-    /// progress line must be erased before text is written to standard output.
+    /// True if standard output and standard error are both terminals. If standard output and
+    /// standard error are both terminals, the progress line must be erased before text is written
+    /// to standard output.
     shares_screen: bool,
     drawn: Mutex<bool>,
 }

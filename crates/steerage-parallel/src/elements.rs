@@ -9,8 +9,8 @@ pub(super) const BEFORE: &[u8] = b",\n  ";
 /// if it is not complete yet.
 #[derive(Debug, Default)]
 pub(super) struct Elements {
-    /// The number of open brackets at the current position, including the bracket of the array
-    /// itself.
+    /// The number of open brackets at the current position in the JSON, including the bracket of
+    /// the array itself.
     depth: usize,
     in_string: bool,
     escaped: bool,
@@ -23,8 +23,8 @@ pub(super) struct Elements {
 
 impl Elements {
     /// Parses more output of the job. Appends all complete elements to `out`, each after the
-    /// separator [`BEFORE`]. Returns true if an element is too long to be kept in memory, so that
-    /// the next output must come from the same job.
+    /// separator [`BEFORE`]. Returns true if an element is too long to be kept in memory. The next
+    /// output must then come from the same job.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         for byte in written {
             self.byte(*byte, out);

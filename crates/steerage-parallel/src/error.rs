@@ -67,7 +67,7 @@ pub enum Error {
     /// The merged output cannot be written.
     #[error("cannot write the output of the jobs to standard output: {0}; redirect it to another place")]
     Merge(io::Error),
-    /// A job's output that has to wait for the output of other jobs cannot be stored in a file.
+    /// A job's output had to wait for the output of other jobs, but could not be stored in a file.
     #[error(
         "cannot keep the output of a job in {} until its turn comes: {error}; set TMPDIR to a directory with more room, \
          or add --results DIR",
@@ -84,7 +84,7 @@ pub enum Error {
     Unmergeable {
         /// The number of the job, from 1.
         job: usize,
-        /// What the job does wrong, and what the user can do.
+        /// What the job does wrong in its output, and what the user can do.
         why: String,
     },
     /// The jobs' input format can have only one link type, but the packets have several link types.

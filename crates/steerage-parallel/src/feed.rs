@@ -18,7 +18,8 @@ pub(super) struct Feed {
     pub(super) via: Via,
     pub(super) stdin: Stdio,
     pub(super) place: OsString,
-    /// The file descriptor that the path `place` names. The job inherits this descriptor.
+    /// The file descriptor of the pipe or file whose path is `place`. The job inherits this
+    /// descriptor.
     pub(super) inherited: Option<Inherited>,
     /// The stream of packets to the job, or `None` if the job gets its packets at an interface.
     pub(super) stream: Option<Stream>,
@@ -58,7 +59,7 @@ pub(super) fn feed(via: Via, number: usize, options: StreamOptions) -> Result<(O
 
 impl Feed {
     /// Returns the reason why the stream of packets to the job ended early. Returns `None` if the
-    /// stream did not end early.
+    /// stream of packets did not end early.
     pub(super) fn failure(&self) -> Option<StreamFailure> {
         self.stream.as_ref().and_then(Stream::failure)
     }

@@ -1,5 +1,5 @@
-//! A waiting process. When its gate (a pipe) is opened, the waiting process executes the program of
-//! a job.
+//! A waiting process. A waiting process waits for its gate, a pipe, to be opened. Then it executes
+//! the program of a job.
 //!
 //! A job that reads its packets from a file must start only when the file is complete. But when the
 //! file is complete, a sandbox no longer allows this program to start other programs. Therefore the
@@ -19,10 +19,10 @@ use super::error::Error;
 pub(super) const OPEN: &[u8] = b"\n";
 
 /// Waits for a byte on standard input, and then executes `command` in this process. The program
-/// that a [`WaitingProcess`](crate::WaitingProcess) starts must call this function.
+/// that the command of a [`WaitingProcess`](crate::WaitingProcess) starts must call this function.
 ///
-/// Returns `Ok` if the input ends without a byte, because the job is no longer needed. The function
-/// also returns `Ok` if `command` is empty.
+/// Returns `Ok` if the standard input ends without a byte, which means that the job is no longer
+/// needed. `start_when_ready` also returns `Ok` if `command` is empty.
 ///
 /// # Errors
 /// Returns [`Error::Start`] if the program cannot be started.

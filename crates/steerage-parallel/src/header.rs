@@ -4,11 +4,11 @@
 use std::borrow::Cow;
 
 /// The maximum size in bytes of the header lines that are stored for each job. A line beyond this
-/// limit does not count as a header line.
+/// limit of bytes does not count as a header line.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 
-/// The maximum length in bytes of a first line of a job's output that is compared with the first
-/// lines of the other jobs.
+/// The first lines of the jobs' outputs are compared with each other, but only if a first line has
+/// at most this many bytes.
 const FIRST_BYTES_MAX: usize = 1 << 10;
 
 #[derive(Debug)]
@@ -35,8 +35,9 @@ impl Headers {
     }
 
     /// Removes the header lines from the start of a job's output. The first part of the result
-    /// contains the header lines, if they are complete and no job's header lines have been written
-    /// to the output yet. The second part contains all other lines.
+    /// contains the job's header lines. It is empty if these lines are incomplete, or if the header
+    /// lines of any job have already been written to the output. The second part of the result
+    /// contains all lines except the header lines.
     pub(super) fn take<'a>(&mut self, job: usize, lines: &'a [u8]) -> (Vec<u8>, Cow<'a, [u8]>) {
         let header = &mut self.of_jobs[job];
         if !self.is_set {

@@ -37,13 +37,15 @@ impl Inherited {
     }
 
     /// Returns the path with which the job, and each program that the job starts, can open the file
-    /// or pipe. The path is not `/dev/fd/N`. If the path is `/dev/fd/N`, some programs read from
-    /// the descriptor itself, which can be read only once.
+    /// or pipe. The path is not `/dev/fd/N`. If a program gets the path `/dev/fd/N`, it may read
+    /// from the descriptor itself instead of opening the file again. The descriptor can be read
+    /// only once.
     pub(super) fn path(&self) -> OsString {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
 
-    /// Returns the file descriptor. Programs that start while the descriptor is open inherit it.
+    /// Returns the file descriptor. Programs that this process starts while the descriptor is open
+    /// inherit the descriptor.
     pub(super) fn opened_for_programs(self) -> io::Result<OwnedFd> {
         fcntl_setfd(&self.0, FdFlags::empty())?;
         Ok(self.0)

@@ -28,8 +28,8 @@ use super::lines::last_line;
 use super::options::WaitingProcess;
 use super::results::JobResults;
 
-/// The last line of a job's standard error is searched in only this number of bytes at the end of
-/// the file.
+/// To find the last line of a job's standard error, only this number of bytes at the end of the
+/// file is read.
 const TAIL_BYTES: u64 = 4096;
 
 const SIGPIPE: i32 = Signal::SIGPIPE as i32;
@@ -48,9 +48,9 @@ pub(super) struct Job {
     words: Vec<OsString>,
     pub(super) feed: Feed,
     outputs: Option<Outputs>,
-    /// The file with the job's standard error, if standard error goes to a file. This descriptor
-    /// and the job's descriptor have separate file positions, so that reading does not move the
-    /// position at which the job writes.
+    /// The file with the job's standard error, if standard error goes to a file. This process's
+    /// descriptor of the file and the job's descriptor have separate file positions, so that
+    /// reading does not move the position at which the job writes.
     stderr_file: Option<File>,
     child: Option<Child>,
     /// The writing end of a pipe to the waiting process. When the waiting process reads a byte from
@@ -63,8 +63,8 @@ pub(super) struct Job {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
-    /// The exit status of the job. The value is `None` if this process ignores SIGCHLD, because the
-    /// kernel then reaps the job.
+    /// The exit status of the job. The exit status is `None` if this process ignores SIGCHLD,
+    /// because the kernel then reaps the job.
     pub(super) status: Option<ExitStatus>,
     pub(super) at: Instant,
     pub(super) cpu: Duration,
@@ -96,8 +96,8 @@ impl Job {
 
     pub(super) fn start(&mut self, jobs: usize) -> Result<(), Error> {
         if let Some(mut gate) = self.gate.take() {
-            // A write error is ignored, because it means that the waiting process has ended. The
-            // exit status of the waiting process shows why it ended.
+            // An error of this write is ignored, because it means that the waiting process has
+            // ended. The exit status of the waiting process shows why it ended.
             let _ = gate.write_all(OPEN);
             self.started = Some(Instant::now());
             return Ok(());
@@ -153,8 +153,8 @@ impl Job {
                 directory = Some(of_job);
             }
         }
-        // The job runs in its own process group, so that it does not receive the signal of Ctrl-C.
-        // After Ctrl-C, the job ends at the end of its input.
+        // The job runs in its own process group, so that the job does not receive the SIGINT that
+        // Ctrl-C sends. After Ctrl-C, the job ends at the end of its input.
         let failed = |error| {
             let program = self.words.first().map(|word| shell_word(&word.to_string_lossy())).unwrap_or_default();
             Error::Start { program, error }
@@ -184,8 +184,8 @@ impl Job {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let (status, cpu) = match waitid(WaitId::Pid(pid), how) {
             Ok(Some(_)) => {
-                // Only one process is reaped at a time. Therefore the increase of the children's
-                // CPU time is the CPU time of the reaped process.
+                // Only one process is reaped at a time. Therefore the CPU time of the reaped
+                // process is the increase of the CPU time of all reaped child processes.
                 let before = children_cpu();
                 let Ok(Some(status)) = child.try_wait() else { return };
                 (Some(status), children_cpu().saturating_sub(before))
@@ -213,8 +213,8 @@ impl Job {
     }
 }
 
-/// If a job is dropped before it has ended, `drop` ends it. A job is dropped early if the run could
-/// not begin, or if the job still waits for an incomplete file.
+/// If a `Job` is dropped before its process has ended, `drop` ends the process. A `Job` is dropped
+/// early if the run could not begin, or if the job still waits for an incomplete file.
 impl Drop for Job {
     fn drop(&mut self) {
         if let Some(child) = self.child.as_mut().filter(|_| self.ended.is_none()) {

@@ -24,11 +24,11 @@ pub(super) struct Asked {
     pub(super) hurry: bool,
 }
 
-/// The input of the jobs. All fields are known when the jobs are started.
+/// The input of the jobs. All fields of the jobs' input are known when the jobs are started.
 #[derive(Debug)]
 pub(super) struct Input {
     /// The packet streams to all jobs. The packet CPU uses this list of streams, because it must
-    /// not wait for the lock of the jobs.
+    /// not wait for the lock of the list of jobs.
     pub(super) streams: Vec<Stream>,
     /// The link types of the packets that have been read. `has_one_link` is true if the jobs'
     /// capture format supports only one link type.
@@ -72,7 +72,7 @@ impl Jobs {
     pub(super) fn add(&self, jobs: Vec<Job>, input: Input) {
         *self.last_lines.lock().unwrap_or_else(PoisonError::into_inner) = vec![Heard::default(); jobs.len()];
         *self.lock() = jobs;
-        // `set` cannot fail, because `add` is called only once.
+        // `set` fails only if the input was already set, and `add` is called only once.
         let _ = self.input.set(input);
     }
 
@@ -86,8 +86,8 @@ impl Jobs {
         started
     }
 
-    /// Declares that no more jobs will be started. After this call, the waiting processes of jobs
-    /// that were not started end.
+    /// Declares that no more jobs will be started. After `complete` is called, the waiting
+    /// processes end whose jobs were not started.
     pub(super) fn complete(&self) {
         self.lock().iter_mut().for_each(Job::give_up_start);
         self.is_complete.store(true, Ordering::Relaxed);
@@ -138,7 +138,8 @@ impl Jobs {
         let was_asked = self.asked().end.is_some();
         let outlived = self.outlived.load(Ordering::Relaxed) && job.feed.via != Via::File;
         match job.feed.failure() {
-            // This process (not an error) has ended the job, because the user ended the run.
+            // No error has ended the job. This process has ended the job, because the user ended
+            // the run.
             Some(StreamFailure::ReaderGone) if job.watched.killed == Some(Killed::Interrupt) => return None,
             Some(StreamFailure::ReaderGone) if lost.total() > 0 || outlived => {
                 return Some("it ended before the end of its input".to_owned());

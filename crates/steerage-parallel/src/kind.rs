@@ -13,9 +13,9 @@ pub(super) enum Kind {
     Lines,
     /// A pcap or pcapng file.
     Capture,
-    /// A JSON array. An element of the array may extend over several lines.
+    /// A JSON array. An element of the JSON array may extend over several lines.
     JsonArray,
-    /// Output that this program cannot merge. The text names the format of the output.
+    /// Output that this program cannot merge. The text is the name of the output's format.
     Unknown(&'static str),
 }
 
@@ -91,7 +91,7 @@ mod tests {
             (Kind::of(b"", true), Kind::of(b"[", true), Kind::of(b"\n\n", true)),
             (Some(Kind::Lines), Some(Kind::JsonArray), Some(Kind::Lines))
         );
-        // If a program writes only empty lines, the memory for its output stays limited.
+        // Even if a program writes only empty lines, the memory for its output is limited.
         assert_eq!(Kind::of(&vec![b'\n'; LINE_BYTES_MAX + 1], false), Some(Kind::Lines));
     }
 }

@@ -25,11 +25,11 @@
 //!
 //! A single CPU reads and splits the packets, because splitting costs little compared with the work
 //! of the jobs. If the input is a file, the CPU pauses while the jobs have enough packets, so no
-//! packet is lost. If packets of a live input arrive too fast for their job, packets are lost, and
-//! the [`Summary`] counts them. One thread reads and merges the outputs of all jobs. Output that
-//! must wait for the output of another job is stored in a file without a name. Another thread
-//! watches the jobs. The watching thread reports jobs that read nothing, and kills jobs that still
-//! run after they should have ended.
+//! packet is lost. If packets of a live input arrive too fast for a job, some of the packets are
+//! lost, and the [`Summary`] counts them. One thread reads and merges the outputs of all jobs.
+//! Output that must wait for the output of another job is stored in a file without a name. Another
+//! thread watches the jobs. The watching thread reports jobs that read nothing, and kills jobs that
+//! still run after they should have ended.
 //!
 //! | file | content |
 //! |---|---|

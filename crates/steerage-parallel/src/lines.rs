@@ -1,7 +1,8 @@
 //! Joins the pieces of output that a job writes to complete lines.
 
-/// The beginning of the line before each document in Elasticsearch's format (tshark -T ek). The
-/// line that begins with these bytes must stay directly before its document.
+/// In Elasticsearch's format (tshark -T ek), an action line comes before each document. This is the
+/// beginning of the action line. The action line, which begins with these bytes, must stay directly
+/// before its document.
 pub(super) const ACTION: &[u8] = b"{\"index\":";
 
 /// The maximum length in bytes of a line that is kept in memory. A longer line is passed on in
@@ -20,7 +21,7 @@ const LAST_BYTES_MAX: usize = 300;
 
 impl Lines {
     /// Adds more output of the job, and appends all complete lines to `out`. Returns true if a line
-    /// is too long to be kept in memory, so that the next output must come from the same job.
+    /// is too long to be kept in memory. The next output must then come from the same job.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         let before = self.rest.len();
         self.rest.extend_from_slice(written);
@@ -39,8 +40,8 @@ impl Lines {
     }
 
     /// Returns the position after the last line that can be passed on. `newline` is the position of
-    /// the last newline. A line that must stay directly before the next line is not passed on
-    /// before the next line is complete.
+    /// the last newline. If a line must stay directly before the next line, it is passed on only
+    /// when the next line is complete.
     fn whole(&self, newline: usize) -> usize {
         let start = self.rest[..newline].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         if self.rest[start..].starts_with(ACTION) && !self.within { start } else { newline + 1 }

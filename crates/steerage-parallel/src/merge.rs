@@ -21,12 +21,13 @@ use super::sink::{Sink, Stopped};
 
 const READ_BYTES: usize = 64 << 10;
 
-/// The time to wait before the output of the jobs is read again. A job writes 4 KiB at a time. To
-/// wake up for each write would take longer than to read the data.
+/// The time to wait before the output of the jobs is read again. A job writes 4 KiB at a time. If
+/// the merging thread woke up for each write of a job, waking up would take longer than reading the
+/// data.
 const LINGER: Duration = Duration::from_millis(4);
 
 /// If a read returns at least this many bytes, the job writes so fast that it would soon have to
-/// wait for room in its pipe. Therefore the next read follows at once.
+/// wait for room in its pipe. Therefore the merging thread reads again without a pause.
 const MUCH_BYTES: usize = 24 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,13 +95,14 @@ impl<'a> Merge<'a> {
         Self { open, to, console, last_lines: Arc::clone(last_lines), bytes, in_a_hurry: false }
     }
 
-    /// Reads and merges the outputs until all jobs have closed them. If a write to standard output
-    /// fails, `run` closes the pipes of the jobs' standard output, so that the jobs notice the
-    /// failure. It also calls `on_failure`.
+    /// Reads and merges the outputs of the jobs until all jobs have closed their outputs. If a
+    /// write to standard output fails, `run` closes the pipes of the jobs' standard output, so that
+    /// the jobs notice the failure. It also calls `on_failure`.
     pub(super) fn run(mut self, on_failure: impl Fn()) -> Result<(), Stopped> {
         let mut result = Ok(());
-        // The number of the job that is writing a line which is too long to be kept in memory. The
-        // pieces of this line are written one after the other.
+        // A job may be writing a line that is too long to be kept in memory. This is the number of
+        // that job. The pieces of a line that is too long for memory are written one after the
+        // other.
         let mut holder = None;
         while !self.open.is_empty() {
             let mut ready = self.ready(holder);
@@ -180,8 +182,8 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// Returns true if the pipe `open` may be read now. While the line of the job `holder` is written
-/// in pieces, the standard output of the other jobs must wait.
+/// Returns true if the pipe `open` may be read now. While a long line of the job `holder` is
+/// written in pieces, the standard output of the other jobs must wait.
 fn may_read(open: &Open, holder: Option<usize>) -> bool {
     open.source.from == From::Stderr || holder.is_none_or(|job| job == open.source.job)
 }

@@ -15,12 +15,12 @@ pub struct Options {
     /// The number of jobs: at least 1, and at most
     /// [`OUTPUTS_MAX`](steerage::limits::OUTPUTS_MAX).
     pub jobs: usize,
-    /// The program of each job and its arguments. In each word of the command, `{n}` is replaced by
-    /// the number of the job, counted from 1. `{jobs}` is replaced by the number of jobs. The three
-    /// placeholders `{fifo}`, `{file}` and `{tap}` determine how the job gets its packets. `{fifo}`
-    /// is replaced by the path of a pipe, `{file}` by the path of a complete file, and `{tap}` by
-    /// the name of a network interface. A command without `{fifo}`, `{file}` and `{tap}` reads its
-    /// packets from standard input.
+    /// The program of each job and its arguments. In the program's name and in each argument, `{n}`
+    /// is replaced by the number of the job, counted from 1. `{jobs}` is replaced by the number of
+    /// jobs. The three placeholders `{fifo}`, `{file}` and `{tap}` determine how the job gets its
+    /// packets. `{fifo}` is replaced by the path of a pipe, `{file}` by the path of a complete
+    /// file, and `{tap}` by the name of a network interface. A command without `{fifo}`, `{file}`
+    /// and `{tap}` reads its packets from standard input.
     pub command: Vec<OsString>,
     /// Determines which packets must go to the same job.
     pub together: Together,
@@ -37,8 +37,8 @@ pub struct Options {
     /// True if standard error is a terminal on which the progress line may be drawn.
     pub draws_progress: bool,
     /// The command of a waiting process for each job that reads a `{file}`. The waiting process
-    /// waits until the job's file is complete. If the value is `None`, no process waits, and the
-    /// program of the job is started when the file is complete.
+    /// waits until the job's file is complete. If there is no such command (`None`), no process
+    /// waits, and the program of the job is started when the file is complete.
     pub waiting_process: Option<WaitingProcess>,
 }
 
@@ -60,9 +60,9 @@ impl Options {
     }
 }
 
-/// A function that returns the command of a waiting process. The waiting process
-/// [waits](crate::start_when_ready), and then executes `program`. This crate appends the arguments
-/// of `program` to the command.
+/// A function that returns the command of a waiting process. The waiting process calls a [function
+/// that waits](crate::start_when_ready), and then executes `program`. This crate appends the
+/// arguments of `program` to the command.
 ///
 /// A process in a sandbox cannot start programs while packets flow. Therefore a program with a
 /// sandbox starts the waiting processes of all jobs before it enters the sandbox.
@@ -71,7 +71,8 @@ pub type WaitingProcess = fn(program: &OsStr) -> Command;
 /// The format of the captures that jobs read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// The format of the input, or [`PcapNanos`](Self::PcapNanos) if the input is not a file.
+    /// The jobs read the format of the input file, or [`PcapNanos`](Self::PcapNanos) if the input
+    /// is not a file.
     #[default]
     AsInput,
     /// pcap with microseconds.
@@ -92,8 +93,8 @@ pub enum Collect {
         /// True if each line of the merged output begins with the number of the job and a tab.
         tag: bool,
         /// The number of header lines at the start of each job's output. The merged output contains
-        /// them only once. `None` means 1 if the command is tshark with `-E header=y`, and 0
-        /// otherwise.
+        /// the header lines only once. `None` means one header line if the command is tshark with
+        /// `-E header=y`, and no header line otherwise.
         header: Option<usize>,
     },
     /// The jobs write directly to standard output, so the lines of different jobs may be mixed.

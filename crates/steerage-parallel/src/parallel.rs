@@ -82,13 +82,14 @@ pub fn run(options: Options, opened: Opened) -> Result<Summary, Error> {
 /// A run of jobs, for a program that has its own instance and executes the steps of the run one by
 /// one:
 ///
-/// 1. [`new`](Self::new) checks the options, and creates the files for output that must wait.
+/// 1. [`new`](Self::new) checks the options, and creates the files for output that must wait for
+///    the output of other jobs.
 /// 2. [`split`](Self::split) returns the packet function. With [`downstream`](Self::downstream), an
-///    input that can wait ends only after the jobs have read all of their packets.
+///    input that can wait (such as a file) ends only after the jobs have read all of their packets.
 /// 3. [`start`](Self::start) creates the outputs of the instance, and starts the jobs.
 /// 4. [`attend`](Self::attend) watches the jobs and merges their output while the instance runs.
-///    From `attend` on, the run opens no files. The run starts a program only for a job that reads
-///    a file and has no [waiting process](Options::waiting_process).
+///    From the call of `attend` on, the run opens no files. The run starts a program only for a job
+///    that reads a file and has no [waiting process](Options::waiting_process).
 /// 5. [`Attended::finish`] creates the summary.
 ///
 /// The source code of [`run()`] shows these steps.
@@ -99,7 +100,7 @@ pub struct Parallel {
     jobs: Arc<Jobs>,
     capture: Option<Arc<CaptureInfo>>,
     sources: Vec<Source>,
-    /// For each job, a file for output that must wait for other output.
+    /// For each job, a file for output that must wait for the output of other jobs.
     files: Vec<File>,
     began: Began,
 }
@@ -148,8 +149,8 @@ impl Parallel {
         Box::new(ToJobs { jobs: Arc::clone(&self.jobs), handed_on: split.handed_on(), brake })
     }
 
-    /// Returns a flag for a [`Drain`] with inputs that can wait. The flag becomes true when the
-    /// drain must stop reading packets.
+    /// Returns a flag for a [`Drain`] whose inputs can wait (without losing packets). The flag
+    /// becomes true when the drain must stop reading packets.
     pub fn end_now(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.jobs.end_now)
     }
@@ -208,13 +209,13 @@ impl Parallel {
         Ok(outputs)
     }
 
-    /// Watches the jobs and merges their output. While other threads do this work, the calling
-    /// thread calls `run`, which runs the instance to its end. When `run` has returned, `attend`
-    /// starts the jobs that read a file, and returns when all jobs have ended. The function `stop`
-    /// must stop the instance, even if the instance has not started yet.
+    /// Watches the jobs and merges their output. While other threads watch the jobs and merge, the
+    /// calling thread calls `run`, which runs the instance to its end. When `run` has returned,
+    /// `attend` starts the jobs that read a file, and returns when all jobs have ended. The
+    /// function `stop` must stop the instance, even if the instance has not started yet.
     ///
     /// # Errors
-    /// Returns the error of `run`, or [`Error::Start`]. All jobs have ended by then.
+    /// Returns the error that `run` returned, or [`Error::Start`]. All jobs have ended by then.
     ///
     /// # Panics
     /// If `run` panics. Even if `run` panics, all jobs have ended when `attend` panics.
@@ -260,8 +261,8 @@ fn template(options: &Options) -> Result<Template, Error> {
 
 /// Creates, for each job, a file for output that must wait for the output of other jobs. The files
 /// are created before the run enters a sandbox, because a sandbox allows no new files. With
-/// `Order::Any`, it is not known yet whether output must wait. Therefore a run with `Order::Any`
-/// continues without the files if they cannot be created.
+/// `Order::Any`, it is not known in advance whether a job's output must wait. Therefore a run with
+/// `Order::Any` continues without the files if they cannot be created.
 fn spool_files(options: &Options) -> Result<Vec<File>, Error> {
     let Collect::Merged { order, .. } = options.collect else { return Ok(Vec::new()) };
     if options.jobs == 1 {
@@ -330,8 +331,8 @@ impl Stopper {
     /// Ends the input of the run. If `hurry` is true, jobs that continue to run for too long after
     /// the end of their input are killed.
     ///
-    /// Returns true if the caller must also stop the instance. If the input can wait, the instance
-    /// ends on its own when the jobs have read all of their packets.
+    /// Returns true if the caller must also stop the instance. If the input can wait (as a file
+    /// can), the instance ends on its own when the jobs have read all of their packets.
     pub fn stop(&self, hurry: bool) -> bool {
         self.0.stop(hurry);
         !self.0.input_can_wait()
@@ -355,12 +356,12 @@ pub struct Attended {
 pub struct Finished {
     /// The summary of the run, with the counts of packets and the results of the jobs.
     pub summary: Summary,
-    /// An error if the output of the jobs could not be merged. It is not an error if the reader of
-    /// standard output has exited.
+    /// This field contains an error if the output of the jobs could not be merged. It is not an
+    /// error if the reader of standard output has exited.
     pub merged: Result<(), Error>,
-    /// An error if a job failed, or did not get all of its packets. An error in `merged` or an
-    /// error of the input is more important than an error in `jobs`, because it may have caused the
-    /// error in `jobs`.
+    /// This field contains an error if a job failed, or did not get all of its packets. An error in
+    /// `merged` or an error of the input is more important than an error in `jobs`, because it may
+    /// have caused the error in `jobs`.
     pub jobs: Result<(), Error>,
 }
 
@@ -406,7 +407,8 @@ fn summaries(jobs: &Jobs, snapshot: &Snapshot, nobody_reads: bool, console: &Con
     };
     let summaries: Vec<JobSummary> = all.iter().enumerate().map(of_job).collect();
     for job in &summaries {
-        // For jobs that ended with another status, a message has already reported how they ended.
+        // If a job exited with a status other than 0, a message has already reported how the job
+        // ended.
         if let Some(why) = job.incomplete.as_ref().filter(|_| job.exit_status == Some(0)) {
             let last = job.last_stderr_line.as_ref().map(|line| format!("; its last line: {line}")).unwrap_or_default();
             let missing = counted(job.lost.total(), "packet");

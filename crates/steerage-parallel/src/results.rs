@@ -2,9 +2,10 @@
 //! contains the job's output.
 //!
 //! Jobs run with the rights of the user, who is often root. Therefore no other user may choose the
-//! place to which the output of the jobs is written. Each directory is opened once, and its files
-//! are created relative to the descriptor of the directory. All output files are new. If a file
-//! with the same name exists, it is removed, so that the output is never written to an old file.
+//! directory to which the output of the jobs is written. Each directory is opened once. The files
+//! in a directory are created relative to the descriptor of that directory. All output files are
+//! new. If a file with the name of an output file exists, it is removed, so that the output is
+//! never written to an old file.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -32,8 +33,8 @@ pub(super) struct JobResults {
 }
 
 impl Results {
-    /// Creates the directory if it does not exist. Parent directories are not created, so that a
-    /// mistyped path is reported as an error.
+    /// Creates the directory for the output if it does not exist. Parent directories are not
+    /// created, so that a mistyped path is reported as an error.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let failed = |error| Error::Results { path: path.to_owned(), error };
         Directory::open_or_create(path, DIRECTORY_MODE).map(Self).map_err(failed)
@@ -57,9 +58,9 @@ impl Results {
     }
 }
 
-/// Creates a new file. If a directory entry with this name exists, it is removed first. No other
-/// user can create an entry with this name in between, because only this user can write to the
-/// directory.
+/// Creates a new file. If a directory entry with the name of the new file exists, the entry is
+/// removed first. Between the removal and the creation, no other user can create an entry with this
+/// name, because only this user can write to the directory.
 fn new_file(directory: &Directory, name: &OsStr) -> Result<File, PathError> {
     match directory.remove_file(name) {
         Err(PathError::System(error)) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}

@@ -25,8 +25,8 @@ use super::options::Order;
 use super::spool::Spool;
 use super::times::{Times, Unsorted};
 
-/// When at least this number of bytes of merged output is in memory, it is written to standard
-/// output.
+/// Merged output is collected in memory, and is written to standard output when it has at least
+/// this number of bytes.
 const WRITE_BYTES: usize = 64 << 10;
 
 /// The reason why the merge ended before the jobs ended.
@@ -46,18 +46,19 @@ pub(super) enum Stopped {
 #[derive(Debug)]
 pub(super) struct Sink {
     order: Order,
-    /// The kind of the outputs of all jobs. The value is `None` until a job has written enough
-    /// bytes to detect the kind.
+    /// The kind of the outputs of all jobs. The kind is `None` until a job has written enough bytes
+    /// for it to be detected.
     kind: Option<Kind>,
     jobs: Vec<JobOutput>,
-    /// For each job with a complete record, the time of the next record and the number of the job.
+    /// For each job that has a complete record: the time of its next record, and the number of the
+    /// job.
     next: BinaryHeap<Reverse<(i64, usize)>>,
     captures: CaptureMerge,
     headers: Headers,
     tags: bool,
     out: Vec<u8>,
-    /// The number of the job whose output was last written, if that output ended within a line. The
-    /// output of another job must not continue the incomplete line.
+    /// If the output that was last written ended within a line, the number of the job that wrote
+    /// it. The output of another job must not continue an incomplete line.
     within: Option<usize>,
     /// True if at least one element of a JSON array has been written.
     has_elements: bool,
@@ -229,8 +230,8 @@ impl Sink {
         Ok(())
     }
 
-    /// After the job with the number `job` has written output or has ended, writes all records that
-    /// are next in the order.
+    /// Called after the job with the number `job` has written output or has ended. Writes all
+    /// records whose turn it is in the order of the merge.
     fn advance(&mut self, job: usize) -> Result<(), Stopped> {
         self.find_record(job)?;
         while let Some(Reverse((_, job))) = self.next.peek().copied() {

@@ -68,8 +68,8 @@ impl Spool {
         file.read_exact_at(&mut self.memory[before..], self.read)?;
         self.read += missing as u64;
         if self.read == self.written {
-            // All bytes of the file have been read. The file is emptied, so that its space on the
-            // disk can be used for the next bytes.
+            // All bytes of the file have been read. The spool's file is emptied, so that its space
+            // on the disk can be used for the next bytes of the output.
             file.set_len(0)?;
             (self.read, self.written) = (0, 0);
         }

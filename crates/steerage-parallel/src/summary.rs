@@ -63,8 +63,8 @@ pub struct JobSummary {
     pub bytes: u64,
     /// The numbers of packets that the job should have got, but did not get.
     pub lost: Lost,
-    /// The exit status of the job. The value is `None` if a signal ended the job, if the job did
-    /// not run, or if this process ignores SIGCHLD.
+    /// The exit status of the job. The exit status is `None` if a signal ended the job, if the job
+    /// did not run, or if this process ignores SIGCHLD.
     pub exit_status: Option<i32>,
     /// The name of the signal that ended the job, if a signal ended it.
     pub signal: Option<&'static str>,

@@ -29,8 +29,9 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// Creates the template from the words of the user's command. Returns `None` if the words
-    /// contain more than one kind of placeholder for the packets.
+    /// Creates the template from the words (the program and its arguments) of the user's command.
+    /// Returns `None` if the user's command contains more than one kind of placeholder for the
+    /// packets.
     pub(super) fn new(words: &[OsString]) -> Option<Self> {
         let mut vias = [Via::Fifo, Via::File, Via::Tap].into_iter().filter(|via| {
             let wanted = via.placeholder().unwrap_or_default().as_bytes();
@@ -50,8 +51,8 @@ impl Template {
     }
 }
 
-/// Replaces the placeholders in `word` by their values. A placeholder in the text of a value is not
-/// replaced.
+/// Replaces the placeholders in `word`, a word of the user's command, by their values. If the value
+/// of a placeholder contains text that looks like a placeholder, that text is not replaced.
 fn filled(mut word: &[u8], values: &[(&[u8], &[u8])]) -> OsString {
     let mut out = Vec::with_capacity(word.len());
     while let Some((first, rest)) = word.split_first() {

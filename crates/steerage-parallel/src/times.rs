@@ -6,12 +6,12 @@ const SECOND: i64 = 1_000_000_000;
 const HALF_A_DAY: i64 = 12 * 3600 * SECOND;
 
 /// The minimum number of digits of a time in seconds since 1970. All times since April 1973 have at
-/// least nine digits. A number with fewer digits is not a time. For example, a line of tshark may
-/// begin with the number of the frame.
+/// least nine digits. A number with fewer digits does not count as a time. For example, a line of
+/// tshark may begin with the number of the frame.
 const DIGITS_MIN: usize = 9;
 
-/// The beginnings of JSON lines that start with a time, as tshark -T ek, Zeek and Suricata write
-/// them.
+/// The beginnings of JSON lines whose first member is a time, as tshark -T ek, Zeek and Suricata
+/// write them.
 const KEYS: [&[u8]; 4] = [b"{\"timestamp\":", b"{\"ts\":", b"{\"time\":", b"{\"@timestamp\":"];
 
 const MONTHS: [&[u8]; 12] =
@@ -35,8 +35,8 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Creates a parser that divides a job's output into records. The first `header` lines have no
-    /// time, and are placed before all other lines.
+    /// Creates a parser that divides a job's output into records. The first `header` lines of the
+    /// output have no time, and are placed before all other lines.
     pub(super) fn new(header: usize) -> Self {
         Self { header, last: None, days: 0 }
     }
@@ -306,7 +306,8 @@ mod tests {
             records(0, ek).unwrap().iter().map(|(_, time)| *time).collect::<Vec<_>>(),
             [1_767_258_004, 1_767_258_005]
         );
-        // The record may be incomplete, because the next line may belong to the same record.
+        // A record at the end of the output may be incomplete, because the next line may belong to
+        // the same record.
         let mut times = Times::new(0);
         assert_eq!(times.next(b"1000000001 a\n", false), Ok(None));
         assert_eq!(times.next(b"1000000001 a\n1000000001 b", false), Ok(None));

@@ -23,7 +23,8 @@ const NAMED_AFTER: Duration = Duration::from_secs(30);
 /// ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// If the user interrupts a run, the jobs may continue to run for this time after the end of their
-/// input. After this time, the jobs get SIGTERM, and after the same time again, they get SIGKILL.
+/// input. If jobs still run after this time, they get SIGTERM. If they still run after the same
+/// time again, they get SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub(super) struct Watch<'a> {
@@ -84,8 +85,9 @@ impl Watch<'_> {
             if job.is_running() {
                 self.look_at(job, now, passed);
             }
-            // The job's last output may still be in its pipe. The time to wait for the end of the
-            // job's pipe is limited, because a child process of the job may keep the pipe open.
+            // The last output of a job that has ended may still be in the job's pipe. The time to
+            // wait for the end of the job's pipe is limited, because a child process of the job may
+            // keep the pipe open.
             let late = |at| now.saturating_duration_since(at) > LAST_WORDS;
             let ended = job.ended.filter(|ended| !job.watched.said && (self.jobs.heard(job).all || late(ended.at)));
             if let Some(ended) = ended {
@@ -115,8 +117,8 @@ impl Watch<'_> {
             self.console.line(&format!("{text}{more}"));
         }
         if self.jobs.timeout.is_some_and(|timeout| idle >= timeout) {
-            // The job first gets SIGTERM. If the job reads nothing for another timeout, it gets
-            // SIGKILL.
+            // The job first gets SIGTERM. If the job still reads nothing for the duration of
+            // another timeout, it gets SIGKILL.
             let first = watched.killed.is_none();
             watched.killed = Some(Killed::Timeout);
             watched.since = Some(now);

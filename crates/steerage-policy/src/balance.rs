@@ -1,21 +1,24 @@
 //! Steering by load: [`Balance`].
 //!
-//! A group of queues is always in one of three *regimes*. In the regime `inline`, the CPUs that
-//! receive packets also do all other work. In the regime `collector`, the CPUs that receive packets
-//! do nothing else, and one other CPU handles all packets. In the regime `spread`, `k` other CPUs
-//! handle the packets, and the receiving CPUs may handle a part of them too. The policy estimates
-//! the cost of a packet (`costs`), predicts the throughput of every regime from these costs
-//! (`regime`), and measures the throughput of the current regime. The *value* of a regime is the
-//! mean of its predicted and its measured throughput, weighted by the certainty of each (`learn`).
+//! A group of queues is always in one of three *regimes*, which are ways of spreading packets over
+//! CPUs. In the regime `inline`, the CPUs that receive packets also do all other work. In the
+//! regime `collector`, the CPUs that receive packets do nothing else, and one other CPU handles all
+//! packets. In the regime `spread`, `k` other CPUs handle the packets, and the receiving CPUs may
+//! handle a part of them too. The policy estimates the cost of a packet (`costs`), predicts the
+//! throughput of every regime from these costs (`regime`), and measures the throughput of the
+//! current regime. The *value* of a regime (a way of spreading packets) is the mean of its
+//! predicted and its measured throughput, weighted by the certainty of each (`learn`).
 //! `lab/notes/balance.md` contains the formulas.
 //!
-//! While the CPUs are short of time, the group switches to the regime with the best value, if the
-//! gain is certain and pays for the switch within a second. If a gain is possible but not certain,
-//! the policy probes: it tries the other regime for a tenth of a second. All probes together take
-//! at most 1 % of the time. If the CPUs have time left, some CPUs leave (give up their buckets),
-//! provided that the remaining CPUs can handle the peak load of the last second (`demand`).
+//! While the CPUs are short of time, the group may switch to the regime (way of spreading packets)
+//! with the best value. It switches if the gain is certain and pays for the switch within a second.
+//! If a gain is possible but not certain, the policy probes: it tries the other way of spreading
+//! packets (the other regime) for a tenth of a second. All probes together take at most 1 % of the
+//! time. If the CPUs have time left, some CPUs leave, which means that they give up their buckets.
+//! They leave only if the remaining CPUs can handle the recent peak of the load (`demand`).
 //!
-//! Within a regime, buckets move from the busiest CPU to the least busy CPU (`place`).
+//! While the regime stays the same, buckets move from the busiest CPU to the least busy CPU
+//! (`place`).
 
 mod costs;
 mod demand;
@@ -61,11 +64,12 @@ pub struct Balance {
     demand: Demand,
     state: State,
     seen_since: Option<Timestamp>,
-    /// The time at which the current regime began. The value is `None` while the group is in its
-    /// first regime, which the policy did not choose.
+    /// The time at which the current regime (way of spreading packets) began. `None` while the
+    /// group is in its first regime (way of spreading packets), which the policy did not choose.
     began: Option<Timestamp>,
-    /// The time at which buckets last began to move. The time `moving` is cleared at the next load
-    /// check. The load check after a move is ignored, because it covers a time with two maps.
+    /// The time at which buckets last began to move. The field `moving` is cleared at the next load
+    /// check. The load check after a move is ignored, because two bucket maps were in force since
+    /// the load check before it.
     moving: Option<Timestamp>,
     switch: f64,
     budget: Duration,
@@ -73,16 +77,17 @@ pub struct Balance {
     /// buckets).
     patience: Duration,
     left: Option<Timestamp>,
-    /// A regime whose throughput was below that of the previous regime, and this throughput. A
-    /// probe measured the lower throughput while the CPUs of the group were not short of time. The
-    /// measurement is used only if the CPUs are short of time again immediately after the probe.
+    /// A regime (way of spreading packets) with a lower throughput than the previous regime, and
+    /// that lower throughput. The regime's lower throughput was measured in a probe, while the CPUs
+    /// of the group were not short of time. The measurement is used only if the CPUs are short of
+    /// time again immediately after the probe.
     doubt: Option<(Regime, f64)>,
-    /// True if a measuring window has shown equal work on all CPUs since the regime began or
-    /// buckets moved. Before a window with equal work, the measured throughput is that of the
-    /// current map, and not that of the regime.
+    /// True if, since the regime began or buckets last moved, a measuring period has shown equal
+    /// work on all CPUs. Before a measuring period has shown equal work on all CPUs, the measured
+    /// throughput is that of the current map, and not that of the regime.
     is_even: bool,
-    /// The work of each bucket in the last measuring window. The list is empty before the first
-    /// window.
+    /// The work of each bucket in the last measuring period (window). The list is empty before the
+    /// first measuring window has ended.
     buckets: Vec<f64>,
     asked: usize,
     asks_distance: Option<u16>,
@@ -93,21 +98,22 @@ pub struct Balance {
 #[derive(Clone, Debug)]
 enum State {
     Steady,
-    /// The group has entered a regime on trial: the regime must prove to be better than the
-    /// previous regime.
+    /// The group has entered a regime (a way of spreading packets) on trial: the new regime must
+    /// prove to be better than the previous one.
     Probing(Box<Probe>),
 }
 
 #[derive(Clone, Debug)]
 struct Probe {
-    /// The previous regime, its map, and its value when the group left it.
+    /// The previous regime, its bucket map, and its value (estimated throughput) when the group
+    /// left it.
     before: Regime,
     map: Box<[u16; BUCKETS]>,
     baseline: Estimate,
     arrived: Option<Timestamp>,
-    /// The number of load checks that measured the regime on trial. `less` has the throughputs of
-    /// those load checks in which CPUs had time left, although fewer packets were handled than
-    /// before.
+    /// The number of load checks that measured the throughput of the regime on trial. `less` has
+    /// the throughputs of those load checks in which CPUs had time left, although fewer packets
+    /// were handled than before.
     measured: u32,
     less: Vec<f64>,
 }
@@ -119,7 +125,7 @@ impl Default for Balance {
 }
 
 impl Balance {
-    /// Creates a policy that has learned nothing yet.
+    /// Creates a policy that has not measured anything yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -190,8 +196,8 @@ impl Balance {
             self.patience *= 2;
         }
         if self.began.is_none() {
-            // The first switch uses up the time for probes, because it is an experiment, even if
-            // its gain seems certain.
+            // The group's first switch of the regime uses up the time for probes, because it is an
+            // experiment, even if its gain seems certain.
             self.budget = Duration::ZERO;
         }
         self.state = State::Probing(Box::new(Probe {
@@ -205,7 +211,8 @@ impl Balance {
         Some(self.switch(seen, &choice.regime, map))
     }
 
-    /// Returns true if the current regime has lasted long enough for another decision.
+    /// Returns true if the current regime (way of spreading packets) has lasted long enough for
+    /// another decision.
     fn has_settled(&self, now: Timestamp, time: Duration) -> bool {
         self.began.is_none_or(|began| now.since(began) >= time)
     }
@@ -219,9 +226,9 @@ impl Balance {
         {
             return None;
         }
-        // CPUs join in such a number that there is room for one step of load growth. CPUs leave
-        // only if the remaining CPUs have room for two steps of load growth. Therefore a CPU that
-        // has left does not have to join again immediately.
+        // So many CPUs join that there is room for one step of load growth. CPUs leave only if the
+        // remaining CPUs have room for two steps of load growth. Therefore a CPU that has left does
+        // not have to join again immediately.
         let wanted = self.demand.peak() * self.tuning.growth.powi(2) / self.tuning.fill;
         let is_enough =
             |choice: &Choice| choice.regime.others.len() < seen.regime.others.len() && choice.value.mean >= wanted;
@@ -235,21 +242,22 @@ impl Balance {
     fn improve(&mut self, seen: &Seen<'_>) -> Option<MapRequest> {
         let (tuning, now) = (self.tuning, seen.load.now);
         if let Some((regime, rate)) = self.doubt.take() {
-            // The demand is as high as before the probe, so the lower throughput was caused by the
-            // regime that was probed.
+            // The demand is as high as before the probe, so the cause of the lower throughput was
+            // the regime on trial.
             self.known.measured(seen, &regime, &tuning).observe(rate, rate * tuning.noise);
         }
         let measured = *self.known.measured(seen, &seen.regime, &tuning);
         let here = if measured.is_known() { measured } else { Estimate::new(seen.rate, seen.rate * tuning.noise) };
         let wanted = self.demand.peak() / tuning.fill;
-        // A gain does not count if it is smaller than the cost of the switch.
+        // A gain does not count if it is smaller than the cost of switching the regime.
         let least = self.switch / tuning.dwell.as_nanos() as f64;
         let is_settled = self.has_settled(now, tuning.dwell);
-        // More CPUs may join immediately. Any other switch waits until the current regime has
-        // lasted for the minimum time (`dwell`). If a measured distance between CPUs decided in
-        // which regime the group began, this decision may have been wrong. The policy corrects a
-        // wrong first regime before this time, if the gain pays for a probe. The early correction
-        // assumes that the load will last as long as it has lasted so far.
+        // More CPUs may join immediately. Any switch except a join of more CPUs waits until the
+        // current regime has lasted for the minimum time (`dwell`). If a measured distance between
+        // CPUs decided in which regime the group began, this decision may have been wrong. The
+        // policy corrects a wrong first regime before the minimum time (`dwell`) has passed, if the
+        // gain pays for a probe. The early correction assumes that the load will last as long as it
+        // has lasted so far.
         let joins = |choice: &Choice| choice.regime.others.len() > seen.regime.others.len();
         let needed = |choice: &Choice| match self.began {
             _ if is_settled || joins(choice) && seen.regime.kind != RegimeKind::Inline => least,
@@ -273,8 +281,8 @@ impl Balance {
         let sure = gains.iter().filter(|(gain, needed, choice)| gain.low > *needed && !is_refuted(choice));
         let sure = sure.map(|(gain, _, choice)| (gain, choice));
         if let Some(best) = sure.clone().map(|(gain, _)| gain.mean).max_by(f64::total_cmp) {
-            // Of the regimes that are as good as the best regime, those with the fewest CPUs are
-            // considered, and the best of these is chosen.
+            // Of the regimes that are about as good as the best regime, only those with the fewest
+            // CPUs are considered. The best of these is chosen.
             let good = sure.filter(|(gain, _)| gain.mean >= best - least).map(|(_, choice)| choice);
             let fewest = good.clone().map(|choice| choice.regime.others.len()).min()?;
             let good = good.filter(|choice| choice.regime.others.len() == fewest);
@@ -303,8 +311,9 @@ impl Balance {
         }
         let value = *self.known.measured(seen, &seen.regime, &tuning);
         let gain = Gain::of(value, probe.baseline, f64::INFINITY, tuning.sure);
-        // If CPUs are no longer short of time, their maximum throughput is unknown. However, the
-        // maximum throughput is sufficient for the load.
+        // If the CPUs are no longer short of time, the maximum throughput of the regime on trial is
+        // unknown. However, if the CPUs are not short of time, the maximum throughput is sufficient
+        // for the load.
         let is_enough = is_as_much && !seen.is_short;
         let is_better = probe.measured > 0 && value.is_known() && gain.low > 0.0 || is_enough;
         if !is_better && now.since(arrived) < tuning.probe {
@@ -328,9 +337,9 @@ impl Balance {
         Some(self.switch(seen, &probe.before, probe.map))
     }
 
-    /// Chooses the CPU whose distance is measured next. The policy chooses CPUs that have joined
-    /// and CPUs that could join in turn. Distances between CPUs matter only if CPUs are short of
-    /// time and the packet function takes little time.
+    /// Chooses the CPU whose distance is measured next. The policy alternates between CPUs that
+    /// have joined and CPUs that could join. Distances between CPUs matter only if CPUs are short
+    /// of time and the packet function takes little time.
     fn ask_distance(&mut self, seen: &Seen<'_>) {
         let costs = &self.known.costs;
         let handing_over = 2.0 * self.tuning.hand_over * self.tuning.line.as_nanos() as f64;
@@ -354,8 +363,8 @@ struct Gain {
 }
 
 impl Gain {
-    /// A throughput above `wanted` is not a gain. The bounds are computed for the logarithm of the
-    /// gain.
+    /// The part of a throughput above `wanted` does not count as a gain. The bounds are computed
+    /// for the logarithm of the gain.
     fn of(value: Estimate, here: Estimate, wanted: f64, sure: f64) -> Self {
         let by = sure * (value.var / value.mean.powi(2) + here.var / here.mean.powi(2)).sqrt();
         let part = |rate: f64| (rate.min(wanted) - here.mean.min(wanted)) / here.mean;
@@ -365,8 +374,9 @@ impl Gain {
     }
 
     /// The expected gain of a probe. Negative gains count as zero. To choose a regime for a probe,
-    /// regimes are compared by their promise. By its promise, a regime about which little is known
-    /// can compete with a regime that is good on average.
+    /// regimes are compared by their promise (the expected gain). A regime about which little is
+    /// known may have as high a promise (expected gain of a probe) as a regime that is good on
+    /// average.
     fn promise(self) -> f64 {
         let z = self.mean / self.deviation.max(f64::MIN_POSITIVE);
         let density = (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();
@@ -385,12 +395,12 @@ impl Policy for Balance {
         Box::new(Self::with(self.tuning, self.dry_run))
     }
 
-    /// Begins inline. If only one CPU receives packets, its devices can wait, and the next CPU is
-    /// near, the group begins in the regime collector. At the start, nothing is known about the
-    /// packets. If the choice of collector turns out to be wrong, it costs little, because handing
-    /// packets to a near CPU is cheap. If the choice is right, the group handles up to twice as
-    /// many packets. Another advantage is that the handlers' state, such as a flow table, grows on
-    /// the CPU on which it will stay.
+    /// Begins inline. The group begins in the regime collector if three conditions hold: only one
+    /// CPU receives packets, its devices can wait, and the next CPU is near. At the start, nothing
+    /// is known about the packets. If the choice of collector turns out to be wrong, it costs
+    /// little, because handing packets to a near CPU is cheap. If the choice is right, the group
+    /// handles up to twice as many packets. Another advantage of the regime collector: the
+    /// handlers' state, such as a flow table, grows on the CPU on which it will stay.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
         if self.dry_run {
             return Plan::all();
@@ -407,7 +417,8 @@ impl Policy for Balance {
     }
 
     fn cpus_changed(&mut self) {
-        // Earlier measurements cannot be compared with later ones, so the policy starts over.
+        // The set of CPUs has changed, so earlier measurements cannot be compared with later ones,
+        // and the policy starts over.
         self.state = State::Steady;
         self.budget = self.tuning.probe;
         self.is_even = false;

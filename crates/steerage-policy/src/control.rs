@@ -3,10 +3,10 @@
 //!
 //! The control uses only the public handle of steerage-core. The control reads counters, calls the
 //! policies, and passes the map and the plan of each group to the core. While the control calls
-//! policies, it holds no lock of the core. Therefore the state of a group may have changed by the
-//! time a policy returns its answer. Because the state may have changed, each answer of a policy
-//! contains the version of the group on which the answer is based. The core ignores an answer that
-//! is based on an old version.
+//! policies, it holds no lock of the core. Therefore a group's state may have changed by the time a
+//! policy returns its decision. Because the state may have changed, each decision of a policy
+//! contains the version of the group on which the decision is based. The core ignores a decision
+//! that is based on an old version of the group.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,8 +34,9 @@ use crate::receivers::Receivers;
 
 /// Runs one policy for each group of queues in an instance.
 ///
-/// A program must call [`check`](Self::check) again and again. Each call of `check` returns the
-/// time of the next call. If calls are late or missing, packets are steered by the last map.
+/// A program must call [`check`](Self::check) repeatedly, for as long as the instance runs. Each
+/// call of `check` returns the time of the next call. If calls of `check` are late or missing,
+/// packets are steered by the last map.
 #[derive(Debug)]
 pub struct PolicyControl {
     handle: Handle,
@@ -49,12 +50,12 @@ pub struct PolicyControl {
     want: OthersWant,
     placed: Option<Timestamp>,
     activity: Activity,
-    /// True if a policy has a choice: see [`has_choice`]. If no policy has a choice, CPUs take no
-    /// samples.
+    /// True if a policy can choose between several CPUs: see [`has_choice`]. If no policy can
+    /// choose between CPUs, the CPUs take no samples.
     chooses: bool,
     /// True if the time that other programs take was not measured yet.
     awaits_others: bool,
-    /// The time of the next load check. The value is `None` if there are no further load checks.
+    /// The time at which the next load check is due. `None` if there are no further load checks.
     due: Option<Timestamp>,
     interval: Duration,
 }
@@ -63,7 +64,7 @@ pub struct PolicyControl {
 struct Group {
     policy: Box<dyn Policy>,
     work: BucketWork,
-    /// The version of the group on which the policy's last answer is based. The value is `None`
+    /// The version of the group on which the policy's last decision is based. The version is `None`
     /// until the core has accepted the policy's plan.
     version: Option<GroupVersion>,
 }
@@ -79,14 +80,14 @@ pub fn policy_info(policy: &dyn Policy) -> PolicyInfo {
 pub struct Setting {
     cpus_are_real: bool,
     can_wait: bool,
-    /// The time that a cache line takes from one CPU to another, by the indices of the two CPUs.
-    /// The times are set when the CPUs of the instance are chosen.
+    /// For each pair of CPU indices: the time that a cache line takes from the first CPU to the
+    /// second. The cache-line times are set when the CPUs of the instance are chosen.
     apart: Arc<OnceLock<BTreeMap<(CpuIndex, CpuIndex), Duration>>>,
 }
 
 impl Setting {
-    /// Creates the setting of an instance with the inputs `inputs`. `cpus_are_real` is true if the
-    /// CPUs of the instance are CPUs of this machine.
+    /// Creates the [`Setting`] of an instance that has the inputs `inputs`. `cpus_are_real` is true
+    /// if the CPUs of the instance are CPUs of this machine.
     pub fn new(inputs: &[InputSpec], cpus_are_real: bool) -> Self {
         let mut queues = inputs.iter().flat_map(|asked| &asked.input.queues);
         let can_wait = queues.all(|queue| queue.capabilities().can_wait);
@@ -115,8 +116,8 @@ pub fn first_plan(policy: &dyn Policy, setting: Setting) -> BeginWith {
 }
 
 impl PolicyControl {
-    /// Creates the control of an instance that was built with [`first_plan`] for the same policy
-    /// and setting.
+    /// Creates the control of an instance. The instance must have been built with the
+    /// [`first_plan`] of the same policy and setting.
     pub fn new(handle: Handle, policy: impl Policy + 'static, setting: Setting) -> Self {
         let mut control = Self {
             handle,
@@ -164,9 +165,9 @@ impl PolicyControl {
 
     /// Does the work that is due at the time `now`, and returns the time of the next call. Returns
     /// `None` if no further call is needed until another policy is set. `now` is a time on the
-    /// clock of the packet CPUs, as [`Handle::now`] returns it. A call before the returned time has
-    /// no effect. A late call works like a call at the right time, because the load is measured
-    /// over the time that has really passed.
+    /// clock of the packet CPUs, as [`Handle::now`] returns it. A call before the time that the
+    /// previous call returned has no effect. A late call works like a call on time, because the
+    /// load is measured over the time that has really passed.
     ///
     /// If a policy that is not [`Guarded`](crate::Guarded) panics, buckets stay on their CPUs, and
     /// the load is not checked until another policy is set.
@@ -182,10 +183,10 @@ impl PolicyControl {
         self.due
     }
 
-    /// Announces that the time which other programs take will be measured soon. Until this time is
-    /// measured, the policies decide nothing for live devices. One of the other programs may be the
-    /// sender of the packets. As soon as steerage competes with the sender for a CPU, the time that
-    /// the sender wants can no longer be measured.
+    /// Announces that the CPU time of other programs will be measured soon. Until other programs'
+    /// CPU time is measured, the policies decide nothing for live devices. One of the other
+    /// programs may be the sender of the packets. Once steerage competes with the sender for a CPU,
+    /// it can no longer be measured how much time the sender wants.
     pub(crate) fn await_others(&mut self, yes: bool) {
         self.awaits_others = yes;
     }
@@ -198,7 +199,8 @@ impl PolicyControl {
         }
         if let Some(every) = self.policy.refine_every() {
             self.follow_choice(&view);
-            // If no policy has a choice, the control only checks whether a mask has changed.
+            // If no policy can choose between CPUs, the control only checks whether a mask has
+            // changed.
             if self.chooses {
                 is_active |= self.check_load(now, &view);
             }
@@ -208,14 +210,14 @@ impl PolicyControl {
         self.next_check(now)
     }
 
-    /// Makes the CPUs take samples only while a policy has a choice. The load is measured only
-    /// while CPUs take samples.
+    /// Makes the CPUs take samples only while a policy can choose between several CPUs. The load is
+    /// measured only while CPUs take samples.
     fn follow_choice(&mut self, view: &View) {
         let chooses = view.groups.iter().any(|group| has_choice(group, self.handle.ledgers()));
         if chooses != std::mem::replace(&mut self.chooses, chooses) {
             let info = policy_info(&*self.policy);
             self.handle.set_policy_info(PolicyInfo { measures: info.measures && chooses, ..info });
-            // The state starts empty, because no samples were taken before.
+            // The measured state starts empty, because no samples were taken before.
             self.receivers = Receivers::default();
             self.groups.iter_mut().for_each(|group| group.work = BucketWork::default());
         }
@@ -269,9 +271,10 @@ impl PolicyControl {
         if self.awaits_others && !self.setting.can_wait {
             return true;
         }
-        // After a trial has begun or ended, the policies decide only when the time that other
-        // programs now take was measured. Until this measurement, the policies do not disturb a
-        // trial of another receiving CPU either.
+        // After a trial of another CPU has begun or ended, the policies wait for a measurement of
+        // the time that other programs now take. Until other programs' time is measured, the
+        // policies make no decisions. Therefore they do not disturb a trial of another receiving
+        // CPU either.
         if self.placed.is_some_and(|placed| now.since(placed) < 2 * WATCH_EVERY) {
             return self.place_receivers(now, view);
         }
@@ -291,14 +294,15 @@ impl PolicyControl {
         for (at, request) in requests {
             self.grant(now, at, &view.groups[at], request);
         }
-        // While the CPUs have buckets to move, no measurement disturbs them.
+        // While the CPUs have buckets to move, distances between CPUs are not measured, so that the
+        // moves are not disturbed.
         if !has_wishes {
             self.measure(now, &to_measure);
         }
         has_wishes || self.place_receivers(now, view)
     }
 
-    /// Begins or ends the trial of another CPU, which receives packets or gets a heavy bucket.
+    /// Begins or ends a trial, in which another CPU receives packets or gets a heavy bucket.
     /// Returns true if a trial has begun or ended.
     fn place_receivers(&mut self, now: Timestamp, view: &View) -> bool {
         if !self.policy.moves_receivers() {
@@ -309,8 +313,8 @@ impl PolicyControl {
         let groups = view.groups.iter().enumerate();
         for (at, group) in groups.filter(|(_, group)| group.queues.contains(&change.queue)) {
             let plan = plan_of(&change.map, &group.order);
-            // If the group has changed since the load check, the core ignores this map, and the
-            // group's policy places the buckets instead.
+            // If the group has changed since the load check, the core ignores the trial's map. The
+            // group's policy then places the buckets instead.
             self.handle.set_map(at, group.version, &change.map, plan, MoveCause::Balance);
         }
         if let Some(cpu) = change.polled_on {
@@ -403,9 +407,9 @@ fn active(group: &GroupView) -> Vec<CpuIndex> {
     order
 }
 
-/// Creates the plan that follows from a map: first the CPUs with buckets and then all other CPUs,
-/// both in the order of the group. If one of the CPUs with buckets fails, the next CPU of this
-/// order replaces it.
+/// Creates the plan that follows from a bucket map. The plan lists first the CPUs with buckets and
+/// then all other CPUs, both in the order of the group. If one of the CPUs with buckets fails, the
+/// next CPU in the plan's order replaces it.
 fn plan_of(map: &[CpuIndex; BUCKETS], order: &[CpuIndex]) -> Plan {
     let has_buckets = members(map);
     let (mut first, rest): (Vec<CpuIndex>, Vec<CpuIndex>) = order.iter().partition(|cpu| has_buckets(cpu));

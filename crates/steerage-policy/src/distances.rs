@@ -1,14 +1,15 @@
-//! Measures the distance between two CPUs (the time that a cache line takes from one to the other)
-//! while they do their work. A hypervisor moves the CPUs of a virtual machine between physical
-//! CPUs. The cost of handing a packet over changes with the distance between the physical CPUs. In
-//! a probe, the receiving CPU and another CPU pause for a few microseconds between two rounds, and
-//! pass a cache line back and forth.
+//! Measures the distance between two CPUs while they do their work. The distance is the time that a
+//! cache line takes from one CPU to the other. A hypervisor moves the CPUs of a virtual machine
+//! between physical CPUs. The cost of handing a packet over changes with the distance between the
+//! physical CPUs. In a probe of the distance, the receiving CPU and another CPU pause for a few
+//! microseconds between two passes of their loops, and pass a cache line back and forth.
 //!
-//! Neither of the two CPUs waits long for the other. The CPU that does not receive is the answering
-//! CPU. The answering CPU begins to wait when it reaches its part of the probe. The receiving CPU
-//! (the asking CPU) continues its rounds until it sees that the answering CPU waits. The asking CPU
-//! gives up after [`PATIENCE`]. The control ([`PolicyControl`](crate::PolicyControl)) only begins a
-//! probe. The control collects the result of a probe at a later load check. If a distance does not
+//! Neither of the two CPUs whose distance is measured waits long for the other. The CPU that does
+//! not receive is the answering CPU. The answering CPU begins to wait when it reaches its part of
+//! the probe. The receiving CPU (the asking CPU) continues its loop until it sees that the
+//! answering CPU waits. The asking CPU gives up the probe after [`PATIENCE`]. The control
+//! ([`PolicyControl`](crate::PolicyControl)) begins a probe and does not wait for the probe's
+//! result. The control collects the result of a probe at a later load check. If a distance does not
 //! change, it is measured less and less often.
 
 use std::collections::BTreeMap;
@@ -28,12 +29,13 @@ use crate::limits::{MIN_SAMPLES, REFINE_EVERY, REFINE_EVERY_MAX, Tuning};
 /// 20 us on each of the two CPUs, and wakes the answering CPU if that CPU sleeps.
 const EVERY: Duration = REFINE_EVERY;
 
-/// The maximum time for which two CPUs measure, and for which the answering CPU waits for the cache
-/// line's first trip. The distance between CPUs matters only if packets need little work. If
-/// packets need little work, a round of the asking CPU takes about 10 us.
+/// The maximum time for which two CPUs measure their distance. Also the maximum time for which the
+/// answering CPU waits for the cache line's first trip. The distance between CPUs matters only if
+/// packets need little work. If packets need little work, one pass of the asking CPU's loop takes
+/// about 10 us.
 const TIME: Duration = BETWEEN_ROUNDS_MAX;
 
-/// The time for which the asking CPU continues its rounds and waits for the answering CPU. A
+/// The time for which the asking CPU continues its loop while it waits for the answering CPU. A
 /// sleeping CPU of a virtual machine sometimes takes several hundred microseconds to wake up.
 const PATIENCE: Duration = REFINE_EVERY;
 
@@ -129,7 +131,8 @@ impl BetweenRounds for Answers {
     }
 }
 
-/// One CPU's part of a probe, which the CPU must run between two rounds.
+/// One CPU's part of a probe of the distance, which the CPU must run between two passes of its
+/// loop.
 pub(crate) type Part = (CpuIndex, Arc<dyn BetweenRounds>);
 
 impl Distances {
@@ -146,8 +149,8 @@ impl Distances {
         self.known.get(&(one, other))?.apart
     }
 
-    /// Begins a probe of two CPUs, if the probe is due and no other probe is active. Returns the
-    /// CPUs' parts.
+    /// Begins a probe of the distance between two CPUs, if it is due and no other probe is active.
+    /// Returns the CPUs' parts.
     pub(crate) fn begin(&mut self, asks: CpuIndex, answers: CpuIndex, now: Timestamp) -> Option<[Part; 2]> {
         let due = self.known.get(&(asks, answers)).is_none_or(|known| now >= known.next);
         if !self.are_real || self.probe.is_some() || !due || asks == answers {
@@ -155,7 +158,8 @@ impl Distances {
         }
         let meeting = Arc::new(Meeting { line: Line::default(), since: now, result: AtomicU64::new(PENDING) });
         self.probe = Some(Probe { asks, answers, meeting: Arc::clone(&meeting) });
-        // The answering CPU may have to wake up, so its hook is requested first.
+        // The answering CPU may have to wake up, so its hook (a function that it runs between two
+        // rounds) is requested first.
         Some([(answers, Arc::new(Answers(Arc::clone(&meeting)))), (asks, Arc::new(Asks(meeting)))])
     }
 
@@ -255,8 +259,8 @@ mod tests {
         assert!(distances.begin(0, 2, at(patience)).is_none());
         distances.collect(at(patience));
         assert!(distances.begin(0, 2, at(patience)).is_some());
-        // In this test, the CPUs reach their parts of the probe too late. The measurement has
-        // ended, so neither CPU waits any more.
+        // In this test, the CPUs reach their parts of the probe too late. The measurement of the
+        // distance has ended, so neither CPU waits any more.
         for (_, part) in parts.into_iter().flatten() {
             assert_eq!(part.run(&|| at(patience)), HookStatus::Done);
         }

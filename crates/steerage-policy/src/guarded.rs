@@ -29,9 +29,9 @@ impl Guarded {
         Self { policy: Box::new(policy), has_failed: false, is_reported: Arc::default() }
     }
 
-    /// Calls the policy. The function `find_fault` returns a description of the mistake in the
-    /// result, if the result is wrong. Returns `None` if the policy has failed in this call or in
-    /// an earlier call.
+    /// Calls the policy. If the result of the policy is wrong, the function `find_fault` returns a
+    /// description of the mistake. Returns `None` if the policy has failed in this call or in an
+    /// earlier call.
     fn call<R>(
         &mut self,
         order: &[u16],
@@ -48,8 +48,8 @@ impl Guarded {
         };
         let Some(fault) = fault else { return result.ok() };
         self.has_failed = true;
-        // The access is relaxed, because no other memory depends on this flag. The flag only
-        // ensures that the failure is reported once.
+        // The access to the flag is relaxed, because no other memory depends on the flag. The flag
+        // only ensures that the failure of the policy is reported once.
         if !self.is_reported.swap(true, Ordering::Relaxed) {
             let policy = self.policy.name();
             tracing::error!(policy, group_of_cpus = ?order, "a policy is replaced by hash: {fault}");

@@ -14,36 +14,37 @@ pub const REFINE_EVERY: Duration = Duration::from_millis(10);
 /// samples is about a third of the samples' standard deviation.
 pub(crate) const MIN_SAMPLES: u32 = 8;
 
-/// The number of CPUs that may join at once, for each CPU that receives. On a virtual machine, the
-/// receiving CPU needs 7 us to wake another CPU. A CPU without packets sleeps again after 50 us
+/// For each receiving CPU, the number of CPUs that may join at the same time. On a virtual machine,
+/// the receiving CPU needs 7 us to wake another CPU. A CPU without packets sleeps again after 50 us
 /// ([`IDLE_POLL`](steerage_core::limits::IDLE_POLL)). Half of the 50 us of `IDLE_POLL` are for the
-/// wake-ups of all joining CPUs. The other half of the 50 us of `IDLE_POLL` is for the polls after
-/// which a woken CPU gets its next packets. If more CPUs joined at once, the first of them would
-/// sleep again before it got its next packets, and the receiving CPU would spend all of its time on
-/// wake-ups.
+/// wake-ups of all joining CPUs. The other half of the 50 us of `IDLE_POLL` is for the next polls
+/// of the queue, which give the woken CPU its next packets. If more CPUs joined at the same time,
+/// the first of them would sleep again before it got its next packets. The receiving CPU would then
+/// spend all of its time on wake-ups.
 pub(crate) const JOIN_AT_ONCE: usize = 3;
 
-/// The numbers on which decisions depend. Each number is a field, so that a test can change the
-/// number and show that it matters.
+/// The numbers on which the decisions of the policies depend. Each number is a field, so that a
+/// test can change the number and show that it matters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
-    /// The dwell: the time for which a decision is expected to hold. The gain of a switch must pay
-    /// for its cost within this time, and CPUs that have joined stay for at least this time. Hosts
-    /// move the CPUs of virtual machines about once a second, and people perceive a second as
-    /// immediate.
+    /// The dwell: the time for which a policy's decision is expected to hold. The gain of a switch
+    /// must pay for the switch within the dwell time, and CPUs that have joined stay for at least
+    /// this time. Hosts move the CPUs of virtual machines about once a second, and people perceive
+    /// a second as immediate.
     pub(crate) dwell: Duration,
     /// The longest probe. After ten load checks, the error of the measured throughput is
     /// [`noise`](Self::noise) divided by three. After ten load checks, buckets that were placed by
     /// a guess have moved to better CPUs.
     pub(crate) probe: Duration,
-    /// The share of time that may be spent on probes. Users do not notice if this share of the time
-    /// is lost.
+    /// The share of time that may be spent on probes (short trials of other ways of spreading
+    /// packets). Users do not notice if this share of the time is lost.
     pub(crate) budget: f64,
     /// The growth of an estimate's relative deviation in the first second without a new sample. The
-    /// deviation of an estimate grows with the square root of time. With this value, a regime that
-    /// was half as good as the current regime is tried again after a minute or two. A regime that
-    /// was nearly as good as the current regime is tried again after seconds. An estimate that gets
-    /// a new sample at each load check follows a change within a quarter of a second.
+    /// deviation of an estimate grows with the square root of time. With this growth, a regime (way
+    /// of spreading packets) that was half as good as the current regime is tried again after a
+    /// minute or two. A regime (way of spreading packets) that was nearly as good as the current
+    /// regime is tried again after seconds. An estimate that gets a new sample at each load check
+    /// follows a change of the true value within a quarter of a second.
     pub(crate) drift: f64,
     /// The relative error of a cost or a throughput that was measured in one load check. On a
     /// virtual machine, the measured throughput differed by 3 to 7 % between two load checks.
@@ -53,33 +54,36 @@ pub(crate) struct Tuning {
     /// A difference of at least this number of standard deviations counts as certain. With this
     /// number of deviations, one decision in forty is wrong because of random error.
     pub(crate) sure: f64,
-    /// The planned load of CPUs, as a share of their time. The rest of the CPUs' time is for bursts
-    /// that are shorter than the interval between load checks.
+    /// The planned load of CPUs, as a share of their time. The CPU time beyond the planned load is
+    /// for bursts that are shorter than the interval between load checks.
     pub(crate) fill: f64,
     /// While CPUs are short of time, the offered load is assumed to be the handled load multiplied
     /// by this factor. The true load of CPUs that are short of time is unknown, so the number of
-    /// CPUs grows in steps. CPUs leave only if the remaining CPUs have room for this growth factor
-    /// once more. Therefore a CPU that has left does not have to join again immediately.
+    /// CPUs grows in steps. CPUs leave only if the remaining CPUs have room for one more increase
+    /// of the load by this factor. Therefore a CPU that has left does not have to join again
+    /// immediately.
     pub(crate) growth: f64,
-    /// A CPU counts as short of time only if at least this share of its rounds is full. A round is
-    /// full if it finds at least as much work as one round takes. A CPU that keeps up with its
-    /// packets has fewer full rounds, even if small batches make the CPU appear busy.
+    /// A CPU counts as short of time only if at least this share of its rounds (passes of its loop)
+    /// is full. A round of a CPU's loop is full if the CPU finds at least as much work as it takes
+    /// in one round. A CPU that keeps up with its packets has fewer full rounds, even if small
+    /// batches make the CPU appear busy.
     pub(crate) full: f64,
     /// The distance between two CPUs that is assumed before it is measured. The assumed distance is
     /// between the distances of near CPUs (30 to 60 ns on the measured machines) and of far CPUs
     /// (120 to 220 ns).
     pub(crate) line: Duration,
-    /// Before the cost of a hand-over is measured, its cost for each of the two CPUs is assumed to
-    /// be this share of the time that a cache line takes. For near CPUs, a hand-over cost 10 ns and
-    /// a cache line took 60 ns. For far CPUs, a hand-over cost 25 to 30 ns and a cache line took
-    /// 200 ns.
+    /// Before the cost of a hand-over is measured, the cost for each of the two CPUs is assumed to
+    /// be this share of the time that a cache line takes between them. For near CPUs, a hand-over
+    /// cost 10 ns and a cache line took 60 ns. For far CPUs, a hand-over cost 25 to 30 ns and a
+    /// cache line took 200 ns.
     pub(crate) hand_over: f64,
     /// Two distances between CPUs count as equal if they differ by less than this factor. The
     /// distances of near CPUs and of far CPUs differ by a factor of at least 2.
     pub(crate) same: f64,
-    /// The weight of the last measuring window when the load of a bucket is computed. After CPUs
-    /// have joined or left, a window must also cover this fraction of the time since they joined or
-    /// left. The first placement of buckets is a guess, which should be corrected soon.
+    /// The load of a bucket is a weighted mean over measuring periods (windows). This is the weight
+    /// of the last window. After CPUs have joined or left, a measuring window must also last for
+    /// this fraction of the time since they joined or left. The first placement of buckets is a
+    /// guess, which should be corrected soon.
     pub(crate) recent: f64,
 }
 
@@ -100,7 +104,8 @@ impl Tuning {
         recent: 0.25,
     };
 
-    /// The number of samples with which a CPU's share of the load is certainly known to within
+    /// With this number of samples, the error of a CPU's share of the load is certainly not larger
+    /// than
     /// [`noise`](Self::noise).
     pub(crate) fn samples(&self) -> f64 {
         (self.sure / self.noise).powi(2)
@@ -115,10 +120,10 @@ impl Default for Tuning {
 
 /// The longest interval between two load checks. While no packets arrive, the interval doubles up
 /// to this value. Therefore an idle instance uses hardly any CPU time. After a pause of the
-/// traffic, the policy detects load within this time.
+/// traffic, the policy detects new load within this longest interval.
 pub const REFINE_EVERY_MAX: Duration = Tuning::DEFAULT.dwell;
 
-/// If a thread finds that another thread is running the control, the first thread should call the
-/// control again after this time. A load check takes about 10 us. A load check that compares
-/// buckets takes 0.4 ms.
+/// If a thread cannot run the control because another thread is running it, the first thread should
+/// call the control again after this time. A load check takes about 10 us. A load check that
+/// compares buckets takes 0.4 ms.
 pub const REFINE_RETRY: Duration = Duration::from_nanos(REFINE_EVERY.as_nanos() as u64 / MIN_SAMPLES as u64);

@@ -1,11 +1,12 @@
 //! The load meter measures how long CPUs are busy, and how much of this time each bucket takes.
 //!
-//! The meter reads counters that the receive path always maintains, and three counters that exist
-//! only for the meter. The three counters are the time for receiving (measured in one of 16
-//! rounds), the time of a packet in the packet function (measured in one of 32 batches), and the
-//! bucket of one sampled packet per poll. The work of CPUs is counted and not sampled, so the total
-//! work of several CPUs is exact. The exact work of the CPUs decides whether buckets move. The load
-//! of buckets is sampled. The samples decide only which buckets move.
+//! The load meter reads counters that the receive path always maintains, and three counters that
+//! exist only for the meter. The three counters are: the time for receiving, measured in one of 16
+//! rounds of the CPU's loop; the time of a packet in the packet function, measured in one of 32
+//! batches; and the bucket of one sampled packet per poll. The work of CPUs is measured completely
+//! and not sampled, so the total work of several CPUs is exact. The exact work of the CPUs decides
+//! whether buckets move. The load of buckets is sampled. The samples decide only which buckets
+//! move.
 
 use std::time::Duration;
 
@@ -48,8 +49,8 @@ impl CpuCounts {
 /// 262,144 rings.
 #[derive(Debug, Default)]
 struct Refused {
-    /// For each queue, the number of packets that its rings together have refused, and the number
-    /// for each ring.
+    /// For each queue, the number of packets that all of its rings have refused, and the number for
+    /// each of its rings.
     by_queue: Vec<(u64, Vec<u64>)>,
     by_cpu: Vec<u64>,
 }
@@ -73,8 +74,8 @@ impl Refused {
     }
 }
 
-/// The load of a CPU between two readings of its counters. `packets` is the number of packets of
-/// the group that the CPU has finished.
+/// The load of a CPU between two readings of its counters. The field `packets` counts those packets
+/// of the group that the CPU has finished.
 fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u64) -> CpuLoad {
     let nanos = elapsed.as_nanos().max(1) as f64;
     let processed = now.processed - before.processed;
@@ -93,7 +94,8 @@ fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u
     }
 }
 
-/// The counter values at the last load check, and at the start of the current window.
+/// The counter values at the last load check, and at the start of the current measuring period
+/// (window).
 #[derive(Debug, Default)]
 pub(crate) struct LoadMeter {
     last: Timestamp,
@@ -109,8 +111,9 @@ pub(crate) struct LoadMeter {
 #[derive(Debug)]
 struct WindowStart {
     at: Timestamp,
-    /// The number of slices that had moved before the window began. If the number of moved slices
-    /// changes during a window, the window covers two maps and is discarded.
+    /// The number of slices (sets of buckets) that had moved before the measuring window began. If
+    /// buckets move during a measuring window, two maps were in force in the window, and its
+    /// results are discarded.
     slices: u64,
     cpus: Vec<CpuCounts>,
     groups: Vec<GroupCounts>,
@@ -121,14 +124,15 @@ impl WindowStart {
         self.groups.iter().map(|group| group.samples).sum()
     }
 
-    /// Returns true if each group has the same queues now as at the start of the window.
+    /// Returns true if each group still has the queues that it had at the start of the measuring
+    /// window.
     fn has_groups_of(&self, view: &View) -> bool {
         self.groups.len() == view.groups.len()
             && self.groups.iter().zip(&view.groups).all(|(then, now)| then.queues == now.queues)
     }
 }
 
-/// The sums of the counts of all queues of a group. The counts of all queues are added up as they
+/// For each counter, the sum over all queues of a group. The queues' counts are added up while they
 /// are read, because storing the counts for the buckets of 256 queues would take 25 MB.
 #[derive(Debug)]
 struct GroupCounts {
@@ -156,8 +160,8 @@ impl GroupCounts {
     }
 }
 
-/// The load of a group's buckets, from all windows that have ended. More recent windows have more
-/// weight.
+/// The load of a group's buckets, from all measuring windows that have ended. More recent measuring
+/// windows have more weight.
 #[derive(Debug)]
 pub(crate) struct BucketWork {
     packets: Vec<f64>,
@@ -186,8 +190,8 @@ impl BucketWork {
         self.timed.iter_mut().for_each(|timed| *timed *= 1.0 - TUNING.recent);
         let timed = self.nanos.iter_mut().zip(&mut self.timed).zip(now.timed.iter().zip(&before.timed));
         for ((nanos, count), (now, before)) in timed {
-            // A CPU that was declared dead may have written an older count before it detected that
-            // it had been declared dead.
+            // A CPU that was declared dead does not detect this immediately, and may still have
+            // written an older count.
             *nanos += now.0.saturating_sub(before.0) as f64;
             *count += now.1.saturating_sub(before.1) as f64;
         }
@@ -198,8 +202,8 @@ impl BucketWork {
     }
 
     /// Returns the work of each bucket per second: the number of its packets, multiplied by the
-    /// ratio of their mean time to the mean time of all packets. If only few packets of a bucket
-    /// were timed, the ratio is moved towards 1.
+    /// ratio of their mean time to the mean time of all packets. If the time of only few of a
+    /// bucket's packets was measured, the ratio is moved towards 1.
     pub(crate) fn work(&self) -> Vec<f64> {
         let timed: f64 = self.timed.iter().sum();
         let mean = if timed > 0.0 { self.nanos.iter().sum::<f64>() / timed } else { 1.0 };
@@ -222,7 +226,7 @@ pub(crate) struct Interval {
 
 pub(crate) struct ClosedWindow {
     pub(crate) cpus: Vec<CpuLoad>,
-    /// Per group: the share of a CPU's time that each bucket of the group takes.
+    /// For each group and each of its buckets: the share of a CPU's time that the bucket takes.
     pub(crate) shares: Vec<Vec<f64>>,
     pub(crate) heavy: Vec<Heavy>,
 }
@@ -232,14 +236,15 @@ pub(crate) struct ClosedWindow {
 pub(crate) struct Heavy {
     pub(crate) group: usize,
     pub(crate) bucket: u16,
-    /// The CPU that polls the queue from which most of the bucket's work comes.
+    /// Of the queues with packets of the bucket, one causes most of the bucket's work. This is the
+    /// CPU that polls that queue.
     pub(crate) home: CpuIndex,
 }
 
 impl LoadMeter {
-    /// Reads the counters at the time `now`. Returns `None` at the first reading, or if a bucket is
-    /// moving. `work` has the load of the buckets, with one entry for each group. `work` is updated
-    /// at the end of a window.
+    /// Reads the load counters at the time `now`. Returns `None` when the counters are read for the
+    /// first time, or if a bucket is moving. `work` has the load of the buckets, with one entry for
+    /// each group. `work` is updated at the end of a measuring window.
     pub(crate) fn check(
         &mut self,
         now: Timestamp,
@@ -264,8 +269,8 @@ impl LoadMeter {
         Some(Interval { elapsed, before, finished_before, window })
     }
 
-    /// Returns the load of each CPU since the last load check. The number of packets in a load
-    /// counts only packets from the group's queues, `queues`.
+    /// Returns the load of each CPU since the last load check. The number of packets in a CPU's
+    /// load counts only packets from the group's queues, `queues`.
     pub(crate) fn loads(
         &self,
         interval: &Interval,
@@ -309,13 +314,13 @@ impl LoadMeter {
         let elapsed = now.since(start.at);
         let queues = view.groups.iter().flat_map(|group| &group.queues);
         let samples = queues.map(|queue| ledgers.queues[*queue].ledger.samples.get()).sum::<u64>() - start.samples();
-        // The meter does not wait for samples if one CPU has all buckets, because packets are not
-        // sampled in this case.
+        // If one CPU has all buckets, packets are not sampled. Therefore the load meter does not
+        // wait for samples in this case.
         let active = active_cpus(view, ledgers.cpus.len());
         let enough = active == 1 || samples as f64 >= TUNING.samples() * active as f64;
-        // Early windows are short, because the first placement of buckets was a guess that should
-        // be corrected soon. Later windows are long, so that a program that takes a CPU for a
-        // moment has little effect.
+        // The first measuring windows are short, because the first placement of buckets was a guess
+        // that should be corrected soon. Later measuring windows are long, so that a program that
+        // takes a CPU for a moment has little effect.
         let least = now.since(self.changed).mul_f64(TUNING.recent).clamp(2 * REFINE_EVERY, TUNING.probe);
         if elapsed < least || (!enough && elapsed < TUNING.dwell) {
             self.window = Some(start);
@@ -333,8 +338,8 @@ impl LoadMeter {
         }
         let work: Vec<&BucketWork> = work.iter().map(|work| &**work).collect();
         let shares = shares(view, &work, &cpus);
-        // Heavy buckets are few. The total times of a bucket's timed packets show from which queue
-        // most of the bucket's work comes.
+        // Heavy buckets are few. For each queue, there is a total time of a bucket's timed packets.
+        // It shows from which queue most of the bucket's work comes.
         let heavy = heavy(view, &shares, |queue, bucket| {
             let timed = ledgers.queues[queue].ledger.timed.read().nth(bucket);
             (timed.map_or(0, |(nanos, _)| nanos), ledgers.queues[queue].owner())
@@ -344,8 +349,8 @@ impl LoadMeter {
     }
 }
 
-/// Finds the heavy buckets. `work_from` returns how much time the bucket's timed packets from a
-/// queue took, and the CPU that polls the queue.
+/// Finds the heavy buckets. For a queue and a bucket, `work_from` returns how much time the
+/// bucket's timed packets from the queue took, and which CPU polls the queue.
 fn heavy(view: &View, shares: &[Vec<f64>], work_from: impl Fn(usize, usize) -> (u64, CpuIndex)) -> Vec<Heavy> {
     let mut heavy = Vec::new();
     for (group, (seen, shares)) in view.groups.iter().zip(shares).enumerate() {
@@ -363,8 +368,9 @@ fn active_cpus(view: &View, cpus: usize) -> usize {
     has.into_iter().filter(|has| *has).count()
 }
 
-/// Per group: the share of a CPU's time that each bucket of the group takes. The sum over all
-/// buckets of a CPU is the time for which the CPU was busy, without the time for receiving.
+/// For each group and each of its buckets: the share of a CPU's time that the bucket takes. The sum
+/// over all buckets of a CPU is the time for which the CPU was busy, without the time for
+/// receiving.
 fn shares(view: &View, work: &[&BucketWork], cpus: &[CpuLoad]) -> Vec<Vec<f64>> {
     let mut shares: Vec<Vec<f64>> = work.iter().map(|work| work.work()).collect();
     let mut of_cpu = vec![0.0; cpus.len()];

@@ -1,12 +1,13 @@
-//! Estimates the share of each CPU's time that other programs would use if steerage used none.
+//! Estimates what share of each CPU's time other programs would use if steerage did not use the
+//! CPU.
 //!
-//! The kernel reports how much time other programs took. If steerage leaves a CPU some idle time,
-//! the other programs already get all the time that they want. If steerage competes with other
-//! programs for a CPU, a fair scheduler gives half of the time to steerage and half to the other
-//! programs. While they compete with steerage, the other programs may want more time than they get.
-//! An example is a sender at the other end of a veth: if the sender gets less time, it sends fewer
-//! packets. If steerage took half of the sender's CPU time, it would slow down the source of its
-//! own packets.
+//! The kernel reports how much CPU time other programs took. If steerage leaves a CPU some idle
+//! time, the other programs already get all the time that they want. If steerage competes with
+//! other programs for a CPU, a fair scheduler gives half of the time to steerage and half to the
+//! other programs. While they compete with steerage, the other programs may want more time than
+//! they get. An example of such a program is a sender at the other end of a veth: if the sender
+//! gets less time, it sends fewer packets. If steerage took half of the sender's CPU time, it would
+//! slow down the source of its own packets.
 
 use std::time::Duration;
 

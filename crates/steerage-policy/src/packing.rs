@@ -39,7 +39,7 @@ impl Loads<'_> {
         let mut base: Vec<f64> = self.active.iter().map(|cpu| self.base[usize::from(*cpu)]).collect();
         base.sort_by(f64::total_cmp);
         let total: f64 = self.buckets.iter().sum();
-        // The loop distributes the work to the least busy CPUs, as if it could be divided freely,
+        // As if the work could be divided freely, the loop distributes it to the least busy CPUs
         // until all CPUs with work are equally busy.
         let (mut level, mut below) = (f64::INFINITY, 0.0);
         for (nth, own) in base.iter().enumerate() {
@@ -59,9 +59,9 @@ impl Loads<'_> {
     }
 
     /// Returns a map of the buckets to the active CPUs. In the returned map, the load of the
-    /// busiest CPU is at most `within` times the best possible load. If moves of single buckets
-    /// cannot reach the factor `within`, the map comes as close to this factor as moves of single
-    /// buckets allow. Buckets on CPUs that are not active always move.
+    /// busiest CPU is at most `within` times the best possible load. If the factor `within` cannot
+    /// be reached by moving single buckets, the map comes as close to this factor as such moves
+    /// allow. Buckets on CPUs that are not active always move.
     pub(crate) fn pack(&self, within: f64) -> Box<[u16; BUCKETS]> {
         let mut packing = Packing::new(self);
         packing.evacuate();
@@ -157,11 +157,11 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// Moves buckets from the busiest CPU to the least busy CPU until no CPU is above `target`.
-    /// Each move takes the largest bucket that fits.
+    /// Moves buckets from the busiest CPU to the least busy CPU until no CPU's load is above
+    /// `target`. Each move takes the largest bucket that fits.
     fn level(&mut self, target: f64) {
-        // True for each CPU whose buckets fit on no other CPU. A flow that is too large for any CPU
-        // stays on its CPU.
+        // True for each CPU whose buckets fit on no other CPU. A flow whose load is too large for
+        // any CPU stays on its CPU.
         let mut stuck = vec![false; self.busy.len()];
         loop {
             let mut busiest = self.by_load.iter().rev().map(|(_, place)| self.at(*place));
@@ -189,8 +189,8 @@ impl<'a> Packing<'a> {
     fn that_fits(&self, from: usize, to: usize, target: f64) -> Option<usize> {
         let held = &self.held[from];
         let (most, excess) = (self.busy[from] - self.busy[to], self.busy[from] - target);
-        // The bucket's load may be slightly larger than the excess load, to avoid the moves of many
-        // small buckets.
+        // The load of the chosen bucket may be slightly larger than the excess load. This avoids
+        // the moves of many small buckets.
         let step = self.busy[from] / 64.0;
         let fits = (most - step).min(excess + step);
         let above = held.partition_point(|bucket| self.load(*bucket) <= fits);

@@ -2,8 +2,8 @@
 //!
 //! A policy chooses a CPU for each bucket. The core moves the buckets to these CPUs without
 //! reordering packets. Each group of queues has its own policy. When the group begins, the control
-//! gets a plan from the policy. Later, at the interval that the policy wants, the control passes
-//! the load of the interval to the policy and gets a map.
+//! gets a plan from the policy. Later, at intervals that the policy chooses, the control passes the
+//! load of the last interval to the policy and gets a bucket map.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,45 +21,46 @@ use crate::limits::REFINE_EVERY;
 #[non_exhaustive]
 pub struct CpuLoad {
     /// The time for which the CPU was busy. The value can be above 1 if the CPU's backlog
-    /// overflowed. After an overflow, `busy` includes the time that the dropped packets would have
-    /// taken.
+    /// overflowed. After an overflow of the backlog, `busy` includes the time that the dropped
+    /// packets would have taken.
     pub busy: f64,
     /// The part of `busy` that was spent on receiving: polling, hashing and handing over packets.
     pub receive: f64,
-    /// The number of rounds that were timed to measure `receive`. `receive` is extrapolated from
-    /// the timed rounds, so its relative error is about 1 / `timed`.
+    /// The number of rounds (passes of the CPU's loop) in which the time `receive` was measured.
+    /// The value of `receive` is extrapolated from these rounds, so the relative error of `receive`
+    /// is about 1 / `timed`.
     pub timed: f64,
-    /// The share of the CPU's rounds that were full, which means that they found at least as much
-    /// work as one round takes. A CPU without full rounds handles its packets in time, even if it
-    /// appears busy. (In small batches, a packet takes more time.)
+    /// The share of full rounds among the rounds (passes) of the CPU's loop. A full round found at
+    /// least as much work as one round takes. A CPU without full rounds handles its packets in
+    /// time, even if it appears busy. (In small batches, a packet takes more time.)
     pub full: f64,
     /// The number of packets of the group that the CPU has finished.
     pub packets: u64,
     /// The share of the CPU's time that other programs or other guests of the hypervisor took.
-    /// `others` is 0 if the system does not report this share.
+    /// `others` is 0 if the system does not report the share that other programs took.
     pub others: f64,
     /// The share of the CPU's time that other programs would take if steerage did not use the CPU.
     /// `others_want` is larger than `others` if steerage competes with other programs.
     pub others_want: f64,
 }
 
-/// A window: a measurement over a time that is long enough to compare buckets. No bucket moved
-/// during the window.
+/// A measuring window: a measurement over a time that is long enough to compare the loads of
+/// buckets. No bucket moved during the measuring window.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Window<'a> {
-    /// The load of each CPU over the whole window.
+    /// The load of each CPU over the whole measuring window.
     pub cpus: &'a [CpuLoad],
-    /// For each bucket, the share of a CPU's time that the bucket takes. The sum over all buckets
-    /// is the time for which the CPUs were busy with the group's packets.
+    /// For each bucket, the share of a CPU's time that the bucket takes. The sum of the shares over
+    /// all buckets is the time for which the CPUs were busy with the group's packets.
     pub buckets: &'a [f64],
-    /// The number of samples on which the shares of the buckets are based.
+    /// The number of samples from which the buckets' shares of CPU time were computed.
     pub samples: u64,
 }
 
 impl<'a> Window<'a> {
-    /// Creates a window, for tests of policies. `cpus` has one entry for each CPU. `buckets` has
-    /// one entry for each of the 4,096 buckets.
+    /// Creates a measuring window, for tests of policies. `cpus` has one entry for each CPU.
+    /// `buckets` has one entry for each of the 4,096 buckets.
     pub fn new(cpus: &'a [CpuLoad], buckets: &'a [f64], samples: u64) -> Self {
         Self { cpus, buckets, samples }
     }
@@ -84,11 +85,12 @@ pub struct GroupLoad<'a> {
     pub map: &'a [u16; BUCKETS],
     /// The load of each CPU since the last load check.
     pub cpus: &'a [CpuLoad],
-    /// For each CPU, the last measured time that a cache line takes from the first CPU of `order`
-    /// to this CPU. The value is `None` if the time of a cache line was not measured.
+    /// For each CPU, the time that a cache line takes to this CPU from the first CPU of `order`, as
+    /// last measured. The time is `None` if it was not measured.
     pub apart: &'a [Option<Duration>],
-    /// A measurement over a longer time, which also includes the load of each bucket. The value is
-    /// `None` at most load checks, because windows are longer.
+    /// A measuring window: a measurement over a longer time, which also includes the load of each
+    /// bucket. `None` at most load checks, because a measuring window is longer than the interval
+    /// between load checks.
     pub window: Option<Window<'a>>,
     /// True if the devices can wait until there is room for their packets, as files can. If the
     /// devices can wait, no packet is lost while the CPUs are short of time.
@@ -96,8 +98,8 @@ pub struct GroupLoad<'a> {
 }
 
 impl<'a> GroupLoad<'a> {
-    /// Creates a load at the time 0, over one interval of [`REFINE_EVERY`] and without a window.
-    /// This is for tests of policies. `cpus` and `apart` have one entry for each CPU.
+    /// Creates a load at the time 0, over one interval of [`REFINE_EVERY`] and without a measuring
+    /// window. This is for tests of policies. `cpus` and `apart` have one entry for each CPU.
     pub fn new(
         order: &'a [u16],
         owners: usize,
@@ -118,7 +120,7 @@ impl<'a> GroupLoad<'a> {
         }
     }
 
-    /// Adds a window to the load, for tests of policies that compare buckets.
+    /// Adds a measuring window to the load, for tests of policies that compare buckets.
     ///
     /// ```
     /// use steerage_core::limits::BUCKETS;
@@ -149,8 +151,8 @@ pub struct GroupStart<'a> {
     /// The number of CPUs at the front of `order` that poll a queue of the group. `owners` is at
     /// least 1: if no CPU polls a queue, the first CPU counts as polling.
     pub owners: usize,
-    /// The CPUs that currently have buckets of the group. The list is empty while the instance is
-    /// built.
+    /// The CPUs that currently have buckets of the group. The list of CPUs is empty while the
+    /// instance is built.
     pub active: &'a [u16],
     /// The time that a cache line takes from the first CPU of `order` to the first CPU that would
     /// get buckets in addition. `None` if the time of a cache line was not measured, or if both
@@ -169,7 +171,7 @@ impl<'a> GroupStart<'a> {
     }
 }
 
-/// The map that a policy requests.
+/// The map of buckets to CPUs that a policy requests.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MapRequest {
@@ -190,18 +192,18 @@ impl MapRequest {
 ///
 /// A policy supplies a [`plan`](Self::plan) when its group begins, and may supply a map at each
 /// load check ([`refine`](Self::refine)). `plan` and `refine` are called outside of the packet path
-/// and may take long, because packets are steered by the last map until the policy returns. If a
-/// policy panics in `plan` or `refine`, or chooses a CPU that the group does not have, it is
-/// replaced by
+/// and may take long, because packets are steered by the last map until the policy returns. A
+/// policy may panic in `plan` or `refine`, or may choose a CPU that the group does not have. In
+/// both cases it is replaced by
 /// [`Hash`](struct@Hash). If any other function of the policy panics, the policy is not called
 /// again, and the buckets stay where they are.
 ///
 /// # Example
 ///
 /// The policy in this example uses one more CPU if a CPU has less than a fifth of its time left.
-/// The example uses one CPU fewer if half of the time of all CPUs would be enough. All CPUs that
-/// the policy uses get equal shares of the buckets. Programs import the names of this example from
-/// the crate `steerage`.
+/// The policy in this example uses one CPU fewer if half of the time of all CPUs would be enough.
+/// All CPUs that the policy uses get equal shares of the buckets. Programs import the names of this
+/// example from the crate `steerage`.
 ///
 /// ```
 /// use steerage_core::ids::MoveCause;
@@ -265,15 +267,16 @@ pub trait Policy: Send + fmt::Debug {
 
     /// Returns the order in which CPUs get buckets, and how many CPUs get buckets at first. The
     /// control calls `plan` when the group begins, and when this policy replaces another policy.
-    /// The CPUs of the plan that get buckets get equal shares of them, with as few moves as
+    /// All CPUs that get buckets by the plan get equal shares of the buckets, with as few moves as
     /// possible.
     ///
     /// The core stores the plan. Whenever a CPU fails or the mask changes, the core places buckets
     /// according to the plan, without calling the policy. Each [`MapRequest`] replaces the plan by
-    /// one that is derived from the map: first the CPUs that have buckets, in the order of the
-    /// group, and then all other CPUs. If a new group splits off from another group, the new group
-    /// has the other group's plan until the next load check. While the instance is built, `plan` of
-    /// a new policy may be called twice. Both calls of `plan` must return the same plan.
+    /// a plan that is derived from the map. In the new plan, the CPUs that have buckets come first,
+    /// in the order of the group. All other CPUs follow. If a new group splits off from another
+    /// group, the new group has the other group's plan until the next load check. While the
+    /// instance is built, the function `plan` of a new policy may be called twice. Both calls of
+    /// `plan` must return the same plan.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan;
 
     /// Informs the policy that the core has placed buckets according to the plan since the last
@@ -282,8 +285,8 @@ pub trait Policy: Send + fmt::Debug {
     /// core has placed buckets.
     fn cpus_changed(&mut self) {}
 
-    /// The interval at which the policy wants to check the load. If the result is `None`, the load
-    /// is neither measured nor checked. While no packets arrive, the interval grows up to
+    /// The interval at which the policy wants to check the load. If `refine_every` returns `None`,
+    /// the load is neither measured nor checked. While no packets arrive, the interval grows up to
     /// [`REFINE_EVERY_MAX`](crate::REFINE_EVERY_MAX).
     fn refine_every(&self) -> Option<Duration> {
         Some(REFINE_EVERY)
@@ -293,8 +296,9 @@ pub trait Policy: Send + fmt::Debug {
     /// buckets move.
     fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest>;
 
-    /// Returns true if polling may move to another CPU of the group. Polling moves if the CPU that
-    /// polls is slowed by other programs, interrupts or guests.
+    /// Returns true if another CPU of the group may take over the polling of a queue. Another CPU
+    /// takes over the polling if the polling CPU is slowed by other programs, interrupts or guests
+    /// of the hypervisor.
     fn moves_receivers(&self) -> bool {
         false
     }

@@ -1,28 +1,28 @@
 //! Lets another CPU poll a queue, or lets the receiving CPU handle a heavy flow, if this increases
 //! the throughput.
 //!
-//! If other programs, interrupts or guests of the hypervisor use a CPU, only its remaining time is
-//! available for receiving: `1 - others`. If the polling CPU has no time left, and another CPU of
-//! the mask has more time for steerage, polling moves to the other CPU. The buckets of the slowed
-//! CPU then move to the new polling CPU and to the other CPUs that have buckets. Therefore the
-//! slowed CPU has no work that competes with the other program. The program that slows the CPU is
-//! often the source of the packets: the sender on a veth, or the softirq of the network card. If
-//! CPUs are short of time after polling has moved, the policy decides whether the slowed CPU should
-//! help again.
+//! If other programs, interrupts or guests of the hypervisor use a CPU, only the CPU's remaining
+//! time is available for receiving: `1 - others`. If the polling CPU has no time left, and another
+//! CPU of the mask has more time for steerage, the other CPU takes over the polling. The buckets of
+//! the slowed CPU then move to the new polling CPU and to the other CPUs that have buckets.
+//! Therefore steerage has no work on the slowed CPU that competes with the program that slows it.
+//! The program that slows the CPU is often the source of the packets: the sender on a veth, or the
+//! softirq of the network card. If CPUs are short of time after another CPU has taken over the
+//! polling, the policy decides whether the slowed CPU should help again.
 //!
-//! If several CPUs poll, a flow that fills its CPU may cost less on the CPU that receives it,
-//! because no hand-over to another CPU is needed. For super-frames of 64 KiB, a far CPU needs twice
-//! as long as the receiving CPU. Therefore, if the CPU that receives most packets of a heavy bucket
-//! has time left, the bucket moves to this CPU.
+//! If several CPUs poll, a flow that takes all of a CPU's time may cost less on the CPU that
+//! receives the flow, because no hand-over to another CPU is needed. For super-frames of 64 KiB, a
+//! far CPU needs twice as long as the receiving CPU. Therefore, if the CPU that receives most
+//! packets of a heavy bucket has time left, the bucket moves to this CPU.
 //!
-//! The effect of each change (each trial) is measured. A change may not help, because the scheduler
-//! may move the other program to the new CPU, or because the other program waits for the packets.
-//! If all queues together receive less than before, the change is reverted. The received bytes of
-//! the moved queue alone are not a criterion, because this queue may gain less than the other
-//! queues lose. After a failed trial, the next trial waits a hundred times as long as the failed
-//! trial took. Therefore failed trials take at most 1 % of the time. Bytes are compared instead of
-//! packets, because the kernel merges more segments of a connection into one packet if steerage has
-//! less time for the packets.
+//! The effect of each change (each trial) is measured. A change may not help, for two reasons: the
+//! scheduler may move the other program to the new CPU, or the other program may wait for the
+//! packets. If all queues together receive less than before, the change is reverted. The received
+//! bytes of the moved queue alone are not a criterion, because this queue may gain less than the
+//! other queues lose. After a failed trial, the next trial waits a hundred times as long as the
+//! failed trial took. Therefore failed trials take at most 1 % of the time. Received bytes are
+//! compared, and not packets. The reason is that the kernel merges more segments of a connection
+//! into one packet if steerage has less time.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -62,7 +62,7 @@ fn without(map: &[CpuIndex; BUCKETS], from: CpuIndex, to: CpuIndex) -> Map {
 #[derive(Clone, Debug)]
 struct Trial {
     /// The state before the trial: a queue of the group, the CPU that polled this queue, and the
-    /// map.
+    /// bucket map.
     queue: usize,
     from: CpuIndex,
     map: Map,
@@ -99,8 +99,9 @@ pub(crate) struct Receivers {
     last: Option<f64>,
     trial: Option<Trial>,
     not_before: Vec<Timestamp>,
-    /// The heavy buckets of the last window. `home_not_before` is the earliest time at which a
-    /// heavy bucket may move to the CPU that receives its packets.
+    /// The heavy buckets (each takes more than half of a CPU's time) of the last measuring window.
+    /// `home_not_before` is the earliest time at which a heavy bucket may move to the CPU that
+    /// receives its packets.
     heavy: Vec<Heavy>,
     home_not_before: Timestamp,
 }
@@ -145,8 +146,8 @@ impl Receivers {
         self.not_before.resize(received.len(), Timestamp::ZERO);
         let last = self.last.replace(rate);
         if self.trial.is_some() && last.is_none() {
-            // The first measurement after a change is ignored, because the other program needs this
-            // time to adapt to its CPU, and TCP needs this time to adapt its rate.
+            // The first measurement after a change is ignored. During this time, the other program
+            // adapts to its CPU, and TCP adapts its rate.
             return None;
         }
         if let Some(trial) = self.trial.take() {
@@ -157,8 +158,8 @@ impl Receivers {
             counts.busy[cpu].saturating_sub(before.busy[cpu]) as f64 / took.as_nanos() as f64
         };
         let reserve = 1.0 - TUNING.fill;
-        // If the rate of received bytes grows or falls without a change, the rate cannot be used to
-        // judge a trial.
+        // If the rate of received bytes grows or falls although nothing was changed, the rate
+        // cannot be used to judge a trial.
         let last = last.filter(|last| (rate - last).abs() < rate * reserve)?;
         let rate = (rate + last) / 2.0;
         let others = |cpu: CpuIndex| view.others[usize::from(cpu)];
@@ -169,9 +170,9 @@ impl Receivers {
             if idle(from) > reserve || !counts.is_free[queue] || counts.at < self.not_before[queue] {
                 continue;
             }
-            // A move of polling to another CPU must gain more time than the reserve for bursts. If
-            // several CPUs are equally good, the first of them is chosen, because CPUs are in the
-            // order in which they should get buckets.
+            // If another CPU is to take over the polling, the gain of CPU time must exceed the
+            // reserve for bursts. If several CPUs are equally good, the first of them is chosen,
+            // because the list has the order in which CPUs should get buckets.
             let gains = |to: &CpuIndex| others(*to) + reserve <= others(from);
             let to = group.order.iter().copied().filter(gains).min_by(|a, b| others(*a).total_cmp(&others(*b)));
             if let Some(to) = to {
@@ -210,8 +211,8 @@ impl Receivers {
         self.not_before.fill(next);
         self.home_not_before = next;
         self.last = None;
-        // If the other CPU has not started to poll the queue, only the map must be reverted. The
-        // policy does that.
+        // If the other CPU has not started to poll the queue, only the bucket map must be reverted.
+        // The policy does that.
         let group = view.groups.iter().find(|group| group.queues.contains(&queue))?;
         let is_possible = counts.polled_on[queue] == to && map.iter().all(members(&group.order));
         is_possible.then_some(Change { queue, polled_on: (!is_home).then_some(from), map })

@@ -7,8 +7,8 @@ use crate::limits::REFINE_EVERY;
 use crate::policy::{CpuLoad, GroupLoad, GroupStart, Policy, Window};
 use steerage_flow::Timestamp;
 
-/// The number of samples in a window, and the number of packets of a busy CPU. This number is large
-/// enough for every policy.
+/// The number of samples in a measuring window, and also the number of packets of a busy CPU. This
+/// number of samples and packets is large enough for every policy.
 const MANY: u64 = 100_000;
 
 /// Runs a policy on one group of CPUs, without packets. The test sets the amount of work in each
@@ -49,8 +49,8 @@ impl<P: Policy> PolicyTester<P> {
         Self { policy, order, map, work: Box::new([0.0; BUCKETS]), now: Timestamp::ZERO }
     }
 
-    /// Returns the share of a CPU's time that each bucket takes, so that the test can set these
-    /// shares. At first, no bucket has work.
+    /// Returns a mutable list with the share of a CPU's time that each bucket takes, so that the
+    /// test can set these shares. At first, no bucket has work.
     pub fn work(&mut self) -> &mut [f64; BUCKETS] {
         &mut self.work
     }
@@ -87,8 +87,8 @@ impl<P: Policy> PolicyTester<P> {
         self.map.iter().filter(|owner| **owner == cpu).count()
     }
 
-    /// Returns the work of all buckets of a CPU, as a share of the CPU's time. A result above 1
-    /// means that the CPU has too much work.
+    /// Returns the work of all buckets of a CPU, as a share of the CPU's time. If the returned
+    /// share is above 1, the CPU has too much work.
     pub fn busy(&self, cpu: u16) -> f64 {
         self.map.iter().zip(self.work.iter()).filter(|(owner, _)| **owner == cpu).map(|(_, work)| work).sum()
     }
@@ -107,7 +107,7 @@ mod tests {
     use steerage_core::placement::Plan;
 
     /// A test policy, as a user might write it, which moves the heaviest bucket to the last CPU.
-    /// All variants except `Good` do something wrong instead.
+    /// All variants of the test policy except `Good` do something wrong instead.
     #[derive(Clone, Copy, Debug)]
     enum Last {
         Good,

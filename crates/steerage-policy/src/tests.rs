@@ -26,8 +26,9 @@ const PROBED: Duration = Duration::from_secs(12);
 /// four by default. All cases would take minutes.
 fn some<T>(all: Vec<T>) -> impl Iterator<Item = T> {
     let most = std::env::var("STEERAGE_CASES").map_or(4, |cases| cases.parse().expect("STEERAGE_CASES is a number"));
-    // The cases combine amounts of work with factors, and the numbers of amounts and of factors are
-    // powers of two. Therefore an odd step selects each amount of work and each factor.
+    // Each case combines an amount of work with a factor. The number of amounts and the number of
+    // factors are powers of two. Therefore selecting every n-th case with an odd n uses each amount
+    // of work and each factor.
     let step = all.len().div_ceil(most.max(1)) | 1;
     all.into_iter().step_by(step)
 }
@@ -158,7 +159,7 @@ fn a_square_wave_does_not_make_it_flap() {
 }
 
 /// The packet function takes less time than a hand-over. The policy tries to use the other CPU,
-/// gives it up, and does not try it again for a long time.
+/// stops using it, and does not try it again for a long time.
 #[test]
 fn what_does_not_pay_is_not_kept_up() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);
@@ -167,7 +168,8 @@ fn what_does_not_pay_is_not_kept_up() {
         model.check();
         model.active() != [0]
     });
-    // A probe lasts for 100 ms, and the time budget for probes is enough for one probe.
+    // A probe (a trial of another way of spreading packets) lasts for 100 ms, and the time budget
+    // for probes is enough for one probe.
     assert!((10..=15).contains(&joined.count()), "{:?}", model.requests);
     assert_eq!(model.active(), [0]);
     assert_eq!((model.moves(MoveCause::Joined), model.moves(MoveCause::Left)), (1, 1));
@@ -181,8 +183,9 @@ fn what_does_not_pay_is_not_kept_up() {
     assert!(model.active().contains(&1), "{:?} {:?}", model.requests, model.policy.findings());
 }
 
-/// The first load checks find slow packets, so later load checks appear better. At the end of the
-/// probe, the learned costs show the throughput that a single CPU would have.
+/// The first load checks measure slow packets, so the throughput appears better in later load
+/// checks. At the end of the probe, the learned costs show the throughput that a single CPU would
+/// have.
 #[test]
 fn a_slow_beginning_is_no_reason_to_hand_over() {
     for (begins, active) in [(200, &[0][..]), (50, &[0, 1])] {
@@ -204,8 +207,8 @@ fn a_slow_beginning_is_no_reason_to_hand_over() {
     }
 }
 
-/// The sender of the packets needs nine tenths of a CPU, and continues to get them. An unused CPU
-/// gets buckets before the sender's CPU does.
+/// The sender of the packets needs nine tenths of a CPU's time, and continues to get this time. An
+/// unused CPU gets buckets before the sender's CPU does.
 #[test]
 fn a_cpu_that_others_need_is_left_to_them() {
     let mut model = Model::new(2, 1, 11).zipf(10_000, 1.0);
@@ -246,8 +249,8 @@ fn forwarding_is_left_to_the_cpu_that_receives() {
 }
 
 /// A hand-over becomes expensive while other CPUs have buckets, as on a virtual machine whose CPUs
-/// are moved apart. The other CPUs give up their buckets at once, before the load falls. They are
-/// tried again later.
+/// are moved apart. The other CPUs give up their buckets immediately, before the load falls. They
+/// are tried again later.
 #[test]
 fn what_pays_no_more_is_given_up() {
     let mut model = Model::new(2, 1, 9).zipf(10_000, 1.0);
@@ -261,8 +264,8 @@ fn what_pays_no_more_is_given_up() {
             model.active() == [0]
         });
         assert!(inline.count() > 100, "{:?}", model.policy.findings());
-        // No measurement shows that the CPUs are near again. The worse the result of a trial is,
-        // the later the next trial begins.
+        // No measurement shows that the distance between the CPUs is small again. The worse the
+        // result of the trial of a CPU is, the later the next trial begins.
         model.hand_over = 0.1;
         model.run(Duration::from_secs(300));
         assert!(model.active().contains(&1), "{:?}", model.policy.findings());
@@ -270,8 +273,8 @@ fn what_pays_no_more_is_given_up() {
 }
 
 /// A host moves the CPUs of a virtual machine to far physical CPUs, and back to near physical CPUs.
-/// The costs that were learned for a distance are used as soon as the CPUs have that distance
-/// again.
+/// The costs that were learned for a distance between CPUs are used as soon as the CPUs have that
+/// distance again.
 #[test]
 fn cpus_that_move_apart_and_together_are_followed_at_once() {
     let mut model = Model::new(2, 1, 14).zipf(10_000, 1.0);
@@ -333,7 +336,7 @@ fn the_cpu_that_is_near_enough_joins() {
 }
 
 /// In this test, it is best to do all work on the other CPU, although this makes that CPU busier.
-/// The policy tries to spread the work, but not again and again.
+/// The policy tries to spread the work over both CPUs, but does not try this again and again.
 #[test]
 fn what_is_best_on_one_cpu_is_left_there() {
     let mut model = Model::new(2, 1, 17).zipf(10_000, 2.5);
@@ -347,8 +350,8 @@ fn what_is_best_on_one_cpu_is_left_there() {
     });
     let spread = spread.count();
     assert!(spread < 600, "{spread}: {:?}", model.requests);
-    // Now the packet function takes twice as long as receiving. A second CPU helps, so it keeps its
-    // buckets.
+    // Now the packet function takes twice as long as receiving. A second CPU now increases the
+    // throughput, so the second CPU keeps its buckets.
     (model.tell_apart, model.receive, model.cost) = (0.0, 0.5, 1.0);
     model.run(Duration::from_secs(120));
     assert_eq!(model.active(), [0, 1], "{:?}", model.policy.findings());
@@ -368,8 +371,8 @@ fn the_distance_is_asked_for_where_it_matters() {
     }
 }
 
-/// If there is more work than two CPUs can do, both CPUs are fully used, for any costs of receiving
-/// and handing over.
+/// If there is more work than two CPUs can do, both CPUs are fully used, whatever receiving and
+/// handing over cost.
 #[test]
 fn of_what_two_cpus_can_do_little_is_lost() {
     for (receive, hand_over) in [(0.1, 0.02), (0.3, 0.1), (0.6, 0.1), (0.8, 0.02), (0.9, 0.1)] {
@@ -448,8 +451,8 @@ fn late_checks_are_harmless() {
     assert!(fails.policy.findings().regime == "inline");
 }
 
-/// If the core places buckets during the trial of a CPU, the earlier measurements do not count. The
-/// CPU is tried again.
+/// If the core places buckets during the trial of a CPU, the measurements from before do not count.
+/// The CPU is tried again.
 #[test]
 fn a_trial_ends_when_the_cpus_change() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);

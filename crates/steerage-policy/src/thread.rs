@@ -18,7 +18,7 @@ use crate::control::{PolicyControl, Setting};
 use crate::limits::{REFINE_EVERY_MAX, REFINE_RETRY};
 use crate::policy::Policy;
 
-/// A [`PolicyControl`] that any thread may call. A clone refers to the same control.
+/// A [`PolicyControl`] that any thread may call. A clone of this value refers to the same control.
 #[derive(Clone, Debug)]
 pub struct SharedControl {
     handle: Handle,
@@ -28,7 +28,7 @@ pub struct SharedControl {
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// The thread must call the control now, earlier than it expects.
+    /// The control thread must call the control now, earlier than was planned.
     Now,
     End,
 }
@@ -62,8 +62,8 @@ impl SharedControl {
     }
 
     /// Does the work of the control that is due, as [`PolicyControl::check`] does. If another
-    /// thread is already running the control, `check` returns at once, with an early time for the
-    /// next call.
+    /// thread is already running the control, `check` does not wait, and returns an early time for
+    /// the next call.
     pub fn check(&self, now: Timestamp) -> Option<Timestamp> {
         match self.control.try_lock() {
             Ok(mut control) => control.check(now),
@@ -73,7 +73,8 @@ impl SharedControl {
     }
 
     /// Starts the control thread of the instance. An instance has one control thread, so the caller
-    /// calls this function once. If `watch` is given, the control thread also watches the CPUs.
+    /// calls this function once. If `watch` is given, the control thread also watches the CPUs
+    /// (which are online, and how much other programs use them).
     ///
     /// # Errors
     /// Returns the kernel's error if no thread can be started.
@@ -89,7 +90,7 @@ impl SharedControl {
         let mut activity = Activity::default();
         let mut next_watch = watch.is_some().then(|| self.handle.now() + WATCH_EVERY);
         if let Some(watch) = &mut watch {
-            // The first measurement of other programs begins now.
+            // The first measurement of the CPU time of other programs begins now.
             self.check_cpus(watch);
             self.control.lock().unwrap_or_else(PoisonError::into_inner).await_others(true);
         }

@@ -18,8 +18,9 @@ pub(super) struct V4 {
     pub(super) destination: Ipv4Addr,
     pub(super) len: usize,
     pub(super) ttl: u8,
-    /// True if the source or the destination is a link-local address. A router never forwards a
-    /// packet with a link-local address, but such a packet may be for this machine.
+    /// True if the source or the destination address of the packet is a link-local address. A
+    /// router never forwards a packet with a link-local address. But a packet with such an address
+    /// may be for this machine itself.
     pub(super) link_local: bool,
 }
 
@@ -83,14 +84,14 @@ pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
 }
 
 /// Returns true if the router may reply to the IPv4 packet with an ICMP error. The router sends no
-/// error about an ICMP error, or about a fragment other than the first fragment (RFC 1812,
-/// 4.3.2.7).
+/// ICMP error about another ICMP error, and none about a later fragment (a fragment other than the
+/// first; RFC 1812, 4.3.2.7).
 pub(super) fn may_answer_v4(packet: &[u8]) -> bool {
     let Some(header) = packet.first_chunk::<{ ipv4::BYTES }>() else { return false };
     let is_later = be16(header, 6) & ipv4::OFFSET != 0;
     let kind = packet.get(usize::from(header[0] & 0xf) * 4);
-    // If the ICMP type cannot be read, the packet might be an ICMP error, so the router does not
-    // answer it.
+    // If the ICMP type cannot be read, the packet might be an ICMP error, so the router sends no
+    // error about it.
     let is_error = header[ipv4::PROTOCOL_AT] == protocol::ICMP && kind.is_none_or(|kind| icmp::ERRORS.contains(kind));
     !is_later && !is_error
 }

@@ -53,9 +53,9 @@ impl Problem {
 
 /// Replaces the packet with an ICMP error that goes from `source` to the packet's sender.
 ///
-/// The packet begins with an Ethernet header of `link` bytes. If the packet has no Ethernet header,
-/// `link` is 0. After the Ethernet header, `len` bytes of IP packet follow. The IP version of the
-/// packet must be the version of `source`.
+/// The packet begins with an Ethernet header of `link` bytes. The length `link` is 0 if the packet
+/// has no Ethernet header. After the Ethernet header, `len` bytes of IP packet follow. The IP
+/// version of the packet must be the version of `source`.
 pub(super) fn answer(
     packet: &mut Packet<'_>,
     link: usize,
@@ -85,8 +85,8 @@ pub(super) fn answer(
     Ok(())
 }
 
-/// Inserts `headers` bytes after the link header, and removes all of the original packet except its
-/// first `quoted` bytes. Swaps the source and destination link addresses.
+/// Makes room for new headers: inserts `headers` bytes after the link header. Removes the original
+/// packet except its first `quoted` bytes. Swaps the source and destination link addresses.
 fn make_room<'p>(
     packet: &'p mut Packet<'_>,
     link: usize,

@@ -38,9 +38,9 @@ pub use silence::SilentKernel;
 /// The kernel marks a neighbour as stale after 15 s at the earliest.
 const FRESHEN: Duration = Duration::from_secs(1);
 
-/// After the route thread has built a forwarding table, it pauses for the time that the build took,
-/// multiplied by this number. Without the pause, a million routes that change all the time would
-/// keep a CPU busy: each new table would soon be replaced.
+/// After the route thread has built a forwarding table, it pauses for this many times as long as
+/// building the table took. Without the pause, a million routes that change all the time would keep
+/// a CPU busy with new tables, each of which would soon be replaced.
 const REST: u32 = 9;
 
 /// The minimum time between two requests for all routes and neighbours of the kernel.
@@ -82,8 +82,8 @@ pub struct RouteUpdater {
     probes: NeighbourProbes,
     forwarding: Arc<Forwarding>,
     freshened: Instant,
-    /// The earliest times at which the thread may build the next forwarding table (`rested`) and
-    /// request all of the kernel's tables again (`ask_after`).
+    /// The earliest times of two actions of the thread: building the next forwarding table
+    /// (`rested`), and requesting all of the kernel's tables again (`ask_after`).
     rested: Instant,
     ask_after: Instant,
     ask_all: bool,
@@ -185,7 +185,8 @@ impl RouteUpdater {
         let due = [Some(self.freshened + FRESHEN), self.ask_all.then_some(self.ask_after)];
         let due = due.into_iter().flatten().chain(self.kernel.is_changed().then_some(self.rested)).min();
         let time = due.map_or(FRESHEN, |due| due.saturating_duration_since(Instant::now()));
-        // The timeout in milliseconds is rounded up, so that the wait does not end too early.
+        // The timeout of `poll` in milliseconds is rounded up, so that the wait does not end too
+        // early.
         let millis = u16::try_from(time.as_millis()).unwrap_or(u16::MAX).saturating_add(1);
         let wanted = self.forwarding.wanted();
         let mut fds =

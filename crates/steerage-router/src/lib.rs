@@ -71,7 +71,8 @@ const IDLE_LOOK: Duration = Duration::from_millis(500);
 /// ```
 #[derive(Debug)]
 pub struct Forwarding {
-    /// For each receive queue of the instance, the index of the queue's interface.
+    /// For each receive queue of the instance, the index of the interface to which the queue
+    /// belongs.
     queues: Vec<u16>,
     shown: Shown,
     wanted: Wanted,
@@ -106,7 +107,8 @@ impl Forwarding {
         &self.wanted
     }
 
-    /// Returns how many packets had each fate so far, summed over all CPUs.
+    /// Returns how many packets had each fate (forwarded, dropped, ...) so far, summed over all
+    /// CPUs.
     pub fn so_far(&self) -> Forwarded {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.iter().fold(Forwarded::default(), |mut all, counts| {
@@ -152,8 +154,9 @@ impl Handler for Forward {
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         self.refresh();
-        // The forwarding table is moved out of `self` during the batch. To clone the `Arc` instead,
-        // all CPUs would write to the cache line that contains the reference count.
+        // The forwarding table is moved out of `self` during the batch. If the `Arc` of the table
+        // was cloned instead, all CPUs would write to the cache line that contains the reference
+        // count.
         let Some(table) = self.table.take() else { return };
         self.handle_by(&table, batch, cpu.now());
         self.table = Some(table);
@@ -174,8 +177,8 @@ struct Came<'t> {
 
 struct Way {
     output: TxId,
-    /// The destination and source link addresses of the outgoing packet. The value is `None` if the
-    /// packet is sent without a link header.
+    /// The destination and source link addresses of the outgoing packet. The link addresses are
+    /// `None` if the packet is sent without a link header.
     link: Option<(Mac, Mac)>,
 }
 
@@ -311,7 +314,8 @@ impl Forward {
     }
 }
 
-/// Drops the packet. However, a packet for the kernel or for another host is left unchanged.
+/// Drops the packet. However, if the packet is for the kernel or for another host, the packet is
+/// left unchanged.
 fn drop_as(packet: Packet<'_>, fate: Fate) -> Fate {
     if !fate.is_not_ours() {
         packet.discard();

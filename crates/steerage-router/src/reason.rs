@@ -14,8 +14,8 @@ pub enum Fate {
     /// The packet is left to the kernel: it is neither IPv4 nor IPv6, for example ARP or a frame
     /// with a VLAN tag.
     NotIp,
-    /// The packet is for another machine on the link. The router receives it only because the
-    /// interface is in promiscuous mode.
+    /// The packet is for another machine on the link. The router receives packets for other
+    /// machines only because the interface is in promiscuous mode.
     OtherHost,
     /// The version, header length or total length in the IP header is invalid, or the frame is
     /// shorter than the total length in the header.
@@ -54,7 +54,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// All fates, in the order of their counters.
+    /// All fates of packets, in the order of their counters.
     pub const ALL: [Self; 18] = [
         Self::Forwarded,
         Self::Local,
@@ -157,8 +157,8 @@ impl Shared {
     /// Publishes the counts of one CPU, so that other threads can read them. Only the thread of
     /// this CPU calls `show`, once per batch.
     pub(super) fn show(&self, counted: &Forwarded) {
-        // The stores are `Relaxed`, like the loads in `read`. The counts do not publish any other
-        // memory.
+        // The stores to the counters are `Relaxed`, like the loads in `read`. No other memory is
+        // published through the counts.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
         show(&self.icmp_sent, counted.icmp_sent);

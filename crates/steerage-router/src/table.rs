@@ -2,8 +2,8 @@
 //!
 //! A [`Table`] does not change after it has become the current table of the packet CPUs. To change
 //! routes, the control program builds a new table and [shows](Shown::show) it. At the start of each
-//! batch, a CPU loads the version number of the current table, to check whether this table is newer
-//! than the CPU's own table.
+//! batch, a CPU loads the version number of the current table. The CPU thus detects whether this
+//! table is newer than its own.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,8 +22,8 @@ use crate::addresses::Mac;
 pub struct Interface {
     /// The output device for packets that are sent through the interface.
     pub output: TxId,
-    /// The interface's link address. The value is `None` if packets on the interface have no link
-    /// header.
+    /// The interface's link address. The link address is `None` if packets on the interface have no
+    /// link header.
     pub mac: Option<Mac>,
     /// The interface's MTU, which is the length in bytes of the longest IP packet that the
     /// interface sends.
@@ -44,8 +44,7 @@ pub struct Interface {
 pub struct Hop {
     /// The index of the outgoing interface.
     pub interface: u16,
-    /// The address of the next router. The value is `None` if the destination itself is on the
-    /// link.
+    /// The address of the next router. `None` if the destination itself is on the link.
     pub gateway: Option<IpAddr>,
     /// The weight of this hop, which is at least 1. A hop's share of the flows is its weight,
     /// divided by the sum of the weights of all hops of the route.
@@ -148,8 +147,8 @@ impl Routes {
 /// A neighbour, with the link address that the kernel has found.
 #[derive(Debug)]
 pub struct Neighbour {
-    /// The neighbour's link address. The value is `None` if the neighbour did not answer the
-    /// kernel's request for its link address.
+    /// The neighbour's link address. `None` if the neighbour did not answer the kernel's request
+    /// for its link address.
     pub mac: Option<Mac>,
     /// True if a packet was sent to the neighbour since the flag was last cleared. The thread that
     /// keeps the neighbour entries up to date reads and clears the flag `used`.
@@ -162,11 +161,11 @@ impl Neighbour {
         Self { mac, used: AtomicBool::new(false) }
     }
 
-    /// Marks the neighbour as used. The function writes the flag only if the flag is false, so that
-    /// CPUs that use the same neighbour can share the cache line.
+    /// Marks the neighbour as used. The flag is written only if it is false. Therefore CPUs that
+    /// use the same neighbour can share the cache line of the flag.
     pub(super) fn note_use(&self) {
-        // Both operations are `Relaxed`, like the swap in `take_use`. The flag only means that some
-        // CPU used the neighbour at some time.
+        // The load and the store of the flag are `Relaxed`, like the swap in `take_use`. The flag
+        // only means that some CPU used the neighbour at some time.
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
@@ -175,13 +174,13 @@ impl Neighbour {
     /// Clears the flag `used`. Returns true if the neighbour was used since the last call of
     /// `take_use`.
     pub fn take_use(&self) -> bool {
-        // `Relaxed`, as explained in `note_use`.
+        // The swap is `Relaxed`, for the reason that `note_use` explains.
         self.used.swap(false, Ordering::Relaxed)
     }
 }
 
-/// The neighbours of all interfaces. The key consists of the index of the neighbour's interface and
-/// the neighbour's address.
+/// The neighbours of all interfaces. The map's key consists of the index of the neighbour's
+/// interface and the neighbour's address.
 pub type Neighbours = HashMap<(u16, IpAddr), Arc<Neighbour>>;
 
 /// The forwarding table: all data with which the router decides to which next hop a packet is sent.
@@ -215,7 +214,7 @@ impl Shown {
             std::mem::replace(&mut *shown, Arc::new(table))
         };
         // This `Release` pairs with the `Acquire` in `newer`. Therefore a CPU that reads the new
-        // version number also finds the new table after it has taken the lock.
+        // version number and then takes the lock finds the new table.
         self.version.fetch_add(1, Ordering::Release);
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         past.push(before);
@@ -243,9 +242,10 @@ pub(super) fn pick(hops: &[Hop], hash: impl FnOnce() -> u32) -> Option<&Hop> {
         return Some(only);
     }
     let all: u64 = hops.iter().map(|hop| u64::from(hop.weight)).sum();
-    // The flow's hash selects a hop. Each hop gets a share of all hashes in proportion to its
-    // weight. The hash bits are reversed, because the upper bits already select the CPU. If `pick`
-    // also used the upper bits of the hash, all flows of a CPU would use the same hop.
+    // The flow's hash selects a hop. Each next hop gets a share of all flow hashes in proportion to
+    // the hop's weight. The bits of the flow hash are reversed, because its upper bits already
+    // select the CPU. If `pick` also used the upper bits of the flow hash, all flows of a CPU would
+    // use the same next hop.
     let mut at = (u64::from(hash().reverse_bits()) * all) >> 32;
     hops.iter().find(|hop| {
         let is_here = at < u64::from(hop.weight);

@@ -1,5 +1,5 @@
-//! Tests that pass packets to the router's handler and collect the packets that it sends. The tests
-//! parse the sent packets with the crate etherparse.
+//! Tests that pass packets to the router's handler and collect the packets that the handler sends.
+//! The tests parse the sent packets with the crate etherparse.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,9 +16,9 @@ const OURS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const HOST: Mac = [2, 0, 0, 0, 0, 9];
 const NEXT: Mac = [2, 0, 0, 0, 0, 7];
 
-/// A receive queue for tests. The queue delivers each frame in one page. If the third field is a
-/// number, the queue delivers each frame in several pages, with this number of bytes in the first
-/// page.
+/// A receive queue for tests. The queue delivers each frame in one page. If the third field of
+/// `Frames` is a number, the queue delivers each frame in several pages, with this number of bytes
+/// in the first page.
 struct Frames(std::vec::IntoIter<Vec<u8>>, LinkType, Option<usize>);
 
 impl RxQueue for Frames {
@@ -150,8 +150,8 @@ fn lying(first: Option<usize>, interface: u16, link: LinkType, frames: Vec<Vec<u
 
 fn one(frame: Vec<u8>) -> Came2 {
     let whole = through(0, LinkType::ETHERNET, vec![frame.clone()]);
-    // The frame is split into pages twice: once inside its payload, and once at the end of the IP
-    // header.
+    // The frame is tested with two ways of splitting it into pages: inside its payload, and at the
+    // end of the IP header.
     for first in [100, 54] {
         let parts = lying(Some(first), 0, LinkType::ETHERNET, vec![frame.clone()]);
         assert_eq!((parts.out, parts.counts), (whole.out.clone(), whole.counts));
@@ -174,8 +174,8 @@ fn v6(to: &str, hop_limit: u8, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// Returns the forwarded form of `frame` that the router must send. The crate etherparse computes
-/// the checksum.
+/// Returns the frame that the router must send when it forwards `frame`. The crate etherparse
+/// computes the checksum of the forwarded frame.
 fn sent_on(frame: &[u8], interface: usize, is_v4: bool) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[..6].copy_from_slice(&NEXT);

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// The maximum number of neighbours that a CPU requests in one batch, and the maximum length of the
-/// list of requests. The limit bounds the router's work if a host scans a whole network through the
-/// router.
+/// list of requests. The maximum limits the router's work if a host scans a whole network through
+/// the router.
 pub const WANTED_MAX: usize = 64;
 
 /// A neighbour, identified by the index of its interface and its IP address.
@@ -46,16 +46,19 @@ impl Wanted {
     /// Removes all requested neighbours from the list, and returns them.
     pub fn take(&self) -> Vec<Wish> {
         let mut bytes = [0; 64];
-        // Each wake-up writes a byte to the socket. The read removes all bytes from the socket.
+        // Each wake-up of the control program writes a byte to the socket. The read removes all
+        // bytes from the socket.
         let _ = (&self.hears).read(&mut bytes);
-        // This `Release` pairs with the swap in `ask`. A CPU adds its request before the swap. If
-        // the CPU finds the flag `rung` set, the next line removes the request from the list. If
-        // the CPU finds the flag `rung` cleared, it writes another byte to the socket.
+        // This `Release` pairs with the swap in `ask`. A CPU adds its request to the list before
+        // the swap of `rung`. If the CPU finds the flag `rung` set, this function's next statement
+        // takes the CPU's request from the list. If the CPU finds the flag `rung` cleared, the CPU
+        // writes another byte to the socket.
         self.rung.store(false, Ordering::Release);
         std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Moves all requests in `wishes` to the list. A CPU calls `ask` at most once per batch.
+    /// Moves all requests for neighbours in `wishes` to the list. A CPU calls `ask` at most once
+    /// per batch.
     ///
     /// If another thread holds the lock of the list, the requests are discarded. The next packets
     /// to the requested neighbours cause new requests.

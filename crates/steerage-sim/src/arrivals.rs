@@ -35,15 +35,16 @@ pub enum Flows {
     Uniform,
     /// Zipf's law with this exponent.
     Zipf(f64),
-    /// One flow has this share of its queue's packets, and all other flows are equally probable.
+    /// One flow of each queue has this share of the queue's packets, and all other flows are
+    /// equally probable.
     Elephant(f64),
-    /// Each flow is a stream that always has one request in flight. The flow's next request arrives
-    /// this many nanoseconds after the flow's last request was handled. The number of requests per
-    /// second depends on the speed of the machine.
+    /// Each flow is a stream that always has one request in flight. The next request of a flow
+    /// arrives this many nanoseconds after the flow's last request was handled. The number of
+    /// requests per second depends on the speed of the machine.
     Streams(f64),
     /// The flows take turns: each packet belongs to the next flow. Each flow has its own bucket,
-    /// and the buckets have equal distances. Therefore, if there are as many CPUs as flows, the
-    /// CPUs get packets in turn.
+    /// and the numbers of the buckets are evenly spaced. Therefore, if there are as many CPUs as
+    /// flows, the CPUs get packets in turn.
     InTurn,
 }
 
@@ -59,7 +60,7 @@ pub struct Arrivals {
     /// The bursts in which frames arrive, or `None` if frames do not arrive in bursts.
     pub bursts: Option<Bursts>,
     /// The mean number of frames per second of all queues. Frames arrive independently of each
-    /// other (Poisson). If the number is infinite, frames wait until they are polled, and no frame
+    /// other (Poisson). If this rate is infinite, frames wait until they are polled, and no frame
     /// is lost.
     pub per_second: f64,
     /// The seed of the random numbers.
@@ -90,9 +91,9 @@ impl Streams {
 }
 
 impl Arrivals {
-    /// Creates the device. If `kind` is [`Flows::Streams`], the second result has the streams, and
-    /// the packet function must call [`Streams::answer`] for each request. All times are multiplied
-    /// by the factor `stretch`.
+    /// Creates the device. If `kind` is [`Flows::Streams`], also returns the streams. The packet
+    /// function must then call [`Streams::answer`] for each request. All times of the traffic are
+    /// multiplied by the factor `stretch`.
     pub fn open(&self, stretch: f64) -> (Input, Option<Arc<Streams>>) {
         let streams = match self.kind {
             Flows::Streams(nanos) => {
@@ -191,7 +192,7 @@ impl Arrived {
         (until / period).floor() * frames + in_burst
     }
 
-    /// Returns the time before which `arrivals` frames arrive on average.
+    /// Returns the time by which `arrivals` frames have arrived on average.
     fn time_of(&self, arrivals: f64) -> f64 {
         let Some(Bursts { rate, frames }) = self.options.bursts else { return arrivals * self.gap };
         let periods = (arrivals / frames).floor();
@@ -238,7 +239,7 @@ impl RxQueue for Arrived {
             let frame: &mut [u8; FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
             *frame = *self.template;
             frame[26..30].copy_from_slice(&(FIRST_ADDRESS + flow).to_be_bytes());
-            // Two queues never have the same flow.
+            // The flows of different queues are always different.
             frame[34..36].copy_from_slice(&(self.number as u16).to_be_bytes());
             frame[STAMP].copy_from_slice(&(self.next as u64).to_le_bytes());
             self.taken += 1;
@@ -258,8 +259,8 @@ impl RxQueue for Arrived {
                 .of(self.number as usize)
                 .peek()
                 .map_or(now + streams.there_and_back as f64, |next| next.0.0 as f64);
-            // A packet of this poll may cause a request that arrives before all requests that are
-            // already in `due`.
+            // The response to a packet of this poll may cause a new request, which may arrive
+            // before all requests that are already in `due`.
             self.next = next.min(now + streams.there_and_back as f64);
         }
         Ok(match count == budget || self.next <= now {

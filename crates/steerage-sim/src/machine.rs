@@ -15,12 +15,15 @@ pub struct Profile {
     pub receive: f64,
     /// The cost of hashing a packet and choosing its CPU.
     pub hash: f64,
-    /// The costs of handing a packet over to a near CPU and to a far CPU.
+    /// The cost of handing a packet over to a near CPU, and the cost of handing it over to a far
+    /// CPU.
     pub hand_over: [f64; 2],
-    /// The costs of taking a packet over from a near CPU and from a far CPU.
+    /// The cost of taking a packet over from a near CPU, and the cost of taking it over from a far
+    /// CPU.
     pub take_over: [f64; 2],
-    /// The fixed cost of a round, for any number of packets. In full rounds, the costs per packet
-    /// already include the fixed cost of a round.
+    /// The fixed cost of a round (a pass of a CPU's loop), for any number of packets. If a round of
+    /// the CPU's loop is full of packets, the costs per packet already include the fixed cost of
+    /// the round.
     pub round: f64,
     /// The time that a cache line takes from one CPU to another, for near CPUs and for far CPUs.
     pub line: [f64; 2],
@@ -71,14 +74,15 @@ impl Profile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// If the text is not a profile, returns the line and the reason.
+    /// If the text is not a profile, returns the number of the wrong line and the reason.
     pub fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| error.to_string())
     }
 }
 
-/// The CPUs of a machine. CPUs are numbered package after package, and cache after cache. The first
-/// threads of all cores have the lower numbers, and the second threads follow.
+/// The CPUs of a machine. CPUs are numbered package after package, and within a package cache after
+/// cache. The first hardware threads of all cores have the lower numbers, and the second hardware
+/// threads follow.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
@@ -123,7 +127,8 @@ impl Machine {
     /// Reads a description of a machine.
     ///
     /// # Errors
-    /// If the text does not describe a machine, returns the line and the reason.
+    /// If the text does not describe a machine, returns the number of the wrong line and the
+    /// reason.
     pub fn parse(text: &str) -> Result<Self, String> {
         let machine: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         let is_possible = machine.cpus() > 0

@@ -1,4 +1,4 @@
-//! Computes the time that the work of a phase takes on the described machine.
+//! Computes how long the work of one phase of a CPU's loop takes on the described machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,22 +12,23 @@ use crate::machine::{Machine, Profile};
 const PICOS: f64 = 1000.0;
 
 /// The shortest time of a phase. Without this minimum, virtual time would stand still if all costs
-/// are 0.
+/// were 0.
 const PHASE_PICOS_MIN: u64 = 1000;
 
 #[derive(Debug, Default)]
 struct Account {
-    /// The time that the CPU's current phase has already taken.
+    /// The time that the current phase of the CPU's loop has already taken.
     spent: AtomicU64,
-    /// The time that was charged to the CPU for handing packets over and waking CPUs, and that is
-    /// not included in a phase yet.
+    /// The time that was charged to the CPU for handing packets over and waking CPUs. This time is
+    /// not yet included in the time of a phase.
     charged: AtomicU64,
     /// The factor by which the CPU is currently slower than usual.
     slowness: AtomicU64,
 }
 
-/// The accounts of all CPUs of a world. Handlers and the scheduler share these accounts. A world
-/// runs on one thread, so the memory order of the loads and stores does not matter.
+/// The time accounts of all CPUs of a simulated world. Handlers and the scheduler share the CPUs'
+/// time accounts. A world runs on one thread, so the memory order of the loads and stores does not
+/// matter.
 #[derive(Debug)]
 pub struct Meter {
     profile: Profile,
@@ -67,8 +68,8 @@ impl Meter {
         self.queues[cpu].iter().copied()
     }
 
-    /// Charges the CPU `cpu` for taking a batch of `packets` packets from `queue`. The function
-    /// also charges the CPU that polls the queue for handing the packets over.
+    /// Charges the CPU `cpu` for taking a batch of `packets` packets from `queue`. The CPU that
+    /// polls the queue is also charged, for handing the packets over.
     pub fn take(&self, cpu: usize, queue: usize, packets: usize) {
         let owner = self.owners[queue];
         if owner == cpu {
@@ -86,8 +87,9 @@ impl Meter {
         add(&self.accounts[cpu].spent, nanos);
     }
 
-    /// Charges the CPU `cpu` for handing packets over or waking a CPU. The time is added to the
-    /// CPU's next phase that publishes frames, and therefore counts as time for receiving.
+    /// Charges the CPU `cpu` for handing packets over or waking a CPU. The time for handing over
+    /// and waking is added to the CPU's next phase that publishes frames. Therefore it counts as
+    /// time for receiving.
     pub fn charge(&self, cpu: usize, nanos: f64) {
         add(&self.accounts[cpu].charged, nanos);
     }
@@ -103,8 +105,9 @@ impl Meter {
         self.accounts[cpu].slowness.store(slowness.to_bits(), Relaxed);
     }
 
-    /// Returns the time in picoseconds of a phase that received `received` packets and hashed
-    /// `hashed` packets. The result includes the time that was charged to the CPU before.
+    /// Returns the duration in picoseconds of a phase in which the CPU received `received` packets
+    /// and hashed `hashed` packets. The returned duration includes the time that was charged to the
+    /// CPU before.
     pub(crate) fn end_phase(&self, cpu: usize, phase: Phase, received: u64, hashed: u64) -> u64 {
         if phase == Phase::Control {
             self.spend(cpu, self.profile.round);

@@ -9,8 +9,8 @@ use std::thread;
 
 use steerage::Handle;
 
-/// Takes and releases the control lock on a separate thread, so that the lock can be taken even in
-/// the middle of a phase, when a handler runs.
+/// Takes and releases the control lock on a separate thread. Therefore the lock can be taken even
+/// in the middle of a phase, while a handler runs.
 #[derive(Debug)]
 pub struct Racer {
     is_held: AtomicBool,
@@ -35,13 +35,13 @@ impl Racer {
         Arc::new(Self { is_held: AtomicBool::new(false), thread: Mutex::new((ask, answered)) })
     }
 
-    /// Makes the thread take the lock, unless it already holds the lock. Returns when the lock is
-    /// held.
+    /// Makes the thread take the control lock, unless the thread already holds it. Returns when the
+    /// lock is held.
     pub fn hold(&self) {
         self.set(true);
     }
 
-    /// Makes the thread release the lock if it holds the lock. Returns when it is free.
+    /// Makes the thread release the control lock, if the thread holds it. Returns when it is free.
     pub fn release(&self) {
         self.set(false);
     }

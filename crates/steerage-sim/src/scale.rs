@@ -24,10 +24,10 @@ const IDLE_POLL: Duration = Duration::from_micros(50);
 /// How packets are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steering {
-    /// The receiving CPUs handle their packets themselves.
+    /// In this mode of steering, the receiving CPUs handle their packets themselves.
     None,
-    /// The receiving CPUs only receive packets. The CPUs that do not receive have equal shares of
-    /// the flow hash.
+    /// In this mode of steering, the receiving CPUs only receive packets. The CPUs that do not
+    /// receive have equal shares of the flow hash.
     Collectors,
     /// All CPUs have equal shares of the flow hash, as in Linux.
     Hash,
@@ -68,11 +68,12 @@ pub struct ScaleRun {
     /// The time that is measured.
     pub measured: Duration,
     /// All times of the machine and of the traffic are multiplied by this factor. The time
-    /// constants of the library are not multiplied. A run with the policy `balance`, which checks
-    /// the load every 10 ms, needs fewer packets if the factor is large. In the results, the factor
-    /// is removed again, so that the results are valid for the machine as it is described.
+    /// constants of the library are not multiplied. The policy `balance` checks the load every 10
+    /// ms. Therefore a run with this policy needs fewer packets if the factor is large. In the
+    /// results, the effect of the factor is removed again, so that the results are valid for the
+    /// machine as it is described.
     pub stretch: f64,
-    /// The maximum number of packets that wait for a CPU: `netdev_max_backlog`.
+    /// The maximum number of packets that wait for a CPU, as in Linux's `netdev_max_backlog`.
     pub backlog: usize,
 }
 
@@ -83,26 +84,26 @@ pub struct Scaled {
     pub per_second: f64,
     /// The share of received packets that were lost.
     pub lost: f64,
-    /// The share of time for which the busiest CPU was busy. The field `cpus` has the sum of these
-    /// shares over all CPUs.
+    /// The share of time for which the busiest CPU was busy. The field `cpus` has the sum of the
+    /// CPUs' busy shares over all CPUs.
     pub busiest: f64,
-    /// The busy time of all CPUs, in CPUs.
+    /// The busy time of all CPUs together, as a number of fully busy CPUs.
     pub cpus: f64,
-    /// The waiting time of each packet in nanoseconds, in ascending order: from the packet's
+    /// The waiting times of all packets in nanoseconds, in ascending order. A packet waits from its
     /// arrival to the start of the packet function.
     pub waits: Vec<u32>,
     /// The memory of packets and rings, in bytes.
     pub memory: u64,
     /// The number of packets that were handled after a later packet of their bucket.
     pub reordered: u64,
-    /// The number of buckets that moved, plus the number of wake-ups of CPUs for control, per
-    /// second.
+    /// The rate per second of two events together: moves of buckets, and wake-ups of CPUs for
+    /// control.
     pub control_per_second: f64,
     /// All packets of the run.
     pub packets: u64,
-    /// The real durations in milliseconds of the control calls on the machine that runs the
-    /// simulation, in ascending order. Only the field `control_ms` differs between runs with the
-    /// same seed.
+    /// The real durations of the control calls on the machine that runs the simulation, in
+    /// milliseconds and in ascending order. Only the field `control_ms` differs between runs with
+    /// the same seed.
     pub control_ms: Vec<f64>,
     /// A hash of all events of the run.
     pub history: u64,

@@ -26,9 +26,9 @@ const PAGES_MAX: usize = 3;
 /// The kind of traffic.
 #[derive(Clone, Debug)]
 pub struct TrafficOptions {
-    /// The number of queues. Each flow arrives at all queues: in one direction at the even queues,
-    /// and in the other direction at the odd queues. Both directions of a flow must be handled on
-    /// the same CPU.
+    /// The number of queues. Packets of each flow arrive at all queues: those of one direction at
+    /// the even queues, and those of the other direction at the odd queues. Both directions of a
+    /// flow must be handled on the same CPU.
     pub queues: usize,
     /// The number of flows.
     pub flows: usize,
@@ -40,7 +40,7 @@ pub struct TrafficOptions {
     pub can_wait: bool,
     /// On average, one of this many frames is stored in several pages. With 0, no frame does.
     pub chained_once_in: u64,
-    /// The time between frames. If the time is zero, the next frame is always ready.
+    /// The time between frames. If the time between frames is zero, the next frame is always ready.
     pub gap: Duration,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -144,8 +144,8 @@ pub fn read(frame: &[u8]) -> Option<(u32, u64)> {
     Some((u32::from_be_bytes(flow), u64::from_be_bytes(number)))
 }
 
-/// Returns true if a packet is complete and unchanged, which means that it has the length in its IP
-/// header, and that its further pages have the expected bytes.
+/// Returns true if a packet is complete and unchanged. Such a packet has the length in its IP
+/// header, and its further pages have the expected bytes.
 pub fn is_whole(packet: &Packet<'_>) -> bool {
     let data = packet.data();
     let Some((_, number)) = read(data) else { return false };

@@ -1,4 +1,5 @@
-//! Simulated outputs that detect packets that are sent out of order, whichever CPU sends them.
+//! Simulated outputs that detect packets of a flow that are sent out of order, even if different
+//! CPUs send them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,8 +28,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Creates this many outputs. On average, once in `full_once_in` packets, an output is full and
-    /// accepts no more packets of the batch. If `full_once_in` is 0, no output is ever full.
+    /// Creates this many outputs. On average, an output is full once in `full_once_in` packets. It
+    /// then accepts no more packets of the batch. If `full_once_in` is 0, no output is ever full.
     pub fn outputs(self: &Arc<Self>, count: usize, full_once_in: u64, seed: u64) -> Vec<Output> {
         let output = |nth: usize| {
             let (wire, last) = (Arc::clone(self), Arc::default());
@@ -53,8 +54,8 @@ struct WireQueue {
     chance: Chance,
     region: Option<Arc<Region>>,
     free: Vec<Page>,
-    /// Packets whose pages the queue took, and which are not completed yet. The queue takes half of
-    /// all packets.
+    /// Packets that are not completed yet, and whose pages the queue has taken from the sender. The
+    /// queue takes the pages of half of all packets.
     held: VecDeque<Completion>,
 }
 

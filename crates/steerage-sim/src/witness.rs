@@ -18,8 +18,9 @@ const NOBODY: u16 = u16::MAX;
 
 const GROUPS_MAX: usize = 64;
 
-/// The special actions of a handler. Each field says how often an action happens: on average, once
-/// in this number of cases. If a field is 0, its action never happens.
+/// The special actions of a test handler, such as a panic. Each field says how often an action
+/// happens: on average, once in this number of cases. If a field is 0, the action of this field
+/// never happens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mood {
     /// The handler panics in the middle of a batch.
@@ -50,10 +51,10 @@ pub struct Witness {
     pub strangers: AtomicU64,
     /// The number of packets that a handler got after a later packet of their flow.
     pub late: AtomicU64,
-    /// The number of packets whose number in the flow was not the previous packet's number plus
-    /// one. A gap in the numbers means that a packet was lost, or that the flow's state did not
-    /// move with the flow. A gap is an error only if no packet is dropped, no handler panics and no
-    /// queue leaves its group.
+    /// The number of gaps: packets whose number in the flow was not the previous packet's number
+    /// plus one. A gap in the numbers means that a packet was lost, or that the flow's state did
+    /// not move with the flow. A gap in the numbers is an error only if no packet is dropped, no
+    /// handler panics and no queue leaves its group.
     pub gaps: AtomicU64,
     /// The number of packets whose contents had changed on the way to the handler.
     pub torn: AtomicU64,
@@ -69,7 +70,7 @@ pub struct Witness {
     racer: OnceLock<Arc<Racer>>,
 }
 
-/// The control lock is taken once in this many bucket arrivals or departures.
+/// The other thread takes the control lock once in this many arrivals or departures of buckets.
 const RACES_ONCE_IN: u64 = 500;
 
 impl Witness {
@@ -91,8 +92,8 @@ impl Witness {
         })
     }
 
-    /// After this call, another thread sometimes takes the control lock while a handler returns or
-    /// takes the state of a bucket.
+    /// After the call of `race`, another thread sometimes takes the control lock while a handler
+    /// returns or takes the state of a bucket.
     pub fn race(&self, racer: &Arc<Racer>) {
         let _ = self.racer.set(Arc::clone(racer));
     }
@@ -133,8 +134,8 @@ pub struct WitnessHandler {
     witness: Arc<Witness>,
     cpu: CpuId,
     /// The last frame number that was seen, for each bucket, queue and flow. The frame numbers are
-    /// the state that moves with the bucket. Therefore a packet with a smaller number was
-    /// reordered, and a bucket that arrives without its frame numbers has lost its state.
+    /// the state that moves with the bucket. Therefore a packet with a smaller number than the last
+    /// was reordered. A bucket that arrives without its frame numbers has lost its state.
     flows: HashMap<BucketId, HashMap<(usize, u32), u64>>,
     kept: VecDeque<Kept>,
     chance: Chance,
@@ -187,8 +188,8 @@ impl Handler for WitnessHandler {
             assert!(at as u64 != panic_at, "a planted panic");
             let bucket = packet.bucket();
             let owner = self.witness.owner_of(bucket);
-            // All accesses are relaxed, so that the test checks whether the receive path itself
-            // makes the writes of the bucket's previous CPU visible.
+            // All accesses to the bucket's CPU are relaxed. Thus the test checks whether the
+            // receive path itself makes the writes of the bucket's previous CPU visible.
             match owner.load(Ordering::Relaxed) {
                 NOBODY => owner.store(self.cpu.0, Ordering::Relaxed),
                 cpu if cpu == self.cpu.0 => {}
@@ -241,8 +242,8 @@ impl Handler for WitnessHandler {
         self.witness.owner_of(bucket).store(self.cpu.0, Ordering::Relaxed);
         assert!(!self.chance.once_in(self.witness.mood.panics_in_moves_once_in), "a planted panic");
         self.race();
-        // If two groups were joined into one group, both groups have state for the same bucket. The
-        // state of a queue that had left its group may be old.
+        // If two groups of queues were joined into one group, both groups may have state for the
+        // same bucket. The state of a queue that had left its group may be old.
         let here = self.flows.entry(bucket).or_default();
         for (flow, number) in state {
             here.entry(flow).and_modify(|known| *known = number.max(*known)).or_insert(number);

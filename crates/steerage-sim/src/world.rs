@@ -43,18 +43,19 @@ impl Platform for Virtual {
 /// fate of packets must not depend on the calls of control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Control is called at the time that it requests.
+    /// Control is always called at the time that the previous call has requested.
     OnTime,
-    /// Control is called later than it requests, by up to this time. Short delays are as frequent
-    /// as long delays.
+    /// Control is called later than the previous call has requested, by up to this time. Short
+    /// delays are as frequent as long delays.
     Late(Duration),
     /// Control is never called.
     Stopped,
-    /// Control is called on time. But another thread sometimes takes the control lock and holds it.
+    /// Control is called on time. But another thread sometimes takes the control lock and holds the
+    /// lock for some time.
     Racing {
-        /// The control lock is taken once in this many phases.
+        /// The other thread takes the control lock once in this many phases of CPUs.
         once_in: u64,
-        /// The other thread holds the control lock for up to this many phases.
+        /// The other thread holds the control lock for up to this many phases of CPUs.
         phases: u64,
     },
 }
@@ -63,17 +64,18 @@ pub enum Control {
 /// times of the control calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
-    /// The time of a phase without packets.
+    /// The time of a phase of a CPU's loop if the phase has no packets.
     pub phase: Duration,
     /// The time to receive a packet.
     pub receive: Duration,
     /// The time to handle a packet.
     pub packet: Duration,
-    /// The time from the ring of a CPU's bell (its wake-up) until this CPU runs.
+    /// The time from the wake-up of a sleeping CPU (the ring of its bell) until the CPU runs.
     pub wake: Duration,
-    /// A virtual CPU loses its processor once in this many phases, or never if the value is 0.
+    /// A virtual CPU loses its processor (is not scheduled) once in this many phases, or never if
+    /// the value is 0.
     pub held_up_once_in: u64,
-    /// The maximum time for which a virtual CPU loses its processor.
+    /// The maximum time for which a virtual CPU loses its processor (is not scheduled).
     pub held_up: Duration,
     /// A handler stalls once in this many batches, or never if the value is 0.
     pub stalls_once_in: u64,
@@ -104,8 +106,8 @@ struct VirtualCpu<H: Handler> {
     now: Rc<Cell<Timestamp>>,
     state: Doing,
     others: f64,
-    /// The total time in picoseconds that the CPU's phases have taken. The clock shows only whole
-    /// nanoseconds of this time.
+    /// The total time in picoseconds that the CPU's phases have taken. The CPU's clock shows only
+    /// the whole nanoseconds of this time.
     busy: u64,
     asleep_since: Timestamp,
     /// The next time at which the hypervisor takes the CPU away, for machines with stolen time.
@@ -148,19 +150,19 @@ pub struct World<H: Handler> {
     described: Option<Described>,
     /// The times at which CPUs go on.
     turns: Turns,
-    /// A bitmap of the CPUs that sleep. Each word of the bitmap has the bits of 64 CPUs, with the
-    /// first CPU in the lowest bit.
+    /// A bitmap of the CPUs that sleep. Each 64-bit word of the bitmap has the bits of 64 CPUs,
+    /// with the first CPU in the lowest bit.
     asleep: Vec<u64>,
-    /// True if a CPU's bell may have rung since all bells were last read.
+    /// True if a CPU's bell may have rung (the CPU was woken) since all bells were last read.
     may_have_rung: bool,
-    /// The CPU that has run since the bells were last read. The value is `None` if control was
-    /// called after the bells were last read.
+    /// The CPU that has run since the CPUs' bells (wake-ups) were last read. `None` if control was
+    /// called after the CPUs' bells (wake-ups) were last read.
     ran: Option<usize>,
     control_took: Vec<Duration>,
 }
 
-/// A hash of a sequence of numbers, which depends on their order. The initial value of the hash may
-/// be any number except 0.
+/// A hash of a sequence of numbers. The hash depends on the order of the numbers. The initial value
+/// of the hash may be any number except 0.
 #[derive(Debug)]
 struct History(u64);
 
@@ -232,9 +234,9 @@ impl<H: Handler> World<H> {
         }
     }
 
-    /// Creates a world whose phases take the time that `meter` counts, instead of [`Costs`]. Idle
-    /// CPUs find packets at once for
-    /// `idle_poll`, and sleep after that.
+    /// Creates a world whose phases take the time that `meter` counts, instead of [`Costs`]. For
+    /// the time `idle_poll`, an idle CPU keeps polling and finds new packets immediately. After
+    /// that time, it sleeps.
     pub fn described(instance: Instance<H>, meter: Arc<Meter>, idle_poll: Duration, seed: u64) -> Self {
         let costs = Costs { held_up_once_in: 0, ..Costs::default() };
         let mut world = Self::new(instance, costs, seed);
@@ -266,7 +268,7 @@ impl<H: Handler> World<H> {
     }
 
     /// Sets the share of a CPU's time that other programs take from now on, from 0 to less than 1.
-    /// If other programs take a share, all work of the CPU takes longer.
+    /// If other programs take a share of a CPU's time, all work of this CPU takes longer.
     pub fn take_time(&mut self, cpu: usize, share: f64) {
         self.cpus[cpu].others = share;
         let id = self.handle.snapshot().cpus[cpu].cpu;
@@ -294,17 +296,17 @@ impl<H: Handler> World<H> {
         self.history.0
     }
 
-    /// Runs the next phase of the CPU with the earliest time. If a control call is due, control is
-    /// called before the phase. If another thread takes the control lock, `step` does not return
-    /// until it has run all phases up to the release of the lock. Therefore the control lock is
-    /// always free between two calls of `step`. Returns false when all CPUs have finished.
+    /// Runs the next phase of the CPU with the earliest time. If a call of control is due, control
+    /// is called before the CPU's phase. If another thread takes the control lock, `step` does not
+    /// return until it has run all phases up to the release of the lock. Therefore the control lock
+    /// is always free between two calls of `step`. Returns false when all CPUs have finished.
     ///
     /// # Panics
     /// Panics if no CPU can continue although not all CPUs have finished, because a wake-up was
     /// lost. Control calls do not count as progress, because the fate of packets must not depend on
     /// control.
     pub fn step(&mut self) -> bool {
-        // The caller may have changed the instance since the last step.
+        // The caller may have changed the instance since the last call of `step`.
         self.may_have_rung |= self.described.is_none();
         let (Some(racer), Control::Racing { once_in, phases }) = (self.racer.clone(), self.costs.control) else {
             self.control();
@@ -370,7 +372,7 @@ impl<H: Handler> World<H> {
                 let hashed = if matches!(phase, Phase::Steer(_)) { hashed() - hashed_before } else { 0 };
                 let received = ledgers.cpus[at].polled.get() - polled;
                 let took = meter.end_phase(at, phase, received, hashed);
-                // In its control phase, a CPU applies changes, and may wake other CPUs.
+                // In the control phase of its loop, a CPU applies changes, and may wake other CPUs.
                 self.may_have_rung = phase == Phase::Control || ledgers.cpus[at].wakes_sent.get() > wakes_sent;
                 let before = cpu.busy;
                 cpu.busy += took;
@@ -391,7 +393,8 @@ impl<H: Handler> World<H> {
             if self.chance.once_in(costs.held_up_once_in) {
                 took += Duration::from_nanos(self.chance.below(costs.held_up.as_nanos() as u64 + 1));
             }
-            // Add a small random time to every phase, so that equal CPUs do not run in step.
+            // Add a small random time to every phase, so that CPUs with equal work do not run in
+            // lockstep.
             took += Duration::from_nanos(self.chance.below(20));
             if cpu.others > 0.0 {
                 took = took.div_f64(1.0 - cpu.others);
@@ -404,8 +407,8 @@ impl<H: Handler> World<H> {
                 if let Armed::Sleep(until) = cpu.softnet.arm() {
                     let now = cpu.now.get();
                     let until = until.map(|until| match &self.described {
-                        // A CPU that no longer polls is woken by the interrupt of a device, or by a
-                        // timer.
+                        // An idle CPU that no longer polls is woken by the interrupt of a device,
+                        // or by a timer.
                         Some(described) if until.since(now) > described.idle_poll => {
                             until + Duration::from_nanos(described.meter.profile().woken as u64)
                         }
@@ -459,8 +462,8 @@ impl<H: Handler> World<H> {
         sibling.and_then(|sibling| self.cpus.get(sibling)).is_some_and(|cpu| cpu.state == Doing::Running)
     }
 
-    /// Wakes the CPUs whose bells have rung. For 1,024 CPUs, this function reads only 16 words, and
-    /// not the state of each CPU.
+    /// Wakes the CPUs whose bells have rung. For 1,024 CPUs, this function reads only 16 words of
+    /// 64 bits, and not the state of each CPU.
     fn hear_bells(&mut self) {
         if !std::mem::take(&mut self.may_have_rung) {
             return;

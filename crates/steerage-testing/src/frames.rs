@@ -168,7 +168,8 @@ impl Recorded {
     }
 }
 
-/// Creates an output that accepts every packet, and the record of the packets that it sends.
+/// Creates an output that accepts every packet, and the record of the packets that the output
+/// sends.
 ///
 /// ```
 /// let (output, recorded) = steerage_testing::output(); // steerage::testing::output

@@ -32,8 +32,8 @@ use crate::frames::{Frame, Recorded, Waiting, output};
 /// 3.
 pub const TESTER_OUTPUTS: usize = 4;
 
-/// The maximum number of rounds in one step of a test. Without a limit of the rounds, a handler
-/// that always requests its next tick at once would hang the test.
+/// The maximum number of rounds (passes of the CPU's loop) in one step of a test. Without a limit
+/// of the rounds, a handler that always requests its next tick immediately would hang the test.
 const ROUNDS_MAX: usize = 100_000;
 
 /// Passes `frames` to a handler on one CPU, and then ends the run. `make` creates the handler, as
@@ -93,14 +93,15 @@ pub struct Tested<R> {
 
 impl<R> Tested<R> {
     /// Returns the bytes of each packet that the handler sent to an output, in the order in which
-    /// the packets were sent. If the output does not exist, the list is empty.
+    /// the packets were sent. If the output does not exist, the returned list is empty.
     pub fn sent_to(&self, to: TxId) -> Vec<Vec<u8>> {
         let sent = self.sent.get(usize::from(to.0)).map_or(&[][..], Vec::as_slice);
         sent.iter().map(|frame| frame.bytes.clone()).collect()
     }
 }
 
-/// A handler on one CPU that the test runs step by step. The clock begins at time 0, and only
+/// A handler on one CPU that the test runs step by step. The clock of the tested CPU begins at time
+/// 0, and only
 /// [`advance`](Self::advance) moves the clock.
 ///
 /// ```
@@ -193,7 +194,8 @@ impl<H: Handler> HandlerTester<H> {
     /// [`TesterOptions::inputs`].
     ///
     /// # Panics
-    /// Panics as [`handle`](Self::handle) does, and if the input does not exist.
+    /// Panics if the input does not exist, and in the cases in which [`handle`](Self::handle)
+    /// panics.
     pub fn handle_from<F: Into<Frame>>(&mut self, input: InputId, frames: impl IntoIterator<Item = F>) -> Vec<Verdict> {
         let waiting = &self.inputs[usize::from(input.0)];
         frames.into_iter().for_each(|frame| waiting.push(frame.into()));
@@ -205,7 +207,7 @@ impl<H: Handler> HandlerTester<H> {
     /// CPU returns the state of all buckets. [`TesterOptions::cpus`] must be more than one.
     ///
     /// # Panics
-    /// Panics if the CPU does not exist, or as [`handle`](Self::handle) does.
+    /// Panics if the CPU does not exist, and in the cases in which [`handle`](Self::handle) panics.
     pub fn move_to(&mut self, cpu: CpuId) {
         self.handle.set_rps_cpus(&[cpu].into_iter().collect()).expect("a CPU of TesterOptions::cpus");
         for _ in 0..ROUNDS_MAX {
@@ -223,15 +225,15 @@ impl<H: Handler> HandlerTester<H> {
         self.handle.snapshot().cpus.iter().map(|cpu| cpu.panics).sum()
     }
 
-    /// Advances the clock by `time`. Whenever the handler's tick is due during this time, calls the
-    /// tick.
+    /// Advances the clock by `time`. Whenever the handler's tick is due while the clock advances,
+    /// calls the tick.
     ///
     /// # Panics
     /// If the handler panics.
     pub fn advance(&mut self, time: Duration) {
         let until = self.clock.get() + time;
         while let Some(due) = self.next_tick().filter(|due| *due <= until) {
-            // If a tick requests the next tick at once, the next tick is called a microsecond
+            // If a tick requests the next tick immediately, the next tick is called a microsecond
             // later.
             let next = due.max(self.clock.get() + Duration::from_micros(1));
             if next > until {
@@ -263,8 +265,8 @@ impl<H: Handler> HandlerTester<H> {
         self.handle.is_stopping()
     }
 
-    /// Ends the run and the handler. If there are several CPUs, the result contains the report of
-    /// CPU 0.
+    /// Ends the run and the handler. If there are several CPUs, the returned result contains the
+    /// report of CPU 0.
     ///
     /// # Panics
     /// If the handler panics.
@@ -272,15 +274,16 @@ impl<H: Handler> HandlerTester<H> {
         self.finish_all().swap_remove(0)
     }
 
-    /// Ends the run and the handlers, and returns the result of each CPU. Each result contains the
-    /// sent packets and the ledger of all CPUs together.
+    /// Ends the run and the handlers, and returns the result of each CPU. The result of each CPU
+    /// contains the sent packets and the packet counts (the ledger) of all CPUs together.
     ///
     /// # Panics
     /// If a handler panics.
     pub fn finish_all(mut self) -> Vec<Tested<H::Report>> {
         self.inputs.iter().for_each(Waiting::end);
         self.settle();
-        // In the next rounds, the CPUs close the queues, and the pages return to the pool.
+        // In the next rounds (passes of their loops), the CPUs close the queues, and the pages
+        // return to the pool.
         let mut step = || self.cpus.iter_mut().fold(true, |all, cpu| all & (cpu.step() == Stepped::Finished));
         assert!((0..ROUNDS_MAX).any(|_| step()), "the run does not end");
         let reports: Vec<H::Report> = self.cpus.into_iter().map(Softnet::finish).collect();
@@ -297,10 +300,10 @@ impl<H: Handler> HandlerTester<H> {
         self.cpus.iter().filter_map(Softnet::next_tick).min()
     }
 
-    /// Runs rounds of all CPUs until the CPUs have no work left.
+    /// Runs rounds (passes of the loop) of all CPUs until the CPUs have no work left.
     fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
-            // A round in which no frame arrives is a round without work.
+            // A round of a CPU's loop in which no frame arrives counts as a round without work.
             let worked = self.cpus.iter_mut().fold(false, |any, cpu| any | (cpu.step() == Stepped::Worked));
             if !worked && self.inputs.iter().all(Waiting::is_empty) {
                 break;
@@ -354,7 +357,7 @@ type FlowKeyFn = fn(&[u8]) -> Option<FlowKey>;
 /// ```
 #[derive(Clone, Debug)]
 pub struct TesterOptions {
-    /// The number of CPUs. CPU 0 receives all packets, and also handles them until
+    /// The number of CPUs. CPU 0 receives all packets. CPU 0 also handles all packets until
     /// [`HandlerTester::move_to`] is called. Default: 1.
     pub cpus: u16,
     /// The number of inputs of the instance: see [`HandlerTester::handle_from`]. Default: 1.
@@ -569,8 +572,8 @@ mod tests {
         run(|_| ByTurns::default(), [[7; 60]]);
     }
 
-    /// A handler that sends each packet to the output with the number of the packet's input, and
-    /// that panics at a packet that begins with the byte 9.
+    /// A handler that sends each packet to the output with the number of the packet's input. The
+    /// handler panics at a packet that begins with the byte 9.
     struct Sorts;
 
     impl Handler for Sorts {

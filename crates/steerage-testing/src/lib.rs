@@ -58,11 +58,13 @@ pub use handler::{HandlerTester, TESTER_OUTPUTS, Tested, TesterOptions, run};
 pub use page_loop::PageLoop;
 pub use random::SplitMix64;
 
-/// The number of pages of a tested queue, in addition to the pages that the device keeps posted.
-/// The number is small, so that a device that loses pages soon has no pages left.
+/// The number of pages of a tested queue, in addition to those that the device always keeps posted
+/// for new frames. The number of pages is small, so that a device that loses pages soon has no
+/// pages left.
 pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;
 
-/// A frame's header, if the device wrote a header, and a copy of the frame.
+/// The first value is the frame's header, if the device wrote one. The second value is a copy of
+/// the frame.
 pub type Headed = (Option<FrameHeader>, Vec<u8>);
 
 /// A receive queue with its own memory, for tests that poll the queue themselves.
@@ -100,8 +102,8 @@ pub struct QueueTester {
 }
 
 impl QueueTester {
-    /// Creates [`TESTER_PAGES`] pages for the queue, in addition to the pages that the queue's
-    /// device keeps posted. Then opens the receive queue.
+    /// Creates [`TESTER_PAGES`] pages for the queue, in addition to those that the queue's device
+    /// always keeps posted for new frames. Then opens the receive queue.
     ///
     /// # Errors
     /// Returns the queue's own error, or an error if there is too little memory.
@@ -139,7 +141,7 @@ impl QueueTester {
     /// Polls once, at the time `now`. Returns the result of the poll and a copy of each frame.
     ///
     /// # Errors
-    /// The queue's own error. If a poll that fails also handed over frames, this call returns the
+    /// The queue's own error. If a poll hands over frames and then fails, this call returns the
     /// frames, and the next call returns the error.
     ///
     /// # Panics
@@ -181,14 +183,15 @@ impl QueueTester {
         Ok((polled, count))
     }
 
-    /// After this call, the tester holds all frames, as a slow handler would do, until
+    /// After the call of `hold_frames`, the tester holds all frames, as a slow handler would do,
+    /// until
     /// [`release_frames`](Self::release_frames) is called.
     pub fn hold_frames(&mut self) {
         self.hold = true;
     }
 
-    /// Returns all held frames. After this call, the tester returns the pages of frames after each
-    /// poll.
+    /// Returns all held frames. From this call on, the tester again returns the pages of frames
+    /// after each poll.
     pub fn release_frames(&mut self) {
         self.hold = false;
         self.frames.append(&mut self.held);

@@ -45,8 +45,8 @@ impl PageLoop {
         pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
         let shared = SharedPool::by_node(&region, pages);
         let memory = Memory::new(Arc::clone(&region), None);
-        // A benchmark can move half of the queues to another CPU. Therefore the two halves of the
-        // queues share no stack of pages in the pool.
+        // A benchmark can move half of the queues to another CPU. Therefore the first half of the
+        // queues and the second half share no stack of pages in the pool.
         let one = |nth| {
             let shared = shared[0].of_cpu(nth * STACKS / queues);
             let kept_pages = KeptPages::new(memory.clone(), 0);
@@ -60,8 +60,9 @@ impl PageLoop {
 
     /// Takes `count` pages from the pool and hands them over to the CPU, as one poll does. If there
     /// are too few free pages, or too few free slots in the ring, `send` first takes back the pages
-    /// that the CPU has finished. If the ring still has too few free slots after that, `send` hands
-    /// over no page. Returns the number of pages that were handed over.
+    /// that the CPU has finished. If the ring still has too few free slots after `send` has taken
+    /// back these pages, `send` hands over no page. Returns the number of pages that were handed
+    /// over.
     #[inline]
     pub fn send(&mut self, count: usize) -> usize {
         self.hand_over(count, |_, page| Completion::new(page, 0, 0))
@@ -95,8 +96,9 @@ impl PageLoop {
         sent
     }
 
-    /// Returns how many pages the queue has taken from its local page cache, and how many from the
-    /// shared pool. These counts of pages change only when pages return to the queue.
+    /// Returns the number of pages that the queue has taken from its local page cache, and the
+    /// number from the shared pool. The counts of taken pages change only when pages return to the
+    /// queue.
     pub fn served(&self) -> (u64, u64) {
         self.pool.served()
     }

@@ -28,7 +28,7 @@ impl SplitMix64 {
     }
 
     /// Applies the finaliser of the generator SplitMix64. The finaliser maps neighbouring numbers
-    /// to numbers that are far apart, and never maps two numbers to the same number.
+    /// to numbers that are far apart. It never maps two different numbers to the same number.
     #[inline(always)]
     pub const fn mix(mut z: u64) -> u64 {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -68,9 +68,9 @@ impl Column {
         Self { short: Some((heading, cells)), ..self }
     }
 
-    /// Allows the table to leave out this column if the table is too wide. Of the columns that may
-    /// be left out, the table leaves out the last column first. The table shortens addresses only
-    /// after it has left out all columns that may be left out.
+    /// Allows the table to leave out this column if the table is too wide for the terminal. Of the
+    /// columns that may be left out, the table leaves out the last column first. The table shortens
+    /// addresses only after it has left out all columns that may be left out.
     pub fn may_go(self) -> Self {
         Self { may_go: true, ..self }
     }

@@ -22,10 +22,10 @@ pub fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Wraps each line of `text` that is longer than `width`, between two words. A continuation line
-/// begins in the same column as the text of the line that was wrapped. The text of a line begins
-/// after the last gap of two or more spaces in the first half of the line, or else after the
-/// indentation. If `width` is `None`, returns the text unchanged.
+/// Wraps each line of `text` that is longer than `width`, between two words. A continuation line is
+/// indented as far as the text of the wrapped line. The text of a line begins after the last gap of
+/// two or more spaces in the first half of the line. If there is no such gap, the text begins after
+/// the indentation. If `width` is `None`, returns the text unchanged.
 pub fn wrapped(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut all = String::new();

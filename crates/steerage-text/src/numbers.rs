@@ -42,8 +42,8 @@ pub fn rate(packets: u64, time: Duration) -> String {
 /// Formats a rate in packets per second, such as `12.3 Mpps`.
 pub fn packets_a_second(rate: f64) -> String {
     match rate {
-        // The limits are the rates from which on the number in the smaller unit would be rounded to
-        // 1000.
+        // At these limits, a larger unit is used, because the number in the smaller unit would be
+        // rounded to 1000.
         rate if rate >= 999_950.0 => format!("{:.1} Mpps", rate / 1e6),
         rate if rate >= 999.5 => format!("{:.1} kpps", rate / 1e3),
         rate => format!("{rate:.0} pps"),

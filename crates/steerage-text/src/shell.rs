@@ -3,8 +3,8 @@
 use super::lines::is_obeyed;
 
 /// Quotes `word` if a shell would not read it as one word without quotes. Characters that a
-/// terminal would obey, such as control characters, are replaced by escape codes. A shell converts
-/// the escape codes back to the characters.
+/// terminal would obey, such as control characters, are replaced by escape codes. A shell that
+/// reads the quoted word converts the escape codes back to the characters.
 pub fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -18,7 +18,7 @@ pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
         };
         names.iter().find_map(|name| files.list(format!("{group}/{name}")))
     };
-    // The list of the nearest group suffices, because the kernel has already limited a group's
+    // The CPU list of the nearest cgroup suffices. The kernel has already limited a group's
     // effective CPUs to the effective CPUs of its parents.
     let nearest = hierarchies(files, "cpuset")
         .into_iter()
@@ -88,13 +88,13 @@ fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
 }
 
 impl Hierarchy {
-    /// Returns the process's own group and then each parent group. In a container, groups have the
-    /// names of the host, and the mount may begin at the container's own group. If the mount begins
-    /// at the container's own group, this group is the root of the mount. The iterator returns the
-    /// root of the mount last.
+    /// Returns the process's own cgroup, and then each parent of this cgroup. In a container,
+    /// cgroups have the names that they have on the host, and the cgroup mount may begin at the
+    /// container's own group. If the cgroup mount begins at the container's own group, this group
+    /// is the root of the mount. The iterator returns the root of the cgroup mount last.
     fn upwards(&self) -> impl Iterator<Item = String> + '_ {
-        // If the process's own group is outside of its cgroup namespace, the group's name begins
-        // with `..`. The files of this group cannot be read.
+        // If the process's own cgroup is outside of the process's cgroup namespace, the group's
+        // name begins with `..`. The files of a cgroup outside of the namespace cannot be read.
         let group = if self.group.split('/').any(|part| part == "..") { "" } else { self.group.as_str() };
         let groups = std::iter::successors(Some(group), |group| {
             (!group.is_empty()).then(|| group.rsplit_once('/').map_or("", |(above, _)| above))
@@ -154,8 +154,8 @@ mod tests {
         assert_eq!(cpuset_of(&first).as_deref(), Some("0-3"));
         first.remove("sys/fs/cgroup/cpuset/x/cpuset.effective_cpus");
         assert_eq!(cpuset_of(&first).as_deref(), Some("0-7"));
-        // In a container, /proc shows the name of the group on the host, but the group is the root
-        // of the mount.
+        // In a container, /proc shows the name that the cgroup has on the host, but the cgroup is
+        // the root of the mount.
         let container =
             Made::new(&[("proc/self/cgroup", "4:cpuset:/docker/1"), ("sys/fs/cgroup/cpuset/cpuset.cpus", "6,7")]);
         assert_eq!(cpuset_of(&container).as_deref(), Some("6-7"));

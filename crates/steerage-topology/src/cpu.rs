@@ -1,11 +1,11 @@
 //! CPUs and sets of CPUs. Sets of CPUs are formatted and parsed in the same way as the kernel
 //! formats and parses `rps_cpus`.
 //!
-//! The rules are those of the kernel's functions `bitmap_parse` and `bitmap_parselist` and of its
-//! format `%*pb` (Linux, `lib/bitmap-str.c` and `lib/vsprintf.c`). Therefore a script that was
-//! written for `/sys/class/net/*/queues/rx-*/rps_cpus` needs no change. One rule of the kernel is
-//! surprising: the kernel ignores the character before eight hex digits if this character is not a
-//! hex digit. For example, `x00000001` is CPU 0.
+//! The rules for the formats are those of the kernel's functions `bitmap_parse` and
+//! `bitmap_parselist` and of its format `%*pb` (Linux, `lib/bitmap-str.c` and `lib/vsprintf.c`).
+//! Therefore a script that was written for `/sys/class/net/*/queues/rx-*/rps_cpus` needs no change.
+//! One rule of the kernel is surprising: the kernel ignores the character before eight hex digits
+//! if this character is not a hex digit. For example, `x00000001` is CPU 0.
 
 use std::fmt;
 use std::io;
@@ -16,8 +16,8 @@ use nix::unistd::Pid;
 /// The number of different values of a [`CpuId`].
 const IDS: usize = 1 << u16::BITS;
 
-/// The number of bits in a chunk of a CPU bitmap. A chunk is written as [`CHUNK_DIGITS`] hex
-/// digits.
+/// The number of bits in a chunk of a CPU bitmap. A chunk of a CPU bitmap is written as
+/// [`CHUNK_DIGITS`] hex digits.
 const CHUNK_BITS: usize = 32;
 const CHUNK_DIGITS: usize = CHUNK_BITS / 4;
 
@@ -48,8 +48,8 @@ impl fmt::Display for CpuId {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CpuMask {
-    /// The bitmap of the set: CPU `64 i + b` is bit `b` of `words[i]`. The last element is never
-    /// zero, so that equal sets have equal bitmaps.
+    /// The bitmap of the set: CPU `64 i + b` is bit `b` of `words[i]`. The last element of `words`
+    /// is never zero, so that equal sets have equal bitmaps.
     words: Vec<u64>,
 }
 
@@ -59,8 +59,8 @@ impl CpuMask {
         Self { words: Vec::new() }
     }
 
-    /// Returns the CPUs on which this process may run. The result is the affinity of the process,
-    /// which the kernel has already limited to the process's cpuset.
+    /// Returns the CPUs on which this process may run. The returned set is the affinity of the
+    /// process, which the kernel has already limited to the process's cpuset.
     ///
     /// # Errors
     /// Returns the error of `sched_getaffinity(2)`: `EINVAL` on a machine with more than 1024 CPUs.
@@ -83,8 +83,8 @@ impl CpuMask {
         let nr = nr_cpu_ids.min(IDS);
         let line = up_to_line_end(text);
         let mut mask = Self::new();
-        // As in the kernel, the text is parsed from right to left. The direction matters if a text
-        // contains two errors: the error that is farther to the right is reported.
+        // As in the kernel, the text is parsed from right to left. The direction of parsing matters
+        // if a text contains two errors: the error that is farther to the right is reported.
         let mut left = without_separators_behind(line.as_bytes());
         for i in 0.. {
             if left.is_empty() {
@@ -218,7 +218,7 @@ impl CpuMask {
         both
     }
 
-    /// Checks that all CPUs in `named` exist. `self` must contain the CPUs that exist.
+    /// Checks that all CPUs in `named` exist. `self` must be the set of the CPUs that exist.
     ///
     /// # Errors
     /// [`NoSuchCpu`] with the first CPU that does not exist.
@@ -332,8 +332,8 @@ fn is_separator(c: char) -> bool {
 }
 
 /// Removes the last chunk (at most 8 hex digits) of a bitmap in `left`, and returns the chunk's
-/// value. The separators before the chunk are removed too. Like the kernel, the function ignores
-/// the byte before a chunk of 8 hex digits, unless this byte is a hex digit.
+/// value. The separators before the last chunk are removed too. Like the kernel, the function
+/// ignores the byte before a chunk of 8 hex digits, unless this byte is a hex digit.
 fn take_chunk(left: &mut &[u8]) -> Result<u32, MaskError> {
     let all = String::from_utf8_lossy(left);
     let chunk = || all.rsplit(is_separator).next().unwrap_or_default();
@@ -360,8 +360,8 @@ fn without_separators_behind(text: &[u8]) -> &[u8] {
     &text[..end]
 }
 
-/// An item in a list of CPUs, such as `0-1023:2/256`. From the range `first` to `last`, the item
-/// selects the first `used` CPUs of every `group` CPUs.
+/// An item in a list of CPUs, such as `0-1023:2/256`. From the range `first` to `last`, the list
+/// item selects the first `used` CPUs of every `group` CPUs.
 struct Region {
     first: usize,
     last: usize,

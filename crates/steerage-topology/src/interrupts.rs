@@ -1,12 +1,13 @@
 //! Finds the CPU that handles the interrupts of a network card's receive queues.
 //!
 //! The kernel lists a PCI device's interrupts in `msi_irqs`
-//! (Documentation/ABI/testing/sysfs-bus-pci). The subdirectories of `/proc/irq/N` have the names of
-//! interrupt N. The file `effective_affinity_list` contains the CPUs of the interrupt
-//! (Documentation/core-api/irq/irq-affinity.rst). Only the name of an interrupt shows which receive
-//! queue the interrupt belongs to. Each driver forms the names of its interrupts differently:
-//! `eth0-TxRx-3`, `eth0-rx-3`, `mlx5_comp3@pci:0000:00:05.0`, `virtio2-input.3`. The number at the
-//! end of an interrupt's name, or before an `@`, is the number of the receive queue.
+//! (Documentation/ABI/testing/sysfs-bus-pci). Interrupt N can have several names, which are the
+//! names of the subdirectories of `/proc/irq/N`. The file `effective_affinity_list` contains the
+//! CPUs of the interrupt (Documentation/core-api/irq/irq-affinity.rst). Only the name of an
+//! interrupt shows which receive queue the interrupt belongs to. Each driver forms the names of its
+//! interrupts differently, for example `eth0-TxRx-3`, `eth0-rx-3`, `mlx5_comp3@pci:0000:00:05.0`,
+//! `virtio2-input.3`. The number at the end of an interrupt's name, or before an `@`, is the number
+//! of the receive queue.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,8 +15,8 @@ use std::path::PathBuf;
 use crate::cpu::CpuMask;
 use crate::files::Files;
 
-/// If the name of an interrupt contains one of these words, the interrupt does not belong to a
-/// receive queue.
+/// If the name of an interrupt contains one of the words in this list, such as "output", the
+/// interrupt does not belong to a receive queue.
 const NOT_RECEIVING: [&str; 8] = ["output", "config", "async", "mgmnt", "mgmt", "misc", "ctrl", "event"];
 
 /// Returns, for each receive queue of an interface, the CPUs that handle the queue's interrupt. The

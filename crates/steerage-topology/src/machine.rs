@@ -95,8 +95,8 @@ pub struct Topology {
     isolated: CpuMask,
     allowed: CpuMask,
     quota: Option<f64>,
-    /// The measured time that a cache line takes from one CPU to another. In the key, a pair of
-    /// CPUs, the CPU with the lower number comes first.
+    /// The measured time that a cache line takes from one CPU to another. The key of the map is a
+    /// pair of CPUs. The CPU with the lower number comes first in the pair.
     latencies: BTreeMap<(CpuId, CpuId), Duration>,
 }
 
@@ -197,8 +197,8 @@ impl Topology {
     }
 
     /// Returns the CPUs that a program should use by default: all allowed CPUs except the isolated
-    /// CPUs, which are reserved for other work. If all allowed CPUs are isolated, the set contains
-    /// all of them.
+    /// CPUs, which are reserved for other work. If all allowed CPUs are isolated, the returned set
+    /// contains all allowed CPUs.
     ///
     /// The set has at most as many CPUs as the cgroup quota allows, because the kernel would
     /// throttle more threads. If the quota allows fewer CPUs, the set contains the first CPU and

@@ -93,8 +93,9 @@ impl Nodes {
         self.of_cpu.iter().map(|node| by_node[*node].clone()).collect()
     }
 
-    /// Returns, for each node, the total amount that the node's CPUs need, and the number of the
-    /// node. The node's number is `None` if the kernel may choose the node.
+    /// Returns, for each NUMA node, the sum of the amounts that `wanted` contains for the node's
+    /// CPUs, and the number of the node. The node's number is `None` if the kernel may choose the
+    /// node.
     pub fn divide(&self, wanted: impl IntoIterator<Item = (u16, usize)>) -> Vec<(usize, Option<u32>)> {
         let mut parts: Vec<(usize, Option<u32>)> = self.numbers.iter().map(|node| (0, *node)).collect();
         for (cpu, wants) in wanted {

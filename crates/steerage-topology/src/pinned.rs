@@ -21,8 +21,8 @@ pub struct PinnedThreads {
 }
 
 impl PinnedThreads {
-    /// Creates a record for one thread on each CPU of `cpus`. At this time, the threads need not
-    /// have started.
+    /// Creates a record for one thread on each CPU of `cpus`. The threads may start after the
+    /// record is created.
     pub fn new(cpus: &[CpuId]) -> Self {
         Self { cpus: cpus.into(), threads: cpus.iter().map(|_| AtomicI32::new(0)).collect() }
     }
@@ -75,7 +75,7 @@ pub struct CpusFound {
     /// The CPUs that are present now. The value is `None` if the set of present CPUs has not
     /// changed since the last poll.
     pub living: Option<CpuMask>,
-    /// The CPUs that are present again, and whose threads the kernel refused to pin to them again.
+    /// The CPUs that are present again, but to which the kernel refused to pin their threads again.
     pub not_pinned: Vec<(CpuId, io::Error)>,
 }
 

@@ -11,8 +11,8 @@ use crate::cpu::{CpuId, pin};
 /// 25 ns each time. Each of the 32 round trips of a sample takes at least 100 ns.
 const ROUND_TRIPS: u32 = 32;
 
-/// The number of samples in a measurement. The result is the median of the samples. Therefore it is
-/// valid even if other work disturbs almost half of the samples.
+/// The number of samples in a measurement. The result is the median of the samples. Therefore the
+/// result is valid even if other work disturbs almost half of the samples.
 const SAMPLES: usize = 31;
 
 /// The time limit for measuring one pair of CPUs. A measurement takes 0.1 to 0.4 ms if both CPUs
@@ -20,9 +20,9 @@ const SAMPLES: usize = 31;
 /// without a result.
 pub const PAIR_TIME_MAX: Duration = Duration::from_millis(5);
 
-/// The maximum number of pairs of CPUs that are measured in one call. To measure all pairs takes
-/// 160 ms at most, and usually 15 ms. On a machine with more pairs, only some CPUs of each cache
-/// are measured.
+/// The maximum number of pairs of CPUs that are measured in one call. The measurement of this
+/// number of pairs takes 160 ms at most, and usually 15 ms. On a machine with more pairs, only some
+/// CPUs of each cache are measured.
 pub const PAIRS_MAX: usize = 32;
 
 /// A waiting thread reads the cache line this number of times before it reads the clock again. This
@@ -36,7 +36,8 @@ const CLOCK_EVERY: u32 = 256;
 /// The cache line's value while the answering thread has not started yet.
 const ABSENT: u32 = 0;
 const READY: u32 = 1;
-/// The cache line's value after the measurement has ended, or if one of the threads will not start.
+/// The cache line's value after the measurement has ended, or if one of the two threads cannot take
+/// part in the measurement.
 const END: u32 = u32::MAX;
 
 /// Returns the time that a cache line takes from one CPU to the other: half of a round trip.
@@ -78,8 +79,8 @@ fn ask(line: &Line) -> Option<Duration> {
 /// A cache line that two CPUs pass back and forth. This type is 128 bytes long, because some
 /// machines fetch cache lines in pairs.
 ///
-/// All accesses use relaxed ordering. This is enough because both CPUs read the values of the line
-/// in the same order, and no other memory depends on these values.
+/// All accesses to the line use relaxed ordering. Relaxed ordering is enough because both CPUs read
+/// the values of the line in the same order, and no other memory depends on these values.
 ///
 /// ```
 /// use std::thread;

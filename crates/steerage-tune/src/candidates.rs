@@ -29,12 +29,11 @@ pub const SOCK_FLOW_ENTRIES: u64 = 32_768;
 const RECEIVE_NS: f64 = 400.0;
 const SOFTIRQ_NS: f64 = 2_600.0;
 
-/// In each pair of times, the first number is the time in nanoseconds in which the receiving CPU
-/// hands a packet over. The second number is the time in which the other CPU fetches the packet.
-/// The first pair of times is for CPUs that share a cache, and the second pair is for CPUs that do
-/// not. The kernel takes a lock for each packet that it hands over, and interrupts the other CPU
-/// once per poll. A hand-over of a packet in the kernel is assumed to take ten times as long as
-/// with steerage's rings.
+/// Two pairs of times, for two CPUs that share a cache and for two CPUs that do not. The first time
+/// of a pair is the time in nanoseconds in which the receiving CPU hands a packet over. The second
+/// time of a pair is the time in which the other CPU fetches the packet. The kernel takes a lock
+/// for each packet that it hands over, and interrupts the other CPU once per poll. A hand-over of a
+/// packet in the kernel is assumed to take ten times as long as with steerage's rings.
 const CROSSINGS_NS: [(f64, f64); 2] = [(100.0, 130.0), (310.0, 270.0)];
 
 /// `DEFER_POLLS` is the number of empty polls after which the card may interrupt again. `FLUSH_NS`
@@ -85,8 +84,8 @@ pub fn masks(facts: &Facts) -> Vec<Candidate> {
 }
 
 /// Returns the candidates that are measured after the CPUs are chosen. Each candidate changes one
-/// feature: RFS, threaded NAPI or deferred interrupts. The candidate turns the feature on if the
-/// feature is off, and off if the feature is on. RFS needs `rps_sock_flow_entries`, which a
+/// of the features RFS, threaded NAPI and deferred interrupts. The candidate turns the feature on
+/// if the feature is off, and off if the feature is on. RFS needs `rps_sock_flow_entries`, which a
 /// candidate may change only if `global` is true.
 pub fn refinements(facts: &Facts, global: bool) -> Vec<Candidate> {
     let mut found = Vec::new();
@@ -283,8 +282,8 @@ mod tests {
             wish.set("gro_flush_timeout", Value::Number(flush))
         };
         assert_eq!(wishes(&card), [both(10, 20_000)]);
-        // If the administrator has already set a deferral of interrupts, this setting may be bad.
-        // Therefore a candidate turns the deferral of interrupts off.
+        // If the administrator has already turned on the deferral of interrupts, this may be a bad
+        // setting. Therefore a candidate turns the deferral of interrupts off.
         assert_eq!(wishes(&Facts { deferral: Some((2, 200_000)), ..card.clone() }), [both(0, 0)]);
         assert_eq!(wishes(&Facts { deferral: None, ..card }), []);
     }

@@ -22,7 +22,8 @@ const MEASURE_TRIES: usize = 8;
 pub struct Distances {
     /// The CPUs that are as far from the receiving CPU as CPUs that share no cache with it.
     pub far: CpuMask,
-    /// The far CPUs that share a cache with the receiving CPU in the kernel's report.
+    /// The CPUs in `far` about which the kernel reports that they share a cache with the receiving
+    /// CPU.
     pub unlike_reported: CpuMask,
     /// The measured distances from the receiving CPU to the nearest and to the farthest CPU.
     pub measured: Option<(Duration, Duration)>,

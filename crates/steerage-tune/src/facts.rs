@@ -63,8 +63,8 @@ pub struct Facts {
     /// The CPUs that spend at least a hundredth of their time in interrupts, each with its share of
     /// time in interrupts. The busiest CPU comes first.
     pub interrupted: Vec<(CpuId, f64)>,
-    /// True if the shares of time in `interrupted` are those of the time in which `tune` listened.
-    /// If false, the shares in `interrupted` are those since the machine started.
+    /// True if the shares of time in `interrupted` were measured while `tune` listened. If false,
+    /// the shares in `interrupted` are averages since the machine started.
     pub is_recent: bool,
     /// The values of `napi_defer_hard_irqs` and `gro_flush_timeout`, or `None` if the kernel does
     /// not have these two files.
@@ -130,8 +130,9 @@ impl Facts {
         }
     }
 
-    /// Returns true if the card reports that its hash covers ports. If the card's hash covers
-    /// ports, RPS uses this hash. Then the kernel does not read the inner headers of tunnels.
+    /// Returns true if the card reports that its hash includes the ports. If the card's hash
+    /// includes the ports, RPS uses this hash. Then the kernel does not read the inner headers of
+    /// tunnels.
     pub fn is_hashed_by_card(&self) -> bool {
         self.has("rx-hashing")
     }

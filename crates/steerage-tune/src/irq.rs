@@ -42,8 +42,8 @@ pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<Strin
     (open.iter().map(|irq| Knob(name(irq))).collect(), note.into_iter().collect())
 }
 
-/// Returns true if the owner of a file may write to the file. For an interrupt that the kernel
-/// manages itself, even root, the owner of the file, may not write to it.
+/// Returns true if the owner of a file may write to the file. Even root, the owner of the affinity
+/// files, may not write to the file of an interrupt that the kernel manages itself.
 fn owner_may_write(root: &Root, name: &str) -> bool {
     std::fs::metadata(root.path(name)).is_ok_and(|file| file.permissions().mode() & 0o200 != 0)
 }
@@ -61,8 +61,9 @@ pub fn irqbalance(root: &Root) -> Option<PathBuf> {
     Some(root.path(&format!("{IRQBALANCE}/{name}")))
 }
 
-/// Tells irqbalance not to move these interrupts to other CPUs. Interrupts that irqbalance already
-/// leaves on their CPUs stay in its list. irqbalance forgets the list when it restarts.
+/// Tells irqbalance not to move the interrupts in `interrupts` to other CPUs. The interrupts are
+/// added to irqbalance's list of interrupts that it does not move, and older entries stay in that
+/// list. irqbalance forgets this list when it restarts.
 ///
 /// # Errors
 ///

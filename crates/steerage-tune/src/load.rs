@@ -6,7 +6,7 @@ use steerage::{CpuId, CpuMask};
 use crate::facts::{Sample, receivers};
 use crate::root::Root;
 
-/// The unit of the times in /proc/stat is a tick. A second has this number of ticks.
+/// The number of ticks in a second. A tick is the unit of the times in /proc/stat.
 const TICKS_A_SECOND: f64 = 100.0;
 
 /// The maximum number of CPUs in a mask that is read from /sys.

@@ -17,13 +17,13 @@ use crate::verdict::{Reason, Verdict, Window};
 pub const WINDOW_MIN: Duration = Duration::from_secs(5);
 
 /// The default number of pairs of measurement windows. With six pairs, the confidence interval is
-/// 3.3 times as wide as the deviation of a single pair. With five pairs, the interval would be
-/// wider by a quarter.
+/// 3.3 times as wide as the deviation of a single pair. With five pairs, the confidence interval
+/// would be wider by a quarter.
 pub const PAIRS: usize = 6;
 
 /// The default time between a change of a setting and the measurement. Directly after a change, the
-/// backlogs still contain packets that were steered with the previous setting. At 100,000 packets
-/// per second, a CPU handles all packets of the largest backlog that `tune` sets within this time.
+/// backlogs still contain packets that were steered with the previous setting. This time is enough
+/// for a CPU that handles 100,000 packets per second to empty the largest backlog that `tune` sets.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// The number of checks for dropped packets in one measurement window.
@@ -140,8 +140,8 @@ pub struct Search {
     /// The names of the candidates that were not measured, because there were too many candidates
     /// or too few packets.
     pub left_out: Vec<String>,
-    /// True if the user ended the measurement. In this case, all settings are as they were before
-    /// the measurement.
+    /// True if the user ended the measurement. If the user ended the measurement, all settings are
+    /// as they were before the measurement.
     pub interrupted: bool,
 }
 
@@ -164,8 +164,8 @@ impl Search {
 /// is called with the result for each candidate.
 ///
 /// # Errors
-/// Fails if a knob cannot be set to its old value. The caller then restores all settings from its
-/// undo file.
+/// Fails if a knob cannot be set to its old value. After such an error, the caller restores all
+/// settings from its undo file.
 pub fn search(
     site: &mut dyn Site,
     facts: &Facts,

@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::setting::Setting;
 use crate::stage::{Kind, STAGES, Scope, Stage};
 
-/// A value that a candidate wants to set the knobs of a stage to.
+/// A value to which a candidate sets the knobs of a stage (a kind of kernel setting).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
@@ -164,8 +164,8 @@ fn plan_stage(machine: &mut Machine, interface: &str, stage: &'static Stage, val
     }
 }
 
-/// Returns the value for the `nth` knob of a stage as text. A number never exceeds the stage's
-/// maximum.
+/// Returns the value for the `nth` knob of a stage as text. If the value is a number, it is at most
+/// the maximum of the stage (the kind of kernel setting).
 fn text(machine: &Machine, stage: &Stage, value: &Value, nth: usize, count: usize) -> String {
     let online = machine.topology().online();
     let mask = |cpus: &CpuMask| cpus.and(online).to_bitmap(machine.nr_cpu_ids());

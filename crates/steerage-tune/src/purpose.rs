@@ -1,6 +1,7 @@
 //! Determines which settings of a card must change for a capture, or for a program that receives
-//! packets through AF_XDP. The result is a list of facts about the card. Each fact includes the
-//! change of a setting that fixes it. The command `doctor` prints the same facts about the card.
+//! packets through AF_XDP. The result is a list of facts about the card. Each fact about a problem
+//! includes the change of a setting that fixes the problem. The command `doctor` prints the same
+//! facts about the card.
 
 use std::io;
 
@@ -17,7 +18,7 @@ use crate::setting::Setting;
 use crate::stage::{Scope, Stage};
 
 /// The features with which the card or the kernel merges packets before programs receive them. The
-/// kernel merges UDP packets only if one of the last two features is on.
+/// kernel merges UDP packets only if one of the last two features in this list is on.
 const MERGE: [&str; 5] = ["rx-gro", "rx-lro", "rx-gro-hw", "rx-gro-list", "rx-udp-gro-forwarding"];
 
 /// The features with which this machine sends large packets. A capture receives a copy of a large
@@ -39,19 +40,20 @@ const STRIP_VLAN: &str = "rx-vlan-hw-parse";
 /// The feature with which a card can steer chosen traffic to chosen queues.
 const NTUPLE: &str = "rx-ntuple-filter";
 
-/// The features of virtio_net that must be off before an XDP program is attached. If one of them is
-/// on, the host merges packets.
+/// The features of virtio_net that must be off before an XDP program is attached. If one of these
+/// virtio_net features is on, the host merges packets.
 const VIRTIO_MERGES: [&str; 2] = ["rx-lro", "rx-gro-hw"];
 
 /// For each driver, the largest MTU with which the driver accepts an XDP program that needs each
-/// frame in one page. The sources are `ENA_XDP_MAX_MTU` and `mlx5e_xdp_allowed`. For virtio_net,
-/// the MTU is the size of a page without the headroom, the Ethernet header and the kernel's
-/// description of the page.
+/// frame in one page. The sources of these MTUs are `ENA_XDP_MAX_MTU` and `mlx5e_xdp_allowed`. For
+/// virtio_net, the MTU is the size of a page without the headroom, the Ethernet header and the
+/// kernel's description of the page.
 const MTU_MAX: [(&str, u32); 3] = [("ena", 3498), ("mlx5_core", 3498), ("virtio_net", 3506)];
 
-/// The first file contains the number of empty polls after which the card may interrupt again. The
-/// second contains the time in nanoseconds after which the card interrupts in any case. The values
-/// are those that the kernel's Documentation/networking/napi.rst suggests for busy polling.
+/// The file `napi_defer_hard_irqs` contains the number of empty polls after which the card may
+/// interrupt again. The file `gro_flush_timeout` contains the time in nanoseconds after which the
+/// card interrupts in any case. The values in this list are those that the kernel's
+/// Documentation/networking/napi.rst suggests for busy polling.
 const NAPI_DEFERRAL: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "200000")];
 
 /// The facts that matter only for some programs: programs that read the machine's sent packets,

@@ -6,8 +6,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// The maximum number of bytes that are read from a file of /sys or /proc. On a machine with 8,192
-/// CPUs, only /proc/interrupts needs most of this size. On a machine with 8,192 CPUs, a CPU mask
-/// has 2,304 characters.
+/// CPUs, only the file /proc/interrupts is almost as long as this maximum. On a machine with 8,192
+/// CPUs, a CPU mask has 2,304 characters.
 const FILE_MAX: u64 = 16 << 20;
 
 /// The directory that contains /sys and /proc: `/`, or a directory of a test.
@@ -46,8 +46,8 @@ impl Root {
     ///
     /// # Errors
     ///
-    /// Fails with the kernel's error. For example, a file of /sys may have no value for some
-    /// devices.
+    /// Fails with the kernel's error. For example, reading a file of /sys fails if the device has
+    /// no such value.
     pub fn read(&self, name: &str) -> io::Result<String> {
         let mut text = String::new();
         fs::File::open(self.path(name))?.take(FILE_MAX).read_to_string(&mut text)?;

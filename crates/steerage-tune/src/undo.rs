@@ -26,7 +26,7 @@ use crate::setting::Setting;
 /// The version of the undo file's format.
 const VERSION: u32 = 1;
 /// The maximum number of bytes that are read from an undo file. The undo file of a machine with
-/// 1,024 queues is smaller.
+/// 1,024 queues is smaller than this maximum.
 const FILE_MAX: u64 = 16 << 20;
 const DIRECTORY_MODE: u32 = 0o755;
 
@@ -162,14 +162,14 @@ impl Undo {
     }
 
     /// Returns true if the undo file belongs to the interface in this network namespace. After a
-    /// restart of the machine, the recorded number of the namespace has no meaning. Then the number
-    /// is not compared.
+    /// restart of the machine, the recorded number of the namespace has no meaning. In this case,
+    /// the number of the namespace is not compared.
     fn is_about(&self, interface: &str, here: &Identity) -> bool {
         let then = &self.record.identity;
         self.record.interface == interface && (then.boot != here.boot || then.namespace == here.namespace)
     }
 
-    /// Writes an undo file that covers all plans in `plans`, which will be tried. Call `begin`
+    /// Writes an undo file that can undo all plans in `plans`, which will be tried. Call `begin`
     /// before the first change. If the interface already has an undo file, the old values in that
     /// file are kept in the new undo file.
     ///
@@ -228,8 +228,8 @@ impl Undo {
         self.save()
     }
 
-    /// Adds knobs to the undo file. The caller sets these knobs later to maintain the kept setting,
-    /// such as the knobs of new queues. Call `extend` before you set the knobs.
+    /// Adds knobs to the undo file, such as the knobs of new queues. The caller sets these knobs
+    /// later to maintain the kept setting. Call `extend` before you set the knobs.
     ///
     /// # Errors
     ///
@@ -274,7 +274,8 @@ impl Undo {
         self.save()
     }
 
-    /// Allows irqbalance to move interrupts again whose CPUs the kept setting does not change.
+    /// Allows irqbalance to move an interrupt again if the kept setting does not change the
+    /// interrupt's CPUs.
     ///
     /// # Errors
     ///
@@ -291,8 +292,8 @@ impl Undo {
         self.record_bans(&kept)
     }
 
-    /// Tells irqbalance again not to move the recorded interrupts. irqbalance forgets the list when
-    /// it restarts.
+    /// Tells irqbalance again not to move the recorded interrupts. irqbalance forgets which
+    /// interrupts it must not move when it restarts.
     pub fn ban_again(&self, root: &Root) {
         let socket = irq::irqbalance(root).filter(|_| !self.record.banned.is_empty());
         if let Some(Err(error)) = socket.map(|socket| irq::ban(&socket, &self.record.banned)) {
@@ -412,8 +413,8 @@ impl Undo {
     ///
     /// # Errors
     ///
-    /// Fails if a value cannot be restored. After such a failure, the undo file is not removed, so
-    /// that another attempt is possible.
+    /// Fails if a value cannot be restored. If a value cannot be restored, the undo file is not
+    /// removed, so that another attempt is possible.
     pub fn restore(self, machine: &mut Machine) -> Result<Restored, TuneError> {
         let mut result = Restored::default();
         let mut outcome = Ok(());

@@ -4,12 +4,13 @@ use std::fmt;
 
 use crate::facts::{CpuCounts, Sample};
 
-/// A changed setting is kept only if its gain is at least this share. A smaller gain is not worth
-/// the reordering of packets, and the next measurement might show a loss instead.
+/// A changed setting is kept only if its gain is at least this share. A gain below this minimum is
+/// not worth the reordering of packets, and the next measurement might show a loss instead.
 const GAIN_MIN: f64 = 0.03;
 
 /// The machine is at its limit if a CPU spends at least this share of its time in interrupts. The
-/// remaining time of the CPU is used by threads that share the CPU with ksoftirqd.
+/// rest of the CPU's time is used by threads that share the CPU with ksoftirqd, the kernel's thread
+/// for interrupt work.
 const LIMIT: f64 = 0.9;
 
 /// The minimum number of packets in a measurement window. With fewer packets in a window, the time
@@ -41,8 +42,8 @@ pub struct Window {
     pub packets: u64,
     /// Packets that were lost.
     pub lost: u64,
-    /// The number of ticks that all CPUs spent in interrupts. With threaded NAPI, the number
-    /// includes the ticks that CPUs spent in the kernel outside of interrupts.
+    /// The number of ticks that all CPUs spent in interrupts. With threaded NAPI, this number of
+    /// ticks includes the ticks that CPUs spent in the kernel outside of interrupts.
     pub ticks: f64,
     /// The number of ticks that the busiest CPU spent in interrupts, counted in the same way as
     /// `ticks`.
@@ -53,7 +54,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Creates a window from the difference between two readings of the counters.
+    /// Creates a measurement window from the difference between two readings of the counters.
     /// `losses_are_received` is true if the interface counts a packet as received even if the
     /// packet is lost later. Network cards count packets that are lost later as received, and a
     /// veth does not. `threads` is true if packets may also be handled outside of interrupts.
@@ -88,11 +89,12 @@ impl Window {
         self.packets < PACKETS_MIN || self.ticks < TICKS_MIN
     }
 
-    /// Returns true if this window lost a larger share of its packets than each of the other
-    /// windows. The difference must exceed the differences between the other windows, and the
-    /// machine must not have handled packets at a higher rate. The rate matters because a sender
-    /// with an unlimited rate always loses packets. If the machine handles more packets of such a
-    /// sender, it may also lose more of them.
+    /// Returns true if a larger share of packets was lost in this measurement window than in each
+    /// of the other windows. The function returns true only if the difference exceeds the
+    /// differences between the other windows, and if the machine did not handle packets at a higher
+    /// rate. The packet rate matters because a sender with an unlimited rate always loses packets.
+    /// If the machine handles more packets of a sender with an unlimited rate, more of the sender's
+    /// packets may also be lost.
     pub fn loses_more_than(&self, others: &[Self]) -> bool {
         let shares = || others.iter().map(Self::lost_share);
         let (most, least) = (shares().fold(0.0, f64::max), shares().fold(1.0, f64::min));
@@ -114,8 +116,8 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Computes the mean ratio of new to old values over all pairs. Its confidence interval is
-    /// computed from the t-distribution of the logarithms. With fewer than two pairs, the
+    /// Computes the mean ratio of new to old values over all pairs. The confidence interval of the
+    /// mean is computed from the t-distribution of the logarithms. With fewer than two pairs, the
     /// confidence interval is unlimited. Returns `None` if `pairs` is empty, or if a value is not
     /// positive.
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
@@ -158,7 +160,7 @@ pub enum Reason {
     CpuTime,
     /// The differences between the old and the new setting are not larger than the noise.
     Noise,
-    /// More packets were lost with the new setting, so its measurement window ended at once.
+    /// More packets were lost with the new setting, so the measurement window was ended early.
     Drops,
     /// Too few packets arrived to compare the settings.
     TooFew,
@@ -171,8 +173,8 @@ pub struct Verdict {
     pub keep: bool,
     /// Why.
     pub reason: Reason,
-    /// True if the machine was at its limit. The throughput shows whether the setting helps only if
-    /// the machine is at its limit.
+    /// True if the machine was at its limit. Only if the machine is at its limit, the throughput
+    /// shows whether the setting helps.
     pub at_limit: bool,
     /// The packet rate with the new setting divided by the packet rate with the old setting.
     pub throughput: Option<Ratio>,
@@ -192,9 +194,9 @@ impl Verdict {
     /// Three figures are compared in order, and the first figure that differs by more than the
     /// noise decides. The first figure is the throughput, if the machine was at its limit. The
     /// second figure is the time per packet of the busiest CPU, which determines the limit. The
-    /// third figure is the time per packet of all CPUs. If a new setting is kept, a comparison in
-    /// the other direction would not keep the old setting. Therefore a second measurement does not
-    /// undo the result of the first measurement.
+    /// third figure is the time per packet of all CPUs. If a new setting is kept in a comparison
+    /// with an old setting, a reverse comparison would not keep the old setting. Therefore a second
+    /// measurement does not undo the result of the first measurement.
     pub fn of(pairs: &[(Window, Window)], drops_rose: bool) -> Self {
         let ratio = |value: fn(&Window) -> f64| Ratio::of(pairs.iter().map(|(old, new)| (value(old), value(new))));
         let limited = pairs.iter().filter(|(old, new)| old.is_at_limit() || new.is_at_limit()).count();

@@ -141,7 +141,7 @@ impl Watch {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(TuneError::Watch { interface: self.interface.clone(), error: error.into() }),
         }
-        // The result is also true if the other end of the first file descriptor was closed.
+        // The function also returns true if the other end of the first file descriptor was closed.
         Ok(!waiting[0].revents().is_empty())
     }
 
@@ -158,8 +158,8 @@ impl Watch {
             events[QUEUES] += u64::from(path.contains(&queues) && action != "remove");
             events[CPUS] += u64::from(path.contains("/system/cpu/cpu") && ["online", "offline"].contains(&action));
         });
-        // Lost messages count as messages about the interface, because some of them may have been
-        // about it.
+        // Lost messages count as messages about the interface, because some of the lost messages
+        // may have been about the interface.
         events[LOST] += u64::from(!links_complete) + u64::from(!devices_complete);
         let mut counted = self.counts.counted();
         counted.events.iter_mut().zip(events).for_each(|(all, new)| *all += new);
@@ -169,8 +169,8 @@ impl Watch {
         }
     }
 
-    /// Sets each knob again whose value differs from the kept setting, and sets the knobs of new
-    /// queues. The function `log` is called with each change or failure.
+    /// If the value of a knob differs from the kept setting, sets the knob again. Also sets the
+    /// knobs of new queues. The function `log` is called with each change or failure.
     ///
     /// # Errors
     ///

@@ -137,8 +137,8 @@ impl Builder {
     }
 
     /// Runs the instance on CPUs 0 to `count - 1`, even if the machine does not have these CPUs.
-    /// The threads of virtual CPUs are not pinned. They sleep as soon as they are idle. For tests.
-    /// An instance with virtual CPUs does not also run on CPUs of the machine.
+    /// The threads of virtual CPUs are not pinned. The threads sleep as soon as they are idle. For
+    /// tests. An instance runs either on virtual CPUs or on CPUs of the machine, not on both.
     pub fn virtual_cpus(mut self, count: usize) -> Self {
         self.cpus = Some((0..count.min(CPUS_MAX + 1)).map(|cpu| CpuId(cpu as u16)).collect());
         self.there = self.cpus.clone();
@@ -202,8 +202,8 @@ impl Builder {
     /// Adds a device that sends packets, and returns the number of the output. Handlers pass the
     /// number of an output to [`Packet::transmit`](crate::Packet::transmit).
     ///
-    /// The packet function in this example sends all packets except broadcasts. At the end, it
-    /// sends a packet of its own with the number of broadcasts:
+    /// The packet function in this example sends all packets except broadcasts. At the end of the
+    /// run, the packet function sends a packet of its own, which contains the number of broadcasts:
     ///
     /// ```
     /// use steerage::{Batch, Builder, Cpu, Handler, LinkType, TxId, testing};
@@ -420,8 +420,8 @@ impl Builder {
         self
     }
 
-    /// Sets how many frames one poll takes from a queue: `dev_weight`. This number is also the
-    /// maximum length of the lists of frames that are handed to other CPUs. Default and maximum:
+    /// Sets how many frames one poll takes from a queue: `dev_weight`. The same number is the
+    /// maximum length of the lists of frames that a CPU hands to other CPUs. Default and maximum:
     /// [`POLL_BUDGET`](crate::limits::POLL_BUDGET).
     pub fn dev_weight(mut self, frames: usize) -> Self {
         self.limits.dev_weight = frames;
@@ -445,8 +445,8 @@ impl Builder {
     }
 
     /// Sets the maximum length of frames that are copied out of their device's page, in bytes. Only
-    /// devices with a ring of pages copy frames in this way: `rx-copybreak`. The default is 0. With
-    /// 0, no frame is copied.
+    /// devices with a ring of pages copy frames out of their pages: `rx-copybreak`. The default is
+    /// 0. With 0, no frame is copied.
     pub fn copybreak(mut self, bytes: usize) -> Self {
         self.queue_limits.copybreak = bytes;
         self
@@ -454,8 +454,8 @@ impl Builder {
 
     /// Sets the maximum length of frames that [`Packet::linearise`](crate::Packet::linearise) can
     /// join into one page, in bytes. The packet memory's pages have at least this length. The
-    /// default is 0. With 0, pages have the length that the inputs need. The length that the inputs
-    /// need is enough, unless an input receives a frame in several buffers. Maximum:
+    /// default is 0. If `bytes` is 0, pages have the length that the inputs need. The length that
+    /// the inputs need is enough, unless an input receives a frame in several buffers. Maximum:
     /// [`FRAME_BYTES_MAX`].
     pub fn linear_bytes(mut self, bytes: usize) -> Self {
         self.linear_bytes = bytes.min(FRAME_BYTES_MAX);

@@ -57,9 +57,9 @@ impl Handle {
     /// [`Instance::split`](crate::Instance::split).
     ///
     /// If `control` is called before the returned time, the call has no effect. If `control` is
-    /// called late, no packets are lost, because packets are steered by the last map until the
-    /// call. If another thread is executing `control`, the call returns at once, with an early time
-    /// for the next call.
+    /// called late, no packets are lost, because until the call, packets are steered by the last
+    /// map of buckets to CPUs. If another thread is executing `control`, the call returns
+    /// immediately, with an early time for the next call.
     pub fn control(&self, now: Timestamp) -> Option<Timestamp> {
         self.control.check(now)
     }

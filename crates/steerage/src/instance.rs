@@ -27,12 +27,13 @@ pub struct Instance<H: Handler> {
 /// Rust's threads.
 pub const STACK_BYTES: usize = 2 << 20;
 
-/// While a handler is created, several copies of it are on the stack, because it is moved by value.
+/// While a handler is created, several copies of the handler are on the stack, because it is moved
+/// by value.
 const HANDLERS_PER_STACK: usize = 4;
 
 /// After all packets were handled, each CPU closes its devices. `join` waits at most this time for
-/// the CPUs that do this. When an XDP program is detached, the driver may restart the network card.
-/// This takes seconds.
+/// CPUs that close their devices. When an XDP program is detached, the driver may restart the
+/// network card. This takes seconds.
 const CLOSE_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy)]
@@ -150,8 +151,8 @@ pub struct Running<R> {
 struct CpuThreads {
     run: StopsWhenDropped,
     threads: Vec<JoinHandle<()>>,
-    /// Receives a message when a CPU has ended. The message contains the CPU, and true if the
-    /// receive path did not panic on this CPU.
+    /// Receives a message when the thread of a CPU has ended. The message contains the CPU, and
+    /// true if the receive path did not panic on this CPU.
     ended: Receiver<(CpuId, bool)>,
     cpus: Vec<CpuId>,
     control: ControlThread,
@@ -181,22 +182,23 @@ pub struct Outcome<R> {
     pub snapshot: Snapshot,
     /// The reports of the handlers, by CPU.
     pub reports: Vec<(CpuId, R)>,
-    /// The CPUs that did not end in time, because their handlers did not return. The threads of
-    /// CPUs that did not end in time are still running.
+    /// The CPUs whose threads did not end in time, because their handlers did not return. The
+    /// threads of CPUs that did not end in time are still running.
     pub left_behind: Vec<CpuId>,
     /// The CPUs on which the receive path panicked, or on which a handler panicked while it was
     /// created or finished. Panics of a handler while it handles packets are not included.
     pub failed: Vec<CpuId>,
-    /// The CPUs whose reports are incomplete. Their handlers were created again after a panic, or
-    /// did not return in time. An incomplete report covers only the packets after the last new
-    /// handler was created.
+    /// The CPUs whose reports are incomplete, because their handlers were created again after a
+    /// panic or did not return in time. An incomplete report includes only the packets after the
+    /// last new handler was created.
     pub partial: Vec<CpuId>,
 }
 
 impl<R> Outcome<R> {
-    /// Returns facts that the numbers of the outcome do not show, one sentence for each fact. Such
-    /// facts are incomplete and missing reports, a slow handler that lost packets, and a device's
-    /// hash that fills few buckets. The returned list is empty if the run had no such problem.
+    /// Returns facts that the numbers of the outcome do not show, one sentence for each fact. These
+    /// facts describe problems: incomplete and missing reports, a slow handler that lost packets,
+    /// and a device's hash that fills few buckets. The returned list is empty if the run had none
+    /// of these problems.
     pub fn notes(&self) -> Vec<String> {
         let missing = |cpus: &[CpuId], why: &'static str| -> Vec<String> {
             cpus.iter().map(|cpu| format!("CPU {cpu}: its report is missing, because {why}")).collect()
@@ -220,13 +222,15 @@ impl<R> Running<R> {
         self.handle()
     }
 
-    /// Waits until every queue has ended or a stop is complete. Then waits until the outputs have
-    /// finished ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)). After
-    /// a stop, `join` does not wait for a CPU whose handler does not return.
+    /// Waits until every queue has ended or a stop is complete. After that, `join` waits until the
+    /// outputs have finished
+    /// ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)). After a stop,
+    /// `join` does not wait for a CPU whose handler does not return.
     pub fn join(self) -> Outcome<R> {
         let Outcome { snapshot, left_behind, failed, partial, .. } = self.threads.join();
         let mut reports = std::mem::take(&mut *self.reports.lock().unwrap_or_else(PoisonError::into_inner));
-        // A CPU that did not end in time may have ended, and reported, after the time limit.
+        // The thread of a CPU may have ended, and its handler may have reported, only after the
+        // time limit.
         reports.retain(|(cpu, _)| !left_behind.contains(cpu));
         reports.sort_by_key(|(cpu, _)| *cpu);
         Outcome { snapshot, reports, left_behind, failed, partial }

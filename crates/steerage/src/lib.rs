@@ -182,8 +182,8 @@ pub use {steerage_testing as testing, steerage_topology as topology};
 /// output.
 ///
 /// With the feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. The keys
-/// of a serialized snapshot are the same as those of `snapshot` in the program's report. A
-/// serialized snapshot does not contain the addresses of flows
+/// of a serialized snapshot are the same as the keys of `snapshot` in the JSON report of the
+/// command `steerage`. A serialized snapshot does not contain the addresses of flows
 /// ([`Elephant::flow`](stats::Elephant::flow)).
 pub mod stats {
     pub use steerage_ledger::{
@@ -229,8 +229,9 @@ pub mod messages {
 /// - `Completions::refill` posts pages. A `Fit` contains the maximum length of a frame and the
 ///   offset in the page at which the frame begins. `Completions::alloc` allocates one page.
 /// - When a page is filled, `Completions::rx_finish` hands the frame over and returns another page
-///   to post in its place. If no other page is free, the frame is dropped (`no_page`) and
-///   `rx_finish` returns the frame's own page, so that the ring never has a hole.
+///   to post in its place. If no other page is free, the frame is dropped (drop reason `no_page`)
+///   and `rx_finish` returns the frame's own page, so that no entry of the ring is ever without a
+///   page.
 /// - Pages without a frame are returned to the pool with `Completions::give_page`, or by
 ///   `RxQueue::close`. A page that the device merely drops is not returned to the pool. In debug
 ///   and fuzz builds, writing to a returned page causes a panic.
@@ -257,7 +258,7 @@ pub mod messages {
 /// - The time of a frame and its length on the wire are in a `FrameHeader` of 16 bytes before the
 ///   frame. In a page, the `FrameHeader` is at the end of the headroom (`Completion::with_header`).
 ///
-/// A frame that extends beyond its page or block is counted as lost (`device`).
+/// A frame that extends beyond its page or block is counted as lost (drop reason `device`).
 ///
 /// # Frames in several buffers
 ///
@@ -292,15 +293,15 @@ pub mod messages {
 /// `flow::offload`) describes how to cut a super-frame into packets.
 ///
 /// - `Offload::from_virtio` reads and checks a `virtio_net_hdr`. `Offload::super_frame` is for a
-///   device that created the headers of the super-frame itself. If these functions return an error,
-///   report the frame with `Completions::lost`. `Lending::push_offload` hands the super-frame over.
-///   It needs 32 bytes (`OFFLOAD_BYTES`) before the frame. The device counts packets on the wire in
-///   `DeviceCounts` (`wire_packets`, `wire_bytes`).
-/// - `Offload::to_virtio` makes the header for the kernel, and `Segments` cuts the frame. An output
-///   that does not support super-frames must refuse them. If `TxCapabilities::merged` is set,
-///   `TxQueue::send` accepts packets that were merged before the handler. Each merged packet counts
-///   in `Sent` as `packet.frames()` packets. If `TxCapabilities::merged` is not set, the output
-///   gets the single packets.
+///   device that created the headers of the super-frame itself. If `from_virtio` or `super_frame`
+///   returns an error, report the frame with `Completions::lost`. `Lending::push_offload` hands the
+///   super-frame over, and needs 32 bytes (`OFFLOAD_BYTES`) before the frame. The device counts
+///   packets on the wire in `DeviceCounts` (`wire_packets`, `wire_bytes`).
+/// - `Offload::to_virtio` makes the header for the kernel, and `Segments` cuts the super-frame into
+///   packets. An output that does not support super-frames must refuse them. If
+///   `TxCapabilities::merged` is set, `TxQueue::send` accepts packets that were merged before the
+///   handler. Each merged packet counts in `Sent` as `packet.frames()` packets. If
+///   `TxCapabilities::merged` is not set, the output gets the packets that were merged one by one.
 /// - Limit the share of the blocks that each CPU can occupy (`Blocks::shared`). Without this limit,
 ///   a CPU that stalls may occupy all blocks. If no block is free, the device must continue to
 ///   receive: copy short packets into pages, and report super-frames as lost.

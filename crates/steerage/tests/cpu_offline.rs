@@ -39,8 +39,8 @@ fn after_the_end(command: &str, path: &Path) -> io::Result<Child> {
 }
 
 /// Returns true if this machine has cpusets of cgroup v1. A CPU that went offline does not return
-/// to the cpusets of cgroup v1 when it is online again. With such cpusets, other programs would
-/// have fewer CPUs after the test.
+/// to the cpusets of cgroup v1 when it is online again. With cpusets of cgroup v1, other programs
+/// would have fewer CPUs after the test.
 fn are_old_cpusets() -> bool {
     let entries = fs::read_dir("/sys/fs/cgroup/cpuset").into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.is_dir())

@@ -1,6 +1,6 @@
-//! Tests that a round of a packet CPU neither waits for a lock nor allocates memory. During the
-//! test, masks change a thousand times per second, snapshots are read in a loop, a policy is
-//! active, and CPUs are declared dead.
+//! Tests that a packet CPU neither waits for a lock nor allocates memory in a round (one pass of
+//! its loop). During the test, masks change a thousand times per second, snapshots are read in a
+//! loop, a policy is active, and CPUs are declared dead.
 //!
 //! In a build with debug assertions, each thread marks the beginning and end of its rounds. The
 //! control lock panics if a packet CPU would wait for the lock. The allocator of this test binary

@@ -1,9 +1,10 @@
 //! The packet function of the gateway. The gateway encrypts ("seals") packets for peers, and
 //! decrypts ("opens") the messages that peers send.
 //!
-//! The state of a peer is on the CPU that has the bucket of the peer's packets, and moves with the
-//! bucket. Therefore a peer's state needs no lock. On any number of CPUs, the packets of a peer
-//! leave in the order of their WireGuard numbers.
+//! The packets of a peer belong to one bucket of the flow hash. The CPU that has this bucket also
+//! has the state of the peer. The state moves with the bucket. Therefore a peer's state needs no
+//! lock. On any number of CPUs, the packets of a peer are sent in the order of WireGuard's packet
+//! counter.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::AddAssign;
@@ -26,7 +27,8 @@ const HEADERS_BYTES: usize = ipv6::BYTES + udp::BYTES;
 /// The length of the longest WireGuard message: the payload of the longest UDP datagram.
 const MESSAGE_BYTES_MAX: usize = 1 << 16;
 
-/// The state of a peer. When the peer's bucket moves to another CPU, this state moves too.
+/// The state of a peer. When the peer's bucket moves to another CPU, the state of the peer moves
+/// too.
 pub(crate) struct Peer {
     pub(crate) tunnel: Tunn,
     /// The source address of the last authentic message from the peer.
@@ -43,8 +45,8 @@ impl Peer {
 /// The numbers of the gateway's input and output devices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Devices {
-    /// The input that receives packets from the inner network (the TUN). The packets of all other
-    /// inputs come from the outer network.
+    /// The input that receives packets from the inner network (the TUN). Inputs other than the TUN
+    /// receive packets from the outer network.
     pub(crate) inside: InputId,
     pub(crate) to_inside: TxId,
     pub(crate) to_outside: TxId,
@@ -69,8 +71,8 @@ pub(crate) struct Counts {
     pub(crate) strayed: u64,
     /// Packets that were dropped because the output had no free space.
     pub(crate) no_room: u64,
-    /// Packets and messages that arrived merged with other packets. Each of these packets is also
-    /// counted by its outcome.
+    /// Packets and messages that arrived as part of a super-frame (merged with other packets). Each
+    /// packet that arrived merged is also counted by its outcome.
     pub(crate) merged: u64,
 }
 
@@ -170,8 +172,8 @@ impl Gateway {
                 TunnResult::Err(_) => return self.out.counts.refused += 1,
             }
         }
-        // The message is authentic. Its source is the peer's new address, because the peer may have
-        // moved to another network.
+        // The message is authentic. The source address of the message is the peer's new address,
+        // because
         peer.endpoint = Some(from);
     }
 
@@ -190,8 +192,8 @@ impl Gateway {
 const COOKIE_REPLY: u8 = 3;
 
 /// Returns the state of a peer. If this CPU has the peer's bucket but not the peer's state, the
-/// function makes the state. The state is missing at the beginning, and after another CPU has lost
-/// it.
+/// function makes the state. The peer's state is missing at the beginning, and after another CPU
+/// has lost this state.
 fn find<'p>(
     network: &Network,
     peers: &'p mut [Option<Box<Peer>>],

@@ -45,8 +45,8 @@ const FRAME_BYTES: usize = MTU + 80;
 /// The options of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Options {
-    /// The kernel neither merges nor segments packets: the TUN has no super-frames, and the socket
-    /// delivers each datagram separately.
+    /// The kernel neither merges nor segments packets. The TUN has no super-frames (merged
+    /// packets), and the socket delivers each datagram separately.
     no_offload: bool,
     /// steerage merges the packets of a batch before it calls the packet function.
     gro: bool,
@@ -69,8 +69,9 @@ impl Options {
     }
 }
 
-/// An input with one frame for each peer. The frame makes the CPU that has the peer's bucket create
-/// the peer's state. Peers with a keepalive start their handshake on their own.
+/// An input that delivers one artificial frame for each peer. When the CPU that has the peer's
+/// bucket receives the frame, the CPU creates the peer's state. Peers with a keepalive start their
+/// handshake on their own.
 struct Births(std::ops::Range<usize>);
 
 impl RxQueue for Births {

@@ -1,8 +1,9 @@
 //! Measures the gateway without a network: one CPU and two CPUs in turn encrypt or decrypt recorded
 //! traffic of eight peers.
 //!
-//! The same rounds measure the costs of a packet (receive, work, hand over, take over). These costs
-//! determine the highest possible rate of two CPUs.
+//! The same rounds of the measurement also measure four costs of a packet: to receive it, to work
+//! on it, to hand it over and to take it over. The costs of a packet determine the highest possible
+//! rate of two CPUs.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -19,7 +20,8 @@ use crate::gateway::{Counts, Devices, Gateway, Peer, put_headers};
 use crate::network::Network;
 use crate::traffic::{Check, Checked, Connected, Frames, PEERS, Recorded, Work, connect, plain, sealed};
 
-/// A series of runs: which CPUs take part, and what each CPU does with the packets.
+/// A series is a set of runs with the same conditions: which CPUs take part, and what each CPU does
+/// with the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Series {
     /// One CPU receives packets and does nothing with them. The cost per packet is r (receive).
@@ -32,7 +34,7 @@ enum Series {
     /// One CPU receives packets and hands all of them to the second CPU, which does the work. The
     /// cost per packet is w + c (work and take over).
     Take,
-    /// Two CPUs work, with three peers on the receiving CPU and five peers on the other CPU.
+    /// Two CPUs work. The receiving CPU handles three peers, and the other CPU handles five peers.
     Two,
     /// The policy `balance` spreads the peers over two CPUs.
     Balance,
@@ -59,7 +61,7 @@ struct Run {
     own: f64,
 }
 
-/// Prints one row for each round, and then the medians.
+/// Prints one row for each round of measurements, and then the medians of all rounds.
 pub(crate) fn measure(rounds: usize, packets: usize) -> Result<(), Box<dyn Error>> {
     println!("the flow key of a handshake's first message: {:.0} us", handshake_key()?.as_nanos() as f64 / 1000.0);
     println!("ns per packet: r receive, w work, h give, c take; one CPU, two CPUs");
@@ -90,7 +92,8 @@ pub(crate) fn measure(rounds: usize, packets: usize) -> Result<(), Box<dyn Error
 /// The number of values that a round measures and prints.
 const VALUES: usize = 12;
 
-/// Runs all series in turn. Each round begins with a different series of runs.
+/// Runs all series in turn. A round runs each series once. Each round begins with a different
+/// series.
 fn measure_round(work: Work, packets: usize, round: usize) -> Result<[f64; VALUES], Box<dyn Error>> {
     const SERIES: [Series; 6] =
         [Series::Receive, Series::One, Series::Give, Series::Take, Series::Two, Series::Balance];
@@ -119,7 +122,7 @@ fn print_row(work: Work, values: &[f64; VALUES]) {
 
 /// Returns the time to compute the flow key of a handshake's first message.
 fn handshake_key() -> Result<Duration, Box<dyn Error>> {
-    // The rate limiter allows this number of handshake messages.
+    // The number of handshake messages to measure, which the rate limiter allows.
     const TIMES: u32 = 100;
     let Connected { network, mut theirs, .. } = connect()?;
     let mut frame = vec![0; 28 + 148];
@@ -141,7 +144,7 @@ fn record(work: Work, theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
     }
 }
 
-/// Records traffic, and handles it with the CPUs of this series.
+/// Records traffic, and handles the traffic with the CPUs of this series of runs.
 fn run(work: Work, series: Series, packets: usize) -> Result<Run, Box<dyn Error>> {
     let Connected { network, ours, mut theirs } = connect()?;
     let frames = record(work, &mut theirs, packets);
@@ -226,7 +229,7 @@ fn gateway(
     let mut counts = Counts::default();
     outcome.reports.into_iter().for_each(|(_cpu, part)| counts += part);
     let done = if work == Work::Seal { counts.sealed } else { counts.opened };
-    // If a packet overtakes another packet of its peer, `Checked` refuses all later packets.
+    // If two packets of a peer leave in the wrong order, `Checked` refuses all later packets.
     let sent: u64 = outcome.snapshot.cpus.iter().map(|cpu| cpu.originated).sum();
     if [done, sent] != [packets; 2] {
         let dropped = outcome.snapshot.dropped();
@@ -292,7 +295,7 @@ mod tests {
         }
     }
 
-    /// `Checked` detects a packet that overtook another packet of its peer.
+    /// `Checked` detects that two packets of a peer are in the wrong order.
     #[test]
     fn the_check_can_fail() {
         let Connected { network, ours, mut theirs } = connect().unwrap();
@@ -305,8 +308,8 @@ mod tests {
         assert!(error.starts_with("1000 of 1000 packets were done"), "{error}"); // But not all of them were sent.
     }
 
-    /// A message with the number of an unknown session has no flow key. A packet to an address that
-    /// belongs to no peer also has no flow key.
+    /// A message with an unknown session index has no flow key. A packet to an address that belongs
+    /// to no peer also has no flow key.
     #[test]
     fn strangers_have_no_flow_key() {
         let Connected { network, mut theirs, .. } = connect().unwrap();

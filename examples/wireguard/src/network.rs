@@ -17,7 +17,7 @@ use steerage::flow::{FlowHasher, HashKey, bucket_of};
 
 use crate::config::PeerConfig;
 
-/// The number of a peer: its position in the configuration.
+/// The number of a peer: the position of the peer in the configuration file.
 pub(crate) type PeerId = usize;
 
 /// The number of handshake messages per second that are answered without a cookie. The rate limiter
@@ -32,8 +32,8 @@ pub(crate) struct Network {
     pub(crate) port: u16,
     pub(crate) peers: Vec<PeerConfig>,
     by_key: HashMap<[u8; 32], PeerId>,
-    /// Maps the session index in a peer's messages to the peer. The keys of this map omit the
-    /// lowest 8 bits of the index, which count the sessions of a peer.
+    /// Maps the session index in a peer's messages to the peer. The map's keys are session indices
+    /// without the lowest 8 bits. These bits count the sessions of a peer.
     by_index: HashMap<u32, PeerId>,
     indices: Vec<u32>,
     by_bucket: HashMap<u16, Vec<PeerId>>,
@@ -49,7 +49,7 @@ pub(crate) struct Network {
 pub(crate) enum Sender {
     Peer(PeerId),
     /// Too many handshakes arrive, so the gateway must send a cookie reply. The value is the length
-    /// of the reply in bytes.
+    /// of the cookie reply in bytes.
     Unproven(usize),
     Unknown,
 }
@@ -58,7 +58,7 @@ impl Network {
     pub(crate) fn new(private_key: StaticSecret, port: u16, peers: Vec<PeerConfig>) -> std::io::Result<Self> {
         let public_key = PublicKey::from(&private_key);
         let hasher = FlowHasher::keyed(&HashKey::random()?);
-        // The session indices are random, so that the gateway does not mistake the datagrams of
+        // The session indices are random. Otherwise, the gateway could mistake the datagrams of
         // another tunnel, which runs inside this tunnel, for its own messages.
         let mut by_index = HashMap::new();
         let mut indices = Vec::new();
@@ -105,8 +105,8 @@ impl Network {
             (_, Some((from, to_port, message))) if to_port == self.port => {
                 match self.sender(from.ip(), message, &mut [0; COOKIE_BYTES]) {
                     Sender::Peer(peer) => Some(peer),
-                    // This packet is from the inner network, and only looks like a message to the
-                    // gateway.
+                    // This packet is from the inner network. It looks like a message to the
+                    // gateway, but is none.
                     _ => self.routed_to(frame),
                 }
             }
@@ -175,8 +175,8 @@ fn flow_key(peer: PeerId) -> FlowKey {
     FlowKey::from_bytes(&(peer as u32).to_be_bytes())
 }
 
-/// Makes a frame that no network can deliver, because it has no IP version. The frame makes the CPU
-/// that has a peer's bucket create the peer's state.
+/// Makes a frame that no network can deliver, because it has no IP version. When the CPU that has
+/// the peer's bucket receives the frame, the CPU creates the peer's state.
 pub(crate) fn birth(peer: PeerId) -> [u8; 8] {
     (peer as u64).to_be_bytes()
 }

@@ -23,7 +23,7 @@ use crate::network::Network;
 
 pub(crate) const PEERS: usize = 8;
 
-/// The length of each packet: the length of a full TCP segment in a tunnel.
+/// The length of each packet. This is the length of a full TCP segment in a tunnel.
 const PACKET_BYTES: usize = 1420;
 
 /// The number of bytes at the end of a packet that contain the packet's number.
@@ -43,9 +43,9 @@ pub(crate) struct Connected {
     pub(crate) theirs: [Tunn; PEERS],
 }
 
-/// The number of peers on the first of two CPUs, if each CPU has half of the buckets. The first CPU
-/// also receives packets, which takes a fifth of its time. Therefore the first CPU gets fewer peers
-/// than the second CPU.
+/// The number of peers that the first of two CPUs handles, if each CPU has half of the buckets. The
+/// first CPU also receives the packets, which takes a fifth of that CPU's time. Therefore the first
+/// CPU gets fewer peers than the second CPU.
 const OF_FIRST: usize = 3;
 
 /// Connects the peers with the gateway. Each peer has a separate bucket, because a policy moves
@@ -99,8 +99,8 @@ pub(crate) struct Frames {
     pub(crate) each: usize,
 }
 
-/// Makes the packet with this number. The packet's source and destination are the inner address of
-/// its peer.
+/// Makes the packet with this number. Both the source and the destination of the packet are the
+/// peer's inner address.
 pub(crate) fn packet(number: usize) -> [u8; PACKET_BYTES] {
     let mut packet = [0; PACKET_BYTES];
     let peer = [10, 0, 0, (number % PEERS) as u8];
@@ -133,14 +133,13 @@ pub(crate) struct Recorded {
     frames: Frames,
     /// The number of bytes that were received.
     next: usize,
-    /// The position, in bytes, of the first packet whose time is measured.
+    /// The position, in bytes, of the first packet that belongs to the measurement.
     begin: usize,
     began: Arc<OnceLock<Instant>>,
 }
 
 impl Recorded {
-    /// Makes a device. When the device reaches the last `measured` packets, it stores the time in
-    /// `began`.
+    /// Makes a device. When only `measured` packets remain, the device stores the time in `began`.
     pub(crate) fn new(frames: Frames, measured: usize, began: Arc<OnceLock<Instant>>) -> Self {
         let begin = frames.bytes.len().saturating_sub(measured * frames.each);
         Self { frames, next: 0, begin, began }

@@ -1,6 +1,7 @@
-//! Tests the gateway with wireguard-go, each in its own network namespace. The tests need root, and
-//! the program `wireguard` that `go install golang.zx2c4.com/wireguard@latest` installs. The
-//! program must be in the `PATH`, or the variable `WIREGUARD_GO` must name it.
+//! Tests the gateway with wireguard-go, each in its own network namespace. The tests need root and
+//! the program `wireguard`. The command `go install golang.zx2c4.com/wireguard@latest` installs
+//! this program. The program `wireguard` must be in the `PATH`, or the environment variable
+//! `WIREGUARD_GO` must contain its path.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -37,7 +38,7 @@ fn hex(key: &[u8]) -> String {
     key.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A child process. Dropping this value ends the process.
+/// A child process. When this value is dropped, the process is killed.
 struct Running(Child);
 
 impl Running {
@@ -158,8 +159,8 @@ fn it_understands_wireguard_go() {
     command.arg(&file).args(["wg0", "--shake"]).stdout(Stdio::null());
     let mut gateway = Running(namespaces.within(GATEWAY, || command.spawn().unwrap()));
 
-    // The gateway begins the handshake, because it sends keepalives. Before the handshake, its peer
-    // wireguard-go does not know the gateway's address.
+    // The gateway begins the handshake, because the gateway sends keepalives. Before the handshake,
+    // its peer wireguard-go does not know the gateway's address.
     until("there is a session", || go.number("last_handshake_time_sec") > 0);
     let received = go.number("rx_bytes");
     until("keepalives arrive", || go.number("rx_bytes") > received);
@@ -176,7 +177,7 @@ fn it_understands_wireguard_go() {
     tcp_transfer(&namespaces, GATEWAY, PEER, address("10.99.0.2"), 50_000_000);
     assert_eq!([reordered(&namespaces, GATEWAY), reordered(&namespaces, PEER)], [0, 0]);
 
-    // The peer moves to another address, and sends a packet. The gateway replies to the new
+    // The peer moves to another address, and sends a packet. The gateway replies to the peer's new
     // address.
     namespaces.must(PEER, "addr del 10.210.0.2/24 dev far");
     namespaces.must(PEER, "addr add 10.210.0.77/24 dev far");

@@ -22,7 +22,7 @@ pub(crate) fn pcap(bytes: &[u8]) {
     let mut file = MAGICS[usize::from(choice & 3)].to_le_bytes().to_vec();
     if choice & 4 == 0 {
         // The target writes a pcap header with a valid version. The fuzzer finds files with invalid
-        // versions without this help.
+        // versions by itself.
         file.extend(if choice & 2 == 0 { [2, 0, 4, 0] } else { [0, 2, 0, 4] });
     }
     file.extend(rest);
@@ -80,9 +80,10 @@ fn check_packed(bytes: &[u8]) {
     let is_unpacking =
         |(_, error): &(_, Option<String>)| error.as_ref().is_some_and(|error| error.contains("cannot unpack"));
     if is_unpacking(&read_whole) || is_unpacking(&in_pieces) {
-        // If a step of the decompressor finds damage, all bytes of this step are lost. If the file
-        // arrives in smaller pieces, each step of the decompressor unpacks fewer bytes. The reader
-        // may therefore find an error of the capture format before the damage.
+        // If one step of the decompressor finds damaged data, all bytes that this step would
+        // deliver are lost. If the file arrives in smaller pieces, each step of the decompressor
+        // unpacks fewer bytes. With small pieces, the reader may therefore find an error of the
+        // capture format before the decompressor finds the damage.
         assert!(read_whole.1.is_some() && in_pieces.1.is_some(), "in pieces of {piece} one of them is sound");
         let (few, many) = if in_pieces.0.len() < read_whole.0.len() {
             (&in_pieces.0, &read_whole.0)
@@ -164,7 +165,7 @@ thread_local! {
 
 /// Reads a capture whose bytes arrive in pieces of `piece` bytes. Returns all frames, and the error
 /// message if there is an error. Returns `None` if reading the capture takes more than `polls`
-/// polls. Polls that find no data do not count towards this limit.
+/// polls. Polls that find no data do not count towards the limit of `polls`.
 fn read(bytes: &[u8], piece: usize, polls: usize) -> Option<(Vec<Headed>, Option<String>)> {
     let pieces = Pieces { bytes: bytes.to_vec(), at: 0, piece, silent: false };
     READER.with_borrow_mut(|reader| {

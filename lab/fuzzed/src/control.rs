@@ -47,7 +47,7 @@ pub(crate) fn request(bytes: &[u8]) {
 }
 
 /// The fuzzer's input is the head of an HTTP request, which may arrive in two parts. After each
-/// part, the server sends either no reply, or a reply with a status line.
+/// part of the request, the server sends either no reply, or a reply with a status line.
 pub(crate) fn http(bytes: &[u8]) {
     let Some((at, request)) = bytes.split_first() else { return };
     let at = usize::from(*at).min(request.len());

@@ -1,4 +1,4 @@
-//! A fuzz target for filters in the format of `tcpdump -ddd`.
+//! A fuzz target for BPF filters in the format of `tcpdump -ddd`.
 
 use steerage_capture::filter::Filter;
 

@@ -20,15 +20,14 @@ pub(crate) fn dissect(bytes: &[u8]) {
     assert!(found.ip.is_none_or(|ip| (ip.offset as usize) < frame.len()));
     assert_eq!(found.is_flow, found.ip.is_some());
     assert!(found.transport_offset.is_none_or(|at| (at as usize) < frame.len()));
-    // If the dissector finds fragments, one of them must be the fragment of the innermost IP
-    // header.
+    // If the dissector finds fragments, one of them must come from the innermost IP header.
     if let Some(fragment) = found.fragment() {
         assert_eq!(found.ip.map(|ip| ip.offset), Some(fragment.ip_offset));
     }
 }
 
 /// The fuzzer's input has a byte that selects a link type, a `virtio_net_hdr`, and a frame. The
-/// target cuts the frame into packets, merges the packets and cuts them again.
+/// fuzz target cuts the frame (a super-frame) into packets, merges the packets and cuts them again.
 pub(crate) fn offload(bytes: &[u8]) {
     let Some((link, rest)) = bytes.split_first() else { return };
     let link = if link & 1 == 0 { LinkType::ETHERNET } else { LinkType::RAW };

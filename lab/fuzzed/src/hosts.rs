@@ -19,8 +19,8 @@ const MTU: usize = 1500;
 /// The length of an Ethernet header and a VLAN tag.
 const LINK_BYTES: usize = ethernet::BYTES + vlan::BYTES;
 
-/// The maximum number of frames that are checked of one input. More frames would not find more
-/// errors, and an input of empty frames would have thousands of frames.
+/// The maximum number of frames of one input that the fuzz target checks. More frames would not
+/// find more errors, and an input of empty frames would have thousands of frames.
 const FRAMES_MAX: usize = 32;
 
 /// Splits the input into frames. Two bytes before each frame state the frame's length, and the time
@@ -110,12 +110,12 @@ pub(crate) fn forward(bytes: &[u8]) {
 
 const SENT_MAX: usize = 256;
 
-/// The number of inputs after which a new host replaces the old host. TCP connections of earlier
-/// inputs continue until the host is replaced.
+/// The number of inputs after which the fuzz target replaces the TCP host by a new one. TCP
+/// connections of earlier inputs stay open until the TCP host is replaced.
 const INPUTS_MAX: usize = 64;
 
-/// A host receives any frames, and time passes between the frames. The host must count exactly one
-/// outcome for each frame, and no reply may be longer than the link allows.
+/// The TCP host `respond` receives arbitrary frames, and time passes between the frames. The host
+/// must count exactly one outcome for each frame, and no reply may be longer than the link allows.
 pub(crate) fn respond(bytes: &[u8]) {
     HOST.with_borrow_mut(|host| {
         let (inputs, Host(shared, tester)) = host.get_or_insert_with(|| {

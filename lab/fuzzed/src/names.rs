@@ -25,9 +25,9 @@ pub(crate) fn flow(bytes: &[u8]) {
     }
     let names = fuzzing::names(&packets, is_dns);
     if is_stream && packets.iter().all(|(turned, ..)| !turned) && is_in_order(&packets) {
-        // A name that is found in the packets must also be found if all data arrives in one packet.
-        // The check makes two exceptions: inputs with too many packets, and data that is too long
-        // to be stored.
+        // A name that is found in the packets must also be found if one packet contains all data of
+        // the flow. The check ignores two kinds of inputs: inputs with too many packets, and inputs
+        // with data that is too long to be stored.
         let whole: Vec<u8> = packets.iter().flat_map(|(_, _, data)| data.iter().copied()).collect();
         let of_whole = fuzzing::names(&[(false, Some(0), &whole)], is_dns);
         let begins = names.is_some() && packets.len() > 1 && fuzzing::names(&packets[..1], is_dns).is_none();

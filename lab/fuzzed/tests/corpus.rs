@@ -41,7 +41,7 @@ fn every_input_of_every_corpus() {
     }
 }
 
-/// If an archive of inputs had no target, its inputs would never be tested.
+/// If an archive of inputs had no fuzz target, the inputs in the archive would never be tested.
 #[test]
 fn every_corpus_has_a_target() {
     for entry in fs::read_dir(corpora()).unwrap() {

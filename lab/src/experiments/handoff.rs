@@ -26,8 +26,8 @@ const NANOS_A_LIST: f64 = 250.0;
 /// can forward packets at a higher rate.
 const RATE_MIN: f64 = 250_000.0;
 
-/// The loss, in percent, of the published forwarder without a hand-over to another CPU: it
-/// forwarded about 60 % of the sender's packets.
+/// The loss, in percent, in the published measurement without a hand-over to another CPU. There,
+/// about 60 % of the sender's packets were forwarded.
 const PUBLISHED_LOSS: f64 = 40.0;
 
 const ONE_CPU: &str = "one CPU";

@@ -69,9 +69,9 @@ fn by_size(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// In this experiment, frames of 64 bytes arrive at a fixed rate. At this rate, runs with early
-/// metadata lose as many frames as in the published experiment. The rate is determined again in
-/// each round, because the speed of a virtual machine changes.
+/// In this experiment, frames of 64 bytes arrive at a fixed rate. At the fixed rate, runs with
+/// early metadata lose as many frames as in the published experiment. The rate is determined again
+/// in each round, because the speed of a virtual machine changes.
 fn loss(settings: &Settings, name: &'static str, cpus: usize) -> Experiment {
     let mut experiment = Experiment::new(name, 5, settings);
     let time = settings.measured / 8;
@@ -109,8 +109,8 @@ struct AtRate {
 impl AtRate {
     fn once(&self, rate: f64) -> Result<Loss, LabError> {
         let frames = frames_in(self.time, rate);
-        // In runs on one CPU, the device delivers many frames at once, like a network card with
-        // interrupt moderation.
+        // In runs on one CPU, the device delivers many frames at the same time, like a network card
+        // with interrupt moderation.
         let at_once = if self.cpus == 1 { POLL_BUDGET } else { 1 };
         let nic = NicOptions { frame_bytes: 64, frames, metadata: self.metadata, rate: Some(rate as u64), at_once };
         let (input, make) = nic.input();

@@ -1,7 +1,7 @@
-//! Measures the costs of an instance with 1,024 CPUs and 256 queues on this machine: its start, its
-//! memory, a snapshot, a load check, an idle CPU, and waking all CPUs. The instance has virtual
-//! CPUs, because only the number of CPUs matters in these measurements, and not their speed.
-//! Another case measures the simulator itself.
+//! Measures the costs of an instance with 1,024 CPUs and 256 queues on this machine. The costs are:
+//! its start, its memory, a snapshot, a load check, an idle CPU, and waking all CPUs. The instance
+//! has virtual CPUs, because only the number of CPUs matters in these measurements, and not their
+//! speed. Another case measures the simulator itself.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,16 +17,16 @@ use crate::measurement::Measurement;
 const CPUS: usize = 1024;
 const QUEUES: usize = 256;
 
-/// The numbers of CPUs and queues of a smoke test.
+/// The number of CPUs and the number of queues in a smoke test.
 const QUICK: (usize, usize) = (16, 4);
 
 /// The memory for a large instance. docs/memory.md states the same default memory limit.
 const MEMORY_MAX: usize = 2 << 30;
 
-/// The numbers of rounds in the two parts of a measurement. In the first part, each queue hands
-/// over five packets to each of 1,024 CPUs, so that nearly all rings are used. In the second part,
-/// the rounds of an idle CPU are measured. The second part is shorter than 1,024 rounds, because a
-/// CPU may ignore a ring after 1,024 empty rounds.
+/// The numbers of rounds (passes of a CPU) in the two parts of a measurement. In the first part,
+/// each queue hands over five packets to each of 1,024 CPUs, so that nearly all rings are used. In
+/// the second part, the rounds of an idle CPU are measured. The second part of the measurement is
+/// shorter than 1,024 rounds, because a CPU may ignore a ring after 1,024 empty rounds.
 const ROUNDS_OF_QUEUES: usize = 80;
 const IDLE_ROUNDS: u32 = 500;
 
@@ -79,8 +79,8 @@ fn start(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
         .and("memory_mib", snapshot.memory.bytes() as f64 / f64::from(1 << 20)))
 }
 
-/// Runs a thread for each CPU. Changes the mask, waits until all CPUs have applied it, and finally
-/// wakes all CPUs to end the run.
+/// Runs a thread for each CPU. Changes the mask, waits until all CPUs have applied the new mask,
+/// and finally wakes all CPUs to end the run.
 fn follow(cpus: usize) -> Result<Measurement, LabError> {
     let began = Instant::now();
     let running = build(cpus, 1)?.start()?;
@@ -101,8 +101,8 @@ fn follow(cpus: usize) -> Result<Measurement, LabError> {
     Ok(Measurement::of("start_ms", started).and("follow_ms", followed).and("stop_ms", millis(began)))
 }
 
-/// Measures the time of a round, and of the check before a sleep, on a CPU whose rings were all
-/// used and are now empty.
+/// Measures the time of a round (one pass of a CPU), and of the check before a sleep. The rings of
+/// the measured CPU were all used before, and are now empty.
 fn idle(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
     let input = Arrivals { per_second: 1e10, ..arrivals(queues) }.open(1.0).0;
     let owners: Vec<CpuId> = (0..queues as u16).map(CpuId).collect();

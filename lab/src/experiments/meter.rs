@@ -1,5 +1,5 @@
-//! Measures the cost of metering the flows of a capture file, compared with counting packets only
-//! and with a plain loop.
+//! Measures the cost of metering the flows of a capture file. Compares this cost with only counting
+//! packets, and with a plain loop.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -25,8 +25,8 @@ const LENGTHS: [(&str, Lengths); 3] =
 /// An estimate of the time per packet, in nanoseconds.
 const NANOS: f64 = 100.0;
 
-/// The maximum size of the capture file. It is larger than most CPU caches, but small enough for a
-/// temporary directory in memory.
+/// The maximum size of the capture file. The capture file is larger than most CPU caches, but small
+/// enough for a temporary directory in memory.
 const FILE_BYTES_MAX: usize = 400 << 20;
 
 const ONE: &str = "steerage, 1 CPU";

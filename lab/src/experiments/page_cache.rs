@@ -1,5 +1,5 @@
-//! Measures what it costs to send a page to a worker and back to its queue: without a local page
-//! cache, and with caches of several sizes.
+//! Measures what it costs to send a page to a worker and back to its queue. The cases are: without
+//! a local page cache, and with caches of several sizes.
 
 mod path;
 
@@ -19,11 +19,12 @@ use crate::measurement::Measurement;
 use crate::placement::pin;
 use crate::runs::{Busy, CpuPair};
 
-/// The number of polls of a queue in flight. Only when this number is reached does the queue's
-/// worker return the pages of the first poll.
+/// The number of polls (batches of pages) of a queue that are in flight. When this number of polls
+/// is in flight, the queue's worker returns the pages of the first poll.
 const POLLS_UNDER_WAY: usize = 8;
 
-/// The number of polls in a burst: the packets of these polls fit into a backlog of default size.
+/// The number of polls (batches of packets) in a burst. The packets of a burst fit into a backlog
+/// of default size.
 const POLLS_OF_BURST: usize = 15;
 
 const FRAME_BYTES: usize = 1500;
@@ -35,8 +36,8 @@ const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
 
 const MANY_QUEUES: [u32; 3] = [8, 32, 64];
 
-/// Estimates of the time per page in nanoseconds: for a page without a frame, and for a page with a
-/// frame.
+/// Estimates of the time per page in nanoseconds. The first is for a page without a frame, the
+/// second for a page with a frame.
 const NANOS: f64 = 12.0;
 const FRAME_NANOS: f64 = 120.0;
 
@@ -75,8 +76,9 @@ fn whole_path(settings: &Settings) -> Experiment {
 }
 
 /// The experiment in its published form. The experiment first determines the packet rate at which
-/// the CPUs are busy all the time without the page cache. At this rate, the experiment measures the
-/// CPU use with the page cache. The rate is determined again in each round.
+/// the CPUs are busy all the time without the page cache. At the same packet rate, the experiment
+/// measures the CPU use with the page cache. The packet rate is determined again in each round of
+/// the measurement.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("page-cache-rate", 5, settings);
     let times = (settings.warm_up / 4, settings.measured);
@@ -157,15 +159,15 @@ fn add(experiment: &mut Experiment, settings: &Settings, name: &str, shape: Shap
     experiment.case(name, Some(shape.queues as f64), cpus, move || contend(&on, shape, pages));
 }
 
-/// The times at which the pages of a queue are returned to the queue.
+/// When the pages of a queue return to the queue: after each poll, steadily, or in bursts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ComesHome {
-    /// All pages of a poll return before the next poll.
+    /// All pages that a poll sent return before the next poll.
     Inline,
-    /// When a poll is sent, the pages of an earlier poll return, so that [`POLLS_UNDER_WAY`] polls
-    /// are in flight.
+    /// Whenever a poll sends pages, the pages of an earlier poll return, so that
+    /// [`POLLS_UNDER_WAY`] polls are in flight.
     Steadily,
-    /// The pages of many polls return at once.
+    /// The pages of many polls return together.
     InBursts,
 }
 
@@ -299,13 +301,13 @@ fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Re
     let (ready, is_ready) = mpsc::channel();
     thread::scope(|scope| {
         let worker = scope.spawn(move || {
-            // This thread must be pinned to its CPU before any page is sent. If pinning failed
-            // later, no thread would return pages.
+            // The worker thread must be pinned to its CPU before any page is sent to it. If pinning
+            // failed later, no thread would return pages.
             pin(on.work)?;
             let _ = ready.send(());
-            // The consumer end of the ring is moved to this thread's own stack. On the stack of the
-            // sending thread, the consumer end would share cache lines with data that the sending
-            // thread writes.
+            // The consumer end of the ring is moved to the stack of the worker thread. On the stack
+            // of the sending thread, the consumer end would share cache lines with data that the
+            // sending thread writes.
             Ok(give_back(consumer, pages))
         });
         if is_ready.recv().is_err() {
@@ -344,8 +346,8 @@ fn give_back(mut consumer: Consumer, pages: usize) -> Duration {
 mod tests {
     use super::*;
 
-    /// The number of pages in a run. This number is so large that the first use of the pages takes
-    /// only a small part of the time.
+    /// The number of pages in a run. The number of pages is so large that the first use of the
+    /// pages takes only a small part of the time.
     const PAGES: usize = 50_000;
 
     fn contended(cache_pages: usize, comes_home: ComesHome) -> Measurement {

@@ -1,5 +1,5 @@
 //! Measures the cost of a packet on the receiving CPU and on the worker. The cases differ in the
-//! source of the hash, the number of targets, and the kind of traffic.
+//! source of the hash, the number of targets (rings to other CPUs), and the kind of traffic.
 
 use steerage::{
     Builder,
@@ -29,8 +29,8 @@ fn cases(frames: u64) -> Vec<Case> {
     vec![
         case("device hash, 1 target", device, 1),
         case("no hash needed, 1 target", ours, 1),
-        // Cases about hashes need two targets. With one target, the receive path does not choose
-        // between CPUs, and computes no hash.
+        // Cases about hashes need two targets (two rings to choose from). With one target, the
+        // receive path does not choose between CPUs, and computes no hash.
         case("device hash, 2 targets", device, 2),
         case("device hash, 16 targets", device, 16),
         case("our hash, 2 targets", ours, 2),
@@ -58,7 +58,7 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
         experiment.case(name, None, 2, move || Ok(run_bare(on, device, prefetches)?.measurement()));
     }
     // The results of this case on one CPU are compared with cases on two CPUs. Therefore this case
-    // also requires two CPUs.
+    // on one CPU also requires two CPUs.
     experiment.case("one CPU does all", None, 2, move || {
         let (times, _) = run_alone(on.receive, Builder::new(), device.input(), frames, ReadsHeaders::default)?;
         Ok(times.measurement())

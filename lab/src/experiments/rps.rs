@@ -1,5 +1,5 @@
-//! Measures throughput with and without steering, for several amounts of work per packet and
-//! numbers of CPUs. Also measures the effect of steering on the delay of packets.
+//! Measures throughput with and without steering. Varies the work per packet and the number of
+//! CPUs. Also measures the effect of steering on the delay of packets.
 
 mod tun;
 
@@ -25,8 +25,7 @@ const DELAY_COST: Duration = Duration::from_nanos(500);
 /// program needs about this amount of work per packet.
 const SPEED_UP_COST: Duration = Duration::from_nanos(500);
 
-/// The packet rates at which packets arrive, in percent of the highest rate that one CPU can
-/// handle.
+/// The rates at which packets arrive, in percent of the highest rate that one CPU can handle.
 const LOADS: [u32; 4] = [1, 10, 50, 150];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,14 +170,14 @@ fn by_cpus(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// Returns a quarter of the CPUs, as in the published measurement with 4 queues and 16 CPUs.
-/// Returns 1 if there are fewer than 8 CPUs.
+/// Returns the number of queues: a quarter of the CPUs, as in the published measurement with 4
+/// queues and 16 CPUs. If there are fewer than 8 CPUs, returns 1 queue.
 fn fewer_queues(cpus: usize) -> usize {
     (cpus / 4).max(1)
 }
 
-/// Returns runs that compare two arrangements: more queues without steering, and fewer queues with
-/// steering. Also returns the number of CPUs of each run.
+/// Returns runs that compare more queues without steering and fewer queues with steering. Also
+/// returns the number of CPUs of each run.
 fn runs_by_queues(settings: &Settings) -> impl Iterator<Item = (&'static str, usize, Run)> + '_ {
     let all = settings.cpus.len();
     let fewer = fewer_queues(all);

@@ -13,15 +13,15 @@ use crate::measurement::Measurement;
 
 const CPUS: [usize; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// The numbers of CPUs in the experiments with other kinds of traffic. These experiments take
+/// The numbers of CPUs in the experiments with non-uniform kinds of traffic. These experiments take
 /// longer.
 const CPUS_OF_TRAFFIC: [usize; 4] = [4, 16, 64, 256];
 
 const QUEUES: [usize; 5] = [1, 4, 16, 64, 256];
 
-/// The number of CPUs in the experiment with different numbers of queues. In most runs of this
-/// experiment, the CPUs that receive are overloaded. With more CPUs, a run with overloaded CPUs
-/// takes many minutes.
+/// The number of CPUs in the experiment with different numbers of queues. In most runs with
+/// different numbers of queues, the CPUs that receive are overloaded. If there were more CPUs, a
+/// run in which receiving CPUs are overloaded would take many minutes.
 const CPUS_OF_QUEUES: usize = 256;
 
 /// The amounts of work per packet, in nanoseconds.
@@ -30,9 +30,10 @@ const WORKS: [f64; 7] = [100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0];
 /// The work per packet, in nanoseconds, in experiments that do not vary this work.
 const WORK: f64 = 1000.0;
 
-/// The load of a run: packets arrive at a rate at which their work alone takes this share of all
-/// CPUs. If a hash spreads 65,536 flows over 1,024 CPUs, the busiest CPU gets 1.4 times the mean
-/// load. With the load of 0.7, the busiest CPU then has nearly no time left.
+/// The load of a run. The packet rate is so high that the work of the packets alone takes this
+/// share of the time of all CPUs. If a hash spreads 65,536 flows over 1,024 CPUs, the busiest CPU
+/// gets 1.4 times the mean load. With a mean load of 0.7, the busiest CPU has nearly no time left
+/// if a hash spreads the flows.
 const LOAD: f64 = 0.7;
 
 const FLOWS: usize = 65_536;
@@ -45,18 +46,18 @@ const PACKETS_MIN: f64 = 40_000.0;
 /// The divisor for the length of a run in a smoke test.
 const QUICK: u32 = 20;
 
-/// The work of a packet in a run with the policy `balance`, in nanoseconds, after the
-/// multiplication by [`ScaleRun::stretch`]. With this work, a full batch takes 1.3 ms. A full
-/// backlog takes less than 20 ms, which is the time limit of a move. (With 40,000 ns and more than
-/// 256 CPUs, the policy observes too few packets, and packets wait five times as long.)
+/// The work of a packet in a run with the policy `balance`, in nanoseconds. [`ScaleRun::stretch`]
+/// has already multiplied this time. With this work per packet, a full batch takes 1.3 ms. A full
+/// backlog takes less than 20 ms, which is the time limit of a move. (With work of 40,000 ns and
+/// more than 256 CPUs, the policy observes too few packets, and packets wait five times as long.)
 const STRETCHED_WORK: f64 = 20_000.0;
 const STRETCHED_BACKLOG: usize = 500;
 
-/// The warm-up in which `balance` finds its CPUs. [`ScaleRun::stretch`] does not multiply this
-/// constant, [`LEARNS_OF_MANY`] and [`MEASURES`], because they depend on times of the library.
+/// The warm-up, the time in which `balance` finds its CPUs. [`ScaleRun::stretch`] does not multiply
+/// this constant, [`LEARNS_OF_MANY`] and [`MEASURES`], because they depend on times of the library.
 const LEARNS: Duration = Duration::from_millis(800);
-/// The warm-up if more than a few CPUs have to join per queue, or if many CPUs have to join in
-/// total. The policy `balance` adds CPUs step by step, and a step takes longer if more buckets
+/// The warm-up in two cases: more than a few CPUs have to join per queue, or many CPUs have to join
+/// in total. The policy `balance` adds CPUs step by step, and a step takes longer if more buckets
 /// move.
 const LEARNS_OF_MANY: Duration = Duration::from_millis(2000);
 const MANY: usize = 256;
@@ -64,9 +65,9 @@ const MEASURES: Duration = Duration::from_millis(100);
 
 const BACKLOG: usize = 1000;
 
-/// Three durations in nanoseconds: for simulating a packet, for building a ring, and for handing
-/// over a packet to another CPU. These durations are only used to estimate the remaining time of
-/// the program.
+/// Three real durations in nanoseconds: for simulating a packet, for building a ring, and for
+/// handing over a packet to another CPU. These durations are only used to estimate the remaining
+/// time of the program.
 const PACKET_TAKES: f64 = 1500.0;
 const RING_TAKES: f64 = 2000.0;
 const HANDS_OVER: f64 = 20.0;
@@ -152,8 +153,8 @@ fn measure(run: &ScaleRun) -> Result<Measurement, LabError> {
     let Scaled { per_second, lost, busiest, cpus, memory, reordered, control_per_second, .. } = scaled;
     Ok(Measurement::of("mpps", per_second / 1e6)
         .and("lost_percent", 100.0 * lost)
-        // The share is limited to 100 %, because the load meter counts the whole time of a batch
-        // when the batch begins.
+        // The busy share of a CPU is limited to 100 %, because the load meter counts the whole time
+        // of a batch when the batch begins.
         .and("busiest_percent", (100.0 * busiest).min(100.0))
         .and("cpus", cpus)
         .and("p50_us", micros(500))
@@ -169,8 +170,7 @@ fn experiment(name: &'static str, settings: &Settings) -> Experiment {
     experiment
 }
 
-/// A run that belongs to one or several experiments, with its measurement, which these experiments
-/// share.
+/// A run and its measurement. If several experiments contain the run, they share the measurement.
 type Known = (ScaleRun, Arc<Mutex<Option<Measurement>>>);
 
 /// Plans the runs of all experiments. If several experiments contain the same run, this run is made
@@ -277,8 +277,8 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
 mod tests {
     use super::*;
 
-    /// Three kinds of runs belong to two experiments each: 256 CPUs with 64 queues, 256 CPUs with 1
-    /// queue, and 64 CPUs with 1,000 ns of work.
+    /// Three kinds of runs belong to two experiments each: runs with 256 CPUs and 64 queues, runs
+    /// with 256 CPUs and 1 queue, and runs with 64 CPUs and 1,000 ns of work.
     #[test]
     fn equal_runs_run_once() {
         let planned = plan(&Settings::new(vec![0]));

@@ -20,8 +20,9 @@ pub use steerage::flow::wire::port::ECHO as ECHO_PORT;
 pub const CONNECTIONS_DEFAULT: usize = 16_384;
 
 /// One peer may have a quarter (1 / `PEER_PART`) of all connections, unless
-/// [`Config::per_peer_max`] sets another limit. With this limit, at least four peers are needed to
-/// use up all connections, and a single load generator can still have thousands of connections.
+/// [`Config::per_peer_max`] sets another limit. With a limit of a quarter, at least four peers are
+/// needed to use up all connections, and a single load generator can still have thousands of
+/// connections.
 const PEER_PART: usize = 4;
 
 /// The default time after which a connection is reset if its peer sends nothing. An idle connection
@@ -29,7 +30,7 @@ const PEER_PART: usize = 4;
 pub const IDLE_DEFAULT: Duration = Duration::from_secs(300);
 
 /// The default size of a connection's buffer in each direction: five Ethernet segments. With this
-/// size, a peer that acknowledges every second segment does not stall.
+/// buffer size, a peer that acknowledges every second segment does not stall.
 pub const BUFFER_DEFAULT: usize = 8 * 1024;
 
 /// The maximum memory of a connection without its two buffers: its socket, and its entries in
@@ -49,7 +50,7 @@ const MTU_MIN: usize = 1280;
 /// The service at a TCP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// The service sends all received bytes back.
+    /// The echo service sends all received bytes back.
     Echo,
     /// Whenever the service has received another `request` bytes, it sends `response` bytes, as in
     /// netperf's TCP_RR. The bytes of a response repeat the values 0 to 250.
@@ -64,7 +65,7 @@ pub enum Service {
 /// The configuration of a responder.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The addresses of the responder. No other host may have these addresses.
+    /// The addresses of the responder. No other host may have the responder's addresses.
     pub(super) addresses: Vec<IpAddr>,
     /// The broadcast addresses of the link's networks.
     pub(super) broadcasts: Vec<Ipv4Addr>,
@@ -80,7 +81,7 @@ pub struct Config {
     pub(super) verifies: bool,
 }
 
-/// The error for an invalid configuration, whose text is one line.
+/// The error for an invalid configuration. Its message is one line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
 
@@ -139,8 +140,8 @@ impl Config {
     }
 
     /// Sets the networks of the link. The responder does not reply to packets from the broadcast
-    /// addresses of these networks. No host has a broadcast address as its own address (RFC 1122,
-    /// 3.2.1.3), and the network would deliver the reply to all hosts.
+    /// addresses of the link's networks. No host has a broadcast address as its own address (RFC
+    /// 1122, 3.2.1.3), and the network would deliver the reply to all hosts.
     #[must_use]
     pub fn networks(mut self, networks: &[Ipv4Net]) -> Self {
         self.broadcasts.extend(networks.iter().filter_map(|network| broadcast_of(*network)));
@@ -180,8 +181,9 @@ impl Config {
         self
     }
 
-    /// Limits the number of connections of one peer: an IPv4 address, or a /64 prefix of IPv6.
-    /// Further connections of this peer are reset. The default is a quarter of all connections.
+    /// Limits the number of connections of one peer: an IPv4 address, or a /64 prefix of IPv6. If a
+    /// peer exceeds the limit, its further connections are reset. By default, a peer may have a
+    /// quarter of all connections.
     #[must_use]
     pub fn per_peer_max(mut self, most: usize) -> Self {
         self.per_peer_max = Some(most.max(1));

@@ -18,8 +18,8 @@ use super::peers::{Connections, Peer};
 use super::stack::Stack;
 use steerage_router::addresses::Mac;
 
-/// The contents of responses: the bytes 0 to 250 repeated. With this pattern, a peer can detect
-/// missing bytes.
+/// The contents of responses: the bytes 0 to 250 repeated. Because of the pattern 0 to 250, a peer
+/// can detect missing bytes.
 const PATTERN: [u8; PATTERN_BYTES] = {
     let (mut pattern, mut at) = ([0; PATTERN_BYTES], 0);
     while at < PATTERN_BYTES {
@@ -29,16 +29,17 @@ const PATTERN: [u8; PATTERN_BYTES] = {
     pattern
 };
 const PERIOD: usize = 251;
-/// The length of `PATTERN`, a multiple of the pattern's period. A response is copied in pieces of
-/// at most this length.
+/// The length of `PATTERN`, a multiple of the pattern's period. A response is copied in pieces that
+/// are at most as long as `PATTERN`.
 const PATTERN_BYTES: usize = 16 * PERIOD;
 
-/// The delay of acknowledgements. RFC 9293, 3.8.6.3, allows at most half a second. The kernel's
-/// minimum is 40 ms.
+/// The delay of acknowledgements. RFC 9293, 3.8.6.3, allows at most half a second for this delay.
+/// The kernel's minimum is 40 ms.
 const ACK_DELAY: Duration = Duration::from_millis(40);
 
 /// A TCP connection. The library smoltcp chooses its own sequence numbers. The segments to the peer
-/// contain these numbers plus `shift`, so that they continue from the SYN cookie.
+/// contain smoltcp's sequence numbers plus `shift`, so that the numbers continue from the SYN
+/// cookie.
 #[derive(Debug)]
 pub(super) struct Connection {
     sockets: SocketSet<'static>,
@@ -49,7 +50,7 @@ pub(super) struct Connection {
     service: Service,
     lacks: usize,
     owes: usize,
-    /// The sequence number after the last byte of the peer that the service has read. The next
+    /// The sequence number after the last byte from the peer that the service has read. The next
     /// field, `written_to`, is smoltcp's sequence number after the last byte that the service has
     /// written.
     read_to: u32,
@@ -62,8 +63,8 @@ pub(super) struct Connection {
     counted: Counted,
 }
 
-/// Counts the end of a connection when this value is dropped. The reason is `Lost`, unless
-/// `Connection::end` or a timeout has set another reason.
+/// Counts the end of a connection when this value is dropped. The connection ends for the reason
+/// `Lost`, unless `Connection::end` or a timeout has set another reason.
 #[derive(Debug)]
 struct Counted {
     connections: Arc<Connections>,
@@ -79,8 +80,8 @@ impl Drop for Counted {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opening {
-    /// The sequence number of the SYN. The responder did not store it, but computed it from the
-    /// first segment.
+    /// The sequence number of the SYN. The responder did not store the SYN's sequence number, but
+    /// computed it from the first segment after the SYN.
     pub(super) sequence: u32,
     pub(super) cookie: u32,
     pub(super) mss: u16,
@@ -116,8 +117,8 @@ impl Connection {
         socket.listen(end).ok()?;
         let mut sockets = SocketSet::new(vec![SocketStorage::EMPTY]);
         let socket = sockets.add(socket);
-        // The peer has already completed the handshake with the responder. Therefore the responder
-        // repeats the handshake with smoltcp.
+        // The peer has already completed the handshake with the responder. The responder now
+        // repeats this handshake between itself and smoltcp.
         stack.take_up_syn(key, ours, opening.sequence, opening.mss, opening.window);
         stack.replies.begin(0, 1);
         stack.put_in(&mut sockets, now);
@@ -168,11 +169,12 @@ impl Connection {
         stack.take_out(&mut self.sockets, now);
     }
 
-    /// Returns true if RFC 9293, 3.10.7.4, requires a challenge ACK in reply to the segment. The
-    /// segment then has no other effect. A challenge ACK is required for each SYN, and for a reset
-    /// within the window whose sequence number is not the next expected one. Therefore a stranger
-    /// who guesses the ports cannot end the connection. A peer that has lost its state replies to
-    /// the challenge ACK with an exact reset.
+    /// Returns true if RFC 9293, 3.10.7.4, requires a challenge ACK in reply to the segment. A
+    /// segment that gets a challenge ACK has no other effect. A challenge ACK is required for each
+    /// SYN. It is also required for a reset within the window if its sequence number is not the
+    /// next expected one. Because of challenge ACKs, a stranger who guesses the ports cannot end
+    /// the connection. A peer that has lost its state replies to the challenge ACK with a reset
+    /// that has exactly the expected sequence number.
     pub(super) fn is_challenged(&mut self, tcp: &Tcp) -> bool {
         let read_to = self.read_to;
         let socket = self.socket();
@@ -183,8 +185,8 @@ impl Connection {
     }
 
     pub(super) fn challenge(&mut self, stack: &mut Stack, key: &Key, ours: IpAddr, now: Timestamp) {
-        // The next sequence number after the responder's bytes may already be used by the
-        // responder's FIN.
+        // The responder's FIN may already use the sequence number that follows the responder's
+        // bytes.
         stack.take_up_unacceptable(key, ours, self.written_to.wrapping_add(2));
         stack.put_in(&mut self.sockets, now);
         stack.take_out(&mut self.sockets, now);
@@ -221,7 +223,7 @@ impl Connection {
         matches!(self.socket().state(), State::TimeWait | State::Closed)
     }
 
-    /// Ends the connection. The reason `end` is ignored if another reason was set before.
+    /// Ends the connection. If a reason for the end was set before, the argument `end` is ignored.
     pub(super) fn end(mut self, end: End) {
         if self.counted.end == End::Lost {
             self.counted.end = end;
@@ -301,6 +303,6 @@ fn respond(
     }
 }
 
-// The remaining part of `CONNECTION_OVERHEAD_BYTES` is for entries in tables and timers.
+// The rest of `CONNECTION_OVERHEAD_BYTES` is for the connection's entries in tables and timers.
 const _: () =
     assert!(size_of::<Connection>() + size_of::<SocketStorage<'static>>() <= CONNECTION_OVERHEAD_BYTES * 3 / 4);

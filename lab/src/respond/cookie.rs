@@ -1,28 +1,31 @@
-//! SYN cookies (Bernstein, 1996). The sequence number of the reply to a SYN contains all necessary
-//! state, so a flood of SYNs takes no memory. Linux uses SYN cookies when the backlog of a
-//! listening socket is full. This responder has no backlog, and replies to every SYN with a cookie.
+//! SYN cookies (Bernstein, 1996). The sequence number of the reply to a SYN (the SYN cookie)
+//! contains all necessary state, so a flood of SYNs takes no memory. Linux uses SYN cookies when
+//! the backlog of a listening socket is full. This responder has no backlog, and replies to every
+//! SYN with a cookie.
 //!
 //! ```text
 //!  31      29 28                              15 14               0
 //! | MSS's number | hash: who, its sequence number | hash: who, when |
 //! ```
 //!
-//! A cookie has two separate hashes. By these hashes, the responder recognises later segments of a
+//! A SYN cookie has two separate hashes: one includes the sequence number of the SYN, and one
+//! includes the time. Because the hashes are separate, the responder recognises later segments of a
 //! connection even if the connection's first segment was lost or is delayed. If a later segment
-//! arrives first, the responder drops it without a reset, and the peer sends it again.
+//! arrives before the first segment, the responder drops the later segment without a reset, and the
+//! peer sends it again.
 //!
-//! The hash with the time is in the low bits of the cookie. If a peer has received bytes of the
-//! connection, its acknowledgement number differs from the cookie in these bits, so that the hash
-//! with the time does not match. The two hashes of a cookie together have 29 bits, and cookies of
-//! two periods are valid. Therefore one in 2^28 random segments is mistaken for the first segment
-//! of a connection.
+//! The hash with the time is in the low bits of the cookie. If a peer has already received bytes of
+//! the connection, the peer's acknowledgement number differs from the cookie in the low bits. The
+//! hash with the time then does not match. The two hashes of a cookie together have 29 bits, and
+//! cookies of two periods are valid. Therefore, on average one in 2^28 random segments is mistaken
+//! for the first segment of a connection.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::packet::Key;
 
-/// The length of a period in seconds. A cookie is valid in the period in which it was created and
-/// in the next period. In Linux, this period is 60 seconds long.
+/// The length of a cookie's period in seconds. A SYN cookie is valid in the period in which it was
+/// created and in the next period. In Linux, the period of a SYN cookie is 60 seconds long.
 const STRETCH_SECONDS: u64 = 64;
 
 const WHEN_BITS: u32 = 15;
@@ -32,8 +35,8 @@ const FIRST_BITS: u32 = 14;
 /// sizes for common tunnels, Ethernet and jumbo frames.
 const MSS: [u16; 8] = [536, 1220, 1300, 1360, 1400, 1440, 1460, 8940];
 
-/// Creates and reads cookies. Each CPU has a clone of this value, and each clone accepts the
-/// cookies of all other clones.
+/// Creates and reads cookies. Each CPU has a clone of the value `Cookies`, and each clone accepts
+/// the cookies of all other clones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cookies(RandomState);
 
@@ -56,8 +59,9 @@ impl Cookies {
             | self.when(key, now_seconds / STRETCH_SECONDS)
     }
 
-    /// Checks the acknowledgement number of a segment, minus one (`acknowledged`). If the segment
-    /// is the first one after the SYN, `sequence` is the sequence number of the SYN.
+    /// Checks the acknowledgement number of a segment, minus one (`acknowledged`). `sequence` is
+    /// the sequence number of the segment minus one. For the first segment after a SYN, this is the
+    /// sequence number of the SYN.
     pub(super) fn read(&self, key: &Key, sequence: u32, acknowledged: u32, now_seconds: u64) -> Read {
         let when = acknowledged & ((1 << WHEN_BITS) - 1);
         let now = now_seconds / STRETCH_SECONDS;

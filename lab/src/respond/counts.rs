@@ -14,7 +14,7 @@ pub enum Fate {
     IcmpEcho,
     /// A datagram for the echo port, which was sent back.
     UdpEcho,
-    /// A SYN. The responder sent a reply and kept no state.
+    /// A SYN. The responder sent a reply to a SYN, and kept no state.
     Syn,
     /// A segment of a connection.
     Tcp,
@@ -24,8 +24,8 @@ pub enum Fate {
     /// A later segment of a connection whose first segment has not arrived. The peer will send it
     /// again.
     Early,
-    /// A TCP segment that belongs to no connection and gets no reply. The segment is a reset, or a
-    /// segment without ACK that cannot begin a connection, for a port with a service.
+    /// A TCP segment that belongs to no connection and gets no reply. The segment is a reset. Or it
+    /// is a segment without ACK that cannot begin a connection, for a port with a service.
     Stray,
     /// The packet is not for this host: it has another address or a broadcast address, or a
     /// protocol other than IP and ARP.
@@ -100,15 +100,15 @@ impl Fate {
 pub enum End {
     /// Both sides closed the connection.
     Closed,
-    /// The peer reset the connection, or the responder stopped retransmitting without an
-    /// acknowledgement.
+    /// The peer reset the connection, or the responder stopped retransmitting because no
+    /// acknowledgement arrived.
     Aborted,
     /// The responder reset the connection because the peer sent nothing for too long.
     Idle,
     /// The connection was open when the run ended.
     Stopped,
-    /// The handler with the connection panicked, or the CPU of the handler was declared dead. The
-    /// responder replies to the peer's next segment with a reset.
+    /// The handler with the connection panicked, or the CPU of the handler was declared dead. After
+    /// the loss, the responder replies to the peer's next segment with a reset.
     Lost,
 }
 
@@ -149,8 +149,8 @@ pub struct Responded {
     pub tcp_bytes_in: u64,
     /// Payload bytes that were written to TCP connections.
     pub tcp_bytes_out: u64,
-    /// Packets that arrived merged with an earlier packet. These packets are not counted again by
-    /// their outcome.
+    /// Packets that arrived merged with an earlier packet. Packets that arrived merged with an
+    /// earlier packet are not counted again by their outcome.
     pub merged: u64,
 }
 
@@ -181,10 +181,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Publishes the counts. Only one thread calls this method, once per batch.
+    /// Publishes the counts. Only one thread calls the method `show`, once per batch.
     pub(super) fn show(&self, counted: &Responded) {
-        // The memory order is `Relaxed`, as in the loads of `add_to` that pair with these stores.
-        // The values are only counters, and no other memory depends on them.
+        // The memory order of these stores is `Relaxed`, as in the loads of `add_to` that read the
+        // same counters. The memory order `Relaxed` suffices: the values are only counters, and no
+        // other memory depends on them.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
         show(&self.refused, counted.refused);

@@ -1,6 +1,6 @@
-//! Replies that overwrite the packet to which they reply: ARP (RFC 826), neighbour discovery (RFC
-//! 4861), ICMP echo (RFC 792, 4443) and UDP echo (RFC 862). The module also replies to TCP segments
-//! that belong to no connection.
+//! Replies that overwrite the packet to which they reply: replies to ARP (RFC 826), neighbour
+//! discovery (RFC 4861), ICMP echo (RFC 792, 4443) and UDP echo (RFC 862). The module `in_place`
+//! also replies to TCP segments that belong to no connection.
 
 use std::net::Ipv6Addr;
 
@@ -30,7 +30,7 @@ const OVERRIDE: u8 = 0x20;
 const MSS_OPTION_BYTES: usize = 4;
 
 fn resized<'p>(packet: &'p mut Packet<'_>, len: usize) -> Result<&'p mut [u8], NoRoom> {
-    // If the packet is a merged packet, it is copied into one frame.
+    // A packet that was merged from several frames is copied into one frame.
     let is = packet.total_len();
     if is > len {
         packet.truncate(len)?;
@@ -55,7 +55,8 @@ pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate
     }
     let asked = [arp[24], arp[25], arp[26], arp[27]];
     config.local(asked.into()).ok_or(Fate::NotOurs)?;
-    // Cut off the bytes after the ARP message. These bytes are padding, and may have any length.
+    // Cut off the bytes after the ARP message. The bytes after the ARP message are padding, and may
+    // have any length.
     let frame = resized(packet, ethernet::BYTES + ARP_BYTES).map_err(|_| Fate::NoRoom)?;
     turn_link(frame, config);
     let arp = &mut frame[ethernet::BYTES..];
@@ -87,8 +88,8 @@ fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, 
     header.copy_within(8..24, 24);
     header[8..24].copy_from_slice(&target);
     if is_probe {
-        // A host that checks whether an address is in use has no address yet, so the reply is sent
-        // to all nodes.
+        // A host that checks whether an IPv6 address is in use has no address yet, so the reply is
+        // sent to all nodes.
         header[24..40].copy_from_slice(&Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets());
         head[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
     }
@@ -130,8 +131,8 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
     Ok(Fate::IcmpEcho)
 }
 
-/// Sends a datagram back. For merged datagrams, `whole` has the whole merged packet in contiguous
-/// memory. Merged datagrams are sent back merged, so only their headers change.
+/// Sends a datagram back. If the packet consists of merged datagrams, `whole` contains all of it in
+/// contiguous memory. Merged datagrams are sent back merged, so only their headers change.
 pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = whole.unwrap_or_else(|| packet.data());
     let udp = &frame[ip.payload..ip.end];
@@ -155,7 +156,7 @@ pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config
     put(frame, ip.payload, to.to_be_bytes());
     put(frame, ip.payload + 2, from.to_be_bytes());
     // If the responder does not verify checksums, the sender may not have computed the checksum of
-    // this packet.
+    // this datagram.
     if !config.verifies && !is_absent && whole.is_none() {
         frame[ip.payload + 6..ip.payload + 8].fill(0);
         let checksum = finish_transport(sum(&frame[ip.payload..], ip.pseudo(frame, ip.end - ip.payload)));
@@ -165,7 +166,7 @@ pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config
 }
 
 /// Turns an echo request into its reply. The reply is as long as the request. If the request is
-/// longer than the link's MTU, there is no reply, because it would have to be fragmented.
+/// longer than the link's MTU, there is no reply, because the reply would have to be fragmented.
 fn echoed<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], Fate> {
     if ip.end - ip.at > config.mtu {
         return Err(Fate::Fragment);
@@ -203,7 +204,7 @@ fn swapped<'p>(frame: &'p mut [u8], ip: &Ip, config: &Config) -> &'p mut [u8] {
 pub(super) enum Says {
     /// The reply to a SYN, with the cookie, the maximum segment size and the window.
     Welcome { cookie: u32, mss: u16, window: u16 },
-    /// A reset, which is the reply to any other segment: RFC 9293, 3.5.2.
+    /// A reset, which is the reply to any segment other than a SYN: RFC 9293, 3.5.2.
     Reset,
 }
 

@@ -11,8 +11,9 @@ use steerage::flow::wire::{ipv6, protocol};
 /// reserved, and target.
 const SOLICITATION_BYTES: usize = 24;
 
-/// The hop limit of packets of neighbour discovery. A router would have reduced this maximum value.
-/// Therefore the sender of a packet with the hop limit 255 is on the same link.
+/// The hop limit of packets of neighbour discovery. A router would have reduced this hop limit,
+/// which is the maximum value. Therefore the sender of a packet with the hop limit 255 is on the
+/// same link.
 const HOP_LIMIT: u8 = 255;
 
 const OPTION_UNIT: usize = 8;
@@ -118,8 +119,8 @@ mod tests {
         let cases = [
             (packet(HOST, GROUP, 255, 0, TARGET, &LINK), false),
             (packet(HOST, GROUP, 255, 0, TARGET, &[]), false),
-            // This solicitation is sent to the host's own address, and checks whether the host is
-            // still reachable: RFC 4861, 7.3.3.
+            // The next solicitation is sent to the target's own address, and checks whether this
+            // host is still reachable: RFC 4861, 7.3.3.
             (packet(HOST, TARGET, 255, 0, TARGET, &[]), false),
             // In this solicitation, an unknown option of two units of 8 bytes precedes the link
             // address.
@@ -140,7 +141,8 @@ mod tests {
         let valid = packet(HOST, GROUP, 255, 0, TARGET, &LINK);
         let mut bad_checksum = valid.clone();
         bad_checksum[ipv6::BYTES + 2] ^= 1;
-        // This packet has only 23 bytes of ICMPv6, with a correct checksum for these 23 bytes.
+        // This packet has 23 instead of 24 bytes of ICMPv6, with a correct checksum for these 23
+        // bytes.
         let mut short = packet(HOST, GROUP, 255, 0, "fd00::", &[]);
         short.truncate(ipv6::BYTES + SOLICITATION_BYTES - 1);
         short[ipv6::BYTES + 2..ipv6::BYTES + 4].fill(0);

@@ -17,8 +17,8 @@ pub(super) enum Held {
     Ip(Ip),
 }
 
-/// The positions and fields of an IP packet for this host in a frame. The IP header is complete and
-/// has no options.
+/// An IP packet for this host: the positions of its parts in the frame, and some of its fields. The
+/// IP header of the packet is complete and has no options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ip {
     pub(super) at: usize,
@@ -26,8 +26,8 @@ pub(super) struct Ip {
     pub(super) protocol: u8,
     pub(super) payload: usize,
     pub(super) end: usize,
-    /// The index of the responder's address to which the packet was sent. `None` for an IPv6
-    /// multicast address, which may be a solicited-node address.
+    /// The index of the responder's address to which the packet was sent. The index is `None` for
+    /// an IPv6 multicast address, which may be a solicited-node address.
     pub(super) local: Option<u8>,
 }
 
@@ -41,8 +41,8 @@ pub(super) struct Key {
     pub(super) local_port: u16,
 }
 
-/// Reads a frame. If the frame is for this host, returns the kind of packet in the frame. Otherwise
-/// returns the outcome with which the packet is counted.
+/// Reads a frame. If the frame is for this host, returns the kind of packet in the frame. If the
+/// frame is not for this host, returns the outcome with which the packet is counted.
 pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Config) -> Result<Held, Fate> {
     let (at, is_v4) = match link {
         LinkType::ETHERNET => match type_of(frame, config)? {

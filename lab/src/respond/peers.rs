@@ -8,9 +8,10 @@ use super::config::Config;
 use super::counts::{ENDS, End, Responded};
 use super::packet::Key;
 
-/// The number of counters of connections. Each peer is assigned to one of these counters. The
-/// counters take 256 KiB. Peers that share a counter also share a limit. Therefore there are
-/// several times as many counters as peers that can be near their limit.
+/// The number of counters of connections for each peer. Each peer is assigned to one of the
+/// counters. The counters take 256 KiB. Peers that share a counter also share a limit. To make
+/// shared counters rare, there are several times as many counters as there can be peers near their
+/// limit.
 const PEER_COUNTS: usize = 65_536;
 
 const _: () = assert!(PEER_COUNTS.is_power_of_two());
@@ -20,7 +21,7 @@ const _: () = assert!(PEER_COUNTS.is_power_of_two());
 const IPV6_PEER_PREFIX_BYTES: usize = 8;
 
 /// The number of connections on all CPUs, in total and per peer. Only the beginning and the end of
-/// a connection change these numbers. Handling a packet does not access them.
+/// a connection change these numbers. Handling a packet does not access the numbers of connections.
 #[derive(Debug)]
 pub(super) struct Connections {
     open: AtomicU64,
@@ -29,8 +30,8 @@ pub(super) struct Connections {
     /// The number of open connections of each peer, at the index that [`Connections::peer`]
     /// returns.
     of_peers: Box<[AtomicU32]>,
-    /// Computes the index of a peer's counter. A peer cannot choose this index, because the hasher
-    /// of the standard library has a secret key.
+    /// Computes the index of a peer's counter. A peer cannot choose the index of its counter,
+    /// because the hasher of the standard library has a secret key.
     hasher: RandomState,
 }
 
@@ -59,8 +60,8 @@ impl Connections {
     }
 
     pub(super) fn open(&self, config: &Config, peer: Peer) -> bool {
-        // All operations of this function are `Relaxed`: the values are only counters, and no other
-        // memory depends on them.
+        // All atomic operations of this function have the memory order `Relaxed`: the values are
+        // only counters, and no other memory depends on them.
         let of_peer = &self.of_peers[peer.0];
         let most = u32::try_from(config.per_peer_most()).unwrap_or(u32::MAX);
         let more = |open: u32| (open < most).then_some(open + 1);
@@ -90,8 +91,8 @@ impl Connections {
     }
 
     pub(super) fn add_to(&self, all: &mut Responded) {
-        // The number of ended connections is read first, so that it never exceeds the number of
-        // opened connections.
+        // The number of ended connections is read before the number of opened connections, so that
+        // it never exceeds the latter.
         all.ends.iter_mut().zip(&self.ends).for_each(|(sum, count)| *sum += count.load(Ordering::Relaxed));
         all.open = self.open.load(Ordering::Relaxed);
         all.opened = self.opened.load(Ordering::Relaxed);

@@ -14,8 +14,8 @@ const _: () = assert!(KNOWN_MAX.is_power_of_two());
 #[derive(Debug)]
 pub(super) struct Refusals {
     hasher: RandomState,
-    /// Hashes of refused connections. The lower bits of a hash are its index in this slice. An
-    /// empty entry is 0.
+    /// Hashes of refused connections. The lower bits of a hash are the index of the hash in this
+    /// slice. An empty entry is 0.
     known: Box<[u64]>,
 }
 
@@ -27,7 +27,7 @@ impl Default for Refusals {
 
 impl Refusals {
     /// Records that a connection is refused. `sequence` is the sequence number of the connection's
-    /// SYN. Returns true if this connection was not recorded before.
+    /// SYN. Returns true if the refused connection was not recorded before.
     pub(super) fn note(&mut self, key: &Key, sequence: u32) -> bool {
         let hash = self.hasher.hash_one((key, sequence)) | 1 << 63;
         let known = &mut self.known[hash as usize & (KNOWN_MAX - 1)];

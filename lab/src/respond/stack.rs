@@ -1,8 +1,8 @@
-//! Connects the responder with smoltcp. Each CPU has one interface, and each connection has a
-//! socket set with one socket. For each packet, the library smoltcp searches a socket set from its
-//! beginning. With one socket per set, the cost of a segment does not depend on the number of
-//! connections. The interface stores no state of connections, so connections can move to another
-//! CPU's interface.
+//! Connects the responder with smoltcp. Each CPU has one smoltcp interface, and each connection has
+//! a socket set with one socket. For each packet, the library smoltcp searches a socket set from
+//! its beginning. With one socket per set, the cost of a segment does not depend on the number of
+//! connections. The smoltcp interface stores no state of connections, so connections can move to
+//! another CPU's interface.
 //!
 //! The library smoltcp handles only IP packets. The caller of this module writes link addresses.
 //! The caller also writes TCP checksums, because they cover the shifted sequence numbers (see
@@ -24,7 +24,7 @@ use super::packet::Key;
 
 /// The maximum number of segments that a connection sends in reply to one segment: the number of
 /// Ethernet segments in the largest buffer, plus one. The connection sends further segments when
-/// the next segment arrives or at the next tick (timer call).
+/// the next segment arrives, or at the next tick (timer call).
 const REPLIES_MAX: usize = 48;
 
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub(super) struct Replies {
 }
 
 impl Replies {
-    /// Prepares the buffer for at most `room` replies. In front of each reply, `at` bytes are
+    /// Prepares the reply buffer for at most `room` replies. In front of each reply, `at` bytes are
     /// reserved for a link header.
     pub(super) fn begin(&mut self, at: usize, room: usize) {
         self.bytes.clear();
@@ -54,8 +54,8 @@ impl Replies {
     }
 }
 
-/// The device of a smoltcp interface for one poll. The interface receives at most one packet from
-/// the device, and writes replies to the device.
+/// The device that a smoltcp interface uses during one poll. During a poll, the interface receives
+/// at most one packet from the device, and writes replies to the device.
 struct Wire<'a> {
     input: Option<&'a [u8]>,
     replies: &'a mut Replies,
@@ -135,7 +135,8 @@ impl Stack {
         interface.update_ip_addrs(|addresses| {
             for address in &config.addresses {
                 let bits = if address.is_ipv4() { 32 } else { 128 };
-                // The push cannot fail, because `Config::new` limits the number of addresses.
+                // This `push` of an address cannot fail, because `Config::new` limits the number of
+                // addresses.
                 let _ = addresses.push(IpCidr::new((*address).into(), bits));
             }
         });

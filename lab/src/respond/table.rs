@@ -16,9 +16,10 @@ pub(super) type Bucket = HashMap<Key, Box<Connection>>;
 pub(super) struct Table {
     buckets: HashMap<BucketId, Bucket>,
     /// The time of the next check of each connection. Each connection has one entry. If the check
-    /// of a connection is postponed, its entry stays unchanged. The check then happens too early,
-    /// and schedules the next check. Each packet postpones the check, so leaving the entry
-    /// unchanged saves an update of the timers for each packet.
+    /// of a connection is postponed, the connection's entry stays unchanged. A postponed check
+    /// therefore happens too early, and schedules the next check. Each packet postpones the
+    /// connection's check. Because the entry stays unchanged, the timers are not updated for each
+    /// packet.
     timers: BTreeSet<(Timestamp, BucketId, Key)>,
 }
 

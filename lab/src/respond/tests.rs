@@ -208,8 +208,8 @@ fn echo_comes_back() {
     let (reply, _) = answer(frame);
     let Some(TransportSlice::Udp(udp_back)) = read(&reply).transport else { panic!() };
     assert_eq!((udp_back.source_port(), udp_back.destination_port(), udp_back.payload()), (7, 1234, &b"odd"[..]));
-    // This packet has a wrong checksum, as packets from the other end of a veth have. The reply has
-    // a correct checksum.
+    // The next packet has a wrong checksum, as packets from the other end of a veth have. The reply
+    // to this packet has a correct checksum.
     let mut frame = udp(1234, 7);
     frame[40] ^= 0xff;
     let trusting = Responding::new(config().verifies(false));
@@ -302,7 +302,7 @@ fn a_connection_from_beginning_to_end() {
         &responding,
         vec![
             // The connection's second segment arrives first and is dropped. Later, the peer sends
-            // this segment again.
+            // the dropped second segment again.
             segment(1000, 7, 506, &[ACK], cookie + 1, b"world"),
             segment(1000, 7, 501, &[ACK], cookie + 1, b"hello"),
             segment(1000, 7, 506, &[ACK], cookie + 6, b"world"),
@@ -324,8 +324,8 @@ fn a_connection_from_beginning_to_end() {
     assert_eq!((counts.get(Fate::Early), counts.opened, counts.open, counts.ended(End::Closed)), (1, 1, 0, 1));
 }
 
-/// The responder replies at once to a SYN with data. The reply acknowledges only the SYN. The peer
-/// sends the data again, as it does after a SYN cookie of Linux.
+/// The responder replies immediately to a SYN with data. The reply acknowledges only the SYN and
+/// not the data. The peer sends the data again, as a peer does after a SYN cookie of Linux.
 #[test]
 fn data_in_a_syn_comes_again() {
     let responding = Responding::new(config());
@@ -354,10 +354,10 @@ fn challenged(frames: &[(u32, &[u16])]) -> (Vec<(u32, u32, bool)>, Responded) {
     (said.collect(), responding.so_far())
 }
 
-/// RFC 9293, 3.10.7.4 (with RFC 5961), requires a challenge ACK in reply to a SYN. It also requires
-/// a challenge ACK in reply to a reset that is within the window of 8192 bytes, but not at the
-/// window's beginning. A reset outside of the window is ignored. Only a reset with exactly the next
-/// sequence number ends the connection.
+/// RFC 9293, 3.10.7.4 (with RFC 5961), requires a challenge ACK in reply to a SYN. The RFC also
+/// requires a challenge ACK in reply to a reset that is within the window of 8192 bytes, but not at
+/// the window's beginning. A reset outside of the window is ignored. Only a reset with exactly the
+/// next sequence number ends the connection.
 #[test]
 fn a_stranger_does_not_end_a_connection() {
     let challenge = vec![(6, 506, true)];
@@ -421,14 +421,14 @@ fn one_peer_leaves_room_for_others() {
     let cookie = |nth: usize| u32::from_be_bytes(syns[nth][38..42].try_into().unwrap()) + 1;
     let acks = all.iter().enumerate().map(|(nth, (source, port))| from(*source, *port, &[ACK], cookie(nth)));
     let out = answers_of(&responding, acks.collect());
-    // Each reset is sent to the peer that has too many connections.
+    // Each reset in this test is sent to the peer that has too many connections.
     assert!(out.iter().all(|frame| frame[30..34] == FROM && u16::from(frame[47]) & RST == RST) && out.len() == 9);
     let counts = responding.so_far();
     assert_eq!((counts.opened, counts.refused), (4, 9));
 }
 
-/// Each SYN of a burst gets a reply, but the limit allows only one connection. Each further
-/// connection counts as refused once, even if its peer sends more segments before the reset
+/// Each SYN of a burst gets a reply, but the limit allows only one connection. Each connection
+/// beyond the limit counts as refused once, even if its peer sends more segments before the reset
 /// arrives.
 #[test]
 fn each_connection_that_is_refused_counts_once() {

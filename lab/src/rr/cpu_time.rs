@@ -11,8 +11,8 @@ const TICK: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuTime {
     process: Duration,
-    /// The time in which the CPUs of the machine were not idle, summed over all CPUs. The value is
-    /// `None` if /proc/stat cannot be read.
+    /// The time in which the CPUs of the machine were not idle, summed over all CPUs. The time of
+    /// the machine is `None` if /proc/stat cannot be read.
     machine: Option<Duration>,
 }
 
@@ -24,7 +24,7 @@ impl CpuTime {
     }
 
     /// Returns the average number of CPUs that this process used and that the whole machine used
-    /// since `earlier`. `time` is the time since `earlier`.
+    /// since `earlier`. `time` is the time that has passed since `earlier` was measured.
     pub(super) fn since(self, earlier: Self, time: Duration) -> (f64, Option<f64>) {
         let of = |used: Duration| used.as_secs_f64() / time.as_secs_f64().max(f64::MIN_POSITIVE);
         let machine = self.machine.zip(earlier.machine).map(|(now, then)| of(now.saturating_sub(then)));
@@ -33,7 +33,7 @@ impl CpuTime {
 }
 
 /// Parses the first line of /proc/stat (see proc_stat(5)), which has the fields user, nice, system,
-/// idle, iowait, irq, softirq and steal. The field user includes the time of guests.
+/// idle, iowait, irq, softirq and steal. The field `user` includes the time of guests.
 fn busy(stat: &str) -> Option<Duration> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_whitespace().map(|field| field.parse().ok()).collect::<Option<_>>()?;

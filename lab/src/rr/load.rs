@@ -1,4 +1,4 @@
-//! A load generator for requests and responses, like netperf's tests TCP_RR and UDP_RR: it has many
+//! A load generator for requests and responses, like netperf's tests TCP_RR and UDP_RR. It has many
 //! connections, each with one request or response in flight.
 
 use std::io::{self, Read, Write};
@@ -126,8 +126,8 @@ pub fn measure(args: &Load) -> Result<Measured, LabError> {
         measured.broken += tally.broken;
         measured.lost += tally.lost;
         measured.first_error = measured.first_error.or(tally.first_error);
-        // The result contains the longest measured time of all threads. The times differ, because
-        // the threads detect the end of the measurement at different moments.
+        // The result contains the measured time of the thread that measured longest. The measured
+        // times differ, because the threads detect the end of the measurement at different moments.
         if tally.elapsed > measured.elapsed {
             measured.elapsed = tally.elapsed;
             (measured.process_cpus, measured.machine_cpus) = tally.cpus;
@@ -140,8 +140,8 @@ pub fn measure(args: &Load) -> Result<Measured, LabError> {
     }
 }
 
-/// Raises the limit of open files. If the kernel rejects the new limit, a later attempt to connect
-/// fails.
+/// Raises the limit of open files. If the kernel rejects the new limit of open files, a later
+/// attempt to connect fails.
 pub(super) fn allow_files(needed: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < needed) {
@@ -228,8 +228,8 @@ impl Share {
                 LabError::set_up("a connection", format!("{}, with {nth} connections made: {error}", args.target))
             };
             let stream = Stream::connect(args.target, args.udp).map_err(refused)?;
-            // The epoll events are edge-triggered. Therefore the thread writes to or reads from a
-            // connection until the call would block.
+            // The epoll events are edge-triggered. Because the events are edge-triggered, the
+            // thread writes to or reads from a connection until the call would block.
             let flags = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
             epoll::add(&epoll, &stream, EventData::new_u64(nth as u64), flags)
                 .map_err(|error| LabError::set_up("events of a socket", error))?;
@@ -337,11 +337,11 @@ impl Connection {
                 }
                 (self.to_write, self.to_read, self.asked) = (args.request, args.response, now);
             } else if read < piece.len() {
-                // epoll reports another event when more data arrives.
+                // If no data is left to read, epoll reports another event when more data arrives.
                 return Ok(());
             }
-            // No response can arrive before the request is written. Therefore the function returns
-            // without another read, which would find no data.
+            // No response can arrive before the request is written. After writing a request, the
+            // function returns without another read, which would find no data.
             if self.to_write > 0 {
                 self.write(piece)?;
                 return Ok(());
@@ -349,7 +349,8 @@ impl Connection {
         }
     }
 
-    /// Writes the remaining bytes of the request. Returns true if all bytes are written.
+    /// Writes the remaining bytes of the request. Returns true if all bytes of the request are
+    /// written.
     fn write(&mut self, piece: &[u8]) -> io::Result<bool> {
         while self.to_write > 0 {
             match self.stream.write(&piece[..self.to_write.min(piece.len())]) {

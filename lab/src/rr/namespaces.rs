@@ -1,5 +1,5 @@
-//! Two network namespaces without names, connected by a veth pair. The kernel removes these
-//! namespaces when this process ends, even after a crash.
+//! Two network namespaces without names, connected by a veth pair. The kernel removes the two
+//! namespaces when the process that created them ends, even after a crash.
 
 use std::fs::{self, File};
 use std::io;
@@ -33,7 +33,7 @@ const SERVER: &str = "10.210.0.2/24";
 
 pub(super) const SERVER_ADDRESS: [u8; 4] = [10, 210, 0, 2];
 
-/// Both namespaces, which exist until this value is dropped.
+/// The two network namespaces, which exist until this value is dropped.
 #[derive(Debug)]
 pub(super) struct NamespacePair {
     client: File,
@@ -69,7 +69,7 @@ impl NamespacePair {
     }
 
     /// Moves the calling thread into a namespace. Threads and processes that the calling thread
-    /// starts are in this namespace too.
+    /// starts later are in the same namespace.
     pub(super) fn enter(&self, end: End) -> io::Result<()> {
         let namespace = if end == End::Client { &self.client } else { &self.server };
         Ok(setns(namespace, CloneFlags::CLONE_NEWNET)?)
@@ -92,7 +92,7 @@ impl NamespacePair {
         for end in [End::Client, End::Server] {
             let set = || {
                 // A mounted /sys shows the interfaces of the network namespace in which it was
-                // mounted. Therefore this thread mounts its own /sys.
+                // mounted. Therefore a thread that enters a network namespace mounts its own /sys.
                 unshare(CloneFlags::CLONE_NEWNS)?;
                 mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
                 mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), None::<&str>)?;

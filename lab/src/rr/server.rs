@@ -1,5 +1,5 @@
-//! A server for requests and responses that uses the kernel's sockets. It has one thread with one
-//! epoll instance, which sends a response to each request.
+//! A server for requests and responses that uses the kernel's sockets. The server has one thread
+//! with one epoll instance. The thread sends a response to each request.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -58,11 +58,11 @@ impl Server {
     }
 
     fn accept(&mut self) -> io::Result<()> {
-        // An error of `accept`, for example because the connection was closed before, does not end
-        // the server.
+        // The server continues after an error of `accept`. For example, a client may have closed
+        // its connection before.
         while let Ok((stream, _)) = self.listener.accept() {
-            // The socket is blocking. The server reads from it only after an epoll event, and
-            // always writes complete responses.
+            // The socket is blocking. The server reads from a connection only after an epoll event,
+            // and always writes complete responses.
             stream.set_nodelay(true)?;
             let at = self.connections.len() as u64;
             epoll::add(&self.epoll, &stream, EventData::new_u64(at), EventFlags::IN)?;
@@ -72,7 +72,7 @@ impl Server {
     }
 
     /// Reads a part of a request, and sends the response when the request is complete. Closes the
-    /// connection if it fails, or if the client has ended it.
+    /// connection if an operation on it fails, or if the client has ended the connection.
     fn answer(&mut self, at: usize) {
         let Some(place @ Some(_)) = self.connections.get_mut(at) else { return };
         let Some((stream, lacks)) = place else { return };

@@ -1,4 +1,5 @@
-//! Tests of the responder. Its peer is the kernel's network stack in another network namespace.
+//! Tests of the responder. The peer of the responder is the kernel's network stack in another
+//! network namespace.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
@@ -44,8 +45,8 @@ fn input(interface: &str) -> Input {
     options.open().unwrap().input
 }
 
-/// A network namespace whose network stack is the peer, and the responder. They are connected by
-/// one veth pair, or by two veth pairs with a `Wire` between them.
+/// A network namespace whose network stack is the peer, and the responder. The peer and the
+/// responder are connected by one veth pair, or by two veth pairs with a `Wire` between them.
 struct Net {
     namespaces: Namespaces,
     responding: Arc<Responding>,
@@ -84,7 +85,8 @@ impl Net {
         let server = if faults.is_some() { 2 } else { 1 };
         namespaces.veth((CLIENT, "c0"), (1, "s0"));
         namespaces.address(CLIENT, 1, "c0");
-        // With this setting, the kernel splits segments that are too long for a real cable.
+        // With this setting of the veth, the kernel splits segments that are too long for a real
+        // cable.
         namespaces.must(CLIENT, "link set dev c0 gso_max_segs 1");
         let wire = faults.map(|faults| {
             namespaces.veth((1, "w0"), (2, "s0"));
@@ -155,7 +157,7 @@ fn payload(of: usize, bytes: usize) -> Vec<u8> {
 }
 
 /// Sends bytes to the echo service, and reads the reply at the same time. Checks that the reply is
-/// equal.
+/// equal to the sent bytes.
 fn echo(stream: &TcpStream, bytes: &[u8]) {
     thread::scope(|scope| {
         scope.spawn(|| (&*stream).write_all(bytes).unwrap());
@@ -194,8 +196,8 @@ fn the_kernel_gets_its_answers() {
             close(stream);
             let stream = connect(to, RR).unwrap();
             ask(&stream, 5);
-            // The client closes its side of the connection. The remaining responses still arrive,
-            // followed by the end of the stream.
+            // The client closes its side of the connection. After the client has closed its side,
+            // the remaining responses still arrive, followed by the end of the stream.
             (&stream).write_all(&[1; 30]).unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
             let mut rest = Vec::new();
@@ -371,7 +373,8 @@ fn a_slow_reader_holds_up_itself_alone() {
         slow.set_nonblocking(true).unwrap();
         let bytes = payload(5, 8 << 20);
         let mut written = 0;
-        // The client does not read the replies. It writes until its socket accepts no more bytes.
+        // The client does not read the replies. The client writes until its socket accepts no more
+        // bytes.
         let mut stuck = 0;
         while stuck < 50 {
             match slow.write(&bytes[written..]) {
@@ -423,7 +426,7 @@ fn a_reset_ends_a_connection_and_one_too_many_is_reset() {
     net.end();
 }
 
-/// Makes a socket. Its `connect` and its reads fail after the time [`HANG`].
+/// Makes a socket. The `connect` and the reads of the new socket fail after the time [`HANG`].
 fn client_socket() -> OwnedFd {
     let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
     let hang = TimeVal::seconds(HANG.as_secs() as i64);
@@ -454,7 +457,7 @@ fn a_kernel_that_sends_data_in_its_syn_is_answered() {
     net.end();
 }
 
-/// A host that restarted connects again from the same port. The kernel of the restarted host
+/// A host restarts, and then connects again from the same port. The kernel of the restarted host
 /// replies to the challenge ACK with a reset.
 #[test]
 fn a_kernel_that_forgot_its_connection_connects_again() {
@@ -472,7 +475,7 @@ fn a_kernel_that_forgot_its_connection_connects_again() {
         };
         let first = connected(0);
         let port = first.local_addr().unwrap().port();
-        // In the mode `TCP_REPAIR`, closing a socket sends neither a FIN nor a reset.
+        // If a socket is in the mode `TCP_REPAIR`, closing it sends neither a FIN nor a reset.
         setsockopt(&first, sockopt::TcpRepair, &1).unwrap();
         drop(first);
         close(connected(port));
@@ -531,7 +534,7 @@ fn a_panic_loses_connections_and_their_peers_are_told() {
         UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"panic, please", (V4, 9)).unwrap();
         net.until_ended(End::Lost, 100);
         for mut stream in streams {
-            // The responder replies to the first write with a reset.
+            // The responder replies with a reset to the first write on the connection.
             let _ = stream.write_all(b"and now?");
             assert_eq!(stream.read(&mut [0; 10]).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         }

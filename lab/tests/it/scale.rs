@@ -1,5 +1,5 @@
-//! Tests of the simulation of many CPUs: compares it with measurements on two real CPUs, and with
-//! itself.
+//! Tests of the simulation of many CPUs. They compare the simulation with measurements on two real
+//! CPUs, and with itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,13 +29,13 @@ fn rates(table: &str) -> Vec<Rates> {
 }
 
 /// The simulation uses the costs from the experiment `path`, and the work per packet that was
-/// measured on one CPU. From these values, it must predict the rates of two CPUs.
+/// measured on one CPU. From these costs, the simulation must predict the rates of two CPUs.
 #[test]
 fn two_cpus_do_what_the_simulation_says() {
     let near = ("scale/zen5.toml", "text/rps-amd.csv", false, WORK_MIN);
     let far = ("scale/zen5.toml", "text/rps-far.csv", true, WORK_MIN);
-    // With 50 ns of work, two CPUs with half of the hash values each are 11 % slower than the
-    // simulation predicts.
+    // With 50 ns of work per packet, and half of the hash values on each of two CPUs, the measured
+    // rate is 11 % lower than the simulation predicts.
     let xeon = ("scale/xeon.toml", "text/rps-xeon.csv", false, 2.0 * WORK_MIN);
     for (costs, table, is_far, least) in [near, far, xeon] {
         let profile = Profile::parse(&fs::read_to_string(path(costs)).unwrap()).unwrap();
@@ -92,8 +92,8 @@ fn a_wrong_file_is_named() {
     }
 }
 
-/// Measures a profile for a moment. Then compares predictions with runs that contain exactly the
-/// predicted rates.
+/// Measures a profile (the costs of the receive path) for a moment. Then compares the predictions
+/// with artificial runs that contain exactly the predicted rates.
 #[test]
 fn this_machine_makes_a_profile() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {

@@ -24,12 +24,12 @@ pub enum Together {
     /// Both directions of a flow.
     #[default]
     Flow,
-    /// All flows between two addresses, for protocols with several connections, such as FTP and
-    /// SIP.
+    /// All flows between two addresses go to one job, for protocols with several connections, such
+    /// as FTP and SIP.
     Hosts,
-    /// All packets from one source address.
+    /// All packets from one source address go to one job.
     Source,
-    /// All packets to one destination address.
+    /// All packets to one destination address go to one job.
     Destination,
 }
 

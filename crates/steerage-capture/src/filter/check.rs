@@ -1,9 +1,9 @@
-//! Checks that the kernel would accept a program. The rules for filter programs are those of
+//! Checks that the kernel would accept a filter program. The rules for filter programs are those of
 //! `bpf_check_classic` in net/core/filter.c.
 
 use super::{FilterError, INSTRUCTIONS_MAX, Instruction};
 
-/// The number of memory words that a program has: `BPF_MEMWORDS`.
+/// The number of 32-bit words of memory that a filter program can use: `BPF_MEMWORDS`.
 const MEMORY_WORDS: u32 = 16;
 
 /// A load from this offset or a higher one reads the kernel's information about the packet, and not
@@ -98,8 +98,8 @@ fn instruction_is_wrong(instruction: &Instruction, behind: usize) -> Option<&'st
 /// before. The kernel has the same check in `check_load_and_stores`. All jumps go forward, so one
 /// pass sees every path to an instruction before the instruction itself.
 fn memory_is_written_before_it_is_read(program: &[Instruction]) -> Result<(), FilterError> {
-    // For each instruction, the memory words that are written on every path that jumps to it, one
-    // bit per word.
+    // For each instruction, the memory words that have been written on every path that jumps to the
+    // instruction, one bit per word.
     let mut on_arrival = vec![u16::MAX; program.len()];
     // The memory words that are written on the path from the previous instruction.
     let mut written: u16 = 0;

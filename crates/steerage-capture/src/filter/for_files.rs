@@ -8,8 +8,8 @@ use super::{Filter, FilterError, FrameFilter, numbers, tcpdump, written};
 /// The filter programs for all kinds of frames in the files.
 #[derive(Debug)]
 pub(crate) enum FileFilters {
-    /// A program that the user compiled in advance. The program is valid for one link type, the
-    /// type of the first frame.
+    /// A filter program that the user compiled in advance. The filter program is valid for one link
+    /// type, the type of the first frame.
     Numbers { filter: FrameFilter, link: Option<LinkType> },
     /// For each kind of frames, the program that tcpdump compiled, or tcpdump's error.
     Compiled(Vec<(FrameKind, Result<FrameFilter, String>)>),

@@ -11,8 +11,8 @@ pub(crate) struct FrameKind {
     pub(crate) big_endian: bool,
 }
 
-/// The link types with a header in the byte order of the machine that wrote the file: BSD loopback,
-/// and OpenBSD's `enc`.
+/// The link types BSD loopback and OpenBSD's `enc`, whose header has the byte order of the machine
+/// that wrote the file.
 const IN_WRITERS_ORDER: [LinkType; 2] = [LinkType::NULL, LinkType(109)];
 
 /// Link types that steerage filters but does not dissect: 802.11, with or without radiotap headers.

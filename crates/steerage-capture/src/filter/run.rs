@@ -8,12 +8,12 @@
 
 use super::{Filter, FilterError, Instruction};
 
-/// The number of memory words that a program has: `BPF_MEMWORDS`.
+/// The number of 32-bit words of memory that a filter program can use: `BPF_MEMWORDS`.
 const MEMORY_WORDS: usize = 16;
 
 /// A load from this offset or a higher one reads the kernel's information about a packet, or is
-/// relative to headers that the kernel has found (`SKF_LL_OFF`). For a frame of a file, the kernel
-/// has no information, and no frame has bytes at such a high offset.
+/// relative to headers that the kernel has found (`SKF_LL_OFF`). The kernel has no information
+/// about a frame of a file, and no frame is so long that it has bytes at this offset.
 const KERNEL_ONLY: u32 = 0xffe0_0000;
 
 /// A filter for frames in memory, such as those of a capture file.

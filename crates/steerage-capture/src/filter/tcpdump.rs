@@ -27,7 +27,7 @@ const OUTPUT_BYTES_MAX: u64 = 256 << 10;
 /// error messages are shorter than this limit.
 const SAID_CHARS_MAX: usize = 240;
 
-/// The length of the longest packet that a filter passes uncut, in bytes. The value is tcpdump's
+/// The length of the longest packet that a filter passes uncut, in bytes. This length is tcpdump's
 /// maximum packet length, and no frame is longer.
 const WHOLE: &str = "262144";
 const WHOLE_BYTES: u32 = 262_144;

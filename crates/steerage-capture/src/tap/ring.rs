@@ -2,17 +2,19 @@
 //! the client's thread waits for the other: a packet that does not fit into the ring is counted as
 //! missed.
 //!
-//! The ring is an array of 64-bit words. The packet CPU writes some words to the ring and then
-//! increases the index `written`. The client's thread reads some words from the ring and then
-//! increases the index `read`. Therefore no word of the ring is read and written at the same time.
+//! The ring is an array of 64-bit words. The packet CPU writes some 64-bit words to the ring and
+//! then increases the index `written`. The client's thread reads some 64-bit words from the ring
+//! and then increases the index `read`. Because of the two indexes, no word of the ring is read and
+//! written at the same time.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The number of words in a record's header, which contains the packet's time, lengths, and origin.
+/// The number of 64-bit words in a record's header, which contains the packet's time, lengths, and
+/// origin.
 const HEAD_WORDS: usize = 3;
 
-/// The length that marks a record with counts instead of a packet. No packet has this length.
-/// `LAST_COUNTS` marks the last record of the stream in the same way.
+/// The length that marks a record with counts instead of a packet. No packet has this length. The
+/// length `LAST_COUNTS` marks the record with counts that ends the stream.
 const COUNTS: u64 = u64::MAX;
 const LAST_COUNTS: u64 = u64::MAX - 1;
 
@@ -96,7 +98,7 @@ pub fn first_record(stream: &[u8]) -> Option<(Record<'_>, usize)> {
 #[derive(Debug)]
 pub(super) struct Ring {
     words: Box<[AtomicU64]>,
-    /// The number of words that were written to or read from the ring since the start.
+    /// The number of 64-bit words that were written to or read from the ring since the start.
     written: AtomicUsize,
     read: AtomicUsize,
     /// The number of packets that the client requested, and the number of these packets that did
@@ -110,7 +112,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring of `words` words. `words` must be a power of two.
+    /// Makes a ring of `words` words. The ring's number of `words` must be a power of two.
     pub(super) fn new(words: usize) -> Self {
         let words = (0..words).map(|_| AtomicU64::new(0)).collect();
         let (written, read, wanted, missed, skipped) = Default::default();

@@ -41,19 +41,21 @@ const FILTERED: [LinkType; 2] = [LinkType::ETHERNET, LinkType::RAW];
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Wanted {
-    /// The CPUs whose packets are copied. If the list is empty, packets of all CPUs are copied.
-    pub cpus: Vec<u16>,
-    /// The receive queues whose packets are copied. If the list is empty, packets of all queues are
+    /// The CPUs whose packets are copied. If the list of CPUs is empty, packets of all CPUs are
     /// copied.
+    pub cpus: Vec<u16>,
+    /// The receive queues whose packets are copied. If the list of queues is empty, packets of all
+    /// queues are copied.
     pub queues: Vec<usize>,
     /// The sampling rate: one of every `sample` packets is copied.
     pub sample: u64,
     /// The maximum number of bytes of a packet that are copied.
     pub snap: u32,
-    /// True if packets are copied after the handler, when the handler may have changed them.
+    /// True if packets are copied after the handler has run, so that the copies contain the
+    /// handler's changes.
     pub after: bool,
     /// The filter for the packets of each link type, in the form of the numbers that `tcpdump -ddd`
-    /// prints. If the list is empty, no packet is removed.
+    /// prints. If the list of filters is empty, no packet is removed.
     pub filters: Vec<(u16, String)>,
 }
 
@@ -187,8 +189,9 @@ impl Attached {
         to.set_write_timeout(Some(WRITE_LOOK))?;
         let (mut bytes, mut reported) = (Vec::new(), (0, 0));
         loop {
-            // The flag `has_ended` must be read before the rings are read. If the flag is true, the
-            // rings have all packets, because no more packets are copied after the end of the run.
+            // The flag `has_ended` must be read before the rings are read. If `has_ended` is true,
+            // the rings have all packets, because no more packets are copied after the end of the
+            // run.
             let has_ended = self.tap.has_ended();
             self.session.drain(&mut bytes);
             let is_last = has_ended && bytes.is_empty();

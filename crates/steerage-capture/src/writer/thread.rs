@@ -20,9 +20,9 @@ const STUCK_LOOK_MILLIS: u8 = 20;
 
 /// The state that only the writing thread uses.
 pub(super) struct Writing {
-    /// The current file. The file is `None` before the first file of a series.
+    /// The current file. The file is `None` before the first file of a series of rotated files.
     file: Option<Arc<File>>,
-    /// The files of the series that follow the current file.
+    /// If the output rotates its files, the files that follow the current file.
     series: Option<FileSeries>,
     can_be_cut: bool,
     /// The number of bytes of the current file that come from completely written chunks, or that
@@ -59,7 +59,7 @@ impl Writing {
         self.file.as_deref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Begins the next file of the series. The current file is complete.
+    /// Begins the next file of an output that rotates its files. The current file is complete.
     fn next_file(&mut self, time: u64) -> io::Result<()> {
         #[cfg(test)]
         fault::before_write(1)?;
@@ -79,8 +79,9 @@ impl Writing {
             chunk.let_go();
             used = self.keep_until_read(chunk);
         }
-        // `input_ended` is set before the reader sees the end of the stream. Therefore a program
-        // that ends after the end of its input is not mistaken for a program that ended too early.
+        // `input_ended` is set before the reader sees the end of the stream. Therefore, if the
+        // reading program ends after the end of its input, it is not mistaken for a program that
+        // ended too early.
         writer.input_ended.store(true, Ordering::Relaxed);
         let is_over = || self.unread.front().is_some_and(|(_, chunk)| chunk.is_over());
         if let (Some(_), Some(file), false) = (&self.pipe, &self.file, is_over()) {
@@ -149,8 +150,8 @@ impl Writing {
     fn keep_until_read(&mut self, chunk: Chunk) -> Option<Chunk> {
         let Some(size) = self.pipe.as_ref().map(Room::size) else { return chunk.emptied() };
         self.unread.push_back((self.written, chunk));
-        // This pipe holds at most `size` bytes. Therefore all bytes that were written before the
-        // last `size` bytes have been read.
+        // This pipe holds at most `size` bytes. Therefore the pipe's reader has read all bytes that
+        // were written before the last `size` bytes.
         let (end, _) = self.unread.front()?;
         if end + size as u64 > self.written {
             return None;
@@ -188,8 +189,8 @@ impl Writing {
         io::Error::new(io::ErrorKind::TimedOut, format!("{why}; what was left is lost"))
     }
 
-    /// Counts the packets of the chunk that were written and read as sent, and all other packets of
-    /// the chunk as lost. Cuts a file after its last complete packet.
+    /// If packets of the chunk were written and read, counts them as sent. All other packets of the
+    /// chunk count as lost. Cuts a file after its last complete packet.
     fn give_up(&mut self, chunk: Chunk, stopped: Stopped, writer: &Writer) {
         let Stopped { mut at, settled, cause } = stopped;
         if self.can_be_cut && self.file.is_some() {
@@ -232,7 +233,7 @@ pub(super) mod fault {
 
     thread_local! {
         /// The number of bytes that can still be written before a write fails. The second value is
-        /// true if all later operations also fail.
+        /// true if all operations after the failed write also fail.
         static ROOM: Cell<(usize, bool)> = const { Cell::new((usize::MAX, false)) };
     }
 

@@ -35,7 +35,7 @@ fn real_captures_hold_what_tshark_finds() {
 }
 
 /// Wireshark's editcap converts each capture to other formats. The frames in a converted file must
-/// be the same, byte by byte.
+/// be the same as in the original capture, byte by byte.
 #[test]
 fn real_captures_are_the_same_in_every_format() {
     for path in tshark::captures() {

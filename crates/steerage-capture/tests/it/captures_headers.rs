@@ -23,8 +23,8 @@ fn noted(bytes: Vec<u8>) -> Vec<(u64, u32, usize, u16, u16)> {
     noted.collect()
 }
 
-/// Parses `1700000000.123456789` into nanoseconds. The output of tshark has as many digits as the
-/// file.
+/// Parses `1700000000.123456789` into nanoseconds. In tshark's output, a time has as many digits as
+/// in the file.
 fn nanos(text: &str) -> u64 {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let fraction: u64 = format!("{fraction:0<9}")[..9].parse().unwrap();
@@ -148,7 +148,8 @@ fn each_interface_has_its_own_clock() {
     }
 }
 
-/// A packet with an impossible time is counted and has no time. The next packet is read normally.
+/// A packet with an impossible time is counted and has no time. The packet after a packet with an
+/// impossible time is read normally.
 #[test]
 fn a_time_that_cannot_be_is_no_time() {
     let good = [section(false), clocked(false, 0, -10), at(false, 0, 11)].concat();

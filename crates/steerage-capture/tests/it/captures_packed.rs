@@ -147,7 +147,7 @@ fn errors_say_what_is_wrong() {
 }
 
 /// Bytes after compressed data, such as the padding of a tape or a signature, are ignored. The
-/// programs gzip(1) and tshark also ignore these bytes.
+/// programs gzip(1) and tshark also ignore bytes after the compressed data.
 #[test]
 fn bytes_after_compressed_data_are_ignored() {
     let packets = packets_of([60, 61]);
@@ -180,8 +180,8 @@ fn bytes_after_compressed_data_are_ignored() {
     }
 }
 
-/// Windows of 64 MiB and 128 MiB, and a dictionary. The files were made with `zstd` and are part of
-/// the collection of captures.
+/// Tests zstd files with windows of 64 MiB and 128 MiB, and with a dictionary. The files were made
+/// with `zstd` and are part of the collection of captures.
 #[test]
 fn large_windows_are_read_and_dictionaries_named() {
     for name in ["w26.zst", "w27.zst"] {
@@ -200,9 +200,10 @@ fn large_windows_are_read_and_dictionaries_named() {
     assert!(error.contains("it was packed with dictionary ") && !error.contains("damaged"), "{error}");
 }
 
-/// The file contains 3 MiB of incompressible data twice. Therefore the second half of the file
-/// refers back by 3 MiB, which is within the window of 4 MiB. If the decoder returned bytes of the
-/// window too early, they would be missing in the second half.
+/// The file contains 3 MiB of incompressible data twice. Therefore the second half of the
+/// compressed file refers back by 3 MiB, which is within the zstd window of 4 MiB. If the decoder
+/// returned bytes of its window too early, these bytes would be missing in the second half of the
+/// unpacked file.
 #[test]
 fn matches_reach_back_through_the_whole_window() {
     let random: Vec<u8> = {

@@ -1,6 +1,6 @@
 //! Tests capture outputs that accept no data for a while, or forever. An output that accepts no
-//! data drops only its own packets. This output drops and counts its packets without delay. No
-//! other part of a run waits for an output that accepts no data.
+//! data drops only its own packets. An output that accepts no data drops and counts its packets
+//! without delay. No other part of a run waits for an output that accepts no data.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

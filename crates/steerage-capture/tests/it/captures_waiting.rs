@@ -141,8 +141,8 @@ fn a_pace_hands_each_packet_over_when_it_is_due() {
             other => panic!("{other:?}"),
         }
     }
-    // The replay runs at half of the recorded speed. A packet with an earlier time than the packet
-    // before it is due at once.
+    // The replay runs at half of the recorded speed. If a packet has an earlier time than the
+    // previous packet, it is due immediately.
     let expected = [(0, vec![0]), (20, vec![1]), (2000, vec![2]), (2002, vec![3, 4]), (6 * SECOND, vec![5])];
     assert_eq!(history, expected);
 }
@@ -192,8 +192,8 @@ fn several_files_are_one_capture() {
     [first, second, late, early].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
-/// All files are checked before the first file is read. Errors after this check name the file that
-/// contains the error.
+/// All files are checked before the first file is read. Errors after the check of all files name
+/// the file that contains the error.
 #[test]
 fn the_second_file_may_be_wrong() {
     let good = pcap(false, MAGICS[0], &packets_of([60]));

@@ -98,7 +98,7 @@ pub(crate) fn simple(big_endian: bool, original: u32, packet: &[u8]) -> Vec<u8> 
 }
 
 /// Makes a file with every kind of block, in two sections with different byte orders. The function
-/// also returns the packets, and the end of each packet's block.
+/// also returns the packets of the file, and the end of each packet's block.
 pub(crate) fn mixed_pcapng() -> (Vec<u8>, Vec<Vec<u8>>, Vec<usize>) {
     let (mut bytes, mut packets, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     for big_endian in [false, true] {

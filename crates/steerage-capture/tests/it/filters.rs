@@ -93,8 +93,8 @@ fn for_an_interface_vlan_finds_the_tag_that_the_kernel_took_out() {
             return skip(&format!("no network namespace: {error}"));
         }
         let on = |text| Filter::compile(text, Some("lo"), LinkType::ETHERNET);
-        // The interface is down, and tcpdump does not open interfaces that are down. Therefore
-        // `vlan` cannot be compiled, but all other keywords can.
+        // The interface is down, and tcpdump does not open interfaces that are down. Therefore the
+        // keyword `vlan` cannot be compiled for this interface, but all other keywords can.
         assert!(on("vlan").unwrap_err().to_string().contains("not up"));
         assert_eq!(on("not port 22").unwrap(), compile("not port 22").unwrap());
         assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());

@@ -169,7 +169,7 @@ fn a_filter_that_cannot_be_is_an_error_at_once() {
     let error = open(&usb, "ip");
     assert!(error.contains("link-layer type filtering not implemented"), "{error}");
     // The link type of a pipe is unknown at first. An expression that is invalid for all link types
-    // causes an error at once. An expression that is invalid only for some link types causes an
+    // causes an error immediately. An expression that is invalid only for some link types causes an
     // error later.
     let piped = |text| Capture::from_reader("pipe", Cursor::new(usb.clone())).filtered(text);
     let error = piped("tcp an udp").unwrap_err();
@@ -218,7 +218,7 @@ fn polls_are_bounded_and_paced() {
     // packets after that read.
     assert!(polls.keys().all(|looked_at| *looked_at <= 2 * 1024), "{polls:?}");
 
-    // The recorded times of the packets are a second apart. The second packet is due at once,
+    // The recorded times of the packets are a second apart. The second packet is due immediately,
     // because it is the first packet that passes the filter.
     let mut file = words(false, &[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
     for (second, byte) in [(1, 0), (2, 1), (3, 1)] {
@@ -239,8 +239,8 @@ fn polls_are_bounded_and_paced() {
     assert_eq!((until, handed_over), (Polled::NotBefore(Timestamp::from_nanos(1_000_000_000)), 1));
 }
 
-/// A pcapng file has a damaged packet block after the first packet. The first packet is filtered,
-/// and then the error is reported.
+/// A pcapng file has a damaged packet block after the first packet. The filter handles the first
+/// packet, and then the error in the damaged block is reported.
 #[test]
 fn damage_is_found_behind_the_filter() {
     let mut bytes = [section(false), interface(false, 1, 0), enhanced(false, 0, &[7; 60])].concat();

@@ -16,7 +16,8 @@ use steerage_fixtures::{skip, tshark};
 
 use crate::common::*;
 
-/// A length that exceeds the number of bytes that the queue makes readable at once.
+/// A number of packets whose total length exceeds the number of bytes that the queue makes readable
+/// in one poll.
 const PACKETS: usize = 2_000;
 
 fn packets() -> Vec<Vec<u8>> {

@@ -21,7 +21,7 @@ pub(super) enum Values {
     Devices,
     Interfaces,
     Runs,
-    /// The attributes in the control trees of all runs.
+    /// The attributes in the control trees (attributes as directories and files) of all runs.
     Attributes,
     /// The pages of the guide, and the names of the commands.
     Topics,
@@ -91,7 +91,7 @@ fn name(command: &Command) -> String {
     command.get_name().to_owned()
 }
 
-/// Returns the option whose value is the next word, if `word` ends with one.
+/// If `word` ends with an option whose value is the next word, returns this option.
 fn waiting_for_its_value<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
     let takes = |arg: &&Arg| arg.get_num_args().is_some_and(|count| count.min_values() > 0);
     if let Some(long) = word.strip_prefix("--") {

@@ -33,8 +33,8 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
             if args.json { json!({ "path": path, "value": value.trim_end() }).to_string() + "\n" } else { value }
         }
     };
-    // The text is made printable. The instance may be another user's process, so its text could
-    // contain escape sequences for this terminal.
+    // The text is made printable. The instance may be another user's process, so text from the
+    // instance could contain escape sequences for this terminal.
     stdout::print(printable_lines(&text).as_bytes())
 }
 

@@ -1,5 +1,5 @@
-//! `steerage count` counts packets. Counting costs almost nothing. Therefore the speed of a `count`
-//! run is the speed of steerage itself.
+//! `steerage count` counts packets. Counting costs almost nothing, so the speed of a `count` run is
+//! the speed of steerage itself.
 
 use steerage_apps::Count;
 

@@ -27,7 +27,7 @@ use crate::terminal::print_to_stderr;
 
 const STDOUT: &str = "-";
 
-/// The end of the last output line if the run ended before it sent its last counts.
+/// The text at the end of the last output line, if the run ended before it sent its last counts.
 const UNREAD: &str = "; the run ended before its last packets were read";
 
 /// The maximum time that a read from the run waits before `dump` checks for signals.
@@ -96,8 +96,8 @@ fn wanted(args: &DumpArgs) -> Result<Wanted, Error> {
 
 /// The output to which packets are written, and the counts so far.
 struct Shown<'a> {
-    /// The capture file to which the packets are written. The value is `None` if each packet is
-    /// printed as a line.
+    /// The capture file to which the packets are written. The capture file is `None` if each packet
+    /// is printed as a line.
     capture: Option<(PcapngEncoder, File, &'a str)>,
     /// The bytes of the output that have not been written yet.
     bytes: Vec<u8>,
@@ -121,8 +121,8 @@ impl<'a> Shown<'a> {
         Ok(Self { capture, bytes: Vec::new(), packets: 0, missed: 0, has_last: false, is_cut: false })
     }
 
-    /// Writes the header of the capture file at once, so that a reader of the file can recognize
-    /// the format.
+    /// Writes the header of the capture file immediately, so that a reader of the file can
+    /// recognize the format.
     fn begin(&mut self) -> Result<bool, Error> {
         if let Some((encoder, ..)) = &mut self.capture {
             encoder.begin(&mut self.bytes);
@@ -130,8 +130,8 @@ impl<'a> Shown<'a> {
         self.flush()
     }
 
-    /// Adds a record to the output, which the next `flush` writes. Returns the number of packets in
-    /// the record.
+    /// Adds a record to the output. The next `flush` writes this record. Returns the number of
+    /// packets in the record.
     fn add(&mut self, record: Record<'_>) -> u64 {
         let (head, data) = match record {
             Record::Counts { missed, is_last, .. } => {

@@ -40,7 +40,7 @@ use crate::web::Web;
 const SYNTHETIC_PACKETS: u64 = 1_000_000;
 
 /// The default time for which `explain` listens to an interface. Even most flows with few packets
-/// appear in this time.
+/// appear while `explain` listens for this time.
 pub(super) const LISTENING: Duration = Duration::from_secs(10);
 const LISTENING_NOTE: &str = "listening for 10 s (--seconds S, -c N; Ctrl-C ends it sooner)";
 

@@ -91,7 +91,8 @@ impl Programs {
 }
 
 /// Opens an output. Prints a line if the output waits for a reader, or if anybody can connect to
-/// the output and get the packets. While the output waits, a stop signal ends the program.
+/// the output and get the packets. While the output waits for its reader, a stop signal ends
+/// steerage.
 pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
     let waits = |path: &str, waiting: Waiting| {
         if let Some(line) = line_of(spec, path, waiting) {
@@ -111,8 +112,8 @@ fn line_of(spec: &str, path: &str, waiting: Waiting) -> Option<String> {
         Waiting::OpenToOthers(at) => Some(format!(
             "warning: whoever connects to {at} first gets the packets; listen at 127.0.0.1 if only this machine should"
         )),
-        // A refused client may try to connect again and again. Therefore a line is printed only for
-        // the 1st, 2nd, 4th, 8th refusal and so on.
+        // A refused client may try to connect again and again, so a line is printed only for the
+        // 1st, 2nd, 4th, 8th refusal and so on.
         Waiting::Refused { client, uid, count } if count.is_power_of_two() => {
             let of = uid.map_or("has closed its connection".to_owned(), |uid| format!("belongs to user {uid}"));
             let only = match rustix::process::geteuid().as_raw() {

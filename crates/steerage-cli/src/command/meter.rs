@@ -24,8 +24,8 @@ use outputs::{Outputs, Writers};
 /// rates.
 const LIVE_FLOWS: usize = 200;
 
-/// The maximum number of flow records that `--by` adds up. If there are more records, the records
-/// with the most bytes are added up.
+/// The maximum number of flow records that `--by` adds up. If there are more flow records than this
+/// maximum, the records with the most bytes are added up.
 const SUMMED_RECORDS: usize = 1 << 18;
 
 /// The table of flows joins all records of a flow. `JOINED` records are kept for each line of the

@@ -2,8 +2,8 @@
 //! all packets of its flows.
 //!
 //! The crate steerage-parallel starts the jobs, splits the packets, and merges the output of the
-//! jobs. This file converts the command line to the options of that crate. This file also provides
-//! the devices, the sandbox, the signals and the reports of the run.
+//! jobs. This file converts the command line to the options of the crate steerage-parallel. This
+//! file also provides the devices, the sandbox, the signals and the reports of the run.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -118,7 +118,7 @@ fn waiting_process(program: &OsStr) -> Command {
 }
 
 /// Returns the options of the instance that splits the packets. A single CPU reads and splits the
-/// packets. Therefore all packets stay in order, whatever the value of `--key` is.
+/// packets, so all packets stay in order, whatever the value of `--key` is.
 fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     let mut run = RunArgs::of_no_options().map_err(Error::Usage)?;
     run.devices.clone_from(&args.inputs);
@@ -132,8 +132,8 @@ fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     run.report.json = args.output.json;
     // A virtual CPU is a thread that the scheduler can move to any CPU that the jobs leave idle.
     run.cpus.virtual_cpus = Some(1);
-    // With a single CPU, the policy has nothing to decide. Therefore `parallel` uses the policy
-    // `hash`, which needs no measurements.
+    // With a single CPU, the policy has nothing to decide, so `parallel` uses the policy `hash`,
+    // which needs no measurements.
     run.cpus.policy = "hash".to_owned();
     run.sandbox = args.sandbox.clone();
     if args.inputs.iter().any(|input| is_synthetic(input)) {

@@ -176,7 +176,8 @@ fn described(number: usize, candidate: &Candidate, plan: &Plan) -> String {
     }
     let mut why = "";
     for change in &plan.changes {
-        // The changes of all queues in a stage have the same reason, which is printed only once.
+        // The changes of one stage (a kind of kernel setting) have the same reason for all queues,
+        // so the reason is printed only once.
         if change.why != why {
             text += &format!("   # {}: {}\n", change.stage, change.why);
             why = change.why;
@@ -214,8 +215,8 @@ fn confine(args: &TuneArgs, machine: &Machine, directory: &Path, undo: &[Undo]) 
     if args.write.is_some() || undo.iter().any(Undo::has_link_file) {
         paths.push(links);
     }
-    // A sandbox rule needs an existing file. Therefore, in the sandbox, `tune` cannot write to a
-    // file that does not exist yet.
+    // A sandbox rule needs an existing file, so in the sandbox `tune` cannot write to a file that
+    // does not exist yet.
     let opened = paths.iter().filter_map(|path| File::open(path).ok());
     let needs = opened.fold(needs(args), |needs, file| needs.writes(OwnedFd::from(file)));
     let needed = Needed::default().network_administration();

@@ -30,7 +30,7 @@ pub(super) fn poll_where_interrupts_are<H: Handler>(instance: &Instance<H>) {
         tracing::info!(device = %queue.device, queue = queue.queue, cpu = %snapshot.cpus[usize::from(to)].cpu,
             "polling begins where the interrupts are");
         // The old and the new polling CPU exchange their buckets. Therefore packets that the old
-        // polling CPU would have handled itself stay on the polling CPU.
+        // polling CPU would have handled itself are handled by the new polling CPU itself.
         let there = |cpu: &u16| {
             if *cpu == from {
                 to

@@ -1,5 +1,5 @@
 //! Undoes the run's changes to the machine at the end of the run. The run makes two kinds of
-//! changes to the machine: XDP programs in libxdp's dispatchers, and the deferral of interrupts for
+//! changes to the machine: it adds XDP programs to libxdp's dispatchers, and defers interrupts for
 //! busy polling.
 
 use std::fmt;
@@ -68,8 +68,8 @@ impl Undoing {
         if done.is_empty() {
             return Ok(None);
         }
-        // The helper process starts before the first change. Therefore the helper process undoes
-        // the changes even if the run is killed while the run makes the changes.
+        // The helper process starts before the first change, so it undoes the changes even if the
+        // run is killed while the run makes the changes.
         let mut helper = Helper::start("steerage-undo", "undo", done.iter().map(ToString::to_string))?;
         if let Some(reports) = helper.reports() {
             let stay = af_xdp::stay_in_dispatchers(reports.into());
@@ -198,7 +198,7 @@ fn undo(done: &Done) -> Result<(), String> {
             format!("cannot remove XDP program {program} from libxdp's dispatcher: {error}; the next start removes it")
         }),
         Done::Knob { interface, file, before, ours } => {
-            // If the interface no longer exists, there is no value to restore.
+            // If the interface no longer exists, there is no old value of its file to restore.
             let Some((mut machine, name)) = found(*interface) else { return Ok(()) };
             let knob = Knob(format!("/sys/class/net/{name}/{file}"));
             // The old value is restored only if no other program has changed the value meanwhile.

@@ -6,8 +6,8 @@
 //!
 //! Every user of the machine may see a [`Document`], which contains counters. Only root and the
 //! user of the run may see the traffic itself, for which there is a separate type, [`Traffic`].
-//! Therefore a field that is added to `Document` is public, and a field that is added to `Traffic`
-//! is private.
+//! Because of the two types, a field that is added to `Document` is public, and a field that is
+//! added to `Traffic` is private.
 
 #[cfg(test)]
 mod tests;
@@ -66,8 +66,8 @@ pub(crate) struct Document {
     pub(crate) snapshot: Snapshot,
     /// The counts that only the packet function of this command counts.
     pub(crate) app: App,
-    /// For each CPU, the number of bytes that its packet function handled. The map of these numbers
-    /// is empty until the run has ended.
+    /// For each CPU, the number of bytes that its packet function handled. The map with the number
+    /// of handled bytes of each CPU is empty until the run has ended.
     pub(crate) handled_bytes: BTreeMap<u16, u64>,
     /// The contents of the capture files, if the run reads any.
     pub(crate) capture: Option<Recorded>,
@@ -166,7 +166,8 @@ pub(crate) struct App {
 pub(crate) struct Traffic<F> {
     /// The largest flows, if the command meters flows and the largest flows are known.
     pub(crate) top: Option<Vec<F>>,
-    /// The largest flow of each elephant, for all steering groups.
+    /// The largest flow of each elephant (a bucket that takes more than half of a CPU), for all
+    /// steering groups.
     #[serde(default)]
     pub(crate) elephants: Vec<ElephantFlow>,
 }
@@ -182,7 +183,7 @@ pub(crate) struct ElephantFlow {
 }
 
 impl ElephantFlow {
-    /// Returns the flows of all elephants in `snapshot`.
+    /// Returns the flows of all elephants (very busy buckets) in `snapshot`.
     pub(super) fn of_all(snapshot: &Snapshot) -> Vec<Self> {
         let groups = snapshot.groups.iter().enumerate();
         let elephants = groups.flat_map(|(group, of)| of.elephants.iter().map(move |elephant| (group, elephant)));

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use steerage_router::{Fate, Forwarded, Forwarding};
 use steerage_text::{counted, grouped};
 
-/// The number of packets with each fate. The key is the name of the fate.
+/// The number of packets with each fate (what happened to a packet). The key of the map is the name
+/// of the fate.
 type ByFate = BTreeMap<Cow<'static, str>, u64>;
 
 /// The counts that `forward` adds to a report.
@@ -15,8 +16,8 @@ type ByFate = BTreeMap<Cow<'static, str>, u64>;
 #[serde(default)]
 pub(crate) struct ForwardReport {
     forwarded: u64,
-    /// The number of packets that should have been forwarded but were dropped. The key is the
-    /// reason for the drop.
+    /// The number of packets that should have been forwarded but were dropped. The key of the map
+    /// is the reason for the drop.
     dropped: ByFate,
     /// The number of packets that steerage did not have to forward. The key is the reason.
     left: ByFate,

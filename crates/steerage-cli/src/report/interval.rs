@@ -35,8 +35,8 @@ impl Intervals {
     }
 
     /// Sets the time of the next report to the next multiple of the interval since the start.
-    /// Therefore a late report does not delay later reports. A very late report skips the reports
-    /// whose time has passed.
+    /// Because of these multiples, a late report does not delay later reports. A very late report
+    /// skips the reports whose time has passed.
     pub(crate) fn skip(&mut self, now: Instant) {
         if let Some(late) = now.checked_duration_since(self.due) {
             let steps = late.as_nanos() / self.every.as_nanos().max(1) + 1;
@@ -90,7 +90,7 @@ struct CpuActivity {
     #[serde(serialize_with = "seconds")]
     busy_seconds: Duration,
     /// The number of packets that wait for the CPU at the time of the report. Unlike the other
-    /// counts, this number is not a difference between two reports.
+    /// counts, the number of waiting packets is not a difference between two reports.
     backlog: u64,
 }
 

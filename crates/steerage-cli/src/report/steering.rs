@@ -6,7 +6,8 @@ use steerage::{
 };
 use steerage_text::{counted, grouped, printable};
 
-/// The maximum number of elephants that the text shows. The JSON report contains all elephants.
+/// The maximum number of elephants (very busy buckets) that the text shows. The JSON report
+/// contains all elephants (very busy buckets).
 const ELEPHANTS_SHOWN: usize = 3;
 
 /// Returns the report's lines about each steering group in which something happened. If `verbose`
@@ -58,8 +59,9 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> 
     lines
 }
 
-/// Returns the packet rates that the CPUs can handle in each regime of the policy, with the current
-/// regime first. The rates are known only after a CPU has had too little time for its packets.
+/// Returns the packet rates that the CPUs can handle in each regime (a way in which the policy uses
+/// CPUs), with the current regime first. The packet rates of the regimes are known only after a CPU
+/// has had too little time for its packets.
 pub(crate) fn regimes(found: &Findings) -> Option<String> {
     if found.regimes.is_empty() {
         return None;
@@ -76,7 +78,8 @@ pub(crate) fn regimes(found: &Findings) -> Option<String> {
     Some(printable(&format!("Mpps: {}", found.regimes.iter().map(way).collect::<Vec<_>>().join(", "))))
 }
 
-/// Returns a text with the measured costs that explain the rates of the regimes.
+/// Returns a text with the measured costs that explain the packet rates of the policy's regimes
+/// (ways to use CPUs).
 fn costs(found: &Findings) -> String {
     let cost = |cost: &CostEstimate| format!("{} {:.0} +- {:.0}", cost.step, cost.nanos, cost.deviation);
     let costs: Vec<String> = found.costs.iter().map(cost).collect();

@@ -146,7 +146,7 @@ fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     lines
 }
 
-/// Adds several lines to the page. Only the first of these lines gets the label.
+/// Adds several lines to the text of the report. Only the first of these lines gets the label.
 fn push_all(page: &mut String, label: &str, lines: impl IntoIterator<Item = String>) {
     for (at, line) in lines.into_iter().enumerate() {
         push(page, if at == 0 { label } else { "" }, &line);
@@ -229,8 +229,8 @@ fn cpus(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Returns a line for each stuck CPU: its handler has not returned for so long that the CPU may be
-/// declared dead.
+/// Returns a line for each stuck CPU. A CPU is stuck if its handler has not returned for so long
+/// that the CPU may be declared dead.
 fn stuck(cpus: &[CpuSnapshot]) -> Vec<String> {
     let stuck = cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.in_handler.filter(|since| *since >= DEAD_AFTER)?)));
     let line = |(cpu, since): (CpuId, Duration)| format!("CPU {cpu} has not returned for {:.0} s", since.as_secs_f64());

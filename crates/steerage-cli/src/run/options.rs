@@ -25,8 +25,8 @@ use crate::terminal::Keys;
 use crate::web::Web;
 
 /// The time limit for a run with endless synthetic traffic, if the command line contains no limit.
-/// The time is long enough for a steady rate, and short enough that users need not interrupt their
-/// first run.
+/// The time limit is long enough for a steady rate, and short enough that users need not interrupt
+/// their first run.
 const ENDLESS: Duration = Duration::from_secs(10);
 const ENDLESS_NOTE: &str = "10 s of synthetic traffic (--seconds 0 for no end, -c N for N packets)";
 

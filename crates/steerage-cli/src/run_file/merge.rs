@@ -28,8 +28,8 @@ pub(crate) struct Origin {
 }
 
 impl LoadedRun {
-    /// If an option or a device from the run file caused the error, adds its line number to the
-    /// error.
+    /// If an option or a device from the run file caused the error, adds the line number of this
+    /// option or device to the error.
     pub(crate) fn blame(&self, error: Error) -> Error {
         let origin = match &error {
             Error::Open(open) => {

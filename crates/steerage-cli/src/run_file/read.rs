@@ -99,8 +99,8 @@ impl<'t> Keys<'t> {
 pub(super) fn as_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
-        // TOML also allows underscores in numbers, and bases other than 10. Therefore a number from
-        // the file is converted to decimal.
+        // TOML also allows underscores in numbers, and bases other than 10, so a number from the
+        // file is converted to decimal.
         DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix()).ok().map(|n| n.to_string()),
         DeValue::Float(number) => number.as_str().parse::<f64>().ok().map(|number| number.to_string()),
         _ => None,

@@ -198,8 +198,8 @@ const NUMBERS: u32 = 1024;
 #[cfg(target_arch = "x86_64")]
 const INVALID: [u32; 4] = [0x4000_0000, 0x4000_0001, 0x8000_0000, u32::MAX];
 
-/// Returns the threads of a command according to lab/notes/system-calls.md. The result has, for
-/// each thread, its groups of system calls.
+/// Returns the threads of a command according to lab/notes/system-calls.md. For each thread, the
+/// result contains the thread's groups of system calls.
 #[cfg(target_arch = "x86_64")]
 fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str>)> {
     let (rows, name) = (rows(), format!("`{}`", command.name()));

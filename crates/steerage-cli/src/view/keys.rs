@@ -69,8 +69,8 @@ pub(crate) struct Ui {
     /// True if the section with the flows is the first section on the screen. If not all sections
     /// fit, the first section is shortened last.
     pub(crate) flows_first: bool,
-    /// The index of the selected queue. The screen shows the buckets of this queue, and the user
-    /// can change its mask.
+    /// The index of the selected queue. The screen shows the buckets of the selected queue, and the
+    /// user can change this queue's mask.
     pub(crate) queue: usize,
     /// The index of the first CPU row that the screen shows.
     pub(crate) first_cpu: usize,

@@ -38,7 +38,7 @@ pub(crate) struct LiveTable {
     ends: RunEnds,
 }
 
-/// The limits that end a run. The remaining time is computed from these limits.
+/// The limits that end a run. The remaining time of the run is computed from these limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunEnds {
     /// The number of packets after which the run stops.
@@ -118,8 +118,8 @@ impl LiveTable {
     fn draw(&mut self) {
         let mut frame = self.erasure();
         // This escape sequence turns line wrapping off, so that each line occupies one row of the
-        // terminal. Therefore the cursor reaches the first line by moving up by the number of
-        // lines.
+        // terminal. Therefore the cursor reaches the table's first line by moving up by the table's
+        // number of lines.
         frame.push_str("\x1b[?7l");
         let page = self.page(terminal::screen());
         page.iter().for_each(|line| frame.extend([line.as_str(), "\n"]));

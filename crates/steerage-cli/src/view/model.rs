@@ -41,8 +41,8 @@ pub(crate) struct Model {
     /// The active flows of the last report with their rates. A report contains only the largest
     /// flows.
     pub(crate) flows: Vec<FlowRates>,
-    /// The series of packet drops that have begun and not ended. Each entry names the queue or CPU,
-    /// and the drop reason.
+    /// The continuing packet drops, which have begun and not ended. Each entry names the queue or
+    /// CPU, and the drop reason.
     dropping: BTreeSet<String>,
     /// The events of the run, from the newest to the oldest.
     pub(crate) events: VecDeque<Event>,
@@ -237,8 +237,8 @@ pub(crate) struct CpuRates {
     pub(crate) rate: f64,
     pub(crate) share: f64,
     pub(crate) busy: f64,
-    /// The share of the CPU's handled packets that the CPU had received itself. The share is `None`
-    /// if the CPU handled no packets.
+    /// The share of the CPU's handled packets that the CPU had received itself. This share is
+    /// `None` if the CPU handled no packets.
     pub(crate) own: Option<f64>,
     pub(crate) backlog: u64,
     pub(crate) wakes: f64,
@@ -287,7 +287,7 @@ pub(crate) struct QueueRates<'a> {
     pub(crate) queue: &'a QueueSnapshot,
     pub(crate) rate: f64,
     pub(crate) drops: f64,
-    /// The share of its pages that a queue got from its local page cache. The share is `None` if
+    /// The share of its pages that a queue got from its local page cache. This share is `None` if
     /// the queue needed no page.
     pub(crate) cache_hits: Option<f64>,
 }

@@ -110,8 +110,8 @@ impl Section {
 }
 
 /// Returns the width in characters of a column that shows `names`, on a screen of `width`
-/// characters. The result is at least `least`. A wider screen increases it, up to the width of the
-/// longest name.
+/// characters. The returned width is at least `least`. A wider screen increases the width of the
+/// column, up to the width of the longest name.
 fn room_for<'a>(names: impl Iterator<Item = &'a str>, least: usize, width: usize) -> usize {
     let longest = names.map(|name| printable(name).chars().count()).max().unwrap_or(0);
     longest.min(least + width.saturating_sub(WIDTH)).max(least)
@@ -132,7 +132,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colou
 }
 
 /// Returns the screen as lines of text. The result has at most `height` lines. If `height` is
-/// `None`, all rows are included.
+/// `None`, the returned lines include all rows.
 pub(crate) fn lines(model: &Model, ui: &Ui, width: usize, height: Option<usize>) -> Vec<String> {
     let page = page(model, ui, Colours::No, width, height);
     page.iter().take(height.unwrap_or(usize::MAX)).map(|line| line.to_string().trim_end().to_owned()).collect()

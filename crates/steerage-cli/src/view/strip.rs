@@ -1,5 +1,6 @@
 //! Draws the hash buckets of a queue as a strip of characters. For each range of buckets, one
-//! character shows which CPU has these buckets. The character above it shows their load.
+//! character shows which CPU has these buckets. The character above the CPU's character shows the
+//! load of these buckets.
 
 use ratatui_core::style::Color;
 
@@ -19,7 +20,7 @@ const CELLS: usize = 64;
 type Cell = (String, Option<u16>);
 
 /// Returns the heading of the strip and its two lines: one of loads and one of CPUs. `buckets`
-/// contains, for each bucket, its CPU and the number of its packets.
+/// contains, for each bucket, the CPU that has the bucket and the number of the bucket's packets.
 pub(crate) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>>) {
     if buckets.is_empty() {
         return (String::new(), Vec::new());

@@ -149,8 +149,8 @@ fn events_tell_what_changed() {
     assert_eq!(model.events.iter().filter(|event| event.is_bad).count(), 3);
 }
 
-/// A virtual machine's host may move its CPUs, so the screen shows only facts about the CPUs that
-/// are certain.
+/// The host of a virtual machine may move the machine's CPUs, so the screen shows only facts about
+/// the CPUs that are certain.
 #[test]
 fn cpus_that_a_host_moves_are_told() {
     let mut model = model();
@@ -198,7 +198,7 @@ fn a_screen_of_80_by_24() {
     );
 }
 
-/// The screen can be drawn at any size: from zero to more than the content needs.
+/// The screen can be drawn at any size, from zero to a size that is larger than the content needs.
 #[test]
 fn no_size_is_too_small() {
     let mut many = report(1);
@@ -250,7 +250,7 @@ fn the_rate_of_a_flow_is_that_since_its_counts_changed() {
     assert_eq!(rate(12, 80), [3000.0, 30.0]);
     // A meter may publish new counts more rarely than `top` reads reports. If a report contains no
     // new counts of a flow, the flow's rate stays the same. If the counts of a flow do not change
-    // for a long time, its rate is 0.
+    // for a long time, the flow's rate is 0.
     assert_eq!(rate(13, 80), [3000.0, 30.0]);
     assert_eq!(rate(14, 140), [3000.0, 30.0]);
     assert_eq!([rate(17, 140), rate(18, 140)], [[3000.0, 30.0], [0.0, 0.0]]);

@@ -85,8 +85,8 @@ impl Hijacked {
             ..self.own
         };
         ptrace::setregs(self.id, again).unwrap();
-        // ptrace also reports the end of a denied system call. The signal SIGSYS arrives after this
-        // report.
+        // ptrace also reports the end of a denied system call. The signal SIGSYS arrives after
+        // ptrace has reported the end of the denied system call.
         let (own, is_denied) = until_system_call(self.id);
         self.own = own;
         if is_denied { Outcome::Denied } else { Outcome::Made(result) }
@@ -199,10 +199,10 @@ fn handles_packets(name: &str) -> bool {
     name.strip_prefix("steerage/").is_some_and(|cpu| cpu.parse::<u16>().is_ok())
 }
 
-/// Injects system calls into one thread of each thread name: every system call that
-/// lab/notes/system-calls.md does not list, with several arguments. Finally, `attack` injects a few
-/// allowed system calls. If the allowed calls succeed, the denied calls before them have not
-/// changed the thread.
+/// For each thread name, injects system calls into one thread with this name: every system call
+/// that lab/notes/system-calls.md does not list, each with several sets of arguments. Finally,
+/// `attack` injects a few allowed system calls. If the allowed calls succeed, the denied calls that
+/// were injected before have not changed the thread.
 fn attack(run: &Started, command: &str, devices: &[&str]) {
     let mut met = BTreeSet::new();
     for (id, name) in threads(run) {
@@ -254,7 +254,8 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
         thread.is_denied("fcntl", [0, command as u64, process, 0, 0, 0]);
     }
     for request in [0x8901, 0x8902, 0x5452, 0x5412] {
-        // The numbers above are the `ioctl` requests FIOSETOWN, SIOCSPGRP, FIOASYNC and TIOCSTI.
+        // The numbers in this loop are the `ioctl` requests FIOSETOWN, SIOCSPGRP, FIOASYNC and
+        // TIOCSTI.
         thread.is_denied("ioctl", [0, request, stack, 0, 0, 0]);
     }
     let [code, read] = [libc::PROT_EXEC as u64, libc::PROT_READ as u64];
@@ -295,8 +296,8 @@ fn a_hijacked_thread_makes_no_other_system_call() {
         runs.push(("explain", vec!["synthetic:rate=20000", "--seconds", "600", "--json"], &[]));
     }
     for (command, args, devices) in runs {
-        // After the options of `parallel` come the program to start and the program's own options,
-        // so `-v` is inserted first.
+        // The test inserts `-v` before all other options, because the arguments of `parallel` end
+        // with the program to start and the program's own options.
         let run = Started::of(program::command(&[&[command, "-v"][..], &args].concat()).spawn().unwrap());
         attack(&run, command, devices);
         run.signal(Signal::SIGTERM);
@@ -397,8 +398,8 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
 }
 
 /// If a thread could pass a packet socket to another process in a message, that process could send
-/// through any interface. A thread could also pass the socket to its own process. The packet socket
-/// would then have a second descriptor.
+/// through any interface. A thread could also pass its packet socket to its own process. If a
+/// thread passed its packet socket to its own process, the socket would have a second descriptor.
 #[test]
 fn a_hijacked_thread_passes_no_descriptor_on() {
     if !is_root() {

@@ -1,7 +1,7 @@
 //! Tests of runs that take packets from bonds and from VLAN interfaces. Each of two network
-//! namespaces has a bond, and two cables (veth pairs) connect the bonds. The running kernel may not
-//! support bonds and VLAN interfaces. The script `.ci/other-kernel` starts a kernel that supports
-//! bonds and VLAN interfaces.
+//! namespaces has a bond, and two cables (veth pairs) connect the bonds. It is possible that the
+//! running kernel does not support bonds and VLAN interfaces. The script `.ci/other-kernel` starts
+//! a kernel that supports bonds and VLAN interfaces.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -73,7 +73,8 @@ impl Bonds {
             let text = self.ends.within(end, || fs::read_to_string("/proc/thread-self/net/bonding/bond0").unwrap());
             let count = |wanted: &str| text.lines().filter(|line| line.trim() == wanted).count();
             if text.contains("802.3ad info") {
-                // If both ends of a cable receive and send, the file has this line twice.
+                // If both ends of a cable receive and send, the file shows the LACP state
+                // `LACP_IN_USE` twice: for the port and for its partner.
                 count(LACP_IN_USE) / 2
             } else {
                 // The file has an "MII Status" line for each port, and one more for the bond
@@ -170,8 +171,9 @@ fn a_port_leaves_a_bond_and_returns() {
         let Some(bonds) = Bonds::new(options) else { return };
         let started = bonds.count("af_xdp:bond0");
         let sent = bonds.send_during(|| {
-            // The sender's port leaves its bond first. If the receiver's port left first, datagrams
-            // would be sent to a port that has already left its bond.
+            // The sender's port leaves its bond before the receiver's port leaves. If the
+            // receiver's port left first, datagrams would be sent to a port that has already left
+            // its bond.
             bonds.ends.must(1, "link set q1 nomaster");
             bonds.ends.must(0, "link set p1 nomaster");
             Bonds::add(&bonds.ends, 0, "p1");
@@ -241,8 +243,8 @@ fn a_new_port_of_a_bond_is_taken_from() {
             sent += 100;
             queues(&started)[2] > before
         });
-        // The sender's port leaves its bond first. All its datagrams arrive before the receiving
-        // port is deleted.
+        // The sender's port leaves its bond before the receiver's port leaves. All datagrams of the
+        // sender's port arrive before the receiving port is deleted.
         bonds.ends.must(1, &format!("link set {peer} nomaster"));
         until("all datagrams have arrived", || {
             passed += bonds.passed();
@@ -378,8 +380,8 @@ fn packets_are_forwarded_between_vlans() {
     let hosts = [("a0", "a1", 5), ("b0", "b1", 6)];
     for (nth, (inner, outer, id)) in (1..).zip(hosts) {
         ends.veth((0, inner), (nth, outer));
-        // With AF_XDP, the router does not change a packet's checksum. Therefore the sender
-        // computes complete checksums.
+        // With AF_XDP, the router does not change a packet's checksum. Because the router leaves
+        // checksums unchanged, the sender computes complete checksums.
         ends.features(nth, outer, "tx off");
         let Some(inner) = ends.vlan(0, inner, id) else { return };
         let Some(outer) = ends.vlan(nth, outer, id) else { return };

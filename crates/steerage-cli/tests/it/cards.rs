@@ -456,8 +456,8 @@ fn pci_device(pair: &Pair) -> PathBuf {
 }
 
 /// None of the emulated cards supports rules that assign packets to queues, although the driver igb
-/// reports this feature. `tune` refuses such a rule with an error message of one line, and changes
-/// no setting.
+/// reports this feature. For a rule that assigns packets to queues, `tune` prints an error message
+/// of one line, and changes no setting.
 #[test]
 fn a_rule_that_the_card_does_not_have_is_refused() {
     each_pair(|pair| {
@@ -521,8 +521,8 @@ fn packets_are_forwarded_from_a_card() {
                 assert_eq!(arrived, [FLOWS; 2], "{}: {card}", pair.driver);
             };
             exchange(LAST_BYTES);
-            // A debug build in an emulated machine is slow, so each round starts only after the end
-            // of the previous round.
+            // A debug build in an emulated machine is slow, so each exchange of datagrams starts
+            // only after the end of the previous exchange.
             (0..COUNT / FLOWS).for_each(|_| exchange(BYTES));
             let (report, mode) = stop(started);
             let dropped = &report["snapshot"]["dropped"];

@@ -257,7 +257,7 @@ fn cat_echo_ls_and_find_work() {
     };
     assert_eq!(said(&format!("cat {MASK}")), "f\n");
     assert_eq!(said(&format!("echo 3 > {MASK}; cat {MASK}; printf c >> {MASK}; cat {MASK}")), "3\nc\n");
-    // Users often set RPS on all queues of an interface with such a shell loop.
+    // Users often set RPS on all queues of an interface with a shell loop like the next one.
     let script = "for f in sys/class/net/synthetic/queues/rx-*/rps_cpus; do echo 6 > $f || exit; done";
     assert_eq!(said(script), "");
     assert_eq!(said("cat sys/class/net/*/queues/rx-*/rps_cpus"), "6\n6\n");
@@ -314,8 +314,8 @@ fn others_may_look_and_not_write() {
     let script = format!("echo 3 > {}", path.display());
     let written = as_nobody(Command::new("sh").args(["-c", &script]));
     assert!(written.code != Some(0) && written.err.contains("Permission denied"), "{written:?}");
-    // A process of another user may inherit the open file. The permission check must apply to the
-    // user who writes to the file, and not to the user who opened it.
+    // A process of another user may inherit an open file of the control tree. The permission check
+    // must apply to the user who writes to the file, and not to the user who opened it.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     let given = as_nobody(Command::new("sh").args(["-c", "/bin/echo 3"]).stdout(file));
     assert!(given.code != Some(0) && given.err.contains("Operation not permitted"), "{given:?}");
@@ -389,8 +389,9 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     assert!(missing.complaint().contains("name a directory that is there"), "{missing:?}");
 }
 
-/// A process that is stopped does not answer requests for its control tree. Therefore another run
-/// must find the process that has mounted a tree, without accessing the tree.
+/// A process that is stopped does not answer requests for the control tree that it has mounted.
+/// Therefore another run must find the process that has mounted a control tree, without accessing
+/// the tree.
 #[test]
 fn a_mount_that_hangs_is_not_asked() {
     let place = Place::new();
@@ -411,8 +412,8 @@ fn a_mount_that_hangs_is_not_asked() {
 /// program refuses to mount the tree at this path, because the tree could hide a directory of root.
 #[test]
 fn a_path_that_another_user_can_change_is_refused() {
-    /// The number of runs that the test starts. Before the program checked the path, about one of
-    /// twelve runs mounted the tree at the exchanged path.
+    /// The number of runs that the test starts. When the program did not check the path yet, about
+    /// one of twelve runs mounted the tree at the exchanged path.
     const TRIES: usize = 60;
     let place = Place::new();
     if place.mounted().map(|run| run.stop(Signal::SIGTERM)).is_none() {

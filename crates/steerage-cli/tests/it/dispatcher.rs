@@ -18,7 +18,7 @@ use steerage_fixtures::{skip_on_this_kernel, until};
 
 use crate::program::{Ran, Started, command};
 
-/// A veth pair, and a separate BPF file system for the XDP programs on its near end.
+/// A veth pair, and a separate BPF file system for the XDP programs on the pair's near end.
 struct Shared {
     net: Net,
     pins: PathBuf,
@@ -52,12 +52,12 @@ impl Shared {
         has_dispatcher.then_some(shared)
     }
 
-    /// Runs a program of xdp-tools. If the program fails, the test fails. The programs of xdp-tools
-    /// use a lock file. If another program holds the lock, the programs of xdp-tools fail instead
-    /// of waiting. xdp-filter ignores LIBXDP_BPFFS. xdp-filter uses the BPF file system in
-    /// /sys/fs/bpf. If there is none, xdp-filter uses the first one in /proc/mounts, which may be
-    /// that of another test. Therefore the program runs in a mount namespace in which /sys/fs/bpf
-    /// is this test's BPF file system.
+    /// Runs a program of xdp-tools. If the program of xdp-tools fails, the test fails. The programs
+    /// of xdp-tools use a lock file. If another program holds the lock file of xdp-tools, the
+    /// programs of xdp-tools fail instead of waiting. xdp-filter ignores LIBXDP_BPFFS. xdp-filter
+    /// uses the BPF file system in /sys/fs/bpf. If /sys/fs/bpf has no BPF file system, xdp-filter
+    /// uses the first one in /proc/mounts, which may be that of another test. Therefore the program
+    /// of xdp-tools runs in a mount namespace in which /sys/fs/bpf is this test's BPF file system.
     fn tool(&self, words: &str) -> String {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +122,8 @@ impl Shared {
         self.kernel.iter().map(of).sum()
     }
 
-    /// Waits until no dispatcher is pinned. A dispatcher is first detached and then unpinned.
+    /// Waits until no dispatcher is pinned. A dispatcher is first detached and then unpinned (its
+    /// pin is removed from the BPF file system).
     fn is_clean(&self) {
         until("nothing is pinned", || fs::read_dir(self.pins.join("xdp")).unwrap().count() == 0);
         assert!(!self.tool("ip link show near0").contains("xdp"));
@@ -203,7 +204,7 @@ fn the_priority_decides_who_sees_packets_first() {
             shared.has_programs(&order);
             shared.send(9, 100);
             shared.send(10, 100);
-            // xdp-filter is unloaded either before or after the end of the run.
+            // The test unloads xdp-filter either before or after the end of the run.
             if filter_first {
                 shared.tool("xdp-filter unload near0");
                 shared.has_programs(&[OURS]);
@@ -238,7 +239,7 @@ fn the_program_of_a_killed_run_is_removed() {
     assert_eq!(fs::read_dir(shared.pins.join("xdp")).unwrap().count(), 1);
 
     // At this point, all processes that could remove the XDP program have ended. If no process is
-    // left that could remove the XDP program, the program passes all packets to the kernel.
+    // left that could remove the XDP program, the XDP program passes all packets to the kernel.
     let started = shared.count(&[]);
     kill(helper(&started), Signal::SIGKILL).unwrap();
     started.signal(Signal::SIGKILL);

@@ -27,12 +27,12 @@ const PACKAGED: &str = "/usr/share/doc/steerage/examples/";
 /// The maximum time for one command, in seconds. Only a command that hangs exceeds this time.
 const PATIENCE: &str = "60";
 
-/// The test runs a command only if the command's first word, the name of a program, is in this
-/// list. `time` is a keyword of bash.
+/// The test runs a command only if its first word, the name of a program, is in this list. `time`
+/// is a keyword of bash.
 const PROGRAMS: [&str; 11] =
     ["steerage", "time", "tshark", "tcpdump", "mkdir", "ls", "cat", "head", "sed", "gzip", "printf"];
 
-/// If a command contains one of these words, it uses an interface, or a device that creates an
+/// A command that contains one of these words uses an interface, or a device that creates an
 /// interface.
 const INTERFACES: [&str; 6] = ["eth0", "eth1", "eth2", "any", "lo", "tap"];
 

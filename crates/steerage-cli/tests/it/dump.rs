@@ -1,5 +1,5 @@
-//! `steerage dump` copies the packets of a run. Only root and the user who started the run get
-//! these copies. The run never waits for a reader of the copies.
+//! `steerage dump` copies the packets of a run. Only root and the user who started the run get the
+//! copies of the packets. The run never waits for a reader of the copies.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -173,7 +173,7 @@ fn packets_are_lines_without_a_file() {
 }
 
 /// If a client of a run does not read its packets, the run neither stops nor becomes slower. Each
-/// packet that does not fit into the client's ring is counted.
+/// packet that does not fit into the client's ring is counted as missed.
 #[test]
 fn a_client_that_does_not_read_misses_packets_and_the_run_loses_none() {
     const PACKETS: u64 = 60_000;
@@ -186,14 +186,14 @@ fn a_client_that_does_not_read_misses_packets_and_the_run_loses_none() {
     fed.feed((0..PACKETS).map(|nth| frame(17, nth as u16, 1000)));
     let mut watcher = Client::connect(Path::new(&fed.socket)).unwrap();
     until("the run has handled all packets", || watcher.snapshot().unwrap()["snapshot"]["delivered"] == PACKETS);
-    // Each record of the stream begins with three 64-bit words.
+    // Each record of the client's packet stream begins with three 64-bit integers.
     let (mut arrived, mut counts) = (0, (0, 0));
     while counts.0 < PACKETS || arrived + counts.1 < PACKETS {
         let mut head = [[0; 8]; 3];
         head.iter_mut().for_each(|word| packets.read_exact(word).unwrap());
         let [first, lengths, last] = head.map(u64::from_ne_bytes);
-        // If the second word (the lengths) has one of its two highest values, the record contains
-        // counts instead of a packet.
+        // If the second integer of a record (the lengths) has one of its two highest values, the
+        // record contains counts instead of a packet.
         if lengths >= u64::MAX - 1 {
             counts = (first, last);
             continue;

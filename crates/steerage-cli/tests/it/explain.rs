@@ -98,7 +98,8 @@ fn a_packet_is_taken_apart() {
 }
 
 /// `explain` reports in words that the requested packet does not exist, or that the program does
-/// not parse packets of this type. In these cases, `explain` prints no empty fields and no zeros.
+/// not parse packets of this type. For a packet that does not exist or cannot be parsed, `explain`
+/// prints no empty fields and no zeros.
 #[test]
 fn what_is_not_there_or_not_read_is_said() {
     let page = |path: &Path, args: &[&str]| {
@@ -133,8 +134,8 @@ fn what_is_not_there_or_not_read_is_said() {
     }
 }
 
-/// For a packet in an IPv4-in-IPv4 tunnel, `explain` shows the flow of the header that steering
-/// uses (inner or outer).
+/// A packet in an IPv4-in-IPv4 tunnel has an inner and an outer header. `explain` shows the flow of
+/// the header that steering uses.
 #[test]
 fn a_tunnel_goes_by_its_inner_flow_or_its_outer() {
     let path = written("explain-tunnel.pcap", &[(1, 2)]);

@@ -89,8 +89,8 @@ impl Decoder {
         (flows, options)
     }
 
-    /// Learns the templates of a set. In a template of this set, the list of information elements
-    /// begins at the offset `elements`.
+    /// Learns the templates of a set. In a template of this set of an IPFIX message, the list of
+    /// information elements begins at the offset `elements`.
     fn learn(&mut self, mut set: &[u8], elements: usize) {
         while !set.is_empty() {
             let word = |at: usize| u16::from_be_bytes([set[at], set[at + 1]]);
@@ -110,8 +110,8 @@ pub(crate) fn output<'a>(report: &'a Value, to: &str) -> &'a Value {
     outputs.iter().find(|output| output["to"] == to).unwrap_or_else(|| panic!("{to}: {outputs:?}"))
 }
 
-/// Exports all flows of a capture to a file, which tshark reads. For each flow key, the sums of the
-/// exported counts equal the sums of the counts in the CSV file.
+/// Exports all flows of a capture to a file, which tshark reads. For each flow (addresses, ports
+/// and protocol), the sums of the exported counts equal the sums of the counts in the CSV file.
 #[test]
 fn a_file_says_what_the_csv_says() {
     let directory = directory("file");
@@ -141,7 +141,8 @@ fn a_file_says_what_the_csv_says() {
         let Some(messages) = tshark::tshark(&ipfix, &fields) else { return };
         assert!(!messages.is_empty(), "{name}");
         // For each field of a message, tshark returns a list with the values of all records. The
-        // sums over these lists do not depend on how records are grouped into messages.
+        // sums over tshark's lists of values do not depend on how records are grouped into
+        // messages.
         let sum = |nth: usize| numbers(&messages, nth).sum::<u64>();
         let total = |nth: usize| expected.iter().map(|row| row[nth].parse::<u64>().unwrap_or(0)).sum::<u64>();
         assert_eq!(sum(7), total(9) + total(12), "{name}: packets");
@@ -195,7 +196,8 @@ fn times_and_tunnels() {
     let Some(segment) = read("vxlan.pcap", "cflow.layer2_segment_id") else { return };
     let expected = (1u64 << 56 | 100).to_string();
     assert!(segment.split(',').all(|id| id == expected), "{segment}");
-    // For geneve.pcap, `-e geneve.vni` prints 0x0a and 0x0b, one value for each of the two flows.
+    // For geneve.pcap, `tshark -T fields -e geneve.vni` prints 0x0a and 0x0b, one value for each of
+    // the two flows.
     let keys = read("geneve.pcap", "cflow.pie.ntop.tunnel_id").unwrap();
     let mut keys: Vec<&str> = keys.split(',').collect();
     keys.sort_unstable();
@@ -266,7 +268,7 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     let collector = thread::spawn(move || {
         let mut connections = Vec::new();
         // The collector reads at least one whole message from each of the first three connections,
-        // and all bytes of the last one.
+        // and all bytes of the last connection.
         for taken in [20_000, 40_000, 70_000, usize::MAX] {
             let (mut stream, _) = listener.accept().unwrap();
             if taken == usize::MAX {
@@ -338,8 +340,8 @@ fn a_collector_that_is_down() {
     assert!(ran.complaint().starts_with(&expected) && ran.err.contains("start the collector"), "{ran:?}");
 }
 
-/// The exporter does not learn which UDP datagrams arrive, but the kernel reports those that the
-/// collector's host refused.
+/// The exporter does not learn which UDP datagrams arrive, but the kernel reports the datagrams
+/// that the collector's host refused.
 #[test]
 fn refused_datagrams_are_seen() {
     let nowhere: SocketAddr = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -112,8 +112,8 @@ fn the_user_sets_the_rate() {
     }
 }
 
-/// If the user exports the flows of a file over UDP, the program recommends TCP, which loses no
-/// records.
+/// If the user exports the flows of a capture file over UDP, the program recommends TCP, because
+/// TCP loses no records.
 #[test]
 fn tcp_is_recommended_for_a_file() {
     let advice = |device: &str, more: &[&str]| {

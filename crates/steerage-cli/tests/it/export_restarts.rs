@@ -1,5 +1,5 @@
 //! Tests a collector that is restarted repeatedly while records arrive. The run loses no packet,
-//! and its report accounts for each record.
+//! and the report of the run accounts for each flow record.
 //!
 //! By default, the test restarts the collector three times, once per second. With
 //! `STEERAGE_EXPORT_SECONDS=600`, the test restarts the collector every 10 s for 600 s.
@@ -38,19 +38,20 @@ fn restarts() -> (Duration, u64) {
     }
 }
 
-/// The sums of the counts of all collectors, from the first start to the last.
+/// The sums of the counts of all collectors, from the first start of a collector to the last.
 #[derive(Debug, Default)]
 struct Collected {
     restarts: u64,
     flows: u64,
     options: u64,
     /// The number of missing records. The number of missing records is computed from gaps in the
-    /// sequence numbers, both within the messages of one collector and between two collectors.
+    /// sequence numbers. A gap is either within the messages of one collector or between two
+    /// collectors.
     missing: u64,
     /// The sequence number that the next message must have if no record is missing.
     next: u32,
-    /// The last statistics that the exporter sent about itself: how many flow records it sent, and
-    /// how many it did not send.
+    /// The last statistics that the exporter sent about itself: how many flow records it has sent,
+    /// and how many records it could not send.
     stated: Option<(u64, u64)>,
 }
 
@@ -83,8 +84,8 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     // gets no CPU time in the meantime.
     let rate = setting("STEERAGE_EXPORT_RATE", 500);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
-    // The run has only one CPU. If it had a second CPU, that CPU's backlog could overflow when the
-    // machine stalls for seconds, whatever the collector does.
+    // The run has only one CPU. If the run had a second CPU, the backlog of the second CPU could
+    // overflow when the machine stalls for seconds, whatever the collector does.
     let args = ["meter", &device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "1", "--json", "--export", to];
     let started = Started::new(&args);
     // The last collector runs until the end of the test.
@@ -106,7 +107,7 @@ struct Stop {
 }
 
 impl Stop {
-    /// Records that a collector is running after `after` restarts.
+    /// Records that a collector is running after the collector was restarted `after` times.
     fn is_there(&self, after: u64) {
         self.is_last.store(after >= restarts().1, Ordering::Relaxed);
     }
@@ -117,7 +118,7 @@ impl Stop {
 }
 
 fn say(text: std::fmt::Arguments<'_>) {
-    // If writing this line fails, standard error is closed, and the error is ignored.
+    // If writing this line fails, standard error is closed. The error is ignored.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
@@ -146,9 +147,8 @@ fn export_restarts_udp() {
         report["snapshot"]["received"]
     ));
     assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");
-    // Each record that was sent has either arrived, or it is counted as missing because of a gap in
-    // the sequence numbers. Each message that contains options records contains two options
-    // records.
+    // Each record that was sent has either arrived or is counted as missing because of a gap in the
+    // sequence numbers. Each message that contains options records contains two options records.
     let options_sent = u64::from(next) - written;
     assert!(flows <= written && options <= options_sent && options_sent % 2 == 0, "{flows} {options} {options_sent}");
     assert_eq!(missing, (written - flows) + (options_sent - options));

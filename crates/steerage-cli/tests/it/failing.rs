@@ -112,7 +112,8 @@ fn a_file_system_that_fails_gives_one_line() {
 }
 
 /// In this test, a mounted disk loses its end, because the file of its loop device is truncated.
-/// ext4 supports file leases, so the program maps the capture into memory.
+/// ext4 supports file leases (notices before a file changes), so the program maps the capture into
+/// memory.
 #[test]
 fn a_disk_that_fails_gives_one_line() {
     const DISK_BYTES: u64 = 64 << 20;
@@ -130,7 +131,7 @@ fn a_disk_that_fails_gives_one_line() {
         }
         let path = at.join("1.pcap");
         fs::write(&path, capture()).unwrap();
-        // A process that another test is starting may hold a file of the disk open for a moment.
+        // For a moment, a process that another test is starting may hold a file of the disk open.
         until("the disk is unmounted", || umount2(at, MntFlags::empty()).is_ok());
         // The disk is unmounted and mounted again, so that no byte of the capture is in the page
         // cache.

@@ -39,8 +39,8 @@ fn captures() -> Vec<PathBuf> {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     time: String,
-    /// The addresses and ports of the frame's innermost headers. The order of the two endpoints is
-    /// the same for both directions of a flow. `None` if there are no ports.
+    /// The addresses and ports of the frame's innermost headers. The order of the two endpoints
+    /// (address and port) is the same for both directions of a flow. `None` if there are no ports.
     flow: Option<[String; 4]>,
     /// The values that identify the datagram of a fragment, or `None` if the frame is not a
     /// fragment.
@@ -171,7 +171,7 @@ fn files_rotate_by_packet_time_without_loss() {
         assert_eq!(files.values().map(|(packets, _)| packets).sum::<u64>(), sent, "{files:?}");
         if cpus == "1" {
             // The run has only one CPU, which handles packets in the order of the capture. Each
-            // packet is therefore in the file of its own period.
+            // packet is therefore in the file of the period in which the packet was captured.
             for name in files.keys() {
                 let Some(times) = tshark::tshark(&day.join(name), &["frame.time_epoch"]) else { return };
                 for time in times {
@@ -201,7 +201,7 @@ fn files_rotate_by_size_and_the_newest_are_kept() {
     assert!(files.len() >= 6 && files.values().all(|(_, length)| *length <= 1 << 20), "{files:?}");
     // `--keep` does not delete a file whose name does not fit the pattern of the output's names.
     std::fs::write(scratch.join("notes.txt"), "kept").unwrap();
-    // A file's name does not show which run wrote the file, because a run reuses the names of
+    // A file's name does not show which run wrote the file, because a later run reuses the names of
     // deleted files.
     run("synthetic:packets=10000,size=900", &["--keep", "2"]);
     std::fs::remove_file(scratch.join("notes.txt")).unwrap();
@@ -246,7 +246,8 @@ fn an_interface_is_dealt_out_to_taps() {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..60).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
         for socket in sockets.iter().cycle().take(600) {
-            // The UDP socket is not connected, so the kernel reports no refused datagrams to it.
+            // The sending UDP socket is not connected, so the kernel reports no refused datagrams
+            // to it.
             socket.send_to(&[0; 100], (NEAR, 9)).unwrap();
         }
     });
@@ -284,7 +285,8 @@ fn a_slow_output_loses_its_own_packets_only() {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..FLOWS).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
         for socket in sockets.iter().cycle().take(FLOWS * EACH) {
-            // The UDP socket is not connected, so the kernel reports no refused datagrams to it.
+            // The sending UDP socket is not connected, so the kernel reports no refused datagrams
+            // to it.
             socket.send_to(&[0; 1400], (NEAR, 9)).unwrap();
         }
     });

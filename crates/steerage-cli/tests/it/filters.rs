@@ -123,8 +123,8 @@ fn the_jobs_of_parallel_read_what_passes() {
         first.sort();
         first
     };
-    // The output of jobs is merged line by line. Therefore other lines may separate the lines with
-    // a packet's bytes from the packet's first line.
+    // The output of jobs is merged line by line. Therefore, lines of other jobs may be between the
+    // first line of a packet and the lines with the packet's bytes.
     let lines: Vec<String> = ran.out.lines().filter(|line| !line.starts_with('\t')).map(str::to_owned).collect();
     assert_eq!(first(&lines), first(&passed).iter().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>());
 }

@@ -31,8 +31,8 @@ pub(crate) fn linked() -> Option<Namespaces> {
     linked_by(None)
 }
 
-/// Like [`linked`]. With a VLAN, the addresses belong to VLAN interfaces on the four ends of the
-/// cables, such as `r0.5`. Returns `None` if this kernel does not support VLAN interfaces.
+/// Like [`linked`]. With a VLAN, the addresses belong to VLAN interfaces (such as `r0.5`) on the
+/// four ends of the cables. Returns `None` if this kernel does not support VLAN interfaces.
 pub(crate) fn linked_by(vlan: Option<u16>) -> Option<Namespaces> {
     let namespaces = Namespaces::new(3)?;
     namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
@@ -66,8 +66,8 @@ impl Net {
         let namespaces = linked()?;
         for (nth, device) in [(ONE, "one0"), (OTHER, "other0")] {
             // With `gso_max_segs 1`, the sending kernel cuts packets that are too long for a real
-            // cable. The kernel does not compute the checksums that the checksum offload leaves
-            // out.
+            // cable. If a packet relies on the checksum offload for its checksum, the kernel does
+            // not compute this checksum.
             namespaces.must(nth, &format!("link set dev {device} gso_max_segs 1"));
         }
         Some(Self(namespaces))
@@ -106,7 +106,7 @@ fn dropped(report: &Value, why: &str) -> u64 {
 }
 
 /// Sends datagrams with the hop limit `hops` to `to`, until an ICMP error of the expected type and
-/// code arrives. Returns the sender of that ICMP error.
+/// code arrives. Returns the address from which the ICMP error came.
 fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
     let to = address(to);
     let (family, protocol, any) = match to {
@@ -121,8 +121,8 @@ fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
         IpAddr::V6(_) => setsockopt(&asks, sockopt::Ipv6Ttl, &(hops as i32)).unwrap(),
     }
     // The offset of the ICMP message in the received bytes, and the offset of the source port in
-    // the quoted packet. For IPv4, the raw socket also returns the IP header before the ICMP
-    // message.
+    // the packet that the ICMP message quotes. For IPv4, the raw socket also returns the IP header
+    // before the ICMP message.
     let (at, port_at) = if to.is_ipv4() { (20, 20 + 8 + 20) } else { (0, 8 + 40) };
     let port = asks.local_addr().unwrap().port().to_be_bytes();
     let (start, mut answer) = (Instant::now(), [0; 2048]);
@@ -181,7 +181,7 @@ fn icmp_errors_come_back() {
     let started = net.start(&["r0", "r1", metrics::ANY]);
     let from_router = [address("10.210.0.1"), address("fd00:210::1")];
     net.0.within(ONE, || {
-        // The program traceroute needs such ICMP errors from each hop and from the end of the path.
+        // The program traceroute needs ICMP errors from each hop and from the end of the path.
         assert_eq!([error_about(FAR4, 1, (11, 0)), error_about(FAR6, 1, (3, 0))], from_router);
         assert_eq!([error_about(FAR4, 2, (3, 3)), error_about(FAR6, 2, (1, 4))], [address(FAR4), address(FAR6)]);
         assert_eq!([error_about("10.77.0.1", 9, (3, 0)), error_about("fd77::1", 9, (1, 0))], from_router);
@@ -227,7 +227,7 @@ fn hops(way: &str) -> Vec<Vec<&str>> {
     way.lines().skip(1).map(|line| line.split_whitespace().take(2).collect()).collect()
 }
 
-/// The output of traceroute must show all hops of the path, and no others.
+/// The output of traceroute must show all hops of the path, and no other hops.
 #[test]
 fn traceroute_finds_the_way() {
     let Some(net) = Net::new() else { return };
@@ -316,8 +316,8 @@ fn iperf3_carries_a_gigabyte() {
         (&json!(0), &json!(0)),
         "{report}"
     );
-    // The router's report counts all datagrams that were lost, except those that iperf3's full
-    // buffer lost.
+    // The router's report counts all lost datagrams, except the datagrams that were lost because
+    // iperf3's receive buffer was full.
     let counts = report["snapshot"]["dropped"].as_object().unwrap().values();
     assert!(lost <= counts.filter_map(Value::as_u64).sum(), "{lost} lost, {report}");
     // The router's byte counts include all data, and also the headers and the acknowledgements.
@@ -402,10 +402,10 @@ fn neighbours_and_links_come_and_go() {
     accounted(&report);
 }
 
-/// The host on the other side of the router gets a new link address. If the host announces the new
-/// address, the router sends packets to this address at once. If the host does not announce its new
-/// address, the router's kernel first has to notice that the neighbour does not answer. Afterwards,
-/// the router's kernel resolves the neighbour's address again.
+/// The host on the other side of the router gets a new link address. If the host announces its new
+/// address, the router immediately sends packets to this address. If the host does not announce its
+/// new address, the router's kernel first has to notice that the neighbour does not answer.
+/// Afterwards, the router's kernel resolves the neighbour's address again.
 #[test]
 fn a_neighbour_whose_link_address_changes_is_found_again() {
     let Some(net) = Net::new() else { return };
@@ -426,8 +426,8 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     stop(started);
 }
 
-/// With `--route`, the run uses none of the kernel's routes. With `--route`, the run reads only the
-/// neighbours and the router's own addresses from the kernel.
+/// With `--route`, the run uses none of the kernel's routes. With `--route`, the run reads from the
+/// kernel only the neighbours and the router's own addresses.
 #[test]
 fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     let Some(net) = Net::new() else { return };

@@ -1,6 +1,6 @@
-//! The router's own kernel also receives each IPv6 packet that `forward` handles. `forward` itself
-//! sends ICMP errors about such packets, so the kernel must not send them too. To silence the
-//! kernel, `forward` adds routing rules, which `ip -6 rule` shows.
+//! The router's own kernel also receives each IPv6 packet that `forward` handles. If `forward`
+//! handles an IPv6 packet, `forward` itself sends the ICMP errors about it, so the kernel must not
+//! send them too. To silence the kernel, `forward` adds routing rules, which `ip -6 rule` shows.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
@@ -27,8 +27,8 @@ fn errors() -> UdpSocket {
 }
 
 /// Reads the ICMP errors that have arrived, and counts them by the source port of the quoted
-/// packet. In an ICMPv6 error, the source port follows 8 bytes of ICMP header and 40 bytes of the
-/// quoted IPv6 header.
+/// packet. In an ICMPv6 error, the source port of the quoted packet follows 8 bytes of ICMP header
+/// and 40 bytes of the quoted IPv6 header.
 fn read(errors: &UdpSocket, counts: &mut BTreeMap<u16, u32>) {
     let mut error = [0; 2048];
     while let Ok(len) = errors.recv(&mut error) {
@@ -161,7 +161,7 @@ fn the_rules_last_as_long_as_the_run() {
 
 /// If the rules for the routing tables `local` and `main` are in the wrong order, `forward` cannot
 /// insert its rule between them. The run is refused. The error message recommends no `ip` commands,
-/// because no command that adds a rule would help.
+/// because the order of the rules is wrong, and no added rule would help.
 #[test]
 fn tables_in_the_wrong_order_are_refused() {
     let Some(net) = linked() else { return };
@@ -178,7 +178,7 @@ fn tables_in_the_wrong_order_are_refused() {
 }
 
 /// A routing rule that an earlier run left behind has no effect if it comes after the rule for the
-/// table `main`. The next run replaces a rule that has no effect.
+/// table `main`. The next run replaces a routing rule that has no effect.
 #[test]
 fn a_rule_without_effect_is_replaced() {
     let Some(net) = linked() else { return };
@@ -192,8 +192,8 @@ fn a_rule_without_effect_is_replaced() {
 }
 
 /// A second run does not rely on the rule of the first run, because the first run removes its rule
-/// at its end. Before the second run, the user must add a rule, which remains after the end of the
-/// first run.
+/// at its end. Before the second run of `forward`, the user must add a routing rule, which remains
+/// after the end of the first run.
 #[test]
 fn a_second_run_has_no_rule_of_the_first() {
     let Some(net) = linked() else { return };
@@ -281,8 +281,8 @@ fn without_the_capability_the_rules_must_be_there() {
     let output = Ran::of(run().unwrap());
     assert_eq!((output.code, rules(&net)), (Some(0), by_user), "{output:?}");
 
-    // The user's rules against the kernel's answers must also come before the user's rule for the
-    // table `main`. Only one of them does.
+    // The user has added routing rules that keep the kernel from answering. These rules must also
+    // come before the user's rule for the table `main`. Only one of them does.
     net.must(ROUTER, "-6 rule add pref 900 lookup main");
     net.must(ROUTER, "-6 rule add iif r1 pref 850 blackhole");
     let output = Ran::of(run().unwrap());

@@ -30,8 +30,8 @@ use crate::signals::ignores_hup;
 
 const TTL: Duration = Duration::from_secs(3600);
 
-/// The names that every directory of the file system contains. The constants below are the inodes
-/// of `file` and `directory`.
+/// The names that every directory of the file system contains. The constants below are the inode
+/// numbers of `file` and `directory`.
 const FILE: &str = "file";
 const DIRECTORY: &str = "directory";
 const FILE_INODE: u64 = 2;
@@ -40,12 +40,13 @@ const DIRECTORY_INODE: u64 = 3;
 /// If a program looks up this file name, the process that serves the file system stops serving it.
 const STOP: &str = "stop";
 
-/// A file system whose process stops when the name [`STOP`] is looked up. The stopped file system
-/// process reads no more requests. The kernel has not passed on a waiting program's request, so the
+/// A file system whose server process stops serving when a program looks up the name [`STOP`].
+/// After it has stopped, the server process of the file system reads no more requests. The kernel
+/// has not passed on the request of a waiting program to the file system's server process, so the
 /// program can be killed, as with a hard NFS mount.
 struct Stopping {
-    /// The receiver on which the stopped file system waits. When the sender is dropped, the file
-    /// system continues.
+    /// The receiver on which the stopped file system waits. When the sender of this channel is
+    /// dropped, the file system continues.
     goes_on: Mutex<Receiver<()>>,
 }
 
@@ -156,7 +157,7 @@ fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {
     let status = child.wait().unwrap();
     assert_eq!(status.signal(), Some(signal as i32), "{args:?}: {status}");
     // If a child process tries to execute a program in the stopped file system, the child also
-    // hangs, and it does not get the signal that the test sends to its parent.
+    // hangs. The child does not get the signal that the test sends to its parent.
     let is_left = |child: &Pid| fs::exists(format!("/proc/{child}")).unwrap_or(false);
     for child in started.into_iter().filter(is_left) {
         // The child may end meanwhile.
@@ -175,23 +176,23 @@ fn children(process: u32) -> Vec<Pid> {
         .collect()
 }
 
-/// An argument that can be a path, the commands that have this argument, and command lines with a
-/// path in a file system that does not answer.
+/// An argument that can be a path, the commands that have this argument, and some command lines.
+/// Each command line has a path in a file system that does not answer.
 struct Row {
     /// The argument as `--help` shows it.
     argument: &'static str,
     commands: &'static [&'static str],
-    /// The test replaces `{c}` by each of the commands in turn, with the other arguments that the
-    /// command needs. `DEMO` stands for a capture. `{}` is the path of a file whose opening hangs,
-    /// or a name whose lookup hangs. `{d}` stands for a directory. Words that contain `=` and come
-    /// before the command set environment variables.
+    /// The test replaces `{c}` by each of the commands in turn, followed by the other arguments
+    /// that this command needs. `DEMO` stands for a capture. `{}` is the path of a file. Either
+    /// opening the file hangs, or looking up its name hangs. `{d}` stands for a directory. Words
+    /// that contain `=` and come before the command set environment variables.
     lines: &'static [&'static str],
 }
 
 const RUNS: &[&str] = &["count", "meter", "fanout", "forward", "send"];
 
 const ROWS: &[Row] = &[
-    // In the second command line, the program searches the `PATH` for tcpdump.
+    // In the second command line of this row, the program searches the `PATH` for tcpdump.
     Row {
         argument: "[DEVICE]...",
         commands: &["count", "meter", "fanout", "send"],
@@ -242,7 +243,7 @@ const ROWS: &[Row] = &[
         commands: RUNS,
         lines: &["{c} --socket {d}/x", "STEERAGE_RUNTIME_DIR={d} {c}", "STEERAGE_RUNTIME_DIR={d}/x {c} --socket y"],
     },
-    // In the second command line, the program searches the `PATH` for fusermount3.
+    // In the second command line of this row, the program searches the `PATH` for fusermount3.
     Row {
         argument: "--control <DIR>",
         commands: RUNS,

@@ -49,16 +49,16 @@ fn commands(heading: &str) -> String {
 }
 
 /// Returns the commands that the test inserts before the command `line` of the page, so that the
-/// script waits as a user would. Collectors are slower than the script, so the script must wait for
-/// them.
+/// script waits for the collector as a user would. Collectors are slower than the script, so the
+/// script must wait for them.
 fn waits(line: &str) -> &'static str {
     if line.starts_with("steerage ") {
         // nfacctd has two processes, and each process reports when it is ready.
         "until_true 'grep -q :1283 /proc/net/udp*'\n\
          until_true '! grep -q nfacctd log || { grep -q \"cache entries\" log && grep -q \"waiting for\" log; }'\n"
     } else if line.starts_with("kill ") && line.contains("%1") {
-        // nfacctd prints its records when it ends, but not those that it received shortly before.
-        // Therefore the script waits before it ends nfacctd.
+        // nfacctd prints its records when it ends, but not the records that it received shortly
+        // before. Therefore the script waits before it ends nfacctd.
         "until_true is_read\n\
          before=$(grep -c 'Purging cache - END' log || true)\nexport before\n\
          until_true '((  $(grep -c \"Purging cache - END\" log) >= before + 2 ))'\n"

@@ -82,7 +82,7 @@ fn a_meter_tells_how_many_flows_there_are() {
     for pair in intervals.windows(2) {
         for path in ["/flows/total", "/flows/evicted"] {
             // The program reads the counts of flows one after the other, while the CPUs evict
-            // flows. Therefore each CPU's count of flows may be too low by one.
+            // flows. Therefore the count of flows may be too low by one for each CPU.
             assert!(number(&pair[0], path) <= number(&pair[1], path) + 2, "{pair:?}");
         }
         assert!(number(&pair[0], "/flows/active") <= 20 + 2, "{pair:?}");
@@ -172,8 +172,8 @@ fn quiet_is_about_standard_error_alone() {
 }
 
 /// In this test, the reader stops reading, and the pipe has room for only a few lines. Although its
-/// reader has stalled, the run must continue and end in time. The last interval report covers all
-/// intervals whose reports the run could not print.
+/// reader has stalled, the run must continue and end in time. If the run could not print the
+/// reports of some intervals, the last interval report covers all these intervals.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stalled-intervals");
@@ -185,8 +185,8 @@ fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let args = ["meter", ENDLESS, "--virtual-cpus", "1", "--seconds", "1", "--interval", "10ms", "--json", "-t", "0"];
     let mut started = command(&[&args[..], &["--flows", flows.to_str().unwrap()]].concat());
     let mut child = started.stdout(write).spawn().unwrap();
-    // `started` holds this process's copy of the pipe's writing end. Dropping `started` closes the
-    // copy.
+    // The variable `started` still has this process's copy of the pipe's writing end. Dropping
+    // `started` closes the copy.
     drop(started);
     // The test waits until the flow file has its final name, which it gets at the end of the run.
     let begun = Instant::now();

@@ -18,16 +18,17 @@ use crate::explain::explained;
 use crate::program::command;
 
 /// The number of flows that each tested encapsulation contains. If the kernel distinguishes these
-/// flows, the probability is 1 in 2^63 that it steers all of them to a single one of the two CPUs.
+/// flows, the probability is 1 in 2^63 that it steers all of them to the same one of the two CPUs.
 const FLOWS: u16 = 64;
 
-/// The maximum number of tries. In at least one try, the traffic of a single flow must use only one
-/// CPU. One try is not enough, because other traffic of this machine may use the other CPU.
+/// The maximum number of tries. In at least one try of a test, the traffic of a single flow must
+/// use only one CPU. One try is not enough, because other traffic of this machine may use the other
+/// CPU.
 const TRIES: usize = 100;
 
-/// In at least this many of `SPREAD_TRIES` tries, traffic of many flows must use both CPUs. Some
-/// tries may show only one CPU, because the kernel counts no interrupt of a CPU that is already
-/// busy with other traffic.
+/// The test repeats its traffic of many flows up to `SPREAD_TRIES` times. In at least this many
+/// tries, the traffic must use both CPUs. Some tries may show only one CPU, because the kernel
+/// counts no interrupt of a CPU that is already busy with other traffic.
 const SPREADS: usize = 2;
 const SPREAD_TRIES: usize = 10;
 
@@ -67,8 +68,7 @@ fn fragment(flow: u16) -> Vec<u8> {
     frame
 }
 
-/// The name of an encapsulation, and a function that returns a frame of the flow with a given
-/// number.
+/// The name of an encapsulation, and a function that returns a frame for a flow number.
 type Encapsulation = (&'static str, fn(u16) -> Vec<u8>);
 
 const ENCAPSULATIONS: [Encapsulation; 20] = [
@@ -129,7 +129,7 @@ fn written(name: &str, test: &str, frame: fn(u16) -> Vec<u8>) -> String {
 }
 
 /// Returns true if the kernel's hash spreads the flows of a capture over both CPUs. The argument
-/// `expected` only determines the number of tries.
+/// `expected` (whether the test expects this result) only determines the number of tries.
 fn spreads(net: &Net, path: &str, expected: bool) -> bool {
     let used = |_: &usize| (0..2).filter(|from| interrupts(net, path, *from)).count();
     if expected {
@@ -184,7 +184,7 @@ fn interrupts(net: &Net, path: &str, from: usize) -> bool {
     let args = ["send", "far0", path, "--cpus", &from.to_string(), "--rate", "max"];
     let sent = net.far(|| command(&args).output().unwrap());
     assert!(sent.status.success(), "{sent:?}");
-    // When the socket has received a packet, the kernel has already chosen the packet's CPU.
+    // When the packet socket has received a packet, the kernel has already chosen the packet's CPU.
     let mut buffer = [0; 256];
     for _ in 0..FLOWS {
         recv(std::os::fd::AsRawFd::as_raw_fd(&tap), &mut buffer, nix::sys::socket::MsgFlags::empty()).unwrap();

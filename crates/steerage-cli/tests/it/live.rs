@@ -29,7 +29,7 @@ fn send(net: &Net, flows: usize, each: usize) {
     });
 }
 
-/// Opens the receiving socket. If no socket received on this port, the kernel would answer
+/// Opens the receiving socket. If no socket received on this UDP port, the kernel would answer
 /// datagrams with ICMP errors.
 fn open(net: &Net) -> UdpSocket {
     net.near(|| bind_when_free((NEAR, 9)))
@@ -74,7 +74,7 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
         send(&net, 40, 50);
         talk(&net);
         // The test waits until the packets that close the connection have passed. Therefore the
-        // run's count and the kernel's count contain the same packets.
+        // packet counts of the run and of the kernel contain the same packets.
         wait_until_closed(&net);
         let report = started.stop(Signal::SIGINT);
         let after = counted(&net);
@@ -240,8 +240,8 @@ fn a_filter_leaves_out_in_the_kernel() {
         net.far(|| {
             for (port, count) in [(9, 30), (10, 20)] {
                 let socket = UdpSocket::bind((FAR, 0)).unwrap();
-                // The UDP socket is not connected, so the kernel reports no refused datagrams to
-                // it.
+                // The sending UDP socket is not connected, so the kernel reports no refused
+                // datagrams to it.
                 (0..count).for_each(|_| assert_eq!(socket.send_to(&[0; 100], (NEAR, port)).unwrap(), 100));
             }
         });
@@ -254,8 +254,8 @@ fn a_filter_leaves_out_in_the_kernel() {
     }
 }
 
-/// Starts the program as `setcap cap_net_raw+ep` would allow. The user is not root, and the program
-/// has no capability left while it listens.
+/// Starts the program with the privileges that `setcap cap_net_raw+ep` on its file would give. The
+/// user is not root, and the program has no capability left while it listens.
 #[test]
 fn one_capability_is_enough_to_listen() {
     let Some(net) = Net::new() else { return };

@@ -140,7 +140,7 @@ fn the_report_has_them_too() {
     let patient = report(&["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "1h"]);
     assert_eq!(patient["app"]["flows"]["total"], 3);
     // The flow with the repeated request lasts from 22:13:24 to 22:23:24. If flow records end at
-    // each quarter of an hour, one period ends at 22:15.
+    // each quarter of an hour, one such end is at 22:15.
     let total = |more: &[&str]| {
         let args = ["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "15m"];
         report(&[&args[..], more].concat())["app"]["flows"]["total"].as_u64().unwrap()
@@ -218,7 +218,7 @@ fn a_file_for_each_period_of_the_capture() {
     let pattern = directory.join("flows-%T.jsonl").to_str().unwrap().to_owned();
     let made =
         report(&["meter", &capture, "--virtual-cpus", "1", "--flows", &pattern, "--rotate", "2m", "--inactive", "1"]);
-    // The first packet, at 22:13:20, is in the period that begins at 22:12.
+    // The first packet, at 22:13:20, is in the time period that begins at 22:12.
     let expected = [
         "flows-22:12:00.jsonl",
         "flows-22:14:00.jsonl",
@@ -255,7 +255,8 @@ fn what_cannot_be_written_ends_the_run() {
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
         assert!(ran.complaint().contains("cannot write flows to") && ran.err.contains("file"), "{ran:?}");
     }
-    // Now the program writes flows to a full disk (/dev/full), and the packet source never ends.
+    // In this part of the test, the program writes flows to a full disk (/dev/full), and the packet
+    // source never ends.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let args = ["meter", "synthetic:flows=100000", "--seconds", "0", "--max-flows", "1000", "--virtual-cpus", "2"];
     let ran = command(&[&args[..], &["--flows", "-", "-q"]].concat()).stdout(Stdio::from(full)).output().unwrap();
@@ -276,13 +277,13 @@ fn who_reads_no_more_has_seen_enough() {
 /// the program waits for the reader, but only for a limited time.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_a_stop() {
-    // The first packet source can wait, so the CPUs of its run wait until flow records are written.
-    // The second source cannot wait.
+    // The first packet source can wait until CPUs take its packets. Therefore the CPUs of its run
+    // wait until flow records are written. The second source cannot wait.
     for device in ["synthetic:flows=100000", "synthetic:flows=100000,rate=1000000"] {
         let args = ["meter", device, "--seconds", "0", "--max-flows", "5000", "--virtual-cpus", "2"];
         let mut run = Started::new(&[&args[..], &["--flows", "-", "--json"]].concat());
-        // After these 5000 lines, the run creates more flow records than fit into the pipe. When
-        // the run ends, it writes the records of all flows.
+        // After the first 5000 lines, the run creates more flow records than fit into the pipe.
+        // When the run ends, it writes the records of all flows.
         (0..5000).for_each(|_| assert!(run.line().starts_with('{')));
         run.signal(Signal::SIGINT);
         // The program prints the report first, and then the reason for the exit code.
@@ -364,8 +365,8 @@ fn a_wrong_command_line_is_2() {
     assert_eq!(ran.complaint(), expected);
 }
 
-/// The sample contains either all packets of a flow or no packet of the flow, whichever CPU meters
-/// it. The exported IPFIX records contain the sampling rate.
+/// The sample contains either all packets of a flow or no packet of it, whichever CPU counts the
+/// flow. The exported IPFIX records contain the sampling rate.
 #[test]
 fn a_sample_of_flows_is_of_whole_flows() {
     let directory = directory("sample");

@@ -134,7 +134,7 @@ fn a_complaint_says_what_to_do() {
     assert!(memory.contains("--memory allows 1.0 MiB: allow more, or use fewer --cpus"), "{memory}");
 }
 
-/// Other users may have chosen the file names, which may contain any characters.
+/// Other users may have chosen the names of the files, so a name may contain any characters.
 #[test]
 fn a_name_cannot_break_the_line() {
     let ran = run(&["count", "two\nlines\u{1b}[2J"]);

@@ -10,10 +10,10 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::run;
 
-/// The names of a flow. The keys of the map are the names of CSV columns.
+/// The names of a flow. The keys of this inner map are the names of CSV columns.
 type Names = BTreeMap<&'static str, String>;
 
-/// The names of all flows. Each key of the map consists of the flow's source endpoint and
+/// The names of all flows. Each key of the outer map consists of the flow's source endpoint and
 /// destination endpoint.
 type Flows = BTreeMap<[String; 4], Names>;
 
@@ -92,8 +92,8 @@ fn dissected(capture: &Path) -> Option<Flows> {
             if is_response && known.is_none_or(|id| id == row[8]) {
                 found.insert("dns_rcode", row[10].clone());
                 // tshark prints a list of DNS names and lists of addresses for each packet. In each
-                // list, the names and addresses of DNS additional records come after those of the
-                // DNS answer.
+                // list of tshark, the names and addresses of DNS additional records come after
+                // those of the DNS answer.
                 let answers = [&row[15], &row[13], &row[14]].map(|list| list.replace(',', " ")).join(" ");
                 let count = row[20].parse().unwrap();
                 found.insert("dns_answer", answers.split_whitespace().take(count).collect::<Vec<_>>().join(" "));

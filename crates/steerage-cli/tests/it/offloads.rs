@@ -33,8 +33,8 @@ const BYTES: usize = 2_000_000;
 /// received all packets.
 const LAST: &[u8] = b"This is the last datagram.";
 
-/// Creates the cables of [`linked_by`], and sets the offloads so that tcpdump can check each
-/// packet.
+/// Creates the cables of [`linked_by`], and sets the offloads of their interfaces so that tcpdump
+/// can check each packet.
 fn checkable(vlan: Option<u16>) -> Option<Namespaces> {
     let namespaces = linked_by(vlan)?;
     // The packets on the cables are not merged, and have valid checksums. The router's kernel
@@ -152,8 +152,8 @@ fn merged_packets_are_correct(vlan: Option<u16>) {
     assert_eq!(report["snapshot"]["reordered"], 0, "{report}");
 }
 
-/// All interface features with which a kernel creates super-frames. The test switches super-frame
-/// features off and on again.
+/// All interface features with which a kernel creates super-frames. The test switches the features
+/// for super-frames (merged packets) off and on again.
 const FEATURES: [&str; 6] = [
     "tso off",
     "gso off gro off",
@@ -273,8 +273,9 @@ fn count_and_meter_state_frames_and_packets_of_the_wire() {
     assert!(told == expected || told == [expected[1], expected[0]], "{to_us:#?}");
 }
 
-/// If both TUNs of a router use super-frames, the router steers packets only if the user requests
-/// steering. If one TUN has no super-frames, the router steers packets by default.
+/// If both TUNs of a router use super-frames (merged packets), the router steers packets only if
+/// the user requests steering. If one of the router's TUNs has no super-frames (merged packets),
+/// the router steers packets by default.
 #[test]
 fn super_frames_between_tuns_stay_where_they_arrive() {
     const MESSAGES: u64 = 3;
@@ -302,7 +303,7 @@ fn super_frames_between_tuns_stay_where_they_arrive() {
     }
 }
 
-/// The number of bytes of an Ethernet header that come before the VLAN tag.
+/// The number of bytes that come before the VLAN tag in an Ethernet header.
 const ADDRESSES: usize = 12;
 /// The VLAN of tagged frames.
 const VLAN: u16 = 42;
@@ -359,8 +360,8 @@ fn tagged_super_frames_pass_whole() {
     let Some(namespaces) = Namespaces::new(3) else { return };
     namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
     namespaces.veth((OTHER, "other0"), (ROUTER, "r1"));
-    // The kernel of the middle namespace cuts super-frames into packets before they leave the
-    // namespace, so that tcpdump can check the packets.
+    // The kernel of the middle namespace cuts super-frames (merged packets) before they leave the
+    // namespace, so that tcpdump can check each packet.
     namespaces.features(ROUTER, "r1", "tx off tso off gso off");
     let fanouts = [("r0", "r1"), ("r1", "r0")].map(|(from, to)| {
         let from = format!("af_packet:{from},direction=in,offload=on,timeout=1");
@@ -381,8 +382,8 @@ fn tagged_super_frames_pass_whole() {
     let packets = dump.packets();
     let _ = ends.map(end);
     let reports = fanouts.map(Started::stop_at_rest);
-    // Frames towards `ONE` are not cut, and may still need a checksum offload, so the test skips
-    // them.
+    // Frames towards `ONE` are not cut into single packets, and may still need a checksum offload,
+    // so the test skips these frames.
     let to_far: Vec<_> = packets
         .iter()
         .filter(|packet| [" > 10.210.0.2.", " > fd00:210::2."].iter().any(|to| packet.contains(to)))

@@ -64,7 +64,7 @@ fn drain(pipe: &mut File) -> Vec<u8> {
     }
 }
 
-/// Repeatedly requests a report from a run until `reached` returns true for one.
+/// Requests reports from a run repeatedly, until `reached` returns true for a report.
 fn wait_until(run: &mut Started, what: &str, mut reached: impl FnMut(&Value) -> bool) -> Value {
     let start = Instant::now();
     loop {
@@ -131,7 +131,8 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
     let from = "synthetic:rate=50000,flows=300,size=1500";
     let args = ["fanout", from, "--to", &to[0], "--to", &to[1], "--virtual-cpus", "2", "--seconds", "0", "--json"];
     let mut run = Started::new(&args);
-    // While an output is blocked, the report of the run already shows how many packets it has lost.
+    // While an output is blocked, the report of the run already shows how many packets this output
+    // has lost.
     let before = wait_until(&mut run, "drops", |report| {
         report["snapshot"]["outputs"][0]["dropped"]["tx_full"].as_u64() > Some(0)
     });
@@ -177,9 +178,10 @@ fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
     let child = child.spawn().unwrap();
     let mut slow = File::open(&pipe).unwrap();
     let mut run = Started::of(child);
-    // A source that can wait fills the output buffer up to half of a CPU's share (8 MiB). The
-    // reader of the FIFO begins to read when this half of the share is nearly full. The packets for
-    // the FIFO have 75 MB in total, so they do not fit into the output's buffer.
+    // If the packet source can wait, the run fills the output buffer up to half of a CPU's share (8
+    // MiB). The reader of the FIFO begins to read when half of the CPU's share of the output buffer
+    // is nearly full. The packets for the FIFO have 75 MB in total, so they do not fit into the
+    // output's buffer.
     wait_until(&mut run, "a full buffer", |report| {
         report["snapshot"]["outputs"][0]["held"].as_u64() > Some((7 << 20) / 1500)
     });

@@ -1,8 +1,8 @@
-//! Tests what happens if one of the writes to a capture file fails. The contents of the file match
-//! the report, and the run fails with the true reason.
+//! Tests what happens if one of the writes to a capture file fails. The contents of the capture
+//! file match the report, and the run fails with the true reason.
 //!
 //! The test sets the file size limit `RLIMIT_FSIZE`, so that the kernel lets a write fail. The
-//! program need not be changed for this test.
+//! program needs no changes for this test.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use steerage_fixtures::scratch::Scratch;
 use crate::parallel::summary;
 use crate::program::{Ran, assert_balanced};
 
-/// The unit of the file size limit `ulimit -f` of the shell, in bytes. POSIX defines 512 bytes.
+/// The unit of the shell's file size limit (`ulimit -f`), in bytes. POSIX defines 512 bytes.
 const BLOCK: usize = 512;
 
 /// The number of packets that each run sends. In the capture file, each packet takes a little more
@@ -23,8 +23,8 @@ const PACKETS: u64 = 620;
 const INPUT: &str = "synthetic:packets=620,flows=50,size=600,seed=1";
 
 /// The file size limits of the runs. For each of the first writes, one limit fails the write in the
-/// middle, and another limit is reached exactly at the end of the write. The last limit is so high
-/// that no write fails.
+/// middle. Another limit is reached exactly at the end of the write. The last file size limit is so
+/// high that no write fails.
 fn limits() -> impl Iterator<Item = usize> {
     let whole = PACKETS as usize * 640 / BLOCK + 64;
     (0..8).chain((8..whole).step_by(61)).chain([whole])
@@ -65,7 +65,8 @@ fn a_capture_file_is_whole_and_the_run_fails_at_each_fault() {
             };
             let ran = limited(blocks, &args);
             if ran.out.is_empty() {
-                // The smallest limit does not even allow the program to write the capture's header.
+                // The smallest file size limit does not even allow the program to write the
+                // capture's header.
                 assert!(blocks == 0 && ran.complaint().contains("File too large"), "{blocks}: {ran:?}");
                 assert_eq!(ran.code, Some(1), "{blocks}: {ran:?}");
                 continue;

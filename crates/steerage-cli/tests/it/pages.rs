@@ -13,7 +13,7 @@ pub(crate) const CARGO_RUN: &str = "cargo run --release -- ";
 const DIFFERING: [&str; 10] =
     ["cpus ", "steering ", "queues ", "memory ", "            ", "real", "CPU ", "hash ", "bucket ", "sandbox "];
 
-/// The first line of a report contains this text before the duration of the run.
+/// In the first line of a report, this text comes before the duration of the run.
 const TOOK: &str = "  read in ";
 
 /// In a transcript, a line with only this text matches any number of output lines.
@@ -22,7 +22,7 @@ const ELLIPSIS: &str = "...";
 #[derive(Debug)]
 pub(crate) struct Example {
     pub(crate) command: String,
-    /// The output that follows the command in a transcript.
+    /// The output that the transcript shows after the command.
     pub(crate) output: Vec<String>,
 }
 

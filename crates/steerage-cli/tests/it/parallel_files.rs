@@ -58,8 +58,9 @@ fn children(process: u32) -> usize {
     children.split_whitespace().count()
 }
 
-/// In this test, the job opens its input file several times. A child process of a child process
-/// opens the file too. After each opening, the process reads the file from its beginning.
+/// In this test, the job opens its input file several times. A process that a child process of the
+/// job has started opens the file too. After each opening, the process reads the job's input file
+/// from its beginning.
 #[test]
 fn a_file_is_opened_again_and_by_other_programs() {
     let scratch = Scratch::new();

@@ -1,6 +1,6 @@
 //! Tests that `steerage parallel` passes on the output of its jobs byte for byte. GNU parallel must
-//! write the same bytes for the same jobs. A single job must write the same bytes without
-//! `parallel`.
+//! write the same bytes as steerage for the same jobs. A single job must write the same bytes
+//! without `parallel`.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -34,8 +34,8 @@ fn gnu(options: &[&str], script: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Shell scripts for jobs. The scripts' outputs end differently, or use different separators
-/// between lines.
+/// Shell scripts for jobs. The outputs of the scripts end in different ways, or use different
+/// separators between lines.
 const SCRIPTS: [&str; 9] = [
     "cat >/dev/null; printf 'no newline %s' $1",
     "cat >/dev/null; printf 'one\\n%s' $1",
@@ -162,7 +162,7 @@ fn output_of_an_unknown_kind_is_not_merged() {
             assert_eq!((ran.status.code(), ran.stdout.len()), (Some(255), 0), "{err}");
             assert!(err.contains(&format!("writes {kind}")) && err.contains("--results DIR"), "{err}");
             // SIGPIPE kills a job that writes more than fits into its pipe. If SIGPIPE kills a job,
-            // another error line reports this.
+            // a separate error line reports this.
             assert_eq!(err.matches("writes").count(), 1, "{err}");
         }
         for options in [&["-j", "2", "-k"][..], &["-j", "1"]] {
@@ -172,7 +172,7 @@ fn output_of_an_unknown_kind_is_not_merged() {
     // A line that only looks like the start of a JSON array is passed on like any other line.
     assert!(steerage(&["-j", "2"], "cat >/dev/null; echo '[2026-01-01] begun'").status.success());
     // Each of these JSON lines is an array. One JSON line has no newline at its end. Another JSON
-    // line is longer than the program keeps in memory.
+    // line is longer than the amount that the program keeps in memory.
     for lines in [
         "printf '[{\"a\":1}]\\n[{\"a\":2}]\\n'",
         "printf '[{\"a\":1}, {\"b\":[]} ]\\r\\n'",
@@ -184,8 +184,8 @@ fn output_of_an_unknown_kind_is_not_merged() {
             assert!(ran.status.success(), "{lines}: {:?}", String::from_utf8_lossy(&ran.stderr));
         }
     }
-    // In these cases, the jobs write two different output formats, or the option does not fit the
-    // output format.
+    // In the next runs, the jobs write two different output formats, or the option does not fit the
+    // output format. Both are errors.
     for (options, script, why) in [
         (&[][..], "[ $1 = 1 ] && printf '[\\n{}]' || printf 'text\\n'", "another kind of output"),
         (&["--tag"], "printf '[\\n{}]'", "no lines for --tag"),
@@ -226,8 +226,8 @@ fn json_arrays_are_joined() {
         );
         assert_eq!((elements[1]["s"].as_str().map(str::len), elements[3].as_u64()), (Some(2_500_000), Some(7)));
     }
-    // If a job's JSON array breaks off, the program omits its last element, so the output is still
-    // a valid array.
+    // If a job's JSON array breaks off, the program omits the last element of this array, so the
+    // merged output is still a valid array.
     let ran = steerage(&["-j", "2"], "cat >/dev/null; printf '[\\n1, {\"a\":'");
     assert_eq!(serde_json::from_slice::<Vec<u8>>(&ran.stdout).unwrap(), [1, 1], "{ran:?}");
     assert!(String::from_utf8(ran.stderr).unwrap().contains("the JSON array of job 2 is cut short"));
@@ -236,8 +236,8 @@ fn json_arrays_are_joined() {
 }
 
 /// With `--order time`, the program sorts the lines of all jobs by the time at the start of each
-/// line. The program sorts lines by time even if one job writes only at the end and the other jobs'
-/// lines do not fit into memory.
+/// line. The program sorts lines by time even if one job writes only at the end, and even if the
+/// other jobs' lines do not fit into memory.
 #[test]
 fn lines_are_merged_by_time() {
     // Job 1 writes only after each of the other jobs has written 3 MB.
@@ -265,7 +265,8 @@ fn lines_are_merged_by_time() {
 }
 
 /// With `--header`, the program prints the line of column names only once. Without `--header`, the
-/// program prints a note that recommends the option, which removes repeated header lines.
+/// program prints a note that recommends `--header`, because this option removes repeated header
+/// lines.
 #[test]
 fn equal_first_lines_are_noticed() {
     let script = "cat >/dev/null; printf 'time,b\\n17000000%s0.5,1\\n' $1";

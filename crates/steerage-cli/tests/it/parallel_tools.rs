@@ -29,8 +29,8 @@ const FLOW_LOCAL: [&str; 14] = [
     "_ws.col.Info",
 ];
 
-/// The name of a capture that contains a packet with a timestamp out of range. A job gets such a
-/// packet with the time at which steerage passed the packet on.
+/// The name of a capture that contains a packet with a timestamp out of range. A job gets a packet
+/// that has no valid timestamp with the time at which steerage passed the packet on.
 const WITHOUT_A_TIME: &str = "bad-time.pcapng";
 
 /// Returns the captures of the tests: real captures, the capture in `examples` (DNS, HTTP, voice),
@@ -168,9 +168,9 @@ fn captures_that_tools_write_are_one_file() {
     }
 }
 
-/// tshark's JSON outputs are merged into one array, and its output for Elasticsearch (pairs of
-/// lines) keeps each pair together. A merged table has one header line, and lines that begin with a
-/// time are sorted.
+/// tshark's JSON outputs are merged into one array. In the merged output for Elasticsearch (pairs
+/// of lines), each pair stays together. A merged table has one header line. If its lines begin with
+/// a time, the lines are sorted.
 #[test]
 fn the_formats_of_tshark_are_merged() {
     let scratch = Scratch::new();
@@ -206,8 +206,8 @@ fn the_formats_of_tshark_are_merged() {
     assert!(refused.code == Some(255) && refused.err.contains("an XML document"), "{refused:?}");
 }
 
-/// If a job writes nothing, the merging of the other jobs' captures does not wait for that job,
-/// whenever it ends.
+/// If a job writes nothing, the merging of the other jobs' captures does not wait for the end of
+/// that job.
 #[test]
 fn a_job_without_output_does_not_hold_captures_back() {
     let scratch = Scratch::new();
@@ -365,7 +365,7 @@ fn an_interface_of_its_own_is_a_job_s_input_too() {
     send_datagrams(&net, 100);
     run.signal(Signal::SIGINT);
     let ran = run.end();
-    // The input of these jobs is an interface, which has no end. Therefore, SIGTERM must have ended
-    // both jobs.
+    // The input of these jobs is an interface, which has no end. Therefore, both jobs must have
+    // been ended by SIGTERM, and not by the end of their input.
     assert_eq!(ran.code, Some(2), "{ran:?}");
 }

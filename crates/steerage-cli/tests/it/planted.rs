@@ -2,8 +2,8 @@
 //! planted a link, or another object that could redirect the output, such as a FIFO.
 //!
 //! The test takes the list of options from the definition of the command line. If an argument can
-//! be a path but has no row in the table, the test [`every_argument_that_can_be_a_path_has_a_row`]
-//! fails.
+//! be a path but has no row in the table of options, the
+//! test [`every_argument_that_can_be_a_path_has_a_row`] fails.
 
 mod ground;
 mod table;
@@ -54,7 +54,8 @@ fn reader(path: &Path) -> Option<File> {
     is_fifo.then(|| File::options().read(true).custom_flags(O_NONBLOCK).open(path).ok()).flatten()
 }
 
-/// Returns true if root may create device files. Some containers do not allow this.
+/// Returns true if root may create device files. In some containers, root cannot create device
+/// files.
 fn makes_devices() -> bool {
     let scratch = Scratch::new();
     let made = mknod(&scratch.join("null"), SFlag::S_IFCHR, Mode::empty(), makedev(1, 3));
@@ -126,8 +127,8 @@ fn what_another_user_planted_is_not_followed() {
                 }
                 _ => {}
             }
-            // The directories may contain only the planted names, and no unfinished files of the
-            // run.
+            // After the run, the directories may contain only the planted names, and no unfinished
+            // files of the run.
             for directory in ["x", "group", "sticky"] {
                 for entry in fs::read_dir(ground.at(directory)).unwrap() {
                     let name = entry.unwrap().file_name();
@@ -139,8 +140,8 @@ fn what_another_user_planted_is_not_followed() {
 }
 
 /// If another user serves a FUSE file system, the links in it can seem to belong to root. The
-/// program does not follow links in a file system that another user serves. The program follows
-/// links in a FUSE file system that root serves.
+/// program does not follow symbolic links in a file system that another user serves. The program
+/// follows symbolic links in a FUSE file system that root serves.
 #[test]
 fn a_file_system_that_another_user_runs_is_not_trusted() {
     if !is_root() {
@@ -201,8 +202,8 @@ fn what_nobody_planted_is_written() {
             Names::File => (NAME, ground.at("plain")),
             Names::Directory => ("", ground.at("plain")),
         };
-        // If root owns both a link and the directory that contains it, the program follows the
-        // link.
+        // If root owns both a link and the directory that contains the link, the program follows
+        // the link.
         ground.link("linked", 0, &directory);
         for path in [directory.join(named), ground.at("linked").join(named)] {
             if row.contains("--results") {
@@ -232,7 +233,7 @@ impl Drop for Exchanged<'_> {
     }
 }
 
-/// The number of times that each command runs while another thread exchanges the directory.
+/// The number of times that each command runs while another thread exchanges the output directory.
 const RACES: usize = 8;
 
 #[test]
@@ -256,7 +257,7 @@ fn a_directory_that_is_exchanged_with_a_link_leads_nowhere() {
             let file = if names == Names::File { "new.csv" } else { "" };
             for nth in 0..RACES {
                 // The test uses absolute paths and relative paths in turn. The relative paths start
-                // at the other user's directory, which is the working directory.
+                // at the other user's directory, which is the program's working directory.
                 let (path, working) = match nth % 2 {
                     0 => (ground.at("x/logs").join(file), ground.root.to_path_buf()),
                     _ => (Path::new("logs").join(file), ground.at("x")),
@@ -300,7 +301,7 @@ fn a_planted_day_is_not_used(row: &str) {
         assert!(ran.code == Some(1) && ran.err.lines().last().is_some_and(|line| line.contains(DAY)), "{ran:?}");
     }
     // If no link is planted at the path of the day's directory, the program creates this directory,
-    // and the next run uses it too.
+    // and the next run uses the directory too.
     let ground = Ground::new();
     for file in ["one-%H.csv", "two-%H.csv"] {
         let (ran, _) = run(row, &ground.at("x/%F").join(file), &ground.root);
@@ -331,18 +332,19 @@ fn a_run_replaces_a_planted_link() {
     }
 }
 
-/// The owner of a directory can choose the group of new files in it. The directory's owner can also
-/// set an access list of users who may read new files. Users who get access by such a group or list
-/// cannot read flows or packets, not even in directories that a run creates below that directory.
+/// The owner of a directory can choose the group of new files in it. The owner of a directory can
+/// also set an access control list (ACL) of users who may read new files in the directory. Users
+/// who get access by the group or access list of a directory cannot read flows or packets, not even
+/// in directories that a run creates in that directory.
 #[test]
 fn the_owner_of_a_directory_does_not_choose_who_reads() {
     if !is_root() {
         return;
     }
-    /// An access list in the format of linux/posix_acl_xattr.h: a version, and entries with a tag,
-    /// permissions and a user. The access list has entries for the owner, the other user, the group
-    /// and all remaining users. The last entry of the access list is the mask, which limits the
-    /// rights of users and groups.
+    /// An access list (ACL) in the format of linux/posix_acl_xattr.h: a version, and entries with a
+    /// tag, permissions and a user. The access list (ACL) has entries for the owner, the other
+    /// user, the group and all remaining users. The last entry of the access list (ACL) is the
+    /// mask, which limits the rights of users and groups.
     const ENTRIES: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, NOBODY), (4, 7, u32::MAX), (0x10, 7, u32::MAX), (0x20, 5, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();
@@ -403,7 +405,8 @@ fn a_refusal_names_the_directory_and_says_what_to_do() {
         x.display()
     );
     assert_eq!(ran.complaint(), message);
-    // The test has executed the command that the error message recommends, so the run succeeds.
+    // The working directory is now the directory to which the error message tells the user to
+    // change, so the run succeeds.
     let (ran, _) = run(row, Path::new("logs/f.csv"), &x);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     assert!(path.is_file());

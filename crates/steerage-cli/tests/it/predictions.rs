@@ -18,15 +18,15 @@ use steerage_router::Forwarding;
 use crate::explain::{KEY, explained};
 use crate::program::run;
 
-/// Returns the number of CPUs with which the `nth` capture is tested: the numbers from 2 to 8 in
-/// turn.
+/// Returns the number of CPUs with which the capture number `nth` is tested. Successive captures
+/// get the numbers from 2 to 8 in turn.
 fn cpus_for(nth: usize) -> usize {
     2 + nth % 7
 }
 
 /// Returns the captures in the folder next to the workspace, including captures that once showed a
-/// defect. If there are no captures, the list is empty, and the reason is printed to standard
-/// error.
+/// defect. If there are no captures, the returned list is empty, and the reason is printed to
+/// standard error.
 fn captures() -> Vec<String> {
     tshark::all_captures().iter().map(|path| path.to_str().unwrap().to_owned()).collect()
 }
@@ -172,8 +172,8 @@ fn the_keys_of_the_largest_flows_were_hashed() {
     }
 }
 
-/// No speed-up in the table exceeds the speed-up in the notes. No speed-up in the table exceeds the
-/// limit that the largest flow sets.
+/// No speed-up in the table of `explain` exceeds the speed-up in the notes of `explain`. No
+/// speed-up in the table of `explain` exceeds the limit that the largest flow sets.
 #[test]
 fn the_speed_ups_agree() {
     for capture in captures() {
@@ -191,7 +191,7 @@ fn the_speed_ups_agree() {
             } else {
                 assert_eq!(elephants.is_some(), by_flow < 8.0, "{capture}: {traffic}");
             }
-            // In the text of the notes, the speed-up is rounded to a tenth.
+            // In the text of the notes of `explain`, the speed-up is rounded to a tenth.
             let said = elephants.map(|note| {
                 let (before, _) = note.split_once(" times at most").unwrap();
                 before.rsplit(' ').next().unwrap().parse::<f64>().unwrap() + 0.05
@@ -241,8 +241,8 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
 ///
 /// `meter` counts an ICMP error as a separate flow, but steering assigns the error to the flow of
 /// the packet that the error quotes. If the fragment table is full, fragments count as separate
-/// flows. Whether the fragment table is full depends on the time. `explain` uses the clock of the
-/// receive path, and `meter` uses the times of the packets.
+/// flows. Whether the fragment table is full depends on the current time. `explain` takes the time
+/// from the clock of the receive path, and `meter` takes it from the packets.
 #[test]
 fn flows_are_those_of_meter_and_of_tshark() {
     if !is_installed("tshark", "tshark") {

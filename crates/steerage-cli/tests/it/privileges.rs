@@ -243,7 +243,7 @@ fn what_is_in_force_is_told() {
 }
 
 /// Runs the program with a seccomp filter that makes the system call `number` fail, as on a kernel
-/// without it. The program, a child process, inherits the seccomp filter of this thread.
+/// without it. The program is a child process, so it inherits the seccomp filter of this thread.
 fn run_without(number: i64, errno: i32, args: &[&str]) -> Ran {
     let rules = BTreeMap::from([(number, Vec::new())]);
     let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
@@ -275,8 +275,9 @@ fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
     }
 }
 
-/// The seccomp profile of a container can deny Landlock although the kernel supports it. The user
-/// could change the container's profile, so the program prints a warning of one line.
+/// The seccomp profile of a container can deny the system calls of Landlock although the kernel
+/// supports Landlock. The user could change the container's profile, so the program prints a
+/// warning of one line.
 #[test]
 fn landlock_that_is_denied_is_reported_once() {
     for errno in [libc::EPERM, libc::EACCES, libc::ENOMEM] {
@@ -294,8 +295,8 @@ fn landlock_that_is_denied_is_reported_once() {
     }
 }
 
-/// If the kernel supports Landlock or seccomp but refuses to apply it, the run ends. No packet is
-/// handled outside of the sandbox.
+/// If the kernel supports Landlock or seccomp but refuses to apply it, the run ends with an error.
+/// No packet is handled outside of the sandbox.
 #[test]
 fn a_sandbox_that_is_refused_ends_the_run() {
     let ran = run_without(libc::SYS_seccomp, libc::EPERM, &["count", "synthetic:packets=1000"]);
@@ -325,8 +326,8 @@ fn pipes_of_the_shell_are_read() {
 }
 
 /// If a run reads several captures, it opens each capture only after it has read the captures
-/// before it. The thread that opens the captures handles no packets. Only the thread that opens
-/// captures keeps the capability to read them.
+/// before it. The thread that opens the captures handles no packets. The thread that opens captures
+/// is the only thread that keeps the capability to read them.
 #[test]
 fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     if !is_root() {
@@ -387,8 +388,8 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     entries(directory).flat_map(|year| entries(&year).collect::<Vec<_>>()).collect()
 }
 
-/// A run of root can read a capture that only root's capability allows it to read, even after other
-/// captures.
+/// A run of root can read a capture for which it needs a capability of root, even after it has read
+/// other captures.
 #[test]
 fn captures_of_others_are_read() {
     if !is_root() {
@@ -405,7 +406,7 @@ fn captures_of_others_are_read() {
 }
 
 /// In this test, a user other than root has only CAP_NET_RAW, as after `setcap cap_net_raw+ep`.
-/// When packets arrive, the run no longer has CAP_NET_RAW.
+/// When packets arrive, the run has already dropped CAP_NET_RAW.
 #[test]
 fn one_capability_is_enough_and_goes_too() {
     if !is_root() {

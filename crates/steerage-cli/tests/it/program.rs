@@ -17,8 +17,8 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Like [`command`]. As in a shell, words such as `TMPDIR=/tmp` before the command set environment
-/// variables.
+/// Like [`command`]. As in a shell, words such as `TMPDIR=/tmp` that come before the command set
+/// environment variables.
 pub(crate) fn command_in(words: &[&str]) -> Command {
     let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
     let variable = |word: &&str| word.split_once('=').is_some_and(|(name, _)| is_name(name));
@@ -86,8 +86,8 @@ pub(crate) fn assert_lost_only_under_load(report: &Value) {
     assert!(drops.keys().all(|reason| by_load.contains(&reason.as_str())), "{report}");
 }
 
-/// Checks that the counts in a report (its ledger) account for every packet, in total, for each
-/// queue and for each CPU.
+/// Checks that the counts in a report (its ledger) account for every packet. The counts must be
+/// correct in total, for each queue and for each CPU.
 pub(crate) fn assert_balanced(report: &Value) {
     let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key} in {of}"));
     let balances = |of: &Value| {
@@ -272,8 +272,8 @@ pub(crate) struct Unread {
 impl Unread {
     /// Sends the signal repeatedly until the run has ended, because a single signal may not be
     /// enough. If another test is starting a program, that program has a copy of the pipe's reading
-    /// end for a short time. As long as the copy exists, the run can write to the pipe without an
-    /// error.
+    /// end for a short time. As long as this program has a copy of the pipe's reading end, the run
+    /// can write to the pipe without an error.
     pub(crate) fn signal_to_death(&mut self, signal: Signal) {
         while self.child.try_wait().unwrap().is_none() {
             kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();

@@ -88,8 +88,8 @@ fn what_stands_behind_the_file_takes_its_place() {
     let checked = with_file("check", "pace.toml", pace, &["a.pcap"]);
     assert!(checked.out.contains("    steerage count --virtual-cpus=1 a.pcap --pace\n"), "{checked:?}");
 
-    // Mistakes in the arguments after the file's name are reported as mistakes of the command line.
-    // `--help` also works after the file's name.
+    // Mistakes in the arguments after the run file's name are reported as mistakes of the command
+    // line. `--help` also works after the run file's name.
     let usage = with_file("run", "over.toml", RUN, &["--backlog", "0"]);
     assert_eq!(usage.code, Some(2));
     let expected = "steerage: invalid value '0' for '--backlog <N>': write a number from 1 to 1048576; see --help";

@@ -25,8 +25,9 @@ fn a_file_is_made_and_sent_again_in_its_order() {
         (&again["snapshot"]["outputs"][0]["packets"], &again["snapshot"]["received"]),
         (&json!(900), &json!(900))
     );
-    // The file that `send` writes contains the packets of the capture three times. Only the section
-    // and interface blocks before the packets differ from those of the capture.
+    // The file that `send` writes contains the packets of the capture three times. In the file that
+    // `send` writes, only the section and interface blocks before the packets differ from the
+    // blocks of the capture.
     let (made, copy) = (std::fs::read(made).unwrap(), std::fs::read(copy).unwrap());
     let packets = &made[60..];
     assert!(copy[60..] == [packets, packets, packets].concat()[..], "{} {}", made.len(), copy.len());
@@ -113,8 +114,9 @@ fn what_is_not_sent_fails_the_run_and_says_why() {
     assert!(ran.complaint().contains(said), "{ran:?}");
     let ran = send(&[&fits]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
-    // In this case, the interface refuses all packets, and the program reports no other error.
+    // If the interface refuses all packets of a capture, the run fails, and the program reports no
+    // other error.
     assert_eq!(send(&[&cut]).code, Some(1));
-    // With `--strict`, the exit code is 3.
+    // With `--strict`, the exit code of a run that lost packets is 3.
     assert_eq!(send(&[&cut, "--strict"]).code, Some(3));
 }

@@ -149,9 +149,9 @@ fn a_report_that_cannot_be_written_is_an_error() {
 struct Stepped(Ends);
 
 impl Stepped {
-    /// Starts a shell that stops itself, and traces this shell. When the shell continues, it
-    /// executes the program (`exec`). If tracing is not allowed, returns `None` and prints the
-    /// reason to standard error.
+    /// Starts a shell that stops itself, and traces this shell. When the stopped shell continues,
+    /// it replaces itself by the program (`exec`). If tracing is not allowed, returns `None` and
+    /// prints the reason to standard error.
     fn new(args: &[&str]) -> Option<Self> {
         let mut command = Command::new("sh");
         command.args(["-c", "kill -STOP $$; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_steerage")]).args(args);
@@ -224,16 +224,17 @@ impl Stepped {
 }
 
 /// The test runs the program several times, and sends a stop signal after one system call of each
-/// run. Together, the runs cover each of the program's first system calls. The first tested call is
-/// shortly before the program blocks signals. The last tested call is the one at which the run has
+/// run. Together, the runs cover each of the program's first system calls. The first tested system
+/// call is shortly before the program blocks signals. At the last tested system call, the run has
 /// all of its threads. A signal that arrives before the program blocks signals kills the program. A
-/// later signal ends the run normally. No signal is lost.
+/// signal that arrives after the program has blocked signals ends the run normally. No signal is
+/// lost.
 #[test]
 fn no_signal_to_stop_is_lost() {
     /// The number of threads of a run: the main thread, two packet threads (one for each CPU), two
     /// threads for signals, and a thread that waits for the run's end.
     const THREADS: usize = 6;
-    /// The number of tested system calls that come before the program blocks signals.
+    /// The number of tested system calls before the one with which the program blocks signals.
     const BEFORE: usize = 10;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let program = || Stepped::new(&[&ENDLESS[..], &["--json", "--socket", "none"]].concat());
@@ -298,7 +299,7 @@ fn with_nohup_a_run_outlives_its_terminal() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // nohup ignores SIGHUP before it executes the program, so the program ignores this signal too.
+    // nohup ignores SIGHUP before it executes the program, so the program ignores SIGHUP too.
     let status = format!("/proc/{}/comm", run.id());
     let until = Instant::now() + HANG;
     while fs::read_to_string(&status).unwrap().trim() != "steerage" {

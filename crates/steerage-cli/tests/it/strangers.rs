@@ -233,9 +233,10 @@ fn wait_for(socket: &Path, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Va
 }
 
 /// For every command, other users see the counters of root's runs, but no address of the traffic.
-/// The test searches the whole report for addresses, so it also covers parts of the report that are
-/// added later. The names of devices and collectors in a report may contain addresses. The names of
-/// devices and collectors are public, because every user sees the command line of a run.
+/// The test searches the whole report for addresses. Therefore the search also includes parts of
+/// the report that are added later. The names of devices and collectors in a report may contain
+/// addresses. The names of devices and collectors are public, because every user sees the command
+/// line of a run.
 #[test]
 fn no_reply_to_other_users_has_an_address() {
     if !is_root() {
@@ -244,8 +245,8 @@ fn no_reply_to_other_users_has_an_address() {
     let place = Place::new();
     let (socket, capture) = (place.0.join("x.sock"), place.0.join("x.pcap"));
     let (to, output) = (socket.to_str().unwrap(), format!("pcap:{}", capture.display()));
-    // A run as short as in this test reports no elephant (large flow). Other tests check the flow
-    // that a report names for an elephant.
+    // A run as short as in this test reports no elephant (large flow). Other tests check which flow
+    // a report names as an elephant (large flow).
     let traffic = "synthetic:flows=50,mix=udp4+tcp6";
     let commands: [&[&str]; 4] = [
         &["count", traffic],
@@ -333,7 +334,7 @@ fn flows_are_not_for_other_users() {
     run.stop(Signal::SIGINT);
 }
 
-/// A copy of the program that every user can run. Only root may be able to read the build
+/// A copy of the program that every user can run. It is possible that only root can read the build
 /// directory.
 fn for_anybody(place: &Place) -> PathBuf {
     let (built, program) = (Path::new(env!("CARGO_BIN_EXE_steerage")), place.0.join("steerage"));

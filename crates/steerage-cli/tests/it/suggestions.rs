@@ -80,8 +80,8 @@ fn shares_are_those_of_the_hash() {
     }
 }
 
-/// Checks the text of the page that `explain` prints. The command that this page recommends must
-/// have the effect that the page describes.
+/// Checks the text of the page that `explain` prints. The command that the page of `explain`
+/// recommends must have the effect that the page describes.
 #[test]
 fn the_page_is_what_the_guide_shows() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -147,8 +147,8 @@ fn a_capture_ends_with_the_command_that_divides_it() {
 fn elephants_are_those_that_tshark_counts() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
     // The recommended number of CPUs depends on the hash key. A flow counts as an elephant (large
-    // flow) above a threshold that depends on this number. With the hash key of this test,
-    // `explain` recommends four CPUs.
+    // flow) above a threshold that depends on the recommended number of CPUs. With the hash key of
+    // this test, `explain` recommends four CPUs.
     let by = ["--hash", "siphash", "--hash-key", KEY, "--virtual-cpus", "8", "--work", "1s"];
     let advice = suggestion(&[&[afs.to_str().unwrap()], &by[..]].concat());
     let elephants = advice["elephants"].as_array().unwrap();

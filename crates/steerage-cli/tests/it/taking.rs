@@ -17,7 +17,8 @@ use steerage_fixtures::{skip_on_this_kernel, until};
 use crate::live::{counted, start, talk};
 use crate::program::{Started, run};
 
-/// Sends `each` datagrams of 100 bytes from each of `flows` source ports to `port`.
+/// Sends datagrams of 100 bytes from `flows` source ports to `port`: `each` datagrams from each
+/// source port.
 fn send(net: &Net, flows: u16, each: usize, port: u16) {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..flows).map(|flow| bind_when_free((FAR, 20_000 + flow))).collect();
@@ -31,8 +32,8 @@ fn send(net: &Net, flows: u16, each: usize, port: u16) {
 /// about 1 KiB, so the buffer holds all datagrams of a test.
 const KERNEL_BYTES: usize = 64 << 20;
 
-/// A UDP socket that gets the datagrams which the program does not take, for example before the
-/// program has opened its AF_XDP sockets.
+/// A UDP socket for the datagrams that the run does not take, for example before the program has
+/// opened its AF_XDP sockets.
 struct Kernel(UdpSocket);
 
 impl Kernel {
@@ -76,9 +77,9 @@ fn udp_is_taken_and_tcp_passes() {
         assert_eq!((&report["snapshot"]["dropped"], &report["snapshot"]["reordered"]), (&json!({}), &json!(0)));
         let (by_queue, passed) = (counts(&report, "received"), counts(&report, "passed"));
         assert!(by_queue.len() == 4 && by_queue.iter().all(|received| *received > 0), "{by_queue:?}");
-        // The kernel gets 4 MB of TCP data as segments of the size of the MTU or as
-        // acknowledgements, one for two segments. Therefore the kernel gets more than 1,000
-        // packets.
+        // The TCP transfer has 4 MB. The kernel gets segments of the size of the MTU, or one
+        // acknowledgement for two segments. Therefore the kernel gets more than 1,000 packets of
+        // the TCP transfer.
         assert!(passed.iter().sum::<u64>() > 1000, "{passed:?}");
         for queue in report["snapshot"]["queues"].as_array().unwrap() {
             assert_eq!(queue["kind"], "af_xdp");
@@ -102,13 +103,14 @@ fn udp_is_taken_and_tcp_passes() {
 #[test]
 fn a_busy_poll_takes_packets() {
     let Some(net) = Net::new() else { return };
-    // Without this socket, the kernel would answer the packets that it gets with ICMP errors.
+    // Without this UDP socket, the kernel would reply with ICMP errors to the packets that the run
+    // does not take.
     let kernel = Kernel::of(&net);
     let args = ["count", "af_xdp:near0,busy_poll=50", "--take", "udp", "--virtual-cpus", "1", "-c", "100"];
     let started = start(&net, &args);
     // The kernel gets the packets that arrive before the program's first poll. The test therefore
-    // sends packets until the run has received enough packets. Before it sends more packets, the
-    // test checks that they will fit into the run's ring and backlog.
+    // sends packets until the run has received enough packets. Before the test sends more packets,
+    // it checks that these packets will fit into the run's ring and backlog.
     let report = thread::scope(|scope| {
         let ended = scope.spawn(|| started.end().report());
         let (mut sent, mut passed) = (0_u64, 0);
@@ -245,7 +247,7 @@ fn without_being_told_what_nothing_is_taken() {
     assert!(ran.code == Some(2) && ran.complaint().contains("option `coalesce=50us` does not exist"), "{ran:?}");
 }
 
-/// After a run is killed, the next run on the same interface works at once.
+/// After a run is killed, the next run on the same interface works immediately.
 #[test]
 fn killed_and_started_again_it_works_at_once() {
     let Some(net) = Net::new() else { return };
@@ -285,7 +287,8 @@ fn a_deleted_interface_is_reported_with_what_came() {
 }
 
 /// In this test, more packets arrive than fit into the ring and the backlogs of the CPUs. Each
-/// packet must be delivered or counted as lost. Only at the start, the kernel may get packets.
+/// packet must be delivered or counted as lost. The kernel may get packets only at the start of the
+/// run.
 #[test]
 fn what_is_lost_is_counted() {
     let Some(net) = Net::new() else { return };
@@ -319,8 +322,8 @@ fn what_the_kernel_counts_for_the_socket_is_shown() {
     assert!(count("rx_ring_full") <= queue["dropped"]["device"].as_u64().unwrap(), "{report}");
 }
 
-/// The run ends after a fixed number of packets. After these packets, the run counts no more
-/// packets, and the kernel returns the run's pages.
+/// The run ends after a fixed number of packets. After this fixed number of packets, the run counts
+/// no more packets, and the kernel returns the run's pages.
 #[test]
 fn so_many_packets_are_taken_and_no_more() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };

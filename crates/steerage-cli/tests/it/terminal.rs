@@ -162,7 +162,7 @@ fn the_live_table_and_intervals_share_a_terminal() {
     let mut started = command(&args);
     let child = started.stdout(pty.slave.try_clone().unwrap()).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();
     // `started` holds this process's file descriptors of the terminal. Dropping `started` closes
-    // them.
+    // the test's file descriptors of the terminal.
     drop(started);
     let mut terminal = File::from(pty.master);
     // The program draws the table and erases it, prints a report, and then draws the table again.

@@ -37,7 +37,7 @@ fn long_options(command: &str) -> Vec<String> {
 }
 
 /// Returns whether a program is installed. In CI, the test fails if the program is missing. On
-/// other machines, it does not fail.
+/// machines outside of CI, the test does not fail if the program is missing.
 fn is_there(program: &str) -> bool {
     Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }

@@ -21,7 +21,7 @@ use crate::metrics::{ANY, get};
 use crate::program::{Ends, Ran, command, run};
 
 /// Creates a command that runs `steerage tune` in the network namespace of the near end. The
-/// command `ip netns exec` mounts the /sys of that namespace.
+/// command `ip netns exec` mounts the /sys of the network namespace in which it runs a command.
 fn tune(net: &Net, state: &Path, args: &str) -> Command {
     let program = command(&[]);
     let mut command = Command::new("ip");
@@ -38,7 +38,7 @@ fn ran(net: &Net, state: &Path, args: &str) -> Ran {
     Ran { err: rest.concat(), ..ran }
 }
 
-/// Runs a shell command in the near namespace, with its own /sys.
+/// Runs a shell command in the near namespace, with the /sys of that namespace.
 fn shell(net: &Net, text: &str) -> String {
     let done = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", text]).output().unwrap();
     assert!(done.status.success(), "{text}: {done:?}");
@@ -89,7 +89,7 @@ fn with_traffic<R>(net: &Net, body: impl FnOnce() -> R) -> R {
                 while !ends.load(Ordering::Relaxed) {
                     for socket in &sockets {
                         // No socket listens on this port, so the near kernel sends an ICMP error.
-                        // The next call of `send` returns this ICMP error.
+                        // The next call of `send` on the socket returns this ICMP error.
                         let _ = socket.send_to(&[0; 64], (NEAR, 9));
                     }
                     thread::sleep(Duration::from_micros(200));
@@ -219,7 +219,7 @@ fn after_a_kill_undo_restores_every_file() {
                 state.join("near0.json").exists() || child.try_wait().unwrap().is_some()
             });
             // The moment at which the test kills the command is arbitrary. The command may already
-            // have ended at this moment.
+            // have ended when the test kills it.
             thread::sleep(Duration::from_millis(nth * nth * 7 % 200));
             let _ = child.kill();
             child.wait().unwrap();
@@ -239,7 +239,8 @@ fn a_signal_restores_before_the_verdict() {
     let Some(net) = Net::new() else { return };
     let (state, before) = (Scratch::new(), files(&net));
     let mut child = with_traffic(&net, || {
-        // With a measurement window of an hour, `tune` has no result before the signal arrives.
+        // The measurement has a window (a measuring time) of an hour, so `tune` has no result
+        // before the signal arrives.
         let child = tune(&net, &state, "near0 --apply --test-window 1h").spawn().unwrap();
         until("the undo file", || state.join("near0.json").exists());
         child
@@ -255,7 +256,8 @@ fn stop(child: &mut Child) {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
 }
 
-/// Returns the effective capabilities of the thread of the child process that has this name.
+/// Returns the effective capabilities of a thread of the child process. The thread has the name
+/// `thread`.
 fn capabilities(child: &Child, thread: &str) -> String {
     let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
     let status = |task: std::io::Result<fs::DirEntry>| fs::read_to_string(task.unwrap().path().join("status")).unwrap();
@@ -368,7 +370,7 @@ fn a_link_file_is_written_and_removed_again() {
     let program = command(&[]).get_program().to_string_lossy().into_owned();
     let link = "/etc/systemd/network/10-steerage-near0.link";
     // The command `ip netns exec` creates a separate mount namespace. Therefore the mounts of the
-    // test's script do not change the machine's directories.
+    // test's script do not change the directories of the machine.
     let text = format!(
         "export STEERAGE_STATE_DIR={}; mount -t tmpfs none /etc; mount -t tmpfs none /run; \
          mkdir -p /run/udev/data /run/systemd/network; \

@@ -46,14 +46,15 @@ pub(crate) fn last_report(address: SocketAddr) -> Value {
     last
 }
 
-/// Returns the report that the server sends to the page, with or without the key.
+/// Returns the report that the server sends to the live page, with or without the page's key.
 pub(crate) fn report(address: SocketAddr, key: Option<&str>) -> Value {
     let header = key.map_or(String::new(), |key| format!("Authorization: Bearer {key}\r\n"));
     serde_json::from_str(&get(address, "/report", &header)).unwrap()
 }
 
-/// For each command that receives packets, the page gets the report of the run. Only a page that
-/// sends the key also gets data about the traffic. The page also works for runs in the sandbox.
+/// For each command that receives packets, the live page gets the report of the run. Only a page
+/// that sends the key of the live page also gets data about the traffic. The live page also works
+/// for runs in the sandbox.
 #[test]
 fn every_command_serves_it() {
     let scratch = Scratch::new();
@@ -68,8 +69,7 @@ fn every_command_serves_it() {
     ];
     for command in commands {
         let more: &[&str] = match command[0] {
-            // For `parallel`, the words after `--` are the jobs' command, so `-v` must come before
-            // `--`.
+            // For `parallel`, the command of the jobs follows `--`, so `-v` must come before `--`.
             "parallel" => &["-v", "--", "sh", "-c", "cat > /dev/null"],
             _ => &["-v", "--virtual-cpus", "2", "--json"],
         };
@@ -91,7 +91,8 @@ fn every_command_serves_it() {
     }
 }
 
-/// The address is printed even with `-q`, because only this line contains the key.
+/// The address of the live page is printed even with `-q`, because only this line contains the
+/// page's key.
 #[test]
 fn the_key_is_told_though_it_is_quiet() {
     let run = Started::new(&["count", "synthetic:rate=1000", ANY, "-q", "--virtual-cpus", "1", "--seconds", "0"]);
@@ -112,8 +113,8 @@ fn a_port_that_is_taken_ends_it_before_anything_else() {
     assert!(line.contains("cannot serve a live page at") && line.contains("choose another port"), "{line}");
 }
 
-/// `top --web` serves the live page of a run of another process. The page shows that the run has
-/// ended, and later shows the next run that uses the same control socket.
+/// `top --web` serves the live page of a run of another process. The live page shows that the run
+/// has ended. Later the page shows the next run that uses the same control socket.
 #[test]
 fn top_serves_the_page_of_a_run() {
     let scratch = Scratch::new();

@@ -1,9 +1,9 @@
 //! The host names to which the HTTP server answers. A web page may send requests to any server.
 //! However, the browser lets the page read only replies from the host name that served the page.
 //! The owner of a DNS name can make the name resolve to this machine (DNS rebinding). Therefore the
-//! server answers only requests to its own host names. An IP address in the header `Host` is safe,
-//! because an attacker can decide how a DNS name resolves, but not to which machine an IP address
-//! leads.
+//! server answers only requests to its own host names. An attacker can decide how a DNS name
+//! resolves, but not to which machine an IP address leads. Therefore an IP address in the header
+//! `Host` is safe.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -35,8 +35,9 @@ fn of_request(request: &Request<'_, '_>, hosts: &Hosts, site: &Site, turn: &Turn
         let named = request.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name));
         named.map(|header| header.value)
     };
-    // A browser lets a web page read only replies from the host name of the page. An attacker can
-    // make that host name resolve to this machine (DNS rebinding).
+    // A browser lets a web page read only replies from the host name that served the page. An
+    // attacker can make the host name of the attacker's page resolve to this machine (DNS
+    // rebinding).
     if !values("host").all(|host| hosts.accept(host)) {
         return refusal("421 Misdirected Request", "", &site.misdirected);
     }

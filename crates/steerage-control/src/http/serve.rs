@@ -20,9 +20,9 @@ use crate::quota::{Party, Quota};
 /// never refuses a new client.
 const CLIENTS_MAX: usize = 16;
 
-/// How long a client may take to send its request, if a new client needs a connection. Prometheus
-/// sends its request at once. Prometheus' request arrives within a fraction of a second, even from
-/// the other side of the world.
+/// How long a client may take to send its request before the server may disconnect it in favour of
+/// a new client. Prometheus sends its request immediately after it has connected. Prometheus'
+/// request arrives within a fraction of a second, even from the other side of the world.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
 /// The maximum number of new clients that the thread accepts before it serves existing clients
@@ -34,16 +34,16 @@ const ACCEPTED_A_TURN: usize = 256;
 /// is the default timeout of Prometheus.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// If the process has no file descriptor left, the thread stops accepting clients for this time.
-/// Without this pause, the next `accept` would fail at once.
+/// If the process has no file descriptor left, the thread stops accepting clients for this length
+/// of time. Without a pause, the next `accept` would immediately fail again.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// When the server stops, it waits at most this long for clients that are still reading their
-/// reply. A client on the same machine reads its reply within milliseconds.
+/// When the server stops, it waits at most this long for the clients that are still reading their
+/// replies. A client on the same machine reads its reply within milliseconds.
 const FINISH_MAX: Duration = Duration::from_millis(500);
 
-/// The maximum number of reads in one turn from a client that has already received its reply. Each
-/// read returns up to [`REQUEST_BYTES_MAX`] bytes.
+/// The maximum number of reads in one turn from a client to which the server has already sent the
+/// reply. Each read returns up to [`REQUEST_BYTES_MAX`] bytes.
 const LEFTOVERS_A_TURN: usize = 16;
 
 struct Serve<'a> {
@@ -82,15 +82,15 @@ pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, s
 }
 
 impl Serve<'_> {
-    /// Accepts new clients, at most [`ACCEPTED_A_TURN`] in one call. Each new client is served at
-    /// once if possible, because the client's request has often arrived already.
+    /// Accepts new clients, at most [`ACCEPTED_A_TURN`] in one call. Each new client is served
+    /// immediately if possible, because the client's request has often arrived already.
     fn admit(&mut self, listener: &TcpListener, turn: &Turn<'_>) -> io::Result<()> {
         for _ in 0..ACCEPTED_A_TURN {
             let (stream, address) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // These errors mean that the new client has already disconnected, or that a signal
-                // has interrupted `accept`.
+                // These errors of `accept` mean that the new client has already disconnected, or
+                // that a signal has interrupted `accept`.
                 Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => continue,
                 Err(error) => return Err(error),
             };
@@ -178,11 +178,11 @@ struct HttpClient {
 }
 
 enum State {
-    /// The client is sending its request. The field contains the bytes of the request that have
-    /// arrived.
+    /// The client is sending its request. The field contains the bytes of the client's request that
+    /// have arrived.
     Asks(Vec<u8>),
-    /// The client is receiving its reply. The fields are the whole reply and the number of its
-    /// bytes that the server has sent.
+    /// The client is receiving its reply. The fields are the whole reply and the number of bytes of
+    /// the reply that the server has sent.
     IsTold(Vec<u8>, usize),
     /// The reply has been sent, but the server continues to read from the client. If the server
     /// closed the connection with unread input, the kernel would discard the part of the reply that
@@ -196,7 +196,7 @@ impl HttpClient {
     }
 
     /// Reads from the client, or writes to the client, until the next call would block the thread.
-    /// Returns false if the connection has ended.
+    /// Returns false if the connection to the client has ended.
     fn go_on(&mut self, hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> bool {
         loop {
             match self.step(hosts, site, turn) {

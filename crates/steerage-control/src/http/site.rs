@@ -50,7 +50,8 @@ impl fmt::Debug for Site {
 }
 
 impl Site {
-    /// Creates a site with the resources `resources`. `main` is the path of the main resource.
+    /// Creates a site (the resources of an HTTP server) with the resources `resources`. `main` is
+    /// the path of the main resource.
     pub(crate) fn new(main: &str, resources: Vec<Resource>) -> Self {
         let misdirected =
             "The Host of this request is neither an address nor a name of this server: use its address.\n".to_owned();
@@ -93,9 +94,9 @@ impl Site {
     }
 }
 
-/// The reply bodies that the server has created in one turn. All clients that request the same
-/// resource in this turn get the same body. Therefore a flood of requests takes the server little
-/// more time than one request.
+/// The reply bodies that the server has created in one turn (in which it serves each ready client
+/// once). All clients that request the same resource in this turn get the same body. Therefore a
+/// flood of requests takes the server little more time than one request.
 pub(super) struct Turn<'a> {
     site: &'a Site,
     /// For each resource, the reply body for the public and the reply body for the owner of the

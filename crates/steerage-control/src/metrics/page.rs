@@ -126,7 +126,7 @@ fn of_outputs(outputs: &[OutputSnapshot]) -> Vec<(Labels, &OutputSnapshot)> {
 
 /// Returns a name for each device. All returned names differ. If several devices have the same
 /// name, the later devices get a suffix, as in `synthetic` and `synthetic.2`. Prometheus refuses a
-/// page that contains the same series twice.
+/// page that contains the same time series (a metric with the same labels) twice.
 fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> {
     let mut seen: Vec<(&str, usize)> = Vec::new();
     let mut names = Vec::new();

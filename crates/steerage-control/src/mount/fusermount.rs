@@ -71,16 +71,17 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
         return Err(Failure::Refused(last_line(&output.stderr)));
     };
     // `fusermount3` runs until it has unmounted the directory. After the unmount, `fusermount3` is
-    // a zombie process until this process ends. This process does not wait for `fusermount3` to
-    // end, because the sandbox of a run does not allow the system call for this wait.
+    // a zombie process until this process ends. The sandbox of a run does not allow the system call
+    // that waits for the end of a process. Therefore this process does not wait for `fusermount3`
+    // to end.
     let (fuse, copy) = in_order(&socket, &fuse)?;
     socket.set_read_timeout(Some(UNMOUNT_MAX))?;
     Ok((fuse, Watched { socket, _copy: copy }))
 }
 
-/// Copies the descriptors of `/dev/fuse` and of the socket. The numbers of `socket`, the copy of
-/// `/dev/fuse` and the copy of the socket are in ascending order. Without the copies, `/dev/fuse`
-/// may have a lower number than the socket, if another thread has closed a descriptor.
+/// Copies the descriptors of `/dev/fuse` and of the socket. The descriptor numbers of `socket`, the
+/// copy of `/dev/fuse` and the copy of the socket are in ascending order. Without the copies,
+/// `/dev/fuse` may have a lower number than the socket, if another thread has closed a descriptor.
 fn in_order(socket: &UnixStream, fuse: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
     let fuse = fcntl_dupfd_cloexec(fuse, socket.as_raw_fd().saturating_add(1))?;
     let copy = fcntl_dupfd_cloexec(socket, fuse.as_raw_fd().saturating_add(1))?;
@@ -101,7 +102,7 @@ impl Watched {
     /// `fusermount3` has ended.
     ///
     /// # Errors
-    /// Returns an error if `fusermount3` does not end in time.
+    /// Returns an error if `fusermount3` does not end within the time limit.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.socket.shutdown(Shutdown::Write)?;
         loop {

@@ -31,7 +31,7 @@ pub enum ClientError {
         /// The reason for the refusal, in one line.
         message: String,
     },
-    /// No reply to the request arrived within the contained time.
+    /// No reply to the request arrived within the time that this value contains.
     #[error("timed out: the instance did not answer within {} s; is it stopped?", .0.as_secs())]
     TimedOut(Duration),
     /// The connection failed.
@@ -90,7 +90,7 @@ impl Client {
     }
 
     /// Returns the names in the directory at `path`. Each name is paired with a flag, which is true
-    /// for a directory. If `path` leads to an attribute, the list is empty.
+    /// for a directory. If `path` leads to an attribute, the returned list of names is empty.
     ///
     /// # Errors
     /// Returns an error if the path does not exist, or no reply arrives.
@@ -162,7 +162,7 @@ impl Client {
     }
 
     /// Reads the next line. If the input ends without a newline, reads the input up to its end. The
-    /// end of the line must arrive within the time `within`.
+    /// end of the client's line must arrive within the time `within`.
     fn line(&mut self, within: Duration) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + within;
         let mut line = Vec::new();

@@ -20,9 +20,9 @@ pub(super) fn through(directory: &Directory, name: &OsStr) -> PathBuf {
     directory.through().join(name)
 }
 
-/// Sets the mode of a socket of this user. The function opens the file without following links,
-/// checks that the file is a socket, and sets the mode of this open file. Therefore the function
-/// never changes the mode of another file, even if another user has replaced the socket.
+/// Sets the mode of a socket of this user. The function opens the socket's file without following
+/// links, checks that the file is a socket, and sets the mode of this open file. Therefore the
+/// function never changes the mode of another file, even if another user has replaced the socket.
 pub(super) fn set_socket_mode(directory: &Directory, name: &OsStr, mode: u32) -> io::Result<Stat> {
     let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, name, how, Mode::empty())?;

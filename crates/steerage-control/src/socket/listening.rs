@@ -21,8 +21,8 @@ use super::directory::{answers, is_socket, set_socket_mode, through};
 /// read. Before the instance sets a value for a client, it checks the client's user.
 const MODE: u32 = 0o666;
 
-/// The maximum number of clients that the kernel queues until the instance accepts them. Rust's
-/// standard library uses the same default.
+/// The maximum number of clients that the kernel queues until the instance accepts them. The
+/// default queue of Rust's standard library has the same length.
 const BACKLOG: i32 = 128;
 
 /// The mode of a directory that is created for control sockets. Only the owner may write to the
@@ -34,7 +34,7 @@ const SUFFIX: &str = ".sock";
 /// A socket that listens for clients. Clients get replies only after [`serve`](Self::serve) is
 /// called. The socket is removed when this value is dropped.
 ///
-/// This program accepts `steerage get`, `set` and `top`:
+/// In the following program, the instance accepts requests of `steerage get`, `set` and `top`:
 ///
 /// ```no_run
 /// use std::path::Path;
@@ -80,8 +80,8 @@ pub enum SocketError {
     /// A socket of another user already exists at this path.
     #[error("{} is another user's socket: name another", .0.display())]
     NotOurs(PathBuf),
-    /// The directory is not safe: another user could replace the socket, or controls a part of the
-    /// path.
+    /// The directory of the socket is not safe: another user could replace the socket, or controls
+    /// a part of the path.
     #[error("no socket in {}: {why}", .path.display())]
     Directory {
         /// The directory that would contain the socket.
@@ -115,7 +115,8 @@ impl Listening {
     ///
     /// The directory must belong to root or to this user. Other users must not have permission to
     /// write to the directory, because they could replace the socket. A sticky directory such as
-    /// /tmp is an exception. The path is resolved by the rules of [`steerage_guard::path`].
+    /// /tmp is an exception: other users may write to it. The path is resolved by the rules
+    /// of [`steerage_guard::path`].
     ///
     /// # Errors
     /// Returns an error if the directory is unsafe, if the name is taken, or if the kernel refuses
@@ -127,8 +128,9 @@ impl Listening {
         let directory =
             Directory::open_or_create(parent, NEW_DIRECTORY).map_err(|why| SocketError::directory(parent, why))?;
         make_way(&directory, name, path)?;
-        // The socket has a temporary file name until the process listens on it. Under its final
-        // name, a search for instances could remove the socket as a dead socket.
+        // The socket has a temporary file name until the process listens on it. If the socket
+        // already had its final name, a search for instances could remove the socket as a dead
+        // socket.
         let unready = unready_name(name);
         let ready = listen(&directory, &unready).and_then(|(listener, stat)| {
             directory.rename_unless_taken(&unready, name)?;
@@ -205,9 +207,9 @@ fn unready_name(name: &OsStr) -> OsString {
     unready
 }
 
-/// Returns those sockets in a directory on which instances of root or of this user listen, sorted
-/// by name. Removes sockets of this user on which no process listens. If the directory does not
-/// exist, the result is empty.
+/// Returns the sockets in a directory, sorted by name. The result includes only sockets on which
+/// instances of root or of this user listen. Removes sockets of this user on which no process
+/// listens. If the directory does not exist, the returned list is empty.
 ///
 /// # Errors
 /// Returns an error if another user could have created sockets in the directory (as
@@ -218,8 +220,8 @@ pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
         opened => opened.map_err(|why| SocketError::directory(directory, why))?,
     };
     let entries = opened.entries().map_err(|why| SocketError::directory(directory, why))?;
-    // The search reads only the names of the directory entries. Reading the type of an entry could
-    // hang if the entry is a mount that a stopped process serves.
+    // The search for sockets reads only the names of the directory entries. Reading the type of an
+    // entry could hang if the entry is a mount that a stopped process serves.
     let mut names: Vec<OsString> =
         entries.into_iter().filter(|(_, kind)| !kind.is_dir()).map(|(name, _)| name).collect();
     names.sort();

@@ -9,8 +9,8 @@ use crate::audience::Audience;
 use crate::error::{AttributeError, ErrorCode};
 use crate::tree::{Entry, Tree};
 
-/// The version of the protocol. The version increases with each change in the meaning of a request
-/// or a reply.
+/// The version of the protocol. The version of the protocol increases with each change in the
+/// meaning of a request or a reply.
 const PROTOCOL: u32 = 1;
 
 /// A request of a client. A request is a JSON object, and the keys of the object determine the kind
@@ -64,7 +64,7 @@ pub(super) type Report = Box<dyn Fn(Audience) -> String + Send + Sync>;
 pub type PacketSender = Box<dyn FnOnce(&UnixStream)>;
 
 /// A function that starts to copy the packets that a client's request describes. If the function
-/// cannot copy these packets, it returns the reason as text.
+/// cannot copy the requested packets, it returns the reason as text.
 pub(super) type Packets = Box<dyn Fn(&Value) -> Result<PacketSender, String> + Send + Sync>;
 
 /// Parses a request from one line.

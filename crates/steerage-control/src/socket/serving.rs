@@ -19,8 +19,8 @@ use crate::limits::{
 use crate::quota::{Party, Quota, QuotaFull};
 use crate::tree::Tree;
 
-/// The pause before the next `accept` after an `accept` failed. An `accept` fails, for example, if
-/// the process has no file descriptor left.
+/// After an `accept` has failed, the thread pauses for this time before the next `accept`. An
+/// `accept` fails, for example, if the process has no file descriptor left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// A tree that is served over a socket until this value is dropped.
@@ -47,9 +47,9 @@ struct Shared {
 }
 
 impl Listening {
-    /// Serves clients on separate threads. `report` creates the reply to a `snapshot` request: a
-    /// JSON object with only those data that the given audience (the public, or the run's owner)
-    /// may see.
+    /// Serves clients on separate threads. `report` creates the reply to a `snapshot` request. The
+    /// reply is a JSON object with only those data that the given audience (the public, or the
+    /// run's owner) may see.
     ///
     /// # Errors
     /// Returns an error if no thread can be started.
@@ -101,7 +101,7 @@ impl Listening {
 }
 
 impl Serving {
-    /// Returns the path of the socket.
+    /// Returns the path of the control socket.
     pub fn path(&self) -> &std::path::Path {
         self.listening.path()
     }
@@ -192,8 +192,9 @@ fn talk(stream: &UnixStream, id: u64, uid: u32, shared: &Shared) -> io::Result<(
         answer.push('\n');
         let answered = writer.write_all(answer.as_bytes());
         if let Some(sender) = sender {
-            // The thread calls `sender` even if the client has disconnected. Besides sending
-            // packets, `sender` ends the copying of packets that the request has started.
+            // The thread of a client calls `sender` even if the client has disconnected. Besides
+            // sending packets, `sender` also stops the copying of packets that the client's request
+            // has started.
             sender(stream);
             return answered;
         }

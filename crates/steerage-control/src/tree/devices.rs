@@ -21,7 +21,7 @@ pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for (at, queue) in snapshot.queues.iter().enumerate() {
         // Two consecutive devices may have the same name. If two consecutive devices have the same
-        // name, the second device begins at the next queue with the number 0.
+        // name, the second device begins at the next queue that has the number 0.
         match devices.last_mut().filter(|last| last.name(snapshot) == queue.device && queue.queue > 0) {
             Some(device) => device.queues.push(at),
             None => devices.push(Device { queues: vec![at], ..Device::new(queue.kind.clone()) }),
@@ -65,9 +65,9 @@ impl Device {
     }
 }
 
-/// Converts a device's name to the name of a directory. If the device is synthetic traffic, its
-/// options are removed from the name. If the device is a file, the directory is removed from its
-/// path.
+/// Converts a device's name to the name of a directory. If the device is synthetic traffic, the
+/// device's options are removed from the name. If the device is a file, the directory is removed
+/// from the file's path.
 fn directory_name(name: &str) -> String {
     let name = if name.starts_with("synthetic") { name.split(':').next().unwrap_or(name) } else { name };
     let name = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);

@@ -23,7 +23,7 @@ pub(super) enum Form {
 #[derive(Debug)]
 pub(super) struct Masks {
     queues: Vec<InForce>,
-    /// The queue whose new mask has not taken effect yet.
+    /// The queue whose new mask has been written but has not taken effect yet.
     pending: Option<usize>,
 }
 
@@ -68,7 +68,7 @@ impl Tree {
 
     fn mask_in_force(&self, queue: usize) -> CpuMask {
         // A writer holds this lock and sets `pending` before it changes the mask or any bucket.
-        // Therefore a read never shows a new mask that has not taken effect yet.
+        // Therefore a read of the mask never shows a new mask that has not taken effect yet.
         let masks = locked(&self.masks);
         let known = &masks.queues[queue];
         if masks.pending == Some(queue) {
@@ -112,8 +112,8 @@ impl Tree {
         });
         let done = done.and_then(|()| self.settle(start));
         if done.is_err() {
-            // The old mask is set again. The data path moves the buckets back to the CPUs of the
-            // old mask as soon as it can.
+            // The old mask is set again. If the change fails, the data path moves the buckets back
+            // to the CPUs of the old mask as soon as it can.
             if let Err(error) = self.handle.set_queue_rps_cpus(queue, &old) {
                 tracing::error!(queue, "cannot put the old mask in force again: {error}");
             }

@@ -27,9 +27,10 @@ pub(super) enum Number {
     /// This attribute is 1 if any queue of the device has a local page cache, and 0 otherwise. A
     /// write turns the local page caches of all queues of the device on or off.
     LocalPageCache(usize),
-    /// The maximum number of pages in a queue's local page cache.
+    /// The maximum number of free pages that a queue keeps in its local page cache.
     LpcPages(usize),
-    /// The maximum size in bytes of frames that are copied, so that the device keeps its pages.
+    /// The maximum size in bytes of frames that steerage copies to another page, so that the device
+    /// keeps its own pages.
     Copybreak(usize),
 }
 
@@ -96,7 +97,7 @@ impl Tree {
             LocalPageCache(device) => {
                 let by_default = self.default_lpc_pages();
                 for queue in &self.devices[device].queues {
-                    // If the local page cache of a queue is already on, this write does not change
+                    // If the local page cache of a queue is already on, writing 1 does not change
                     // the cache's size.
                     self.queue_limits(*queue, |limits| match (value, limits.lpc_pages) {
                         (0, _) => limits.lpc_pages = 0,
@@ -134,7 +135,8 @@ impl Tree {
 
     /// Sets a number from the text that a user wrote to its attribute. If the number is larger than
     /// the instance supports, the instance uses the largest number that it supports. As in the
-    /// kernel, such a write succeeds, and a later read returns the number that the instance uses.
+    /// kernel, a write of a number that is too large succeeds, and a later read returns the number
+    /// that the instance uses.
     pub(super) fn store_number(&self, which: Number, text: &str) -> Result<Option<Change>, AttributeError> {
         let (least, most) = which.range();
         let value = number(text).and_then(|number| usize::try_from(number).ok());

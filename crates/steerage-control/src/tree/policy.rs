@@ -20,8 +20,8 @@ pub(super) fn shown(policy: &str) -> String {
     names.join(" ") + "\n"
 }
 
-/// Returns one line for each steering group (queues that share a mask). The line contains pairs of
-/// keys and values. A pair without information is omitted.
+/// Returns one line for each steering group (queues that share a mask). The line of a steering
+/// group contains pairs of keys and values. A pair without information is omitted from the line.
 pub(super) fn steering(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for group in &snapshot.groups {

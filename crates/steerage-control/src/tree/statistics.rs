@@ -22,7 +22,7 @@ pub(super) enum Statistic {
     TxPackets,
     TxBytes,
     /// The number of packets that steerage did not send because the output was full. steerage knows
-    /// this number only if the instance has a single output.
+    /// this number for an output only if the instance has no other output.
     TxDropped,
     TxErrors,
     /// The count of an event that cannot happen in steerage, which is always 0.

@@ -202,9 +202,9 @@ fn nobody_is_locked_out_of_the_files() {
         return;
     }
     let Some(files) = ByFiles::new(&instance.tree) else { return };
-    // The test process must not reach its own limit of open files before the instance refuses. The
-    // test only raises the process's limit, and never lowers it, because other tests run in the
-    // same process.
+    // The test process must not reach its own limit of open files before the instance refuses to
+    // open more files. The test only raises the process's limit, and never lowers it, because other
+    // tests run in the same process.
     let enough = 2 * OPEN_FILES_MAX as u64;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = |limit: Option<u64>| limit.map(|limit| limit.max(enough));
@@ -223,7 +223,7 @@ fn nobody_is_locked_out_of_the_files() {
     assert_eq!(fs::read_to_string(&path).map_err(|error| error.to_string()), Ok("3\n".to_owned()), "{limit}");
     assert_eq!(taken.len(), OPEN_FILES_PER_USER_MAX, "{limit}");
     drop(taken);
-    // Mallory can open a file again after closing the other files. The kernel reports to the
-    // instance with a short delay that a file was closed.
+    // Mallory can open a file again after closing the other files. When a file is closed, the
+    // kernel reports this to the instance with a short delay.
     until("a file can be opened again", || as_mallory(|| File::open(&path).is_ok()));
 }

@@ -23,13 +23,13 @@ const EACH: Duration = Duration::from_millis(1);
 const ENOUGH: Duration = Duration::from_secs(5);
 
 /// Writes masks to two queues alternately. Returns the number of masks that the function wrote, and
-/// the time that this took.
+/// the duration of these writes.
 fn write_masks(instance: &Instance, cpus: u32) -> (u32, Duration) {
     let mut tree = Direct(Arc::clone(&instance.tree));
     let paths = [0, 1].map(|queue| format!("sys/class/net/synthetic/queues/rx-{queue}/rps_cpus"));
     let start = Instant::now();
     for nth in 0..WRITES {
-        // The loop writes every mask except the empty mask. The order of the masks is such that
+        // The loop writes every mask except the empty mask. The masks are in an order in which
         // consecutive masks differ in many CPUs.
         let mask = format!("{:x}", nth * 7 % ((1 << cpus) - 1) + 1);
         let path = &paths[(nth % 2) as usize];
@@ -108,8 +108,8 @@ fn files_are_written_under_load_while_a_reader_hangs() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// A packet function that does not return while the flag is set. The packet source waits for this
-/// handler. Therefore no bucket can finish its move before the handler returns.
+/// A packet function that does not return while the flag is set. The packet source waits for the
+/// handler of this test. Therefore no bucket can finish its move before the handler returns.
 struct Hangs(Arc<AtomicBool>);
 
 impl Handler for Hangs {

@@ -127,8 +127,9 @@ fn the_page_is_the_ledger() {
     assert_eq!([page.get("steerage_apples"), page.get("steerage_apples_eaten_total")], [3.0, 2.0]);
     assert_eq!(page.get("steerage_apples_fallen_total{side=\"south\"}"), 4.0);
 
-    // The served page must contain all metrics of the ledger, with three exceptions: metrics of
-    // outputs, metrics that take a while to measure, and metrics that only some devices have.
+    // The served page must contain all metrics of the ledger (the counts of all packets), with
+    // three exceptions: metrics of outputs, metrics that take a while to measure, and metrics that
+    // only some devices have.
     let mut served = page.families;
     let some = ["steerage_unevenness", "steerage_cpu_distance_seconds", "steerage_device_events_total"];
     let absent = |name: &String| name.starts_with("steerage_output_") || some.contains(&name.as_str());
@@ -169,8 +170,8 @@ fn a_program_of_ones_own_has_its_own_prefix_and_counters() {
     assert_eq!([page.sum("limiter_seen_packets_total"), page.sum("limiter_received_packets_total")], [2000.0; 2]);
     assert_eq!(page.get("limiter_build_info{version=\"4\"}"), 1.0);
     assert!(!text.contains("steerage_"), "{text}");
-    // `metrics::text` must return the same text as the server, except for the time and for metrics
-    // that are not in the ledger.
+    // `metrics::text` must return the same text as the server. The time, and metrics that are not
+    // in the ledger (the counts of all packets), may differ.
     let stable = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| !line.contains("_uptime_") && !line.contains("_build_info"));
         lines.map(str::to_owned).collect()
@@ -221,8 +222,8 @@ fn counts_of_a_device_are_shown_one_by_one() {
 fn whoever_holds_connections_keeps_nobody_out() {
     let instance = instance(vec![traffic("traffic", 1)]);
     let (address, server) = serve(&instance, Vec::new());
-    // The first clients stay silent, the next clients send half a request, and the last clients
-    // send requests but never read a reply.
+    // The first clients of this test stay silent. The next clients send half a request. The last
+    // clients send requests but never read a reply.
     let mut silent: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
     let mut half: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
     half.iter_mut().for_each(|stream| stream.write_all(b"GET /met").unwrap());
@@ -265,10 +266,12 @@ fn whoever_holds_connections_keeps_nobody_out() {
 fn a_host_that_floods_keeps_only_itself_out() {
     const ROUNDS: usize = 20;
     /// The number of connections that the flooding host makes before the client of the other host
-    /// sends its request. The number is twice the maximum number of the server's clients.
+    /// sends its request. This number of connections is twice the maximum number of the server's
+    /// clients.
     const MEANWHILE: u64 = 32;
     /// The server may disconnect a client that has sent no request for this time. On a busy
-    /// machine, the flood of connections may last as long as this time.
+    /// machine, the flood of connections may last as long as the time after which the server
+    /// disconnects silent clients.
     const MAY_BE_SILENT: Duration = Duration::from_secs(1);
     let Some(net) = Net::new() else { return };
     let instance = instance(vec![traffic("traffic", 1)]);

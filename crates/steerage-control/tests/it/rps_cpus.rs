@@ -17,7 +17,7 @@ const LIST: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus_list";
 type Case = (&'static str, Result<&'static str, &'static str>);
 
 /// Writes the text of each case to the attribute at `path`, and then reads the attribute. After an
-/// error, the old value must still be there.
+/// error of a write, a read must still return the old value.
 fn play(way: &mut dyn Way, path: &str, cases: &[Case]) {
     for (written, expected) in cases {
         if written.is_empty() && !way.writes_nothing() {
@@ -68,8 +68,8 @@ fn of_8_cpus() {
             // Hex digits may be upper or lower case.
             ("aB", Ok("ab")),
             ("Ff", Ok("ff")),
-            // A write of a bitmap fails if a chunk has a ninth digit, if there are too many chunks
-            // (even if they are zero), or if a CPU does not exist.
+            // A write of a bitmap fails if a chunk has a ninth digit, or if there are too many
+            // chunks (even if they are zero). A write also fails if a CPU does not exist.
             ("100", Err("EOVERFLOW")),
             ("0,1", Err("EOVERFLOW")),
             ("000000001", Err("EOVERFLOW")),
@@ -172,8 +172,9 @@ fn isolated_cpus_are_taken_out() {
     by_each_way(&instance, MASK, cases);
 }
 
-/// Offline CPUs are removed from a mask when it is stored. A read of the mask does not show the
-/// removed CPUs. When a removed CPU comes online, the CPU does not return to the mask.
+/// Offline CPUs are removed from an RPS mask when the mask is stored. A read of the mask does not
+/// show the removed CPUs. When a CPU that was removed from a mask comes online, the CPU does not
+/// return to the mask.
 #[test]
 fn offline_cpus_are_dropped() {
     let is_back = Arc::new(AtomicBool::new(false));
@@ -203,7 +204,8 @@ fn buckets_follow_the_mask() {
     assert_eq!(tree.read(buckets).unwrap(), format!("0-{} 0\n", BUCKETS - 1));
     assert_eq!(tree.read("sys/class/net/synthetic/queues/rx-0/cpu").unwrap(), "0\n");
     // Packets are handled on the CPUs of their buckets. A CPU may update its count of finished
-    // packets late. Therefore the test waits until the other CPUs are idle.
+    // packets late. Therefore the test reads the count of finished packets only when the other CPUs
+    // are idle.
     let processed = || -> Vec<u64> { instance.handle().snapshot().cpus.iter().map(|cpu| cpu.processed).collect() };
     let start = Instant::now();
     loop {

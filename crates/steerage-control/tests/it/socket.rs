@@ -63,7 +63,7 @@ fn others_may_ask_and_not_tell() {
     let instance = Instance::quiet(2);
     let socket = BySocket::new(&instance.tree);
     let ask = || {
-        // The system call changes the user of only this thread, and not of the process.
+        // The system call changes the user ID of only this thread, and not of the whole process.
         let nobody = rustix::process::Uid::from_raw(NOBODY);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         let mut client = Client::connect(&socket.path).unwrap();
@@ -148,7 +148,8 @@ fn a_hung_client_hangs_alone() {
     while instance.handle().snapshot().delivered() < before + 100 {
         thread::yield_now();
     }
-    // When the server ends, it disconnects such clients instead of waiting for them.
+    // When the server ends, it disconnects clients that do not read or whose line does not end,
+    // instead of waiting for them.
     drop(serving);
     assert!(!path.exists());
     let mut rest = Vec::new();
@@ -163,7 +164,7 @@ fn one_client_too_many_is_told_so() {
     // Users other than root cannot use all connections. The instance's user cannot use the
     // connections that are reserved for root.
     let places = if owner() == 0 { CLIENTS_MAX } else { CLIENTS_MAX - CLIENTS_RESERVED };
-    // The client `socket` already uses one of the connections.
+    // The test's client `socket` already uses one of the connections.
     let mut clients: Vec<Client> = (1..places).map(|_| Client::connect(&socket.path).unwrap()).collect();
     clients.iter_mut().for_each(|client| drop(client.hello().unwrap()));
     match Client::connect(&socket.path).unwrap().hello() {
@@ -198,8 +199,8 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     assert_eq!(find(&scratch).unwrap().len(), 2);
     fs::write(scratch.join("file"), "").unwrap();
     assert!(matches!(Listening::bind(&scratch.join("file")), Err(SocketError::NotASocket(_))));
-    // If another socket has been created with the same name, dropping the first `Listening` does
-    // not remove that socket.
+    // If another socket has been created with the name of the first socket, dropping the first
+    // `Listening` does not remove the other socket.
     fs::remove_file(&dead).unwrap();
     let other = Listening::bind(&dead).unwrap();
     drop(heir);

@@ -52,8 +52,8 @@ fn rows(text: &str) -> Vec<Row> {
     text.lines().map(row).collect()
 }
 
-/// Returns by how much each count of a row has increased between two readings. The result contains
-/// the current value of each column that is not a count.
+/// Returns by how much each count of a row has increased between two readings. For each column that
+/// is not a count, the result contains the current value.
 fn since(before: &Row, now: &Row) -> Row {
     let mut moved = *now;
     for at in [PROCESSED, DROPPED, TIME_SQUEEZE, RECEIVED_RPS, FLOW_LIMIT_COUNT] {
@@ -73,7 +73,7 @@ fn kernels(cpu: usize) -> Row {
 }
 
 /// A kernel setting that the test has changed, and that applies to all network namespaces. The old
-/// setting is restored when this value is dropped.
+/// value of the kernel setting is restored when this value is dropped.
 struct Setting {
     path: &'static str,
     before: String,
@@ -139,7 +139,7 @@ fn send(bytes: usize) {
     UdpSocket::bind("0.0.0.0:0").unwrap().send_to(&vec![0; bytes], "10.221.0.1:9").unwrap();
 }
 
-/// Sends a datagram on the CPU `on`. The kernel routes the datagram on the same CPU.
+/// Sends a datagram from a thread on the CPU `on`. The kernel routes the datagram on the same CPU.
 fn send_on(net: &Namespaces, on: usize, bytes: usize) {
     net.within(0, || {
         let mut set = CpuSet::new();
@@ -176,9 +176,10 @@ fn in_own_sysfs(with: impl FnOnce(&str)) {
     unmount(directory, UnmountFlags::DETACH).unwrap();
 }
 
-/// Returns by how much the kernel's row for `cpu` changes in one burst. The sender runs on this
-/// CPU, so the CPU processes no packet before the burst has ended. The result is the median of five
-/// bursts, because other programs may use the network during a burst.
+/// Returns by how much the kernel's row for `cpu` changes in one burst. The sender of the burst
+/// runs on the CPU `cpu`, so this CPU processes no packet before the burst has ended. The returned
+/// changes are the median of five bursts, because other programs may use the network during a
+/// burst.
 fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
     let once = || {
         // Each burst begins with a new flow limit table, which contains no counts of earlier
@@ -224,7 +225,8 @@ struct Ours {
 }
 
 impl Ours {
-    /// Sends a burst to CPU 1. CPU 1 processes nothing until the first packet is dropped.
+    /// Sends a burst to CPU 1. CPU 1 of the instance processes nothing until the first packet is
+    /// dropped.
     fn burst(flow_limit: bool) -> Self {
         Self::burst_with(flow_limit, None)
     }
@@ -243,7 +245,7 @@ impl Ours {
             handle.set_flow_limit_cpus(&one).unwrap();
         }
         handle.set_limits(|limits| limits.budget = budget.unwrap_or(limits.budget));
-        // CPU 1 runs until it has nothing to do and sleeps.
+        // CPU 1 of the instance runs until it has nothing to do and would sleep.
         while cpus[1].arm() == Armed::Work {
             cpus[1].step();
         }
@@ -294,8 +296,8 @@ fn a_full_backlog_moves_the_kernels_columns() {
     assert_eq!(after.0 - before.0, after.1 - before.1);
     assert_eq!((ours.row()[DROPPED], ours.rx_dropped()), (1, 1));
 
-    // `waiting` contains the columns while packets wait in the backlog of steerage. The kernel's
-    // burst is so short that the test cannot read the kernel's columns while packets wait.
+    // The row `waiting` contains the columns of steerage while packets wait in its backlog. The
+    // kernel's burst is so short that the test cannot read the kernel's columns while packets wait.
     let waiting = ours.row();
     assert_eq!((waiting[PROCESSED], waiting[BACKLOG_LEN], waiting[CPU]), (0, ours.accepted, 1));
     for row in [&waiting, &theirs] {
@@ -309,8 +311,9 @@ fn a_full_backlog_moves_the_kernels_columns() {
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT], theirs[CPU]), (1, 0, cpu as u64));
     // The kernel drops a packet if more than `netdev_max_backlog` packets already wait. Therefore
-    // the kernel's backlog holds one packet more than the backlog of steerage. On its way to the
-    // router, the unfragmented datagram is one more packet that the kernel processes.
+    // the kernel's backlog holds one packet more than the backlog of steerage. The datagram is not
+    // fragmented yet on its way to the router. There it is one more packet that the kernel
+    // processes.
     assert_eq!((ours[PROCESSED], theirs[PROCESSED]), (backlog, backlog + 1 + 1));
 }
 
@@ -331,7 +334,7 @@ fn a_flow_limit_moves_the_kernels_columns() {
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT]), (1, 1));
     // With the flow limit, the kernel and steerage both process far fewer packets than the backlog
     // can hold. The kernel's count of processed packets is higher by one, because the kernel also
-    // processes the unfragmented datagram.
+    // processes the datagram before it is fragmented.
     assert_eq!(ours[PROCESSED] + 1, theirs[PROCESSED]);
 }
 
@@ -351,8 +354,8 @@ fn a_wake_by_another_cpu_moves_received_rps() {
 
     let mut ours = Ours::burst(false);
     ours.come_round();
-    // The first packet of the burst woke CPU 1. Later packets of the burst did not wake CPU 1
-    // again.
+    // The first packet of the burst woke CPU 1 of the instance. Later packets of the burst did not
+    // wake CPU 1 of the instance again.
     assert_eq!(ours.row()[RECEIVED_RPS], 1);
 }
 
@@ -376,8 +379,8 @@ fn a_small_budget_moves_the_kernels_time_squeeze() {
 }
 
 /// Compares the columns of the kernel and of steerage while packets wait in the backlog. The
-/// kernel's burst is short. Therefore a thread on another CPU reads the kernel's row repeatedly
-/// until the row shows waiting packets.
+/// kernel's burst is short. Therefore a thread on another CPU reads the kernel's row of
+/// `softnet_stat` repeatedly until the row shows waiting packets.
 #[test]
 fn what_waits_is_in_the_kernels_columns() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

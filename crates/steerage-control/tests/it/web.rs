@@ -94,8 +94,8 @@ fn a_strange_host_gets_no_report() {
     assert!(text.starts_with("HTTP/1.1 421 ") && !text.contains("192.0.2.7"), "{text}");
 }
 
-/// A page that is open when the run ends gets the last report. If no browser has the page open, the
-/// server ends at once.
+/// A live page that is open when the run ends gets the last report. If no browser has the live page
+/// open, the server ends immediately.
 #[test]
 fn an_open_page_gets_the_last_report() {
     let last = |audience: Audience| if audience == Audience::Public { "last".to_owned() } else { "secret".to_owned() };
@@ -109,7 +109,7 @@ fn an_open_page_gets_the_last_report() {
         let over = Arc::clone(&is_over);
         let page = scope.spawn(move || {
             let mut seen = Vec::new();
-            // The page continues to request reports until the server has ended.
+            // The live page continues to request reports until the server has ended.
             while !over.load(Ordering::Relaxed) {
                 let Ok(mut stream) = TcpStream::connect(address) else { break };
                 let asked = stream.write_all(b"GET /report HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -134,7 +134,7 @@ fn an_open_page_gets_the_last_report() {
 fn the_end_cuts_no_reply_and_waits_for_nobody() {
     let (address, server) = serve(|_| "x".repeat(LONG));
     let mut reading = send(address, "/report", "");
-    // After this read, the server has begun to send the reply.
+    // When this read returns, the server has begun to send the reply.
     reading.read_exact(&mut [0; 9]).unwrap();
     let reader = std::thread::spawn(move || {
         let mut rest = Vec::new();

@@ -7,20 +7,22 @@ use steerage_mem::gather::{Broken, Gather};
 use super::{Completions, on_the_wire};
 
 impl Completions<'_> {
-    /// Adds a buffer to a frame: the `len` bytes at `offset` of `page`. The first buffer of a frame
-    /// is the frame's head, and contains all headers. If the frame becomes too long
-    /// ([`FRAME_BYTES_MAX`](steerage_mem::FRAME_BYTES_MAX)) or has too many buffers
-    /// ([`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX)), the whole frame is lost. The lost frame is
-    /// counted when its [last](Self::push_gathered) buffer has arrived.
+    /// Adds a buffer to a frame. The buffer consists of the `len` bytes at `offset` of `page`. The
+    /// first buffer of a frame is the frame's head, and contains all headers. If the frame becomes
+    /// too long ([`FRAME_BYTES_MAX`](steerage_mem::FRAME_BYTES_MAX)) or has too many buffers
+    /// ([`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX)), the whole frame is lost. A frame that is too
+    /// long or has too many buffers is counted when its [last](Self::push_gathered) buffer has
+    /// arrived.
     pub fn gather(&mut self, frame: &mut Gather, page: Page, offset: usize, len: usize) {
         if let Err(page) = frame.add(self.pages.pool.region(), page, offset, len) {
             self.give_page(page);
         }
     }
 
-    /// Like [`gather`](Self::gather), for a page that was posted in a ring of the device. Returns a
-    /// page that the device posts instead of the filled page, as [`rx_finish`](Self::rx_finish)
-    /// does. If no page is free, the whole frame is dropped and counted (`no_page`).
+    /// Like [`gather`](Self::gather), but for a buffer in a page that was posted in a ring of the
+    /// device. Returns a page that the device posts instead of the filled page,
+    /// as [`rx_finish`](Self::rx_finish) does. If no page is free, the whole frame of this buffer
+    /// is dropped and counted (`no_page`).
     pub fn rx_finish_part(&mut self, frame: &mut Gather, page: Page, offset: usize, len: usize) -> Page {
         if frame.skips(len) {
             return page;
@@ -40,8 +42,8 @@ impl Completions<'_> {
     }
 
     /// Hands over a frame after its last buffer has arrived. `push_gathered` sets the frame's hash
-    /// if the device computed one. If the frame is incomplete or does not lie within its pages, the
-    /// frame is dropped and counted instead. Returns true if the frame was handed over. A short
+    /// if the device computed a hash. If the frame is incomplete or does not lie within its pages,
+    /// the frame is dropped and counted instead. Returns true if the frame was handed over. A short
     /// frame is copied to one page, as in [`rx_finish`](Self::rx_finish).
     pub fn push_gathered(&mut self, frame: &mut Gather, hash: Option<FlowHash>) -> bool {
         let gathered = frame.finish(self.pages.pool.region());

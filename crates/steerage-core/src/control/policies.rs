@@ -49,7 +49,7 @@ impl Handle {
 
     /// Stores a plan (which CPUs get buckets) for a group of queues. Each active CPU of the plan
     /// gets an equal share of the buckets. As few buckets as possible move. Returns false and
-    /// changes nothing if `version` is outdated.
+    /// changes nothing if `version` (the group's version that the caller read) is outdated.
     pub fn set_plan(&self, group: usize, version: GroupVersion, plan: Plan) -> bool {
         self.0.change(|state| {
             let current = is_current(state, group, version);
@@ -86,8 +86,8 @@ impl Handle {
         self.0.change(|state| state.want_owner(queue, cpu));
     }
 
-    /// Sets the policy's name for reports, and whether CPUs sample their load. The findings of the
-    /// previous policy are deleted.
+    /// Sets the name of the policy for reports, and sets whether CPUs sample their load. The
+    /// findings of the previous policy are deleted.
     pub fn set_policy_info(&self, policy: PolicyInfo) {
         self.0.change(|state| state.set_policy(policy));
     }
@@ -107,20 +107,20 @@ impl Handle {
         });
     }
 
-    /// Sets the buckets of which CPUs examine some packets, to find the largest flow of each
+    /// Sets `buckets`: CPUs examine some packets of these buckets, to find the largest flow of each
     /// bucket.
     pub fn name_flows(&self, buckets: Vec<BucketId>) {
         self.0.change(|state| state.set_to_name(buckets));
     }
 
-    /// Returns the flows that CPUs have seen in these buckets since the last call: at
+    /// Returns the flows that CPUs have seen in the examined buckets since the last call: at
     /// most [`FLOWS_SEEN_MAX`](crate::limits::FLOWS_SEEN_MAX).
     pub fn take_flows(&self) -> Vec<(BucketId, FlowKey)> {
         self.0.change(State::take_flows)
     }
 
-    /// Makes a CPU run `hook` between two of its next rounds. A sleeping CPU is woken. If an
-    /// earlier hook has not run yet, the new hook replaces it.
+    /// Makes a CPU run `hook` between two of its next rounds (passes of its loop). A sleeping CPU
+    /// is woken. If an earlier hook has not run yet, the new hook replaces it.
     pub fn between_rounds(&self, cpu: CpuIndex, hook: Arc<dyn BetweenRounds>) {
         self.0.change(|state| state.set_hook(cpu, hook));
     }

@@ -1,5 +1,6 @@
-//! Runs one CPU's handler. The CPU's *gate* decides whether a batch counts: batches of a CPU that
-//! was declared dead do not. This module catches panics of the handler.
+//! Runs one CPU's handler. The CPU's *gate* (the mark that the CPU runs a handler) decides whether
+//! a batch counts. Batches of a CPU that was declared dead do not count. This module catches panics
+//! of the handler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
@@ -32,7 +33,7 @@ pub type MakeHandler<H> = Arc<dyn Fn(CpuId) -> H + Send + Sync>;
 pub(crate) enum Ended {
     Returned,
     Panicked,
-    /// The batch does not count: the handler was not called, or its CPU was declared dead.
+    /// The batch does not count, because the handler was not called or its CPU was declared dead.
     Void,
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct Runner<H: Handler> {
     spare: Spare,
     arrivals: Vec<(usize, u64)>,
     ended: Ended,
-    /// The number of packets in the batch after merging, if some of its frames were merged.
+    /// The number of packets that the batch has after merging, if some of its frames were merged.
     merged: Option<usize>,
 }
 
@@ -135,8 +136,9 @@ impl<H: Handler> Runner<H> {
         drop(outside);
     }
 
-    /// Leaves the CPU's gate, counts the verdicts, and sends packets. After this call, the caller
-    /// must finish the frames. Returns true if this CPU was declared dead during the batch.
+    /// Leaves the CPU's gate (the mark that the CPU runs a handler), counts the verdicts, and sends
+    /// packets. After a call of this function, the caller must finish the frames of the batch.
+    /// Returns true if this CPU was declared dead during the batch.
     pub(crate) fn finish_batch(&mut self, source: &Source, mut hand: Hand<'_>) -> bool {
         // If this CPU was declared dead, its buckets may already be on other CPUs. The batch of a
         // CPU that was declared dead does not count.
@@ -171,8 +173,8 @@ impl<H: Handler> Runner<H> {
                 counts.reordered.add(late as u64);
             }
         }
-        // The packets are sent before the batch counts as finished. Therefore, if a flow moves, its
-        // next CPU sends packets only afterwards.
+        // The packets that the handler sends leave before the batch counts as finished. Therefore,
+        // if a flow moves, the flow's next CPU sends packets only after these packets.
         self.send_originated(self.ended == Ended::Void);
         self.actions.clear();
         self.dissections.clear();
@@ -189,9 +191,10 @@ impl<H: Handler> Runner<H> {
         Ok(())
     }
 
-    /// Calls a function of the handler other than `handle`. Returns `None` if the handler's
-    /// function panicked. A new handler is then created. Returns an error if this CPU was declared
-    /// dead. If this CPU was declared dead, the result of the call does not count.
+    /// Calls a function of the handler other than `handle`. Returns `None` if the called function
+    /// of the handler panicked. A new handler is then created. Returns an error if this CPU was
+    /// declared dead. If this CPU was declared dead, the result of the handler's function does not
+    /// count.
     pub(crate) fn call<R>(
         &mut self,
         what: &'static str,

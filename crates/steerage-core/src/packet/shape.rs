@@ -14,9 +14,9 @@ impl Packet<'_> {
         self.written().map_or_else(|| self.0.frame.segments(), |copy| copy.segments_with(&self.0.frame))
     }
 
-    /// The packets of a [super-frame](Self::offload), one after another. The headers of each packet
-    /// are created, but the payload is not copied. Returns `None` if the frame is one complete
-    /// packet.
+    /// The packets of a [super-frame](Self::offload) (one frame that stands for many packets), one
+    /// after another. The headers of each packet are created, but the payload is not copied.
+    /// Returns `None` if the frame is one complete packet.
     ///
     /// ```
     /// # mod steerage { pub use steerage_core::packet::*; }
@@ -32,8 +32,8 @@ impl Packet<'_> {
         Some(parts(&self.0.frame, self.written(), &self.offload()?))
     }
 
-    /// Like [`segments`](Self::segments), but the segments can be written. A lent frame is first
-    /// copied to a page.
+    /// Like [`segments`](Self::segments), but the segments can be written. A lent frame (a frame in
+    /// the device's memory) is first copied to a page.
     ///
     /// # Errors
     /// The same errors as [`data_mut`](Self::data_mut).
@@ -46,9 +46,9 @@ impl Packet<'_> {
     }
 
     /// The memory that the packet's pages occupy, in bytes. Unused bytes of the pages are included.
-    /// A lent frame counts only its own bytes and the bytes of its header, until a handler writes
-    /// to the frame. (The kernel's `truesize` also counts the `sk_buff`. In steerage, the metadata
-    /// takes only the 16 bytes of the slot.)
+    /// A lent frame (a frame in the device's memory) counts only its own bytes and the bytes of its
+    /// header, until a handler writes to the frame. (The kernel's `truesize` also counts the
+    /// `sk_buff`. In steerage, the metadata takes only the 16 bytes of the slot.)
     pub fn truesize(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.truesize(), WrittenCopy::truesize)
     }
@@ -77,7 +77,8 @@ impl Packet<'_> {
 
     /// Returns how many bytes [`prepend`](Self::prepend) can add. In pages of the pool, the result
     /// is at least [`HEADROOM`](crate::limits::HEADROOM) minus the bytes that were already added.
-    /// The result is 0 for a lent frame that was not written to yet.
+    /// The result is 0 for a lent frame (a frame in the device's memory) that was not written to
+    /// yet.
     pub fn headroom(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).0
     }
@@ -85,7 +86,8 @@ impl Packet<'_> {
     /// Returns how many bytes [`append`](Self::append) can add: the free bytes at the end of the
     /// page in which the frame ends. The result is at least [`TAILROOM`](crate::limits::TAILROOM)
     /// minus the bytes that were already added, if the frame is no longer than its device declared.
-    /// The result is 0 for a lent frame that was not written to yet.
+    /// The result is 0 for a lent frame (a frame in the device's memory) that was not written to
+    /// yet.
     pub fn tailroom(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).1
     }
@@ -93,8 +95,8 @@ impl Packet<'_> {
     /// Adds `len` bytes at the front of the frame, in place, and returns the new bytes. The new
     /// bytes contain arbitrary data until the caller writes them. If the frame is lent, it is first
     /// copied to a page. The packet's length on the wire grows by `len`. The device's record of the
-    /// frame moves to the new front. If the headroom is too small for this record, the record is
-    /// lost.
+    /// frame (its arrival time and wire length) moves to the new front. If the headroom is too
+    /// small for this record, the record is lost.
     ///
     /// # Errors
     /// [`NoRoom`] if the headroom is too small, or if no page is free for the copy.
@@ -146,8 +148,8 @@ impl Packet<'_> {
     fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
         self.forget_dissection();
         let resized = if !self.0.frame.is_writable() {
-            // A super-frame ends in its payload, so it cannot be shortened by changing only its
-            // headers.
+            // Only the front of a super-frame was copied, and its payload ends outside the copy. So
+            // a change of the copy cannot shorten the super-frame.
             let copy = self.copy_mut(None)?;
             (back == 0 || copy.front().is_none()) && copy.resize(front, back)
         } else {

@@ -131,8 +131,8 @@ fn a_page_counts_as_a_hit_once_the_shared_ones_have_been_taken() {
     two.end();
 }
 
-/// If many pages return in a series, they go to the shared pool before the list of returned pages
-/// would have to grow.
+/// If many pages return one after another, they go to the shared pool before the list of returned
+/// pages would have to grow.
 #[test]
 fn many_pages_that_come_home_at_once_allocate_nothing() {
     let mut two = Two::new(&parts(&[1000]), 0);
@@ -191,8 +191,8 @@ fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
             hand.pages.extend(taken.into_iter().map(|page| (of, page)));
         }
         Step::Recycle(count) => {
-            // Pages are returned to any queue, because a page that was used for sending may return
-            // to another queue than the one that took it.
+            // The test returns pages to any queue, because a sent page may return to a different
+            // queue than the queue that took it.
             let rest = hand.pages.len().saturating_sub(count);
             hand.pages.drain(rest..).for_each(|(_, page)| pool.recycle(page));
             pool.recycled();
@@ -258,9 +258,9 @@ proptest! {
 }
 
 /// Finished frames of a poll go to the cache as long as it has room. Frames for which the cache has
-/// no room go to the shared pool. The test covers a cache that is off, that is full, and that has
-/// room for some of the frames. The test mixes frames of another node, kept frames and frames of
-/// whole polls.
+/// no room go to the shared pool. The test runs with a cache that is off, with a full cache, and
+/// with a cache that has room for some of the frames. Some of the frames belong to another NUMA
+/// node, and a handler keeps one frame.
 #[test]
 fn finished_frames_that_find_no_room_go_to_the_shared_pool() {
     for cache_max in [0, 10, POOL_BULK, 1000] {

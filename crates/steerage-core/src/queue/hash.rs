@@ -13,7 +13,7 @@ use steerage_ledger::QueueLedger;
 use steerage_mem::{Completion, Memory};
 
 /// How the frames of a queue are hashed. The call through `dyn` is made once per batch, so it costs
-/// next to nothing. Within that call, the parser of the key is inlined.
+/// next to nothing. Within that call, the code that parses the flow key is inlined.
 #[derive(Clone)]
 pub struct QueueHasher(Arc<dyn HashFrames>);
 
@@ -66,8 +66,8 @@ impl QueueHasher {
     }
 
     /// Returns the hash of a frame that was steered without a hash, because one CPU gets all
-    /// frames. If frames are not hashed when they are steered, there is no table of fragments.
-    /// Without this table, a later fragment is hashed by its datagram.
+    /// frames. `hash_one` does not use the table of IP fragments. Without the table of IP
+    /// fragments, a later fragment is hashed by its datagram, because it has no ports.
     pub(crate) fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         self.0.hash_one(frame, link)
     }

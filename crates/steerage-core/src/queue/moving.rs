@@ -1,5 +1,5 @@
-//! The part of a queue in a move: the queue parks buckets, waits for the fences, and releases the
-//! parked frames.
+//! What a queue does in a move: the queue parks the frames of the moving buckets, waits for the
+//! fences (recorded ring positions), and releases the parked frames.
 
 use steerage_flow::FlowHash;
 use steerage_mem::{Outbox, RingsInUse};
@@ -10,7 +10,8 @@ use crate::ids::{CpuIndex, DropReason};
 use crate::rps_map::bucket_of;
 
 pub(super) struct Moving {
-    /// The epoch (number) of the slice whose buckets are parked. `None` if no slice is parked.
+    /// The epoch (number) of the slice (set of buckets) that is parked. `None` if no slice is
+    /// parked.
     parked: Option<u64>,
     /// For each CPU that the parked buckets leave: the tail of its ring at the time when the
     /// buckets were parked.
@@ -37,8 +38,8 @@ impl OwnedQueue {
             return;
         }
         self.moving.fences.clear();
-        // All slots up to the tail must be published, because the fence waits for them. Frames for
-        // which there is no room are dropped before the tail is recorded.
+        // All slots up to the ring's tail must be published, because the move waits until they are
+        // finished. Frames for which there is no room are dropped before the tail is recorded.
         self.publish_from(1, published);
         let lot = self.outbox.cpus() as CpuIndex;
         for m in moves {
@@ -53,9 +54,9 @@ impl OwnedQueue {
         self.moving.parked = Some(epoch);
     }
 
-    /// Returns true if all frames that were sent before the buckets were parked are finished. The
-    /// fence of a dead CPU counts as passed. The dead CPU is ordered to discard its unfinished
-    /// frames, in case it continues to run.
+    /// Returns true if the old CPUs have finished all frames that they got before the buckets were
+    /// parked. The fence (recorded ring position) of a dead CPU counts as passed. The dead CPU is
+    /// ordered to discard its unfinished frames, in case it continues to run.
     pub(crate) fn fences_passed(&mut self, dead: impl Fn(CpuIndex) -> bool) -> bool {
         let mut passed = true;
         for (cpu, tail) in self.moving.fences() {
@@ -73,9 +74,9 @@ impl OwnedQueue {
     }
 
     /// Called if the move takes too long: stops parking, and orders the old CPUs to discard all
-    /// frames that they have not begun to handle. (Frames in the lane need no revocation: the lane
-    /// of a live queue is empty after a round, and frames of a queue that can wait are never
-    /// revoked.)
+    /// frames that they have not begun to handle. (Frames in the lane, the polling CPU's own list,
+    /// need no revocation: the lane of a live queue is empty after a round, and frames of a queue
+    /// that can wait are never revoked.)
     pub(crate) fn revoke(&mut self) {
         self.outbox.lot().set_limit(1);
         for (cpu, tail) in self.moving.fences() {
@@ -131,8 +132,9 @@ impl OwnedQueue {
     }
 
     /// Called after this CPU was declared dead and is alive again. Drops the frames that this CPU
-    /// has staged, parked or kept in its lane. No other CPU has seen these frames, and their
-    /// steering is outdated. Steering continues with the current map from buckets to CPUs (`map`).
+    /// has staged, parked or kept in its lane. No other CPU has seen these frames, and the CPUs
+    /// that were chosen for them are outdated. Steering continues with the current map from buckets
+    /// to CPUs (`map`).
     pub(crate) fn start_over(&mut self, map: &[CpuIndex]) {
         let Self { outbox, pages, ledger, .. } = self;
         outbox.withdraw_all(|frame| {

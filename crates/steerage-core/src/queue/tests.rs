@@ -23,7 +23,7 @@ impl RxQueue for Silent {
     }
 }
 
-/// The index of the CPU that polls the queue. The tests act as the two other CPUs.
+/// The index of the CPU that polls the queue. The test code takes the role of the two other CPUs.
 const OWNER: usize = 2;
 
 struct Three {
@@ -89,7 +89,8 @@ fn frames_are_published_only_for_cpus_that_get_some() {
     assert_eq!(three.consumers[1].waiting(), 1);
 }
 
-/// Frames for the owner stay in the lane until the owner has finished them.
+/// Frames for the queue's owner stay in the lane, the owner's own list, until the owner has
+/// finished them.
 #[test]
 fn frames_for_the_owner_are_published_to_nobody() {
     let mut three = Three::new(0, None);

@@ -26,8 +26,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         Armed::Sleep(until)
     }
 
-    /// Returns the time until which the CPU has no work, unless its bell is rung earlier
-    /// (`Some(None)`: no time limit). Returns `None` if the CPU has work now.
+    /// Returns the time until which the CPU has no work (`Some(None)`: no time limit). If another
+    /// thread rings the CPU's bell, an eventfd, there is work earlier. Returns `None` if the CPU
+    /// has work now.
     fn sleep_until(&mut self) -> Option<Option<Timestamp>> {
         let shared = &self.shared;
         // During a round, or after a round with work, some staged frames may not be published yet.
@@ -55,23 +56,24 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         queues_sleep_until(&mut self.queues, now, until)
     }
 
-    /// The current time of this CPU's clock. The time in [`Armed::Sleep`] is a time of this clock
-    /// too.
+    /// The current time of this CPU's clock. The time in [`Armed::Sleep`] also refers to the clock
+    /// of this CPU.
     pub fn now(&self) -> Timestamp {
         self.platform.now()
     }
 
     /// Returns which of the CPUs with the indices `64 * word` to `64 * word + 63` are asleep, one
-    /// bit per CPU. The lowest bit belongs to the first of these CPUs. The bit of a CPU is set by
+    /// bit per CPU. The lowest bit belongs to the CPU with the index `64 * word`. The bit of a CPU
+    /// is set by
     /// [`arm`](Self::arm), and cleared when another CPU rings its bell. This function is for a
     /// simulator, which does not wait on bells.
     pub fn sleepers(&self, word: usize) -> u64 {
         self.shared.sleepers.word(word)
     }
 
-    /// The file descriptors for which the CPU waits: those of its bell and of its devices. The
-    /// sleep ends when one of these file descriptors becomes readable. The set of file descriptors
-    /// may differ after each call of [`arm`](Self::arm).
+    /// The file descriptors for which the CPU waits: its bell (an eventfd) and the file descriptors
+    /// of its devices. The sleep ends when one of these file descriptors becomes readable. The set
+    /// of file descriptors may differ after each call of [`arm`](Self::arm).
     pub fn event_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let devices = self.queues.iter().filter_map(OwnedQueue::waits_on);
         std::iter::once(self.shared.bells[usize::from(self.runner.index)].as_fd()).chain(devices)
@@ -89,10 +91,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// Runs rounds until the run is finished, and then ends the handler. Before each sleep, the CPU
-    /// continues to poll for a while. The CPU polls for up to `idle_poll` if such polling has
-    /// recently found packets. Otherwise the polling time becomes shorter, as with KVM's
-    /// `halt_poll_ns`. If the frames of all queues may wait
-    /// ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps at once.
+    /// continues to poll for a while. The CPU polls for up to `idle_poll` if polling after a round
+    /// without work has recently found packets. Otherwise the polling time becomes shorter, as with
+    /// KVM's `halt_poll_ns`. If the frames of all queues may wait
+    /// ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps immediately.
     pub fn run(mut self, idle_poll: Duration) -> H::Report {
         let mut patience = Patience::new(idle_poll);
         loop {

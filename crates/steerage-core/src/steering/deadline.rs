@@ -36,8 +36,8 @@ impl Deadline {
         now.since(self.since) >= MOVE_WAIT
     }
 
-    /// Declares a CPU dead at its gate, if the CPU has made no progress since it was first
-    /// suspected, and that was long enough ago. Returns true if the CPU is dead.
+    /// Declares a CPU dead if the CPU was first suspected long enough ago and has made no progress
+    /// since then. Its gate records that the CPU is dead. Returns true if the CPU is dead.
     pub(super) fn declare(&mut self, cpu: CpuIndex, gate: &Gate, now: Timestamp) -> bool {
         let sign = gate.sign();
         match self.suspects.iter_mut().find(|suspect| suspect.cpu == cpu) {

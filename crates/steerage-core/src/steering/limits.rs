@@ -5,9 +5,9 @@ use crate::ids::CpuIndex;
 use crate::limits::{Limits, QueueLimits};
 
 /// The limits of all CPUs. New limits reach the CPUs in the same way as moves: the limits are
-/// stored under the control lock, and each CPU checks a version number once per round. So the data
-/// path reads no additional atomic variable, and control threads can check which CPUs already apply
-/// the limits.
+/// stored under the control lock, and each CPU checks a version number once per round. So new
+/// limits require no additional atomic variable on the data path. Control threads can check which
+/// CPUs already apply the limits.
 #[derive(Debug)]
 pub(crate) struct LimitsInForce {
     pub(crate) all: Limits,

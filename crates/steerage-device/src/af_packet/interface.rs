@@ -14,7 +14,7 @@ use steerage_netlink::{Link, Rtnetlink};
 const ARPHRD_RAWIP: u16 = 519;
 const ARPHRD_IP6GRE: u16 = 823;
 
-/// The properties of an interface at the time of reading.
+/// The properties that an interface had when they were read.
 #[derive(Clone, Debug)]
 pub(super) struct Interface {
     pub(super) name: String,
@@ -27,8 +27,9 @@ pub(super) struct Interface {
     pub(super) up: bool,
     /// The longest frame that the interface sends, in bytes.
     pub(super) frame_bytes_max: usize,
-    /// Whether the interface merges received packets. The first value is for generic receive
-    /// offload (GRO), and the second for large receive offload (LRO).
+    /// Whether the interface merges received packets. Two values: true if the interface merges
+    /// packets by generic receive offload (GRO), and true if it does so by large receive offload
+    /// (LRO).
     pub(super) merges: (bool, bool),
 }
 
@@ -107,5 +108,5 @@ fn merges(name: &str) -> (bool, bool) {
     (features.is_on("rx-gro"), features.is_on("rx-lro"))
 }
 
-/// The advice to the user in the error that an interface is missing.
+/// The advice to the user in the error message for a missing interface.
 const GONE: &str = "`ip link` lists the interfaces there are";

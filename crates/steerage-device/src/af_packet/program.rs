@@ -1,5 +1,5 @@
-//! The filter of a packet socket. One program in classic BPF checks the direction, applies the
-//! user's filter, and cuts frames to the snap length.
+//! The filter of a packet socket. A single classic BPF program checks the direction of frames,
+//! applies the user's filter, and cuts frames to the snap length.
 
 use libc::sock_filter as Instruction;
 
@@ -22,7 +22,7 @@ const fn instruction(code: u16, jump_true: u8, jump_false: u8, operand: u32) -> 
     Instruction { code, jt: jump_true, jf: jump_false, k: operand }
 }
 
-/// A program that accepts no frame.
+/// A BPF program that accepts no frame.
 pub(super) const NOTHING: [Instruction; 1] = [instruction(RETURN, 0, 0, 0)];
 
 /// Returns the instructions of the user's filter.
@@ -32,8 +32,8 @@ pub(super) fn of_filter(filter: &steerage_capture::filter::Filter) -> Vec<Instru
     each.map(|each| instruction(each.code, each.jump_true, each.jump_false, each.operand)).collect()
 }
 
-/// Returns the filter program, or `None` if all frames are accepted and none is cut. The argument
-/// `filter` contains the instructions of the user's filter.
+/// Returns the BPF program of the socket's filter. Returns `None` if all frames are accepted and no
+/// frame is cut. The argument `filter` contains the instructions of the user's filter.
 pub(super) fn program(
     direction: Direction,
     filter: Option<Vec<Instruction>>,
@@ -54,8 +54,8 @@ pub(super) fn program(
     }
     let most = snaplen.unwrap_or(u32::MAX);
     match filter {
-        // A filter accepts a frame by returning a length. If this length is shorter than the frame,
-        // the kernel cuts the frame to it.
+        // A filter accepts a frame by returning a length. If the returned length is shorter than
+        // the frame, the kernel cuts the frame to that length.
         Some(filter) => program.extend(filter.into_iter().map(|each| match each.code {
             RETURN => Instruction { k: each.k.min(most), ..each },
             _ => each,

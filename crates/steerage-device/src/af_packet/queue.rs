@@ -23,31 +23,31 @@ use super::sys::{Frame, Socket};
 use crate::offloads::vnet;
 use crate::vlan_tag;
 
-/// The interval at which a busy queue reads the number of drops and the errors from the kernel.
-/// Each reading takes two system calls. People perceive a delay of a tenth of a second as
-/// immediate. If the ring may have overflowed, the queue also reads the number of drops when the
-/// ring is empty.
+/// The interval at which a busy queue reads the number of drops and the errors from the kernel. To
+/// read the number of drops and the errors takes two system calls. People do not notice that a
+/// count is a tenth of a second late. If the ring may have overflowed, the queue also reads the
+/// number of drops when the ring is empty.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The interval at which a queue without frames reads the events of its socket. A queue also reads
-/// these events after frames have arrived.
+/// the events of its socket after frames have arrived.
 const EVENTS_LOOK: Duration = Duration::from_millis(5);
 
-/// The interval at which a queue that is about to end checks for received frames whose block the
-/// kernel has not passed on yet.
+/// A queue that is about to end may still have received frames in a block that the kernel has not
+/// passed on. This is the interval at which the queue checks for such frames.
 const END_LOOK: Duration = Duration::from_millis(5);
 
 /// The interval at which the queue checks whether an interface that was down is up again or was
 /// deleted.
 const DOWN_LOOK: Duration = Duration::from_millis(20);
 
-/// The maximum time for which the queue waits for room in the backlog of a CPU after a stop. This
-/// limit is half of the time that a stop may take.
+/// The maximum time for which the queue waits for room in the backlog of a CPU after a stop. The
+/// queue waits for at most half of the time that a stop may take (`DRAIN_MAX`).
 const STOP_PATIENCE: Duration = Duration::from_millis(DRAIN_MAX.as_millis() as u64 / 2);
 
 /// The maximum number of bytes per poll. The device for TUN interfaces has the same limit. Between
-/// two polls, finished frames return, and their blocks are returned to the kernel. Without this
-/// limit, a few full polls of super-frames would fill the whole ring.
+/// two polls, handlers finish frames, and the blocks of these frames are returned to the kernel.
+/// Without a limit on bytes, a few full polls of super-frames would lend the whole ring.
 const POLL_BYTES: u64 = 1 << 20;
 
 /// The state of the interface.
@@ -63,19 +63,21 @@ pub(super) struct Queue {
     name: String,
     interface: Interface,
     /// True if the kernel describes the offloads of each frame. The next field, `whole`, is true if
-    /// super-frames are delivered whole.
+    /// super-frames (frames that stand for many packets) are delivered whole.
     offloads: bool,
     whole: bool,
     /// True if the timestamps of frames are from the network card's clock.
     card_time: bool,
     promiscuous: bool,
-    /// Which packets get the same hash from the kernel. `None` if steerage computes the hashes.
+    /// States which packets get the same hash from the kernel. `None` if steerage computes the
+    /// hashes.
     hash: Option<Affinity>,
     socket: Socket,
     /// The netlink socket for reading the state of the interface.
     kernel: Rtnetlink,
-    /// An epoll instance that reports each event of the socket only once. A block that is still
-    /// lent keeps the socket readable, so a repeated report would never end.
+    /// An epoll instance that reports each event of the socket only once. A block whose frames are
+    /// still in use keeps the socket readable, so a level-triggered epoll would report the socket
+    /// again and again.
     events: Epoll,
     ring: Ring,
     current: Option<Current>,
@@ -96,8 +98,8 @@ pub(super) struct Queue {
     /// room in the backlogs of CPUs, because the stop has taken too long.
     stopped: Option<Timestamp>,
     hurries: bool,
-    /// The maximum time between the arrival of a frame and the moment at which the kernel passes on
-    /// the frame's block.
+    /// The maximum time that the kernel may take from the arrival of a frame until it passes the
+    /// frame's block to this process.
     patience: Duration,
     give_up: Option<Timestamp>,
 }
@@ -168,8 +170,8 @@ impl Queue {
         Ok(self.current.is_some())
     }
 
-    /// Delivers up to `room` frames of the current block. Returns the number of frames that were
-    /// processed.
+    /// Delivers up to `room` frames of the current block. Returns the number of processed frames,
+    /// including lost frames.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> usize {
         let Some(mut current) = self.current else { return 0 };
         let most = room.min(current.frames as usize);
@@ -188,9 +190,9 @@ impl Queue {
         walked
     }
 
-    /// Lends `count` frames directly from the ring. Returns the number of frames that were
-    /// processed. If the kernel's description of a frame is invalid, all later frames of the block
-    /// count as processed, because their positions are unknown.
+    /// Lends `count` frames directly from the ring. Returns the number of processed frames,
+    /// including lost frames. If the kernel's description of a frame is invalid, the positions of
+    /// all later frames of the block are unknown. These frames count as processed.
     fn lend(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let before = out.len();
         let is_whole = match self.ring.lending(out, current) {
@@ -205,9 +207,9 @@ impl Queue {
 
     /// Lends frames of a socket that reports no offloads. Returns false if a frame is invalid.
     fn lend_plain(&self, mut lending: Lending<'_>, current: &mut Current, count: usize) -> bool {
-        // The position of the next frame's description, after the last lent frame. If the position
-        // that the kernel states is before the first byte, the subtraction wraps around, and no
-        // frame is found.
+        // The position of the next frame's description, after the last lent frame. The kernel's
+        // position may be invalid and lie before the first byte. The subtraction then wraps around,
+        // and no frame is found.
         let mut at = current.at.wrapping_sub(lending.offset());
         let (hashes, tags) = (self.hash.is_some(), !self.interface.cooked);
         let invalid = lending.push_each(
@@ -230,8 +232,8 @@ impl Queue {
         invalid.is_none()
     }
 
-    /// Like `lend_plain`, but for a socket that reports offloads. A frame whose offload data is
-    /// invalid is lost.
+    /// Like `lend_plain`, but for a socket that reports offloads. If a frame's offload data is
+    /// invalid, the frame is lost.
     fn lend_with_offloads(&self, mut lending: Lending<'_>, current: &mut Current, count: usize) -> bool {
         for _ in 0..count {
             let at = current.at.wrapping_sub(lending.offset());
@@ -292,8 +294,8 @@ impl Queue {
     /// Copies one frame to a page. Returns false if the frame is lost, for example because there is
     /// no page.
     ///
-    /// A super-frame that does not fit into a page is lost. Any other frame that does not fit is
-    /// cut to the length of the page, because a part of a frame is better than nothing.
+    /// A super-frame that does not fit into a page is lost. A frame that is no super-frame is cut
+    /// to the length of the page, because a part of a frame is better than nothing.
     fn copy_one(&self, out: &mut Completions<'_>, bytes: &[u8], frame: &Frame) -> bool {
         let tag = frame.tag.filter(|_| !self.interface.cooked && frame.len >= ethernet::TYPE_AT);
         let tag_bytes = tag.map_or(0, |_| vlan::BYTES);
@@ -359,7 +361,7 @@ impl Queue {
             Ok(link) if link.up => Link::Up,
             Ok(_) => Link::Down,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Link::Gone,
-            // Reading the interface's properties has failed, so the next check reads them again.
+            // The interface's state could not be read, so the next check reads it again.
             Err(_) => Link::Down,
         };
         if link != self.link {
@@ -379,8 +381,8 @@ impl Queue {
         if is_usual && !self.came && now.since(self.read_events) < EVENTS_LOOK {
             return Ok(Polled::Drained);
         }
-        // The kernel reports a new event for later frames only after the event for earlier frames
-        // was read.
+        // The kernel reports an event for later frames only after the process has read the event
+        // for earlier frames.
         let mut event = [EpollEvent::empty()];
         let events = self.events.wait(&mut event, EpollTimeout::ZERO);
         let has_failed = events.is_ok_and(|count| count > 0) && event[0].events().contains(EpollFlags::EPOLLERR);
@@ -388,7 +390,7 @@ impl Queue {
         if has_failed || !is_usual || self.was_full || now.since(self.looked) >= LOOK {
             self.look(out)?;
         }
-        // The kernel may have passed on a block before the events were read.
+        // The kernel may have passed on a block just before the events were read.
         if self.ring.is_ready() {
             return Ok(Polled::More);
         }
@@ -454,8 +456,8 @@ impl RxQueue for Queue {
         if out.now().since(self.looked) >= LOOK {
             self.look(out)?;
         }
-        // This poll has reached its limit of bytes. The ring may contain more frames, but the
-        // frames that handlers have finished must be returned first.
+        // If `room` is not 0, this poll has reached its limit of bytes. The ring may contain more
+        // frames, but the frames that handlers have finished must be returned first.
         Ok(if room > 0 { Polled::NotBefore(out.now()) } else { Polled::More })
     }
 
@@ -468,8 +470,9 @@ impl RxQueue for Queue {
     }
 
     fn stop(&mut self) -> bool {
-        // With this filter, the kernel puts no more frames into the ring. The kernel passes on
-        // frames that are already in the ring when the timeout of their block expires.
+        // With the filter `NOTHING`, the kernel puts no more frames into the ring. Some frames may
+        // already be in the ring. The kernel passes them on when the timeout of their block
+        // expires.
         self.stopping = self.socket.attach(&program::NOTHING).is_ok();
         self.stopping
     }
@@ -477,9 +480,9 @@ impl RxQueue for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // The socket exists as long as its memory is mapped. Therefore the socket's filter is
-        // replaced by a filter that accepts no frames. If this fails, the only consequence is that
-        // the kernel wastes time on the socket.
+        // The kernel keeps the socket as long as the memory of its ring is mapped. Therefore the
+        // socket's filter is replaced by a filter that accepts no frames. If the filter cannot be
+        // replaced, the only consequence is that the kernel wastes time on the socket.
         let _ = self.socket.attach(&program::NOTHING);
         if self.promiscuous {
             let _ = self.socket.promiscuous(self.interface.index, false);

@@ -6,13 +6,14 @@
 //! After a rescue, the kernel puts new frames into the block. These new frames are lent from
 //! another address. If no address is free, the new frames are copied one by one.
 //!
-//! A block is not rescued only because the ring is full. If frames arrive faster than this queue is
-//! polled, the ring is full of frames that were not delivered yet. If the ring is full for this
-//! reason, the lent blocks will return soon, and a copy would only make the queue slower.
+//! A full ring alone is no reason to rescue a block (to replace it by a copy). If frames arrive
+//! faster than this queue is polled, the ring is full of frames that were not delivered yet. If the
+//! ring is full because the queue is slow, the lent blocks will return soon. A copy would only make
+//! the queue slower.
 //!
 //! An alternative would be to copy the frames for a slow CPU when they arrive. A rescue has two
-//! advantages over this: steerage need not predict which CPU will be slow, and nothing is copied
-//! while the ring has room.
+//! advantages over copies at arrival: steerage need not predict which CPU will be slow, and nothing
+//! is copied while the ring has room.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,14 +24,14 @@ use steerage::device::{Blocks, Completions, Lending};
 use super::sys::Memory;
 use super::{BLOCK_UNITS, BLOCKS_MIN};
 
-/// The kernel should have one fourth (1 / `FREE_PART`) of the ring free. If a smaller part is free,
-/// the block that was lent first is rescued.
+/// The kernel should have one fourth (1 / `FREE_PART`) of the ring free. If a smaller part of the
+/// ring is free, the block that was lent first is rescued (replaced by a copy).
 const FREE_PART: usize = 4;
 
-/// A block is rescued only if at least one half (1 / `YOUNG_PART`) of the ring was delivered after
-/// this block. The kernel cannot skip a block that is still lent. Blocks that were delivered later
-/// need no rescue: when the kernel reaches such a block, more than one fourth of the ring still has
-/// undelivered frames.
+/// A block is rescued (replaced by a copy) only if at least one half (1 / `YOUNG_PART`) of the ring
+/// was delivered after this block. The kernel cannot skip a block that is still lent. Younger
+/// blocks need no rescue (copy): when the kernel reaches such a block, more than one fourth of the
+/// ring still has undelivered frames.
 const YOUNG_PART: usize = 2;
 
 const _: () = assert!(BLOCKS_MIN >= FREE_PART && FREE_PART > YOUNG_PART);
@@ -49,8 +50,9 @@ pub(super) struct Current {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Block,
-    /// A copy of a block, with this number of bytes, is mapped at the place. When no frame of the
-    /// place is lent any more, the copy is not used any more.
+    /// A copy of a block is mapped at the place (an address range). The number is the length of the
+    /// copy in bytes. When no frame at this address range is lent any more, the copy is no longer
+    /// used.
     Copy(usize),
 }
 
@@ -69,7 +71,8 @@ pub(super) struct Ring {
     next: usize,
     /// The blocks that were delivered and have not been returned to the kernel yet, oldest first.
     out: VecDeque<Out>,
-    /// True if a copy could not be mapped. The warning about such a failure is printed only once.
+    /// True if a copy of a block could not be mapped. The warning that a copy could not be mapped
+    /// is printed only once.
     rescue_failed: bool,
 }
 
@@ -140,8 +143,8 @@ impl Ring {
         Some(Current { block, frames: filled.frames, at: filled.first, used, place })
     }
 
-    /// Maps the block at the first free place. Places that were used before are reused first, so
-    /// that the memory of their copies becomes free.
+    /// Maps the block at the first free place (an address range). Address ranges that were used
+    /// before are reused first, so that the memory of the copies in them becomes free.
     #[cold]
     fn show(&mut self, blocks: &Blocks, socket: BorrowedFd<'_>, block: usize) {
         let is_free = |place: &usize| self.shows[*place] != Shown::Block && blocks.out(*place) == 0;
@@ -152,14 +155,15 @@ impl Ring {
         }
     }
 
-    /// Returns the bytes of the current block, which has no place. The frames of a block without a
-    /// place must be copied.
+    /// Returns the bytes of the current block, which has no place (address range) for lending. The
+    /// frames of a block without a place (address range) must be copied.
     pub(super) fn unlent(&self, current: &Current) -> &[u8] {
         self.memory.unlent(current.block, current.used)
     }
 
-    /// Returns true if frames may have been dropped because the ring was full: at least half of the
-    /// ring's blocks are lent, or more than half of the ring is filled.
+    /// Returns true if frames may have been dropped because the ring was full. The ring may have
+    /// been full if at least half of the ring's blocks are lent, or more than half of the ring is
+    /// filled.
     pub(super) fn may_have_been_full(&self) -> bool {
         self.out.len() >= self.memory.shape().blocks / 2 || !self.has_room()
     }
@@ -173,9 +177,9 @@ impl Ring {
         self.next = (current.block + 1) % self.memory.shape().blocks;
     }
 
-    /// Rescues the block that was lent first, if the kernel has too little free space before this
-    /// block. Returns the number of copied frames, which is the number of lent frames of this
-    /// block.
+    /// Rescues the block that was lent first (replaces it by a copy), if the kernel has too little
+    /// free space before this block. Returns the number of copied frames, which is the number of
+    /// lent frames of this block.
     pub(super) fn rescue(&mut self, blocks: &Blocks) -> u64 {
         let Some(&Out { block, place, used }) = self.out.front() else { return 0 };
         if !self.is_in_the_way(block) {
@@ -199,8 +203,8 @@ impl Ring {
         u64::from(frames)
     }
 
-    /// Returns true if another copy of `used` bytes is allowed: together, all copies in use may
-    /// take at most as much memory as the ring.
+    /// Returns true if another copy of `used` bytes is allowed. All copies in use together may take
+    /// at most as much memory as the ring.
     fn has_room_for_copy(&self, blocks: &Blocks, used: usize) -> bool {
         let copies = self.shows.iter().enumerate().map(|(place, shown)| match shown {
             Shown::Copy(bytes) if blocks.out(place) > 0 => *bytes,
@@ -220,8 +224,8 @@ impl Ring {
         if before > count / YOUNG_PART {
             return false;
         }
-        // The kernel fills blocks in order. If the block that is one fourth of the ring before
-        // `block` is not filled, all blocks between these two are free.
+        // The kernel fills blocks in order. Consider the block that lies one fourth of the ring
+        // before `block`. If it is not filled, all blocks between it and `block` are free.
         before <= part || self.memory.is_filled((block + count - part) % count)
     }
 }

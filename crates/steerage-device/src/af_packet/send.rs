@@ -39,7 +39,7 @@ mod tests;
 /// requires.
 const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } else { SEGMENTS_MAX + 2 };
 
-/// The interface for sending, and the options.
+/// The interface through which to send, and the options for sending.
 ///
 /// ```no_run
 /// use steerage_device::af_packet::AfPacketOutput;
@@ -53,8 +53,8 @@ pub struct AfPacketOutput {
     /// The interface's name.
     pub interface: String,
     /// True if packets bypass the queueing discipline. Bypassing the discipline saves CPU time, but
-    /// packets are dropped at once if the driver's ring is full. Packets that bypass the discipline
-    /// are not shaped, and other packet sockets (tcpdump) do not see these packets.
+    /// packets are dropped immediately if the driver's ring is full. Packets that bypass the
+    /// discipline are not shaped, and other packet sockets (tcpdump) do not see these packets.
     pub qdisc_bypass: bool,
     /// If true, super-frames are sent whole, and consecutive packets of a batch are merged into
     /// super-frames. If false, super-frames are split into packets.
@@ -102,9 +102,9 @@ impl AfPacketOutput {
         /// Sets whether packets bypass the queueing discipline. Default: no.
         qdisc_bypass: bool;
         /// Sets whether [super-frames](steerage::Packet::offload) are sent whole, and consecutive
-        /// packets of a flow within a batch leave as one super-frame. If the interface cannot split
-        /// super-frames, the kernel splits them. Without this option, steerage splits them.
-        /// Default: no.
+        /// packets of a flow within a batch leave as one super-frame. If the option `offloads` is
+        /// set and the interface cannot split super-frames, the kernel splits them. Without the
+        /// option `offloads`, steerage splits super-frames. Default: no.
         offloads: bool;
     }
 
@@ -134,9 +134,9 @@ impl AfPacketOutput {
                 sockets.push(Sockets::Link(Arc::new(self.with_room(socket)?)));
             }
         } else {
-            // All CPUs share these two sockets (IPv4 and IPv6). Separate sockets for each CPU would
-            // cost more, because the kernel runs each socket's filter for every packet that the
-            // interface receives.
+            // All CPUs share the two sockets of the interface (one for IPv4 and one for IPv6).
+            // Separate sockets for each CPU would cost more, because the kernel runs each socket's
+            // filter for every packet that the interface receives.
             let second = open()?;
             self.make_ready(&first, interface.index, ethertype::IPV4)?;
             self.make_ready(&second, interface.index, ethertype::IPV6)?;
@@ -203,8 +203,9 @@ struct Send {
     name: String,
     link: LinkType,
     sockets: Sockets,
-    /// Describes which super-frames the kernel accepts. If `whole` is `Some`, each sent packet must
-    /// have a header that describes its offload.
+    /// Describes which super-frames (frames that stand for many packets) the kernel accepts. If the
+    /// field `whole` is `Some`, each sent packet must begin with a header that describes the
+    /// packet's offload.
     whole: Option<Arc<Whole>>,
     /// True if the interface was deleted and a CPU has reported the deletion.
     gone: Arc<AtomicBool>,
@@ -249,8 +250,8 @@ impl Send {
             Some(libc::ENOBUFS | libc::ENOMEM) => Attempt::Is(Outcome::Full),
             Some(libc::ENETDOWN) => Attempt::Is(Outcome::Refused),
             Some(libc::ENXIO | libc::ENODEV) => {
-                // Relaxed suffices: exactly one CPU must report the deletion, and it may be any
-                // CPU.
+                // Relaxed suffices: exactly one CPU must report that the interface was deleted, and
+                // it may be any CPU.
                 if !self.gone.swap(true, Ordering::Relaxed) {
                     let cause = io::Error::new(error.kind(), "the interface was deleted");
                     return Err(DeviceError::new(self.name.clone(), "send by the interface", cause));
@@ -302,8 +303,8 @@ impl TxQueue for Send {
 struct Sending<'s> {
     send: &'s Send,
     sent: Sent,
-    /// True if the kernel has no room for another packet. If this is true, the kernel would also
-    /// refuse all later packets of the batch.
+    /// True if the kernel has no room for another packet. When the kernel has no room, it would
+    /// also refuse all later packets of the batch.
     full: bool,
     failed: Option<DeviceError>,
 }

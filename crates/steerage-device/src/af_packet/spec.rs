@@ -21,7 +21,7 @@ const PREFIX: &str = "af_packet:";
 const OPTIONS: [&str; 9] =
     ["queues", "buffer", "timeout", "promiscuous", "direction", "snaplen", "hash", "offload", "time"];
 
-/// A text, written by a user, that names an interface and its options.
+/// A text in which a user names an interface and its options.
 ///
 /// ```
 /// use steerage_device::af_packet::{AfPacketOptions, Named};
@@ -69,7 +69,8 @@ impl<'a> Named<'a> {
         self.options
     }
 
-    /// Returns `options` with the changes that the options after the interface's name require.
+    /// Applies the options that follow the interface's name in the text. Returns `options` with
+    /// these changes.
     ///
     /// # Errors
     /// [`SpecError`] for an unknown option, and for a value that is out of range.

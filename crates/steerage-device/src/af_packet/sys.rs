@@ -32,7 +32,8 @@ const PACKET_FANOUT_FLAG_UNIQUEID: u32 = 0x2000;
 const TPACKET_V3: c_int = 2;
 const ETH_P_ALL: u16 = 3;
 
-/// The frame counts that the kernel reports. Each request for the counts resets them to 0.
+/// The frame counts that the kernel reports. Each time the process reads the frame counts, the
+/// kernel resets them to 0.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Statistics {
@@ -98,7 +99,7 @@ impl Socket {
     }
 
     /// Makes the socket accept only frames that match the filter `program`, which replaces the
-    /// previous filter at once.
+    /// previous filter in one step.
     pub(super) fn attach(&self, program: &[libc::sock_filter]) -> io::Result<()> {
         let len = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let filter = program.as_ptr().cast_mut();
@@ -137,8 +138,8 @@ impl Socket {
         self.set(libc::SOL_PACKET, option, &request)
     }
 
-    /// Makes the kernel skip outgoing frames early, so that these frames cost no time. This option
-    /// requires Linux 4.20.
+    /// Makes the kernel skip outgoing frames early, so that these frames cost no time. The option
+    /// `PACKET_IGNORE_OUTGOING` requires Linux 4.20.
     pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)
     }
@@ -159,7 +160,7 @@ impl Socket {
     }
 
     /// Returns a pending error of the socket, if there is one. The kernel reports each error once.
-    /// Usually such an error means that the interface went down.
+    /// A pending error of a packet socket usually means that the interface went down.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
         let error: c_int = self.get(libc::SOL_SOCKET, libc::SO_ERROR)?;
         Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))

@@ -7,8 +7,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Instruction {
     code: u8,
-    /// The two register numbers. On little-endian machines, the lower half is the destination
-    /// register, and the upper half is the source register.
+    /// The two register numbers. On little-endian machines, the lower four bits are the destination
+    /// register, and the upper four bits are the source register.
     registers: u8,
     offset: i16,
     immediate: i32,
@@ -49,7 +49,7 @@ pub(super) enum When {
     Below = 0xa0,
 }
 
-/// A position in the program. The position of the label may not be known yet.
+/// A position in the program. A jump may be written before the position of its label is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Label(usize);
 
@@ -63,8 +63,8 @@ const AND: u8 = 0x57;
 const SHIFT_LEFT: u8 = 0x67;
 const MOVE: u8 = 0xb7;
 const MOVE_REGISTER: u8 = 0xbf;
-/// Converts between network order and host order. The conversions in both directions are the same
-/// operation.
+/// Converts between network order and host order. Converting from network order and converting to
+/// network order are the same operation.
 const TO_NETWORK: u8 = 0xdc;
 const JUMP: u8 = 0x05;
 const JUMP_EQUAL: u8 = 0x15;
@@ -72,7 +72,7 @@ const JUMP_ABOVE_REGISTER: u8 = 0x2d;
 const JUMP_32: u8 = 0x06;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// `BPF_PSEUDO_MAP_FD`: the loaded number is the file descriptor of a map.
+/// `BPF_PSEUDO_MAP_FD`: the loaded number is the file descriptor of a BPF map.
 const BY_MAP: Register = Register(1);
 /// `BPF_PSEUDO_KFUNC_CALL`: calls a function of the kernel, which is identified by its number in
 /// the kernel's type information.
@@ -80,7 +80,7 @@ const BY_TYPE: Register = Register(2);
 /// `BPF_PSEUDO_CALL`: calls a function of the same program.
 const BY_DISTANCE: Register = Register(1);
 
-/// A program that is being assembled.
+/// A BPF program that is being assembled.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     instructions: Vec<Instruction>,
@@ -197,7 +197,7 @@ impl Assembler {
     }
 
     /// Jumps if `register` is greater than `other`, as unsigned 64-bit numbers. The kernel
-    /// recognizes this form as a bounds check.
+    /// recognizes a comparison of two registers in this form as a bounds check.
     pub(super) fn jump_if_above(&mut self, register: Register, other: Register, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.put(JUMP_ABOVE_REGISTER, register, other, 0, 0);
@@ -209,7 +209,8 @@ impl Assembler {
         self.put(JUMP_EQUAL, register, R0, 0, 0);
     }
 
-    /// The program. `None` if a label is missing, or is too far from a jump.
+    /// The program. Returns `None` if a label is missing, or if a label is too far from a jump to
+    /// it.
     pub(super) fn finish(mut self) -> Option<Vec<Instruction>> {
         for (at, label) in self.jumps {
             let distance = self.labels[label.0]? as i64 - at as i64 - 1;

@@ -16,7 +16,7 @@ use super::sys::{Link, Program};
 pub(super) enum Attachment {
     /// Alone, by a link.
     Link(ByLink),
-    /// The program is attached as a component of a dispatcher.
+    /// The XDP program is attached as a component of libxdp's dispatcher.
     Component(InDispatcher),
 }
 
@@ -38,13 +38,13 @@ impl Attachment {
         }
     }
 
-    /// Returns true if the program is attached to a driver that may lose the program, and if the
-    /// program can be attached again.
+    /// Returns true if the program is attached to a driver, which may lose the program, and can be
+    /// attached again.
     pub(super) fn can_be_renewed(&self) -> bool {
         matches!(self, Self::Link(ByLink { copies: Some(_), .. }))
     }
 
-    /// Makes the driver set up the program once more. This call requires no privileges.
+    /// Makes the driver set up the program once more. `attach_again` requires no privileges.
     pub(super) fn attach_again(&self) -> io::Result<()> {
         let Self::Link(ByLink { link, copies: Some(copies), renewals }) = self else {
             return Err(io::ErrorKind::Unsupported.into());
@@ -70,18 +70,19 @@ impl Attachment {
     }
 }
 
-/// A program that is attached by a link. The kernel detaches the program together with the link.
+/// An XDP program that is attached by a BPF link. When the BPF link is removed, the kernel detaches
+/// the XDP program.
 #[derive(Debug)]
 pub(super) struct ByLink {
     link: Link,
-    /// Two copies of the program, if the program is attached to a driver. There are two because the
-    /// kernel ignores a request to replace a program by itself.
+    /// Two copies of the program, if the program is attached to a driver. Two copies are necessary,
+    /// because the kernel ignores a request to replace an XDP program by the same program.
     copies: Option<[Program; 2]>,
     renewals: AtomicUsize,
 }
 
 impl ByLink {
-    /// At the start, the first copy in `copies` is attached by the link.
+    /// At the start, the BPF link attaches the first program in `copies`.
     pub(super) fn new(link: Link, copies: Option<[Program; 2]>) -> Self {
         Self { link, copies, renewals: AtomicUsize::new(0) }
     }
@@ -92,9 +93,9 @@ impl ByLink {
 #[derive(Debug)]
 pub(super) struct InDispatcher {
     added: Added,
-    /// Set if the program stays in the dispatcher when the process ends: the programs whose removal
-    /// another process has reported. If this is set, this process has no permission to read the
-    /// dispatcher.
+    /// Set if the XDP program stays in the dispatcher when the process ends. Contains the programs
+    /// whose removal another process has reported. If `stays` is set, this process has no
+    /// permission to read the dispatcher.
     stays: OnceLock<Arc<Removed>>,
     attached: AtomicBool,
     /// True if the interface has changed since the dispatcher was read.
@@ -136,7 +137,8 @@ impl Drop for InDispatcher {
     }
 }
 
-/// The components that another process has reported as removed, one line each.
+/// The components (XDP programs in a dispatcher) that another process has reported as removed, one
+/// line each.
 #[derive(Debug)]
 pub(super) struct Removed(Mutex<(File, Vec<u8>)>);
 
@@ -147,7 +149,7 @@ impl Removed {
     }
 
     /// Returns true if `component` was reported as removed. Reads all lines that have arrived.
-    /// Returns false while another CPU reads the lines.
+    /// Returns false while another thread holds the lock and reads the lines.
     fn has(&self, component: Component) -> bool {
         let Ok(mut held) = self.0.try_lock() else { return false };
         let (reports, text) = &mut *held;

@@ -9,7 +9,8 @@ use steerage::{DeviceError, device::Region};
 use super::CHUNK_BYTES_MAX;
 use super::sys::{How, InterfaceQueue};
 
-/// The first and the longest wait for the kernel to release a queue whose owner has just ended.
+/// If the process that owned a queue has just ended, the kernel soon releases the queue. These are
+/// the first and the longest wait for the release.
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 const WAIT_LAST: Duration = Duration::from_millis(512);
 

@@ -1,7 +1,7 @@
 //! Bonds. The XDP program is attached to the bond, and the kernel runs this program in the drivers
-//! of the bond's ports. This includes new ports, and ports that leave the bond and return. The
-//! sockets are bound to the queues of the ports. A port that the bond does not use, such as a
-//! backup, receives nothing.
+//! of the bond's ports. The kernel also runs the XDP program in new ports, and in ports that leave
+//! the bond and return. The sockets are bound to the queues of the ports. A port that the bond does
+//! not use, such as a backup, receives nothing.
 
 mod places;
 mod table;
@@ -23,7 +23,7 @@ pub(super) use places::{Places, View};
 /// of sockets that was created at the start.
 const NEW_PORTS_MAX: usize = 4;
 
-/// The name of this kind of interface in rtnetlink(7).
+/// The name of bonds as a kind of interface in rtnetlink(7).
 const KIND: &str = "bond";
 
 /// The ports of a bond at the start. The list is empty if the interface is not a bond.

@@ -4,7 +4,7 @@
 
 use super::take::{Kind, Prefix, Take, Test, Way};
 
-// The properties of a frame, which the XDP program and the socket filter store as bits of one
+// The properties of a frame. The XDP program and the socket filter store them as bits of one
 // number.
 pub(super) const IPV4: u32 = 1;
 pub(super) const IPV6: u32 = 2;
@@ -12,7 +12,7 @@ pub(super) const ARP: u32 = 4;
 pub(super) const NEIGHBOUR_DISCOVERY: u32 = 8;
 pub(super) const HAS_PORTS: u32 = 16;
 
-/// An assembler for a program that has already read the headers of a frame. Each `require_`
+/// An assembler for a BPF program that has already read the headers of a frame. Each `require_`
 /// function emits instructions that jump to `otherwise` unless the frame passes the test.
 pub(super) trait FrameTests {
     type Label: Copy;
@@ -39,8 +39,8 @@ pub(super) trait FrameTests {
     fn require_nothing(&mut self, otherwise: Self::Label);
 }
 
-/// Emits the tests of the expression, which jump to `taken` if it matches the frame, and otherwise
-/// to `passed`.
+/// Emits the tests of the expression. They jump to `taken` if the expression matches the frame, and
+/// otherwise to `passed`.
 pub(super) fn choose<A: FrameTests>(asm: &mut A, take: &Take, taken: A::Label, passed: A::Label) {
     // ARP and neighbour discovery packets are left to the kernel unless the expression names them.
     let to = |is_named| if is_named { taken } else { passed };
@@ -84,8 +84,8 @@ fn require<A: FrameTests>(asm: &mut A, test: &Test, otherwise: A::Label) {
     }
 }
 
-/// Emits the test for the source or the destination. If neither is specified, the frame passes if
-/// the test succeeds for one of the two.
+/// Emits a test of the source or of the destination, as `way` specifies. If `way` is `None`, the
+/// frame passes if the test succeeds for the source or for the destination.
 fn either<A: FrameTests>(asm: &mut A, way: Option<Way>, otherwise: A::Label, test: impl Fn(&mut A, Way, A::Label)) {
     if let Some(way) = way {
         return test(asm, way, otherwise);

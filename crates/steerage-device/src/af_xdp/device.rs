@@ -25,7 +25,7 @@ use super::tx_sockets::{SharedUmem, TxSockets};
 use super::{AfXdpOptions, CHUNK_BYTES_MAX, HEADROOM_BYTES, Mode, RING_MAX, RING_MIN};
 use crate::namespace::Namespace;
 
-/// An interface, its program and its sockets.
+/// An interface, its XDP program and its AF_XDP sockets.
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) name: String,
@@ -33,27 +33,29 @@ pub(super) struct Device {
     pub(super) program: Arc<Attached>,
     /// The key of the interface's queue 0 in the maps of the XDP program.
     pub(super) first_key: u32,
-    /// The interface number of the bond, if packets are taken from a bond and this interface is one
-    /// of its ports.
+    /// The interface index of the bond, if this interface is a port of a bond from which packets
+    /// are taken.
     pub(super) bond: Option<u32>,
-    /// The length of the interface's longest frame at the time when it was opened, in bytes.
+    /// The length of the interface's longest frame in bytes, at the time when the interface was
+    /// opened.
     pub(super) frame_bytes: usize,
     pub(super) ring: u32,
     pub(super) busy_poll: Option<Duration>,
     pub(super) coalesce: Option<Duration>,
-    /// The number of receive queues that the driver reports. The program counts the frames of these
-    /// queues. 0 if the driver reports no number.
+    /// The number of receive queues that the driver reports. The XDP program counts the frames of
+    /// the reported queues. The number is 0 if the driver reports no queues.
     queues: u32,
     copies: bool,
     pub(super) first_queue: u32,
     namespace: Namespace,
-    /// The longest frame that the sockets have room for, in bytes. The value is known after the
+    /// The longest frame that the sockets have room for, in bytes. The length is known after the
     /// sockets are bound.
     longest: AtomicUsize,
     /// The pipe for [`report_vain_busy_polling`](Self::report_vain_busy_polling).
     vain_polling: OnceLock<Weak<OwnedFd>>,
-    /// The sending sockets of the same interface. They use the same memory as the receiving
-    /// sockets. The sender and the receiver of a queue share the completion ring of this queue.
+    /// The sending sockets of the same interface. The sending sockets use the same memory as the
+    /// receiving sockets. The sender and the receiver of a queue share the completion ring of this
+    /// queue.
     pub(super) senders: Mutex<Weak<TxSockets>>,
     sockets: Mutex<Sockets>,
 }
@@ -62,7 +64,7 @@ pub(super) struct Device {
 /// opened.
 static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 
-/// The sockets for the queues. Each queue takes its own socket out of this list.
+/// The sockets for the queues. Each queue takes its own socket out of the list `ready`.
 #[derive(Debug, Default)]
 struct Sockets {
     unbound: Vec<Socket>,
@@ -115,8 +117,8 @@ impl Device {
     }
 
     /// Creates a device like this device, for another port of the same bond. `prepared` are sockets
-    /// that are not bound yet, one for each of the port's queues, which begin at the same first
-    /// queue.
+    /// that are not bound yet, one for each used queue of the port. The first used queue has the
+    /// same number as on this device.
     pub(super) fn of_port(
         &self,
         port: &Link,
@@ -156,14 +158,14 @@ impl Device {
         device
     }
 
-    /// Returns the device with which this process takes packets from the interface with the number
-    /// `index` in the current network namespace.
+    /// Returns the device with which this process takes packets from an interface. `index` is the
+    /// interface index in the current network namespace.
     pub(super) fn find(index: u32) -> Option<Arc<Self>> {
         Self::here().into_iter().find(|device| device.index == index)
     }
 
     /// Returns true if this process takes packets from the interface `index` of the current network
-    /// namespace, or if `index` is a bond and this process takes packets from its ports.
+    /// namespace. If `index` is a bond, packets from the bond's ports count too.
     pub(super) fn takes_from(index: u32) -> bool {
         Self::here().iter().any(|device| device.index == index || device.bond == Some(index))
     }
@@ -174,36 +176,36 @@ impl Device {
         Self::here().iter().any(|device| device.bond.is_some())
     }
 
-    /// Returns the programs of this process that are in dispatchers, on interfaces of the current
-    /// network namespace.
+    /// Returns the XDP programs of this process that are in dispatchers, on interfaces of the
+    /// current network namespace.
     pub(super) fn components() -> Vec<Component> {
         Self::here().iter().filter_map(|device| device.program.attachment.component()).collect()
     }
 
-    /// Returns the numbers of the interfaces in the current network namespace that this process
-    /// polls busily.
+    /// Returns the interface indexes of the interfaces that this process polls busily, in the
+    /// current network namespace.
     pub(super) fn busily_polled() -> Vec<u32> {
         Self::here().iter().filter(|device| device.busy_poll.is_some()).map(|device| device.index).collect()
     }
 
-    /// Makes the devices report to the pipe `to` if their driver cannot be polled busily.
+    /// Makes each device report to the pipe `to` if the device's driver cannot be polled busily.
     pub(super) fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
         for device in Self::here().iter().filter(|device| device.busy_poll.is_some()) {
             let _ = device.vain_polling.set(Arc::downgrade(to));
         }
     }
 
-    /// Writes the number of the interface to the pipe, on one line.
+    /// Writes the interface index to the pipe, on one line.
     pub(super) fn polls_in_vain(&self) {
         if let Some(to) = self.vain_polling.get().and_then(Weak::upgrade) {
-            // A failure does not matter: without a reader of the pipe, no process defers
+            // A failed write does not matter: if no process reads the pipe, no process defers
             // interrupts.
             let _ = nix::unistd::write(&*to, format!("{}\n", self.index).as_bytes());
         }
     }
 
-    /// Lets the programs of [`components`](Self::components) stay in their dispatchers when this
-    /// process ends.
+    /// Lets the XDP programs of [`components`](Self::components) stay in their dispatchers when
+    /// this process ends.
     pub(super) fn stay_in_dispatchers(reports: OwnedFd) {
         let removed = Arc::new(Removed::from(reports));
         Self::here().iter().for_each(|device| device.program.attachment.stay(&removed));
@@ -217,13 +219,13 @@ impl Device {
         open.iter().filter_map(Weak::upgrade).filter(|device| device.namespace == here).collect()
     }
 
-    /// Returns true if the driver may lose the program without reporting the loss, and if the
-    /// program's counters reveal the loss.
+    /// Returns true if the driver may lose the XDP program without a report, but the program's
+    /// counters reveal this loss.
     pub(super) fn can_be_forgotten(&self) -> bool {
         self.queues > 0 && self.program.attachment.can_be_renewed()
     }
 
-    /// Returns the number of times that the program has run for frames of this interface.
+    /// Returns how many times the XDP program has run for frames of this interface.
     pub(super) fn runs(&self, by_cpu: &mut ByCpu) -> io::Result<u64> {
         let counters = 2 * self.first_key..2 * (self.first_key + self.queues);
         counters.map(|counter| self.program.counters.sum(counter, by_cpu)).sum()
@@ -233,9 +235,9 @@ impl Device {
         DeviceError::new(self.name.clone(), operation, cause)
     }
 
-    /// The necessary length of a page after steerage's headroom, in bytes. The size allows for the
-    /// kernel's headroom, which is longer than steerage's headroom. A frame longer than a chunk
-    /// needs several pages.
+    /// The necessary length of a page after steerage's headroom, in bytes. The page also has room
+    /// for the kernel's headroom, which is longer than steerage's headroom. A frame longer than a
+    /// chunk needs several pages.
     pub(super) fn frame_bytes_max(&self) -> usize {
         let chunk_bytes = (HEADROOM_BYTES + self.frame_bytes + TAILROOM).clamp(PAGE_BYTES_MIN, CHUNK_BYTES_MAX);
         chunk_bytes - HEADROOM - TAILROOM
@@ -273,7 +275,7 @@ impl Device {
 
     /// Returns the mode of the socket as a text for the user.
     pub(super) fn mode(&self, socket: &OpenSocket) -> &'static str {
-        /// Appends to the text which metadata the driver reports for frames.
+        /// Appends the kinds of metadata that the driver reports for frames to the text.
         macro_rules! with_metadata {
             ($mode:literal) => {
                 match (self.program.functions.time.is_some(), self.program.functions.tag.is_some()) {
@@ -333,13 +335,14 @@ impl Device {
             }
         }
         let parts = if how.several { SEGMENTS_MAX } else { 1 };
-        // Relaxed: the number does not guard other memory.
+        // Relaxed, because no other memory is published by this number.
         self.longest.store(parts * (chunk_bytes(region) as usize - HEADROOM_BYTES), Ordering::Relaxed);
         Ok(how)
     }
 
     /// Binds the first socket, if possible in zero-copy mode and with support for frames of several
-    /// chunks. If this fails, tries copy mode, or no support for such frames, or both.
+    /// chunks. If zero-copy mode with such support fails, tries copy mode, or no support for frames
+    /// of several chunks, or both.
     fn bind_first(
         &self,
         socket: &OpenSocket,
@@ -349,8 +352,8 @@ impl Device {
     ) -> Result<How, DeviceError> {
         // A network card writes to physical addresses, and only the memory within a huge page has
         // contiguous physical addresses. The kernel skips a chunk that crosses the border of two
-        // huge pages. About 1 chunk in 900 crosses such a border, and stays posted until the socket
-        // is closed.
+        // huge pages. About 1 chunk in 900 crosses a border of huge pages, and stays posted until
+        // the socket is closed.
         let tries = !self.copies && self.program.mode == sys::Mode::Native && backing == Backing::HugePages;
         let fits_one = self.frame_bytes <= chunk - HEADROOM_BYTES;
         let all = [(true, true), (true, false), (false, true), (false, false)];

@@ -1,16 +1,16 @@
-//! The dispatcher of libxdp, a program with which several XDP programs share an interface.
+//! The dispatcher of libxdp: an XDP program that lets several XDP programs share an interface.
 //!
-//! The dispatcher is an XDP program that calls up to ten functions. Each function is replaced by a
-//! component, which is another XDP program. libxdp's document "protocol" describes the dispatcher.
-//! To add or remove a component, a process creates a new dispatcher with all components, and
-//! replaces the old dispatcher in one step. Therefore each packet passes all components of the old
-//! dispatcher, or all components of the new one. The components are pinned in a directory of the
-//! BPF file system, so they stay after the end of their processes.
+//! The dispatcher is an XDP program that calls up to ten functions. The kernel can replace each
+//! function by a component, which is another XDP program. libxdp's document "protocol" describes
+//! the dispatcher. To add or remove a component, a process creates a new dispatcher with all
+//! components, and replaces the old dispatcher in one step. Therefore each packet passes either all
+//! components of the old dispatcher or all components of the new dispatcher. The components are
+//! pinned in a directory of the BPF file system, so they stay after the end of their processes.
 //!
-//! Therefore steerage's program in a dispatcher also stays after the end of its process, until it
-//! is removed. After its process has ended, the program has no sockets, and leaves all packets to
-//! the next component. The process locks a directory for its program. The lock ends with the
-//! process, so it shows whether the process is alive.
+//! Like any component, steerage's XDP program in a dispatcher stays after the end of its process,
+//! until it is removed. After its process has ended, steerage's XDP program has no sockets, and
+//! leaves all packets to the next component. For its XDP program, the process locks a directory.
+//! The lock on the directory ends with the process, so the lock shows whether the process is alive.
 
 mod code;
 
@@ -38,7 +38,7 @@ use super::sys::extension::{
 };
 use code::{COMPONENTS_MAX, CONFIGURATION_BYTES, DISPATCHER, FIRST_FUNCTION, Rule, configuration, function_of, rules};
 
-/// The default priority of a program, as in libxdp.
+/// The default priority of an XDP program in a dispatcher, as in libxdp.
 pub const PRIORITY_DEFAULT: u32 = 50;
 
 /// The mount point of the BPF file system, and the environment variable that names another mount
@@ -47,8 +47,8 @@ const FILE_SYSTEM: &str = "/sys/fs/bpf";
 const FILE_SYSTEM_VARIABLE: &str = "LIBXDP_BPFFS";
 
 /// The maximum number of attempts if other processes change the dispatcher at the same time. Each
-/// wait between two attempts is twice as long as the previous wait. libxdp tries for the same total
-/// time.
+/// wait between two attempts is twice as long as the wait before it. libxdp tries for the same
+/// total time.
 const TRIES_MAX: u32 = 10;
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 
@@ -59,10 +59,10 @@ const READ_AGAIN_MS: u16 = 100;
 /// The maximum length of the BPF verifier's log, in bytes.
 const LOG_BYTES: usize = 1 << 16;
 
-/// steerage's program in the dispatcher of an interface.
+/// Identifies steerage's XDP program in the dispatcher of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Component {
-    /// The interface's number in its network namespace.
+    /// The interface index in the interface's network namespace.
     pub interface: u32,
     /// The number by which bpf(2) identifies the program.
     pub program: u32,
@@ -87,7 +87,7 @@ impl FromStr for Component {
 /// The reason why a program could not be added to a dispatcher.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// Another steerage process, which is alive, has a program in the dispatcher.
+    /// Another steerage process, which still runs, has an XDP program in the dispatcher.
     ByAnother(u32),
     Error(io::Error),
 }
@@ -98,8 +98,8 @@ impl From<io::Error> for Refused {
     }
 }
 
-/// A component that this process has added. The lock `alive` shows other processes that this
-/// process is alive.
+/// A component that this process has added. The file lock `alive` shows other processes that this
+/// process still runs.
 #[derive(Debug)]
 pub(super) struct Added {
     pub(super) component: Component,
@@ -107,21 +107,21 @@ pub(super) struct Added {
 }
 
 impl Added {
-    /// Keeps the lock until the process ends. To release the lock requires a system call that
-    /// packet threads are not allowed to make.
+    /// Keeps the file lock `alive` until the process ends. To release the lock requires a system
+    /// call that packet threads are not allowed to make.
     pub(super) fn stay(&mut self) {
         std::mem::forget(self.alive.take());
     }
 }
 
-/// Returns true if `program` is the name of a dispatcher.
+/// Returns true if `program` is the name of libxdp's dispatcher.
 pub(super) fn is_one(program: &str) -> bool {
     program == DISPATCHER
 }
 
-/// Adds steerage's program to the dispatcher of the interface. If no program is attached to the
-/// interface, attaches a dispatcher at `place`. Removes programs of steerage processes that have
-/// ended.
+/// Adds steerage's XDP program to the dispatcher of the interface. If no XDP program is attached to
+/// the interface, attaches a dispatcher at `place` (in the driver or after it). Also removes the
+/// XDP programs of steerage processes that have ended.
 pub(super) fn add(
     interface: u32,
     place: XdpPlace,
@@ -148,8 +148,8 @@ pub(super) fn add(
         components.insert(at, Loaded { program: None, id: 0, name: NAME.to_owned(), rule });
         let built = Built::new(components, Some(ours))?;
         let id = built.components[at].id;
-        // Lock the directory before the dispatcher is attached. Otherwise another process could
-        // conclude that this process has ended, and could remove the program.
+        // Lock the directory before the dispatcher is attached. Without the lock, another process
+        // could conclude that this process has ended, and could remove the program.
         let alive = directory.lock_for(id)?;
         let place = old.as_ref().map_or(place, |old| old.place);
         let replaced = built.replace(directory, interface, place, old.as_ref());
@@ -162,8 +162,8 @@ pub(super) fn add(
     })
 }
 
-/// Removes the component from its dispatcher. If this was the only component, the dispatcher is
-/// removed too. Does nothing if the dispatcher does not have the component.
+/// Removes the component from its dispatcher. If it was the dispatcher's only component, the
+/// dispatcher is removed too. Does nothing if the dispatcher does not have the component.
 ///
 /// # Errors
 /// Fails if the process lacks permission: removing a component requires root's capabilities.
@@ -213,8 +213,8 @@ pub(super) fn has(component: Component) -> io::Result<bool> {
     Ok(dispatcher.is_some_and(|dispatcher| dispatcher.components.iter().any(|one| one.id == program)))
 }
 
-/// Waits until `end` is readable or closed. Meanwhile, calls `removed` with each component that is
-/// no longer in its dispatcher.
+/// Waits until the file descriptor `end` is readable or closed. Until then, calls the function
+/// `removed` with each component that is no longer in its dispatcher.
 ///
 /// # Errors
 /// Fails if the kernel does not report changes of interfaces.
@@ -309,8 +309,8 @@ struct Built {
     program: OwnedFd,
     id: u32,
     components: Vec<Loaded>,
-    /// The links by which the components replace functions of the dispatcher, in the order of the
-    /// components.
+    /// The BPF links, one for each component, by which the component replaces a function of the
+    /// dispatcher. They are in the order of the components.
     links: Vec<OwnedFd>,
 }
 
@@ -343,7 +343,7 @@ impl Built {
         Ok(Self { program, id, components, links })
     }
 
-    /// Pins the components, and attaches the dispatcher instead of the old one.
+    /// Pins the components, and attaches this dispatcher instead of the old dispatcher.
     fn replace(
         &self,
         directory: &Directory,
@@ -376,8 +376,8 @@ impl Built {
     }
 }
 
-/// The directory with the pinned programs of all dispatchers. It is locked, so that no other
-/// process changes it.
+/// The directory with the pinned programs of all dispatchers. The directory is locked, so that no
+/// other process changes its files.
 #[derive(Debug)]
 struct Directory {
     path: PathBuf,
@@ -393,8 +393,8 @@ impl Directory {
         }
         let path = Path::new(&root).join("xdp");
         create_directory(&path)?;
-        // The directory's owner and mode are checked, because other users could pin any program in
-        // a directory that they can change.
+        // If other users could change the directory, they could pin any program in it. Therefore
+        // its owner and mode are checked.
         let (found, ours) = (fs::symlink_metadata(&path)?, fs::metadata("/proc/self")?.uid());
         if !found.is_dir() || found.mode() & 0o022 != 0 || ![0, ours].contains(&found.uid()) {
             return Err(io::Error::other(format!("other users can change {}", path.display())));
@@ -424,7 +424,7 @@ impl Directory {
     }
 
     fn forget(&self, id: u32) {
-        // An error is ignored, because the directory may already have been removed.
+        // An error of `remove_dir` is ignored, because the directory may already have been removed.
         let _ = fs::remove_dir(self.of_component(id));
     }
 
@@ -436,7 +436,8 @@ impl Directory {
         fs::remove_dir(pins)
     }
 
-    /// Calls `change` again as long as another process changes the dispatcher at the same time.
+    /// Calls `change`. If another process changed the dispatcher at the same time, calls `change`
+    /// again.
     fn repeat<T>(&self, mut change: impl FnMut(&Self) -> Result<T, Refused>) -> Result<T, Refused> {
         let mut wait = WAIT_FIRST;
         for _ in 1..TRIES_MAX {
@@ -450,7 +451,8 @@ impl Directory {
     }
 }
 
-/// Returns true if the error means that another program was attached after the dispatcher was read.
+/// Returns true if the error shows that, after the dispatcher was read, another process attached a
+/// program.
 fn is_race(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, NotFound, ResourceBusy};
     matches!(error.kind(), AlreadyExists | NotFound | ResourceBusy)

@@ -1,6 +1,6 @@
 //! A flow dissector for the kernel (a BPF program) that returns the inner flow of VXLAN and GTP-U
-//! packets. The kernel's own dissector reads only the outer headers of UDP tunnels, so that RPS
-//! leaves all packets of a tunnel on one CPU if the tunnel's ports are fixed.
+//! packets. The kernel's own dissector reads only the outer headers of UDP tunnels. Therefore, if a
+//! tunnel's ports are fixed, RPS leaves all packets of the tunnel on one CPU.
 //!
 //! Only one flow dissector can be attached to a network namespace. The attached program replaces
 //! the kernel's dissector wherever the kernel determines flows: in RPS, RFS, flower and bonding.
@@ -17,7 +17,7 @@ use super::sys::{Dissector, ProgramInfo};
 
 pub use super::sys::attached_dissector as attached;
 
-/// The name of the program, by which steerage recognizes it.
+/// The name of the flow dissector's BPF program, by which steerage recognizes it.
 pub(super) const NAME: &str = "steerage_flow";
 
 // Offsets in `struct __sk_buff`.
@@ -41,20 +41,21 @@ const OK: i32 = 0;
 const CONTINUE: i32 = 129;
 
 /// The maximum number of bytes that are skipped before the IP header. A frame has at most two VLAN
-/// tags there, and the kernel's BPF verifier requires a limit.
+/// tags before the IP header, and the kernel's BPF verifier requires a limit.
 const NETWORK_AT_MAX: u32 = 256;
 
 const VXLAN_BYTES: i32 = 8;
 const GTP_BYTES: i32 = 8;
-/// The bits of a GTP-U header that mean version 1, and the protocol GTP instead of GTP' (3GPP TS
+/// The bits of a GTP-U header that state version 1 and protocol type GTP (not GTP') (3GPP TS
 /// 29.281, 5.1).
 const GTP_VERSION: u32 = 0x30;
 const GTP_PDU: u32 = 255;
 const GTP_OPTIONS: u32 = 7;
 const GTP_EXTENSION: u32 = 4;
 
-/// The loaded program. It can be attached to the network namespace of a thread. The program stays
-/// attached, even after the end of this process, until it is detached or the namespace ends.
+/// The loaded program. A `FlowDissector` can be attached to the network namespace of a thread. The
+/// program stays attached, even after the end of this process, until it is detached or the
+/// namespace ends.
 #[derive(Debug)]
 pub struct FlowDissector {
     program: Dissector,
@@ -72,8 +73,8 @@ impl FlowDissector {
     }
 
     /// Returns the flow dissector that another process has attached to the network namespace of
-    /// this thread. Returns `None` if no program is attached, or if the attached program is not
-    /// steerage's.
+    /// this thread. Returns `None` if no flow dissector is attached, or if the attached flow
+    /// dissector is not steerage's.
     ///
     /// # Errors
     /// Returns an error without CAP_SYS_ADMIN, which is required to open a program of another
@@ -86,16 +87,16 @@ impl FlowDissector {
         Ok(Some(Self { program: Dissector::of(id)?, id }))
     }
 
-    /// The number by which the kernel identifies the program.
+    /// The number by which the kernel identifies the BPF program.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Attaches the program to the network namespace of this thread.
+    /// Attaches the flow dissector to the network namespace of this thread.
     ///
     /// # Errors
-    /// `AlreadyExists` if another program is attached, to this network namespace or to the initial
-    /// namespace of the machine. Attaching requires CAP_NET_ADMIN.
+    /// `AlreadyExists` if another flow dissector is attached to this network namespace or to the
+    /// machine's initial network namespace. Attaching requires CAP_NET_ADMIN.
     pub fn attach(&self) -> io::Result<()> {
         match attached()? {
             Some(id) if id == self.id => Ok(()),
@@ -104,7 +105,7 @@ impl FlowDissector {
         }
     }
 
-    /// Detaches the program from the network namespace of this thread, if it is attached.
+    /// If this flow dissector is attached to the network namespace of this thread, detaches it.
     ///
     /// # Errors
     /// Detaching requires CAP_NET_ADMIN.
@@ -116,8 +117,9 @@ impl FlowDissector {
     }
 }
 
-/// Returns the instructions of the program. Register `R6` points to the flow keys, `R7` to the
-/// current header, and `R8` to the end of the packet. `R9` is the offset of the current header.
+/// Returns the instructions of the flow dissector's BPF program. Register `R6` points to the flow
+/// keys, `R7` to the current header, and `R8` to the end of the packet. `R9` is the offset of the
+/// current header.
 fn program() -> Option<Vec<Instruction>> {
     let mut asm = Assembler::default();
     let outer = asm.label();
@@ -176,8 +178,8 @@ impl Writer {
         self.asm.jump_if(R3, When::NotEqual, number, self.outer);
     }
 
-    /// Reads the outer IP header, which must not have options or extensions, and must not be of a
-    /// fragment. Afterwards, `R7` points to the UDP header.
+    /// Reads the outer IP header. The header must not have options or extension headers, and the
+    /// packet must not be a fragment. After `outer_headers`, `R7` points to the UDP header.
     fn outer_headers(&mut self) {
         let (v6, udp) = (self.asm.label(), self.asm.label());
         self.asm.load(Size::Half, R3, R6, ETHERTYPE);
@@ -201,7 +203,7 @@ impl Writer {
         self.asm.bind(udp);
     }
 
-    /// Reads the tunnel's header, and the inner flow after this header.
+    /// Reads the tunnel's header, and the flow of the packet inside the tunnel.
     fn tunnels(&mut self) {
         let [vxlan, v4, v6, inner] = [(); 4].map(|()| self.asm.label());
         self.has(udp::BYTES as i32 + GTP_BYTES);
@@ -329,7 +331,7 @@ mod tests {
 
     use super::*;
 
-    /// A program that leaves all packets to the kernel's dissector.
+    /// A BPF program that leaves all packets to the kernel's dissector.
     fn foreign() -> Dissector {
         let mut asm = Assembler::default();
         asm.set(R0, CONTINUE);

@@ -19,7 +19,7 @@ pub(super) fn queues(name: &str) -> Channels {
     reported_queues(name).unwrap_or_else(|| Channels { combined: 1, ..Channels::default() })
 }
 
-/// The queues of the interface, if the driver reports them.
+/// Returns the queues of the interface, or `None` if the driver does not report them.
 pub(super) fn reported_queues(name: &str) -> Option<Channels> {
     let channels = Ethtool::open().and_then(|mut ethtool| ethtool.channels(name)).ok();
     channels.filter(|channels| channels.receiving() > 0 && channels.sending() > 0)

@@ -1,8 +1,9 @@
-//! The filter, in classic BPF, of a socket that listens to the packets that an expression selects.
+//! A filter in classic BPF for a listening socket. The socket gets the packets that an expression
+//! selects.
 //!
 //! The filter reads the headers in the same way as the XDP program (`program.rs`), so that filter
-//! and program select the same packets. A VLAN tag that the kernel has removed from a frame needs
-//! no skipping.
+//! and program select the same packets. If the kernel has removed a frame's VLAN tag, the filter
+//! need not skip the tag.
 
 use steerage::LinkType;
 use steerage::flow::wire::{ethernet, ethertype, icmp6, ipv4, ipv6, protocol, vlan};
@@ -11,8 +12,8 @@ use steerage_capture::filter::{Filter, FilterError, Instruction};
 use super::compile::{ARP, FrameTests, HAS_PORTS, IPV4, IPV6, NEIGHBOUR_DISCOVERY, choose};
 use super::take::{Prefix, Take, Way};
 
-// The codes of instructions (linux/bpf_common.h). A is the accumulator, and X is the index
-// register.
+// The codes of classic BPF instructions (linux/bpf_common.h). A is the accumulator, and X is the
+// index register.
 const LOAD_NUMBER: u16 = 0x00;
 const STORE: u16 = 0x02;
 const ADD: u16 = 0x04;
@@ -41,12 +42,13 @@ const KIND: u32 = 0;
 const PROTOCOL: u32 = 1;
 const PORTS: [u32; 2] = [2, 3];
 const TYPE: u32 = 4;
-/// The offset of the IP header, and the offset of the current header.
+/// Slots of the scratch memory: one has the offset of the IP header, the other the offset of the
+/// current header.
 const IP: u32 = 5;
 const HERE: u32 = 6;
 const PLACES: u32 = 7;
 
-/// A later position in the program, to which instructions jump.
+/// A later position in the filter program, to which instructions jump.
 #[derive(Clone, Copy)]
 struct Label(usize);
 
@@ -63,7 +65,7 @@ impl Assembler {
     }
 
     /// Jumps if the comparison has the result `wanted`. A separate jump instruction is used,
-    /// because the jump in a comparison reaches only 255 instructions.
+    /// because a comparison itself can jump over only 255 instructions.
     fn jump_if(&mut self, wanted: bool, comparison: u16, operand: u32, to: Label) {
         let (jump_true, jump_false) = if wanted { (0, 1) } else { (1, 0) };
         self.code.push(Instruction { code: comparison, jump_true, jump_false, operand });
@@ -75,7 +77,8 @@ impl Assembler {
         self.put(STORE, place);
     }
 
-    /// Loads from the frame, `offset` bytes after the position that the slot `place` contains.
+    /// Loads from the frame, `offset` bytes after the position that is stored in the memory slot
+    /// `place`.
     fn read(&mut self, code: u16, place: u32, offset: u32) {
         self.put(LOAD_X, place);
         self.put(code, offset);
@@ -147,7 +150,7 @@ impl FrameTests for Assembler {
         for (word, (value, mask)) in (0..).zip(prefix.words()).filter(|(_, (_, mask))| *mask != 0) {
             self.read(LOAD_WORD, IP, at[way as usize] + 4 * word);
             // A program in classic BPF loads numbers in network byte order. An XDP program loads
-            // them in the machine's byte order.
+            // numbers in the machine's byte order.
             self.put(AND, u32::from_be(mask));
             self.jump_if(false, IS_EQUAL, u32::from_be(value), otherwise);
         }

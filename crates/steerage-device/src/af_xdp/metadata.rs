@@ -24,9 +24,9 @@ impl<F: Default + PartialEq> Functions<F> {
     }
 }
 
-/// The length of the metadata in front of a frame, in bytes. The metadata consists of time, VLAN
-/// tag (type in network order, contents), hash and mark. The kernel requires a multiple of 4 bytes,
-/// and allows at most 32 bytes.
+/// The length of the metadata in front of a frame, in bytes. The metadata consists of the time, the
+/// VLAN tag (its type in network order, then its contents), the hash and the mark. The kernel
+/// requires a multiple of 4 bytes, and allows at most 32 bytes.
 pub(super) const META_BYTES: usize = 20;
 pub(super) const TIME_AT: i16 = 0;
 pub(super) const TAG_AT: i16 = 8;
@@ -52,7 +52,7 @@ pub(super) struct Metadata {
 }
 
 impl Metadata {
-    /// Reads the metadata in front of the frame that begins at `offset` of a page.
+    /// Reads the metadata in front of a frame. The frame begins at `offset` of the page.
     #[inline]
     pub(super) fn before(page: &[u8], offset: usize) -> Self {
         let bytes: Option<&[u8; META_BYTES]> = page.get(..offset).and_then(<[u8]>::last_chunk);

@@ -1,9 +1,10 @@
-//! The XDP program. It sends wanted frames to the socket of their queue and leaves all other frames
-//! to the kernel. It counts the wanted frames and the other frames.
+//! The XDP program. The XDP program sends wanted frames to the AF_XDP socket of their queue, and
+//! leaves all other frames to the kernel. The XDP program counts the wanted frames and the other
+//! frames.
 //!
 //! The XDP program reads the headers of a frame once, stores the values that the tests need on its
-//! stack, and runs the tests. It writes nothing but metadata in front of the frame, and drops no
-//! frames.
+//! stack, and runs the tests. The XDP program writes nothing but metadata in front of the frame,
+//! and drops no frames.
 
 use steerage::flow::wire::{ethernet, ethertype, icmp6, ipv4, ipv6, protocol, vlan};
 
@@ -12,11 +13,12 @@ use super::compile::{ARP, FrameTests, HAS_PORTS, IPV4, IPV6, NEIGHBOUR_DISCOVERY
 use super::metadata::{Functions, HAS_HASH, HAS_TAG, HAS_TIME, HASH_AT, MARK, MARK_AT, META_BYTES, TAG_AT, TIME_AT};
 use super::take::{Prefix, Take, Way};
 
-/// The number of IPv6 extension headers that the program skips to find the ports. RFC 8200, 4.1,
-/// has a use for seven extension headers, but packets with more than two do not occur in practice.
-/// To skip an extension header takes several instructions.
+/// The maximum number of IPv6 extension headers that the program skips to find the ports. RFC 8200,
+/// 4.1, lists a use for up to seven extension headers, but packets with more than two do not occur
+/// in practice. To skip an extension header takes several instructions.
 pub(super) const EXTENSIONS_MAX: usize = 4;
-/// The number of VLAN tags that the program skips: an outer tag and an inner tag (IEEE 802.1ad).
+/// The maximum number of VLAN tags that the program skips: an outer tag and an inner tag (IEEE
+/// 802.1ad).
 pub(super) const TAGS_MAX: usize = 2;
 
 // Offsets on the stack, from the frame pointer.
@@ -45,16 +47,16 @@ const MAP_LOOKUP: i32 = 1;
 const REDIRECT_MAP: i32 = 51;
 const ADJUST_META: i32 = 54;
 
-// Further properties of a frame, which only the XDP program stores, as bits of the number at
-// `KIND`.
+// Further properties of a frame. Only the XDP program stores them, as bits of the number at `KIND`.
 
-/// The frame is a fragment, or may be a fragment because the frame has more extension headers than
-/// the program reads. A card may give the fragments of a datagram different hashes.
+/// The frame is a fragment. A frame with more extension headers than the program reads also counts
+/// as a fragment, because it may be one. A card may give the fragments of a datagram different
+/// hashes.
 const FRAGMENT: u32 = 32;
 /// The frame belongs to a "slow protocol" between the two ends of a link, such as LACP.
 const SLOW_PROTOCOL: u32 = 64;
 
-/// The types of IPv6 extension headers that encode their length in the same way.
+/// The types of those IPv6 extension headers that all encode their length in the same way.
 pub(super) const IPV6_OPTIONS: [u8; 3] = [protocol::HOP_BY_HOP, protocol::ROUTING, protocol::DESTINATION];
 /// The transport protocols whose headers begin with the ports.
 pub(super) const WITH_PORTS: [u8; 5] =
@@ -63,17 +65,19 @@ pub(super) const WITH_PORTS: [u8; 5] =
 /// The maps and the kernel's functions that the XDP program uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps<'a> {
-    /// The file descriptor of the map from a queue to its socket.
+    /// The file descriptor of the BPF map that contains the socket of each queue.
     pub(super) sockets: i32,
-    /// The ports of the bond on which the program runs. The key of a queue in the maps is the key
-    /// of the first queue of its port, plus the queue's number on the port. For other interfaces,
-    /// `ports` is empty.
+    /// The ports of the bond, if the program runs on a bond. The key of a queue in the maps is the
+    /// key of the first queue of its port, plus the queue's number on the port. If the interface is
+    /// not a bond, `ports` is empty.
     pub(super) ports: &'a Ports,
-    /// The file descriptor of the map of interfaces that became ports of the bond later. Each value
-    /// is the key of the port's first queue. `None` if the interface is not a bond.
+    /// The file descriptor of the BPF map of interfaces that became ports of the bond later. Each
+    /// value in this map is the key of the port's first queue. `None` if the interface is not a
+    /// bond.
     pub(super) new_ports: Option<i32>,
     /// The file descriptor of the map of counters. For queue q, counter 2q counts the frames that
-    /// the XDP program takes, and counter 2q + 1 counts the frames that it leaves to the kernel.
+    /// the XDP program takes. Counter 2q + 1 counts the frames that the program leaves to the
+    /// kernel.
     pub(super) counters: i32,
     pub(super) functions: Functions,
 }
@@ -120,8 +124,9 @@ pub(super) fn program(take: &Take, maps: Maps<'_>) -> Option<Vec<Instruction>> {
     asm.finish()
 }
 
-/// Stores on the stack the key of the frame's queue in the maps. For a frame from an interface that
-/// is not a port, jumps to `passed`. Such a frame counts as a frame of the first queue.
+/// Computes the key that the frame's queue has in the maps, and stores the key on the stack. If the
+/// frame is from an interface that is not a port of the bond, jumps to `passed`. A frame from an
+/// interface that is no port counts as a frame of the first queue.
 fn number_queue(asm: &mut Assembler, maps: Maps<'_>, passed: Label) {
     let ports = maps.ports;
     asm.load(Size::Word, R2, R6, CTX_QUEUE);
@@ -269,8 +274,8 @@ fn parse_ipv6(asm: &mut Assembler, transport: Label, decide: Label) {
         asm.bind(next);
     }
     asm.store_number(Size::Word, FRAME, KIND, IPV6 | FRAGMENT);
-    // R7 now points to the transport protocol's header. If a packet has more extension headers than
-    // were skipped, there are no ports at this position.
+    // R7 now points to the transport protocol's header. But if a packet has more extension headers
+    // than were skipped, R7 does not point to ports.
 }
 
 /// Reads the transport header. R9 is the protocol, and R7 points to its header.
@@ -346,14 +351,14 @@ impl FrameTests for Assembler {
         }
     }
 
-    /// This jump is never taken, but the kernel requires that each instruction of a program is
-    /// reachable.
+    /// This jump is never taken. It exists because the kernel requires that each instruction of a
+    /// program is reachable.
     fn require_nothing(&mut self, otherwise: Label) {
         self.jump_if(R9, When::Below, 0, otherwise);
     }
 }
 
-/// Writes the metadata that the card reports about the frame in front of the frame: see
+/// Writes the card's metadata about the frame into the memory in front of the frame: see
 /// [`metadata`](super::metadata). If the kernel has no room in front of the frame, the frame has no
 /// metadata. For fragments and packets other than IP, no hash is written: steerage computes their
 /// hash later. R9 contains the frame's properties, and R8 the mark.
@@ -379,7 +384,7 @@ fn note_metadata(asm: &mut Assembler, functions: Functions) {
         asm.call_kernel(function);
         asm.jump_if(R0, When::NotEqual, 0, unknown);
         asm.load(Size::Double, R1, FRAME, TIME);
-        // If the card has not stamped the frame, the reported time is 0.
+        // If the card has put no timestamp on the frame, the reported time is 0.
         asm.jump_if_null(R1, unknown);
         asm.store(Size::Double, R7, TIME_AT, R1);
         asm.add(R8, HAS_TIME as i32);

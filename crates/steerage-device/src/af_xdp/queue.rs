@@ -23,15 +23,16 @@ use watch::Watch;
 mod pace;
 mod watch;
 
-/// The minimum interval between two checks. A check reads the number of lost frames and the
-/// interface's state. Each check makes a few system calls.
+/// The minimum interval between two checks of a queue's socket and interface. A check reads the
+/// number of lost frames and the interface's state. Each such check makes a few system calls.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The time after which the queue checks for free pages again, if almost no page is posted. Without
-/// posted pages, no frame arrives that could wake the CPU.
+/// If the kernel has almost no pages for new frames (posted pages), the queue checks for free pages
+/// again after this time. Without posted pages, no frame arrives that could wake the CPU.
 const PAGES_LOOK: Duration = Duration::from_micros(100);
 
-/// If at most this many pages are posted, the queue counts as having almost no posted page.
+/// If at most `POSTED_FEW` pages are posted to the kernel, the queue counts as having almost no
+/// posted page.
 const POSTED_FEW: usize = 16;
 
 /// The stage of a queue's life.
@@ -39,7 +40,8 @@ const POSTED_FEW: usize = 16;
 enum Stage {
     /// The queue has no pages yet.
     New,
-    /// The queue has a socket. Frames will be sent to the socket from the first poll on.
+    /// The queue has a socket. The XDP program will send frames to the socket from the first poll
+    /// on.
     Ready(OpenSocket),
     /// The XDP program sends frames to the socket.
     Open(OpenSocket),
@@ -51,12 +53,12 @@ enum Stage {
     Ended,
 }
 
-/// The next stage of an ending queue, after it has handed over its remaining frames.
+/// What becomes of an ending queue after it has handed over its remaining frames.
 #[derive(Debug)]
 enum Then {
     /// The queue ends, with the given error if there is one.
     End(Option<DeviceError>),
-    /// The port of the bond was deleted, and the queue waits for another port.
+    /// The queue's port of the bond was deleted, and the queue waits for another port.
     AwaitPort,
 }
 
@@ -68,11 +70,12 @@ struct Begun {
     hash: Option<FlowHash>,
 }
 
-/// The names of the kernel's counts for a socket, in addition to lost frames. The names are the
-/// kernel's (Linux, net/core/xsk of ynl and `struct xdp_statistics`).
+/// The names of the kernel's counts for a socket, in addition to lost frames. The names are those
+/// that Linux uses (`struct xdp_statistics`, and net/core/xsk of ynl).
 ///
-/// A frame is lost if the rx ring is full. Each time that the fill ring is empty, a frame is lost
-/// or must wait. An invalid descriptor in the fill ring means a page that the kernel does not use.
+/// A frame is lost if the rx ring is full. Each time that the kernel finds the fill ring empty, a
+/// frame is lost or must wait. If a descriptor in the fill ring is invalid, the kernel does not use
+/// the descriptor's page.
 ///
 /// steerage itself computes the last count: the number of frames that the driver received while it
 /// had lost the XDP program.
@@ -81,7 +84,7 @@ const COUNTS: [&str; 4] = ["rx_ring_full", "rx_fill_ring_empty_descs", "rx_inval
 /// The text for the mode of a queue that waits for a new port of its bond.
 const FREE: &str = "native, for a new port";
 
-/// The index in `COUNTS` of the last count.
+/// The index in `COUNTS` of the last count, `unseen_by_program`.
 const UNSEEN: usize = 3;
 
 /// One socket and its rings.
@@ -89,29 +92,32 @@ const UNSEEN: usize = 3;
 pub(super) struct Queue {
     device: Arc<Device>,
     number: u32,
-    /// The key of the queue in the maps of the XDP program.
+    /// The queue's key in the BPF maps of the XDP program.
     key: u32,
-    /// Which packets get the same hash from the device, if the device computes hashes.
+    /// States which packets get the same hash from the device. `None` if the device computes no
+    /// hashes.
     hash: Option<Affinity>,
     stage: Stage,
     events: Epoll,
     watch: Watch,
-    /// The queue's view of its place in the bond, if the interface is a port of a bond.
+    /// If the interface is a port of a bond: the queue's view of the table entry (place) for this
+    /// port.
     view: Option<View>,
-    /// True if frames should be sent to the socket. It is false while the queue's interface is a
-    /// port that its bond does not use.
+    /// True if frames should be sent to the socket. The field is false while the queue's interface
+    /// is a port that its bond does not use.
     receives: bool,
     begun: Begun,
     looked: Timestamp,
     /// The position that a frame must have in its page.
     fit: Fit,
-    /// The next two fields are the number of received frames that the ledger counts as handed over
-    /// or dropped, and the number of frames that the kernel lost.
+    /// `counted` is the number of received frames that the ledger counts as handed over or dropped.
+    /// `lost` is the number of frames that the kernel lost.
     counted: u64,
     lost: u64,
     passed: u64,
-    /// The kernel's counts of the current socket that were already added to the ledger and to
-    /// `counts`: the lost frames, and the counts that `COUNTS` lists.
+    /// The part of the kernel's counts for the current socket that was already added to the ledger
+    /// and to `counts`. The first number is the lost frames. The others are the counts that
+    /// `COUNTS` lists.
     told: [u64; 4],
     invalid: u64,
     counts: Arc<DeviceCounts>,
@@ -119,8 +125,8 @@ pub(super) struct Queue {
     by_cpu: ByCpu,
     coalescing: Option<Coalescing>,
     busy_polling: Option<BusyPolling>,
-    /// The first field is true after a frame has shown whether busy polling reaches the driver. The
-    /// second field is the value of `counted` at which no frame had shown this yet.
+    /// `is_polled` is true after a received frame has shown whether busy polling reaches the
+    /// driver. `unpolled` is the value of `counted` when the current socket was new.
     is_polled: bool,
     unpolled: u64,
 }
@@ -167,9 +173,9 @@ impl Queue {
         })
     }
 
-    /// Fills up the fill ring. The page of each received frame is replaced by another page at once.
-    /// Therefore the fill ring has room only at the start, or if too few pages were free at the
-    /// start.
+    /// Fills up the fill ring. When a frame is received, another page immediately replaces the
+    /// frame's page in the fill ring. Therefore the fill ring has room only at the start, or later
+    /// if too few pages were free at the start.
     fn refill(&mut self, out: &mut Completions<'_>) {
         self.starved = false;
         let (Stage::Ready(ready) | Stage::Open(ready)) = &mut self.stage else { return };
@@ -229,7 +235,7 @@ impl Queue {
                 out.give_page(page);
             }
         }
-        // A poll without frames must not write to memory that the kernel shares.
+        // A poll that finds no frames must not write to memory that the kernel also uses.
         if filled > 0 {
             ready.release();
             ready.show();
@@ -237,7 +243,8 @@ impl Queue {
         out.len() >= budget || ready.filled() > 0
     }
 
-    /// Reads from the kernel how many frames were lost, and checks for changes of the interface.
+    /// Reads the number of lost frames from the kernel, and checks whether the interface has
+    /// changed.
     fn look(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         self.looked = out.now();
         self.look_for_napi();
@@ -257,8 +264,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Checks which port of the bond uses the place of this queue now, and follows this port's
-    /// state.
+    /// Checks which port of the bond this queue serves now, and follows that port's state.
     fn look_for_port(&mut self) -> Result<(), DeviceError> {
         let Some(view) = &mut self.view else { return Ok(()) };
         view.refresh();
@@ -280,7 +286,8 @@ impl Queue {
 
     /// Begins to receive from a new port of the bond.
     fn move_to(&mut self, port: Arc<Device>) -> Result<(), DeviceError> {
-        // If there is no socket, the port has fewer queues than the place.
+        // If `socket_of` returns no socket, the port has fewer queues than this place (table entry
+        // for a port).
         if let Some(ready) = port.socket_of(self.number) {
             self.listen_to(&ready)?;
             self.stage = Stage::Ready(ready);
@@ -362,8 +369,8 @@ impl Queue {
                 // An error is ignored, because the map's entry may have been removed together with
                 // the interface.
                 let _ = self.device.program.sockets.clear(self.key);
-                // If a port was deleted, the kernel has already waited for its receivers before it
-                // reported the deletion.
+                // If a port was deleted, there is no need to wait: before it reported the deletion,
+                // the kernel waited for code that receives packets.
                 if !matches!(then, Then::AwaitPort) && !sys::wait_for_receivers() {
                     tracing::debug!(device = %self.device.name, "the kernel cannot say when its receivers are done");
                 }
@@ -376,22 +383,23 @@ impl Queue {
         };
     }
 
-    /// Ends the queue after it has handed over all frames, or lets it wait for another port. Counts
-    /// the lost frames and takes the pages back from the socket.
+    /// Called when an ending queue has handed over all frames. Ends the queue, or lets it wait for
+    /// another port. Counts the lost frames and takes the pages back from the socket.
     fn settle(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         self.count_lost(out)?;
         let Stage::Ending(ready, then) = std::mem::replace(&mut self.stage, Stage::Ended) else {
             return Ok(Polled::Ended);
         };
-        // If only the first parts of a frame have arrived, the rest will not arrive any more.
+        // If only the first parts of a frame have arrived, the other parts will not arrive any
+        // more.
         out.spoil(&mut self.begun.frame);
         self.begun = Begun::default();
         if let Some(mut posted) = ready.and_then(|ready| ready.close(self.is_deleted())) {
             posted.take_all().for_each(|page| out.give_page(page));
         }
         self.count_passed(out)?;
-        // Count the missing frames. The XDP program redirected them, but they were neither received
-        // nor counted as lost, because the socket was not in the map at that time.
+        // Count the missing frames. The XDP program redirected these frames when the socket was not
+        // in the map. So they were neither received nor counted as lost.
         let taken = self.device.program.counters.sum(2 * self.key, &mut self.by_cpu);
         let taken = taken.map_err(|e| self.device.error("read the program's counters", e))?;
         let missing = taken.saturating_sub(self.counted + self.lost);
@@ -488,8 +496,8 @@ impl RxQueue for Queue {
 }
 
 impl Queue {
-    /// Ends busy polling if it does not reach the driver. In this case, only the kernel's timer
-    /// would run the driver, because the driver's interrupts are deferred.
+    /// Ends busy polling if it does not reach the driver. If busy polling went on without effect,
+    /// only the kernel's timer would run the driver, because the driver's interrupts are deferred.
     fn look_for_napi(&mut self) {
         let Stage::Open(ready) = &self.stage else { return };
         if self.is_polled || self.counted == self.unpolled || self.busy_polling.is_none() {
@@ -521,8 +529,8 @@ impl Queue {
 #[inline(always)]
 fn post(ready: &mut OpenSocket, mut page: Page, known: bool) -> Result<(), Page> {
     if known {
-        // Clear the old bytes in front of the frame, so that they are not taken for metadata of the
-        // next frame.
+        // Clear the old bytes in front of the frame, so that they are not mistaken for metadata of
+        // the next frame.
         let before = HEADROOM_BYTES - META_BYTES..HEADROOM_BYTES;
         ready.page_mut(&mut page).get_mut(before).into_iter().for_each(|before| before.fill(0));
     }
@@ -530,8 +538,8 @@ fn post(ready: &mut OpenSocket, mut page: Page, known: bool) -> Result<(), Page>
 }
 
 /// Adds a part to the current frame, or begins a frame. Hands the frame over after its last part.
-/// Returns the page to post in place of the part's page. For frames that consist of several parts,
-/// the card's time is not read.
+/// Returns a page that should be posted instead of the page of this part. For frames that consist
+/// of several parts, the card's time is not read.
 #[cold]
 fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: FilledChunk, known: bool) -> Page {
     let FilledChunk { mut page, offset, len, goes_on } = part;

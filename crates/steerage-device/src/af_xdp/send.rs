@@ -41,10 +41,11 @@ const PARTS_MAX: usize = 16;
 /// kernel takes 32 descriptors per call, so a batch needs at most three calls.
 const STUCK_MAX: u32 = 2;
 
-/// The size of a huge page in bytes. No longer range of memory is contiguous for a device.
+/// The size of a huge page in bytes. A device sees a longer range of memory as several separate
+/// pieces.
 const PIECE_BYTES: u64 = 2 << 20;
 
-/// The interface to send through, and the options for sending.
+/// The interface through which to send, and the options for sending.
 ///
 /// ```no_run
 /// use steerage_device::af_xdp::AfXdpOutput;
@@ -101,8 +102,8 @@ impl AfXdpOutput {
         cpus: usize;
     }
 
-    /// Prepares the sockets for sending. If the program also receives from the interface with
-    /// AF_XDP, open the input before the output. When the instance is built, the kernel pins the
+    /// Prepares the sockets for sending. If your process also receives from the interface with
+    /// AF_XDP, open the input before the output. In `Builder::build`, the kernel pins the
     /// instance's pages, as described for [`AfXdpOptions::open`](super::AfXdpOptions::open).
     ///
     /// # Errors
@@ -122,8 +123,8 @@ impl AfXdpOutput {
         let mut sockets = Vec::with_capacity(self.cpus);
         for _ in 0..self.cpus {
             let socket = Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?;
-            // An error is ignored: without the permission to raise this limit, the socket may have
-            // fewer bytes in flight.
+            // An error is ignored. Without the permission to raise the limit of the send buffer,
+            // the socket may have fewer bytes in flight.
             let _ = socket.set_send_buffer(SEND_BUFFER);
             sockets.push(socket);
         }
@@ -161,19 +162,20 @@ struct SendQueue {
     bound: TxSocket,
     region: Arc<Region>,
     free: Vec<Page>,
-    /// The number of free pages that are enough for a batch.
+    /// If the sender has this number of free pages, it has enough pages for a batch.
     enough: usize,
-    /// Pages that are not used, because they are not contiguous in physical memory, so that a
-    /// device could not read them.
+    /// Pages that cannot be used: a device could not read them, because each lies in two pieces of
+    /// physical memory.
     unfit: Vec<Page>,
-    /// The number of descriptors at the front of the ring that the kernel has taken without
-    /// reporting this in the ring's index.
+    /// The number of descriptors at the front of the ring that the kernel has taken, although the
+    /// ring's index does not show it.
     unsaid: u32,
     /// True if the interface was down at the last send. While the interface is down, the ring fills
     /// with void descriptors.
     down: bool,
-    /// The addresses of packets that were put into the ring but not sent. The pages of these
-    /// packets are taken back at the next check for sent packets.
+    /// The addresses of packets whose descriptors were put into the ring but made void, because
+    /// they were not sent. The pages of packets that were not sent are taken back at the next check
+    /// for sent packets.
     voided: Vec<u64>,
 }
 
@@ -197,10 +199,11 @@ impl SendQueue {
     /// Takes back the pages of sent packets.
     fn reclaim(&mut self) {
         let Self { bound: TxSocket { shared, nth, .. }, free, voided, .. } = self;
-        // If another CPU holds the lock, that CPU passes the pages of this sender to this sender.
+        // If another CPU holds the lock of the completion ring, that CPU passes this sender's pages
+        // to this sender.
         if let Ok(mut ring) = shared.completion_ring.try_lock() {
             let ring = &mut *ring;
-            // An address that does not belong to a sender is ignored.
+            // An address in the completion ring that does not belong to a sender is ignored.
             let mut tell = |address| {
                 let _ = ring.reaper.tell(address, *nth, |page| free.push(page));
             };
@@ -211,10 +214,10 @@ impl SendQueue {
     }
 
     /// Returns true if there is room for a batch of packets with one page each. If the ring has no
-    /// room, this function makes the system call for sending. A driver may wait for this call, and
-    /// in copy mode the kernel skips void descriptors only during this call. If the interface is
-    /// down or was deleted, its ring gets no room. In this case, packets do not wait, but are
-    /// refused.
+    /// room, this function makes the system call for sending. This is necessary because a driver
+    /// may wait for the call. Also, in copy mode, the kernel skips void descriptors only during the
+    /// call. If the interface is down or was deleted, its tx ring never gets room. While the
+    /// interface is down or deleted, packets do not wait, but are refused.
     fn has_room(&mut self) -> bool {
         if self.down || self.fits_a_batch() {
             return true;
@@ -345,9 +348,9 @@ impl SendQueue {
     }
 
     /// Makes the kernel take the pushed descriptors. In copy mode, descriptors that the kernel does
-    /// not take at once are taken back, and their packets are not sent. If such descriptors stayed
-    /// in the ring, later packets that another CPU sends for the same flow could overtake their
-    /// packets.
+    /// not take immediately are taken back. Their packets are not sent. If the descriptors stayed
+    /// in the ring, their packets could be overtaken by later packets of the same flow that another
+    /// CPU sends.
     fn kick(&mut self, sent: &mut Sent) -> io::Result<()> {
         if self.bound.how.zero_copy {
             return if self.bound.sender.needs_wakeup() { self.bound.sender.kick().or_else(later) } else { Ok(()) };
@@ -377,8 +380,8 @@ impl SendQueue {
                     sent.refused += voided;
                     self.down = error == Some(libc::ENETDOWN);
                     return match error {
-                        // This is not an error, because sending continues when the interface is up
-                        // again.
+                        // `ENETDOWN` is not an error, because sending continues when the interface
+                        // is up again.
                         Some(libc::ENETDOWN) => Ok(()),
                         error => Err(io::Error::from_raw_os_error(error.unwrap_or(libc::EIO))),
                     };
@@ -402,8 +405,8 @@ impl SendQueue {
         }
     }
 
-    /// Makes those descriptors void that the kernel has not taken yet. Returns the number of
-    /// packets of these descriptors.
+    /// Makes all descriptors that the kernel has not taken yet void (packets that are not sent).
+    /// Returns the number of packets whose descriptors became void.
     fn void(&mut self, sent: &mut Sent) -> u64 {
         let mut packets = 0;
         for nth in self.unsaid..self.bound.sender.waiting() {
@@ -420,8 +423,8 @@ impl SendQueue {
     }
 }
 
-/// Ignores an error that means that the driver is busy, because the driver checks the ring again on
-/// its own.
+/// Ignores errors that mean that the driver is busy. A busy driver checks the ring again on its
+/// own.
 fn later(error: io::Error) -> io::Result<()> {
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOBUFS | libc::ENETDOWN) => Ok(()),
@@ -430,8 +433,9 @@ fn later(error: io::Error) -> io::Result<()> {
 }
 
 impl Send {
-    /// Returns the length of the packet if it can be sent: it is complete, has an Ethernet header,
-    /// and is not longer than the MTU. Otherwise, the error is the outcome of the packet.
+    /// Returns the length of the packet if the packet can be sent. Such a packet is complete, has
+    /// an Ethernet header, and is not longer than the MTU. If the packet cannot be sent, the error
+    /// is the outcome that is counted for it.
     fn sendable(&self, received: &Received<'_>, longest: usize) -> Result<usize, Outcome> {
         sendable(received, received.link == LinkType::ETHERNET)?;
         let len = received.total_len;
@@ -476,8 +480,8 @@ impl TxQueue for Send {
         ready.reclaim();
         let longest = ready.longest();
         while let Some(packet) = packets.next_packet() {
-            // This output cannot send super-frames, and neither the kernel nor the card would
-            // finish checksums.
+            // An AF_XDP output cannot send super-frames. Neither the kernel nor the card would
+            // finish their checksums.
             let is_one = if packet.offload().is_none() { Ok(()) } else { Err(Outcome::Unfit) };
             let len = match is_one.and_then(|()| self.sendable(&packet.received(), longest)) {
                 Ok(len) => len,
@@ -497,7 +501,8 @@ impl TxQueue for Send {
         let kicked = ready.kick(&mut sent);
         *self.ready.get_mut() = Some(ready);
         match kicked {
-            // `Relaxed` suffices: exactly one CPU must report the error, and it may be any CPU.
+            // `Relaxed` suffices: exactly one CPU must report the error, and it does not matter
+            // which one.
             Err(error) if !self.sockets.gone.swap(true, Ordering::Relaxed) => {
                 let is_gone = matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV));
                 let error = if is_gone { io::Error::new(error.kind(), "the interface was deleted") } else { error };
@@ -508,8 +513,8 @@ impl TxQueue for Send {
     }
 
     fn flush(&mut self) -> Result<(), DeviceError> {
-        // After `send`, the ring has descriptors only in zero-copy mode, in which the driver may
-        // send later.
+        // After `send`, the ring has no descriptors in copy mode. In zero-copy mode it may have
+        // some, because the driver may send later.
         let Some(ready) = self.ready.get_mut().as_mut().filter(|ready| ready.bound.how.zero_copy) else {
             return Ok(());
         };
@@ -529,8 +534,8 @@ impl TxQueue for Send {
         ring.completions.drain(|address| {
             let _ = ring.reaper.tell(address, nth, |page| free.push(page));
         });
-        // The kernel copied the packets, so their pages are free. A zero-copy driver may still read
-        // its pages, so these pages stay out of use.
+        // In copy mode, the kernel has copied the packets, so their pages are free. In zero-copy
+        // mode, the driver may still read the pages, so they stay out of use.
         if !how.zero_copy {
             ring.reaper.take_all(nth, |page| free.push(page));
         }

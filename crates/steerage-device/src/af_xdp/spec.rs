@@ -17,7 +17,7 @@ const PREFIX: &str = "af_xdp:";
 /// The names of the options, in the order in which an error message lists them.
 const OPTIONS: [&str; 7] = ["queues", "mode", "ring", "busy_poll", "coalesce", "hash", "ports"];
 
-/// A text, written by a user, that names an interface and its options.
+/// A text in which a user names an interface and its options.
 ///
 /// ```
 /// use steerage_device::af_xdp::Named;
@@ -40,7 +40,7 @@ impl<'a> Named<'a> {
         Some(Self { interface, options })
     }
 
-    /// The text after the interface's name: the options.
+    /// Returns the text after the interface's name, which contains the options.
     pub(super) fn options(&self) -> &'a str {
         self.options
     }
@@ -59,7 +59,8 @@ impl<'a> Named<'a> {
             Some(value) if options.coalesce.is_some() && options.busy_poll.is_some() => {
                 Err(SpecError::of(DEVICE, "coalesce", value, "and `busy_poll` exclude each other: name one of them"))
             }
-            // A busy poll in the text replaces the program's default for coalescing.
+            // If the text sets `busy_poll`, the default that the program set for `coalesce` does
+            // not apply.
             None if named("busy_poll").is_some() => Ok(AfXdpOptions { coalesce: None, ..options }),
             _ => Ok(options),
         }
@@ -174,8 +175,8 @@ mod tests {
         }
     }
 
-    /// A busy poll never waits. Therefore it replaces a default for `coalesce`, and an explicit
-    /// `coalesce` is an error.
+    /// A busy poll never waits. Therefore `busy_poll` replaces a default for `coalesce`. With an
+    /// explicit `coalesce`, it is an error.
     #[test]
     fn a_busy_poll_does_not_coalesce() {
         let listener = |spec: &str| {

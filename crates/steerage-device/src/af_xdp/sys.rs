@@ -50,8 +50,9 @@ const SO_PREFER_BUSY_POLL: c_int = 69;
 const SO_BUSY_POLL_BUDGET: c_int = 70;
 const MEMBARRIER_CMD_GLOBAL: c_int = 1;
 
-/// The length of the smallest ring, for unused rings: the kernel requires a completion ring even
-/// for sockets that only receive, and a fill ring even for sockets that only send.
+/// The length of the smallest ring, which is used for unneeded rings. The kernel requires a
+/// completion ring even for sockets that only receive, and a fill ring even for sockets that only
+/// send.
 pub(super) const FEWEST: u32 = 2;
 
 /// The kernel's counts of events since the socket was created. `struct xdp_statistics`.
@@ -92,7 +93,7 @@ struct SocketAddress {
     shared: u32,
 }
 
-/// `struct xdp_mmap_offsets`: for each ring, the offsets of its parts in the ring's memory.
+/// `struct xdp_mmap_offsets`: the offsets of the parts of each ring in the ring's memory.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct MmapOffsets {
@@ -145,9 +146,9 @@ impl Socket {
         socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0).map(Self)
     }
 
-    /// Makes system calls that receive poll the driver, each for up to `time` and up to `budget`
-    /// frames. Busy polling requires CAP_NET_ADMIN, so it must be set up before the process gives
-    /// up its privileges.
+    /// Sets up busy polling: each system call that receives polls the driver, for up to `time` and
+    /// up to `budget` frames. Busy polling requires CAP_NET_ADMIN, so it must be set up before the
+    /// process gives up its privileges.
     pub(super) fn busy_poll(&self, time: Duration, budget: u32) -> io::Result<()> {
         let micros = time.as_micros().clamp(1, i32::MAX as u128) as c_int;
         self.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1)?;
@@ -175,8 +176,8 @@ impl Socket {
             flags: XDP_UMEM_UNALIGNED_CHUNK_FLAG,
             tx_metadata_bytes: 0,
         };
-        // After this call, the kernel keeps the memory alive, and writes to posted pages: see
-        // `OpenSocket::post`.
+        // After this system call, the kernel keeps the memory alive, and writes to posted pages:
+        // see `OpenSocket::post`.
         self.set(SOL_XDP, XDP_UMEM_REG, &registration)
     }
 
@@ -242,7 +243,7 @@ pub(super) struct OpenSocket {
     rx: Ring<Descriptor>,
     fill: Ring<u64>,
     posted: Posted,
-    /// This field must be dropped last.
+    /// The field `socket` must be dropped last.
     socket: Socket,
 }
 
@@ -296,14 +297,14 @@ impl OpenSocket {
         self.posted.out()
     }
 
-    /// Returns the number of descriptors that can be [taken](Self::take).
+    /// Returns the number of filled pages that can be [taken](Self::take) from the rx ring.
     #[inline]
     pub(super) fn filled(&mut self) -> u32 {
         self.rx.filled()
     }
 
     /// Takes the next filled page from the rx ring. `Err` means that the address in the descriptor
-    /// was not posted. The caller should skip such a descriptor.
+    /// was not posted. The caller should skip a descriptor whose address was not posted.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Result<FilledChunk, BadAddress>> {
         let Descriptor { address, len, options } = self.rx.pop()?;
@@ -341,9 +342,9 @@ impl OpenSocket {
         self.socket.get(SOL_XDP, XDP_STATISTICS)
     }
 
-    /// Returns true if busy polling cannot reach the driver: a frame has arrived, and the driver
-    /// has not reported which NAPI instance delivered the frame. A veth does not report its NAPI
-    /// instance since Linux 6.13.
+    /// Returns true if busy polling cannot reach the driver. This is so if a frame has arrived, but
+    /// the driver has not reported which NAPI instance delivered it. A veth does not report its
+    /// NAPI instance since Linux 6.13.
     pub(super) fn has_no_napi(&self) -> bool {
         self.socket.get::<u32>(libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).is_ok_and(|id| id == 0)
     }
@@ -353,10 +354,10 @@ impl OpenSocket {
     }
 
     /// Closes the socket. Returns the pages that the socket had. A zero-copy socket returns no
-    /// pages: its driver may still write to the pages, so they stay out of use until the memory is
-    /// freed. `is_deleted` is true if the kernel has reported the deletion of the interface. In
-    /// this case the pages can be returned, because before this report the kernel takes the memory
-    /// away from the driver (`xsk_notifier`).
+    /// pages, because its driver may still write to them. These pages stay out of use until the
+    /// memory is freed. `is_deleted` is true if the kernel has reported the deletion of the
+    /// interface. If the interface was deleted, the pages can be returned. Before the kernel
+    /// reports the deletion, it takes the memory away from the driver (`xsk_notifier`).
     pub(super) fn close(self, is_deleted: bool) -> Option<Posted> {
         let is_in_use = self.is_zero_copy() && !is_deleted;
         let Self { rx, fill, posted, socket } = self;
@@ -378,7 +379,7 @@ pub(super) struct BadAddress {
 pub(super) fn drop_capabilities() -> io::Result<()> {
     /// `_LINUX_CAPABILITY_VERSION_3`, in which each set of capabilities has 64 bits.
     const VERSION: u32 = 0x2008_0522;
-    // The version, and 0 for the calling thread.
+    // The version, and the thread id 0 (the calling thread).
     let mut header = [VERSION, 0];
     // The effective, permitted and inheritable capabilities, in two parts of 32 bits each.
     let none = [0_u32; 6];

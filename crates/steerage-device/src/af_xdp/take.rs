@@ -1,14 +1,14 @@
-//! Parses the expression for packets that are taken away from the kernel, such as `udp port 53 or
-//! net 10.0.0.0/8`. docs/af_xdp.md has the grammar.
+//! Parses the expression that selects the packets to take away from the kernel, such as `udp port
+//! 53 or net 10.0.0.0/8`. docs/af_xdp.md has the grammar.
 
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// The maximum number of tests in an expression. The reason for the limit: each test has at most 20
-/// instructions, and a jump reaches across 32,767 instructions.
+/// The maximum number of tests in an expression. The number is limited because each test has at
+/// most 20 instructions, and a jump reaches across only 32,767 instructions.
 pub const TESTS_MAX: usize = 256;
 
-/// The maximum number of characters of an invalid word that an error message shows.
+/// An error message shows at most this number of characters of an invalid word.
 const SHOWN_CHARS_MAX: usize = 40;
 
 /// The expression that selects the frames to take away from the kernel. The expression matches a
@@ -24,8 +24,8 @@ const SHOWN_CHARS_MAX: usize = 40;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Take {
-    /// The clauses of the expression. A clause matches a frame if each of its tests has the
-    /// required result, which is stored with each test.
+    /// The clauses of the expression. Each test is stored with its required result. A clause
+    /// matches a frame if each of its tests has the required result.
     clauses: Vec<Vec<(bool, Test)>>,
 }
 
@@ -34,7 +34,7 @@ pub struct Take {
 pub(super) enum Test {
     All,
     Kind(Kind),
-    /// A protocol over IPv4 or IPv6. If the kind is `None`, both are accepted.
+    /// A protocol over IPv4 or IPv6. If the kind is `None`, both IPv4 and IPv6 are accepted.
     Protocol(Option<Kind>, u8),
     /// A range of ports: the first and the last.
     Port(Option<Way>, u16, u16),
@@ -49,8 +49,8 @@ pub(super) enum Kind {
     NeighbourDiscovery,
 }
 
-/// Selects the source or the destination of a frame's addresses or ports. The values are indices of
-/// arrays that contain a source and a destination.
+/// Selects the source or the destination of a frame's addresses or ports. The values of `Way` are
+/// indices of arrays that contain a source and a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Source,
@@ -94,8 +94,8 @@ impl Prefix {
         })
     }
 
-    /// Returns the value and the mask for each 32-bit word of an address that belongs to the
-    /// prefix.
+    /// Returns a value and a mask for each 32-bit word of an address. They show whether an address
+    /// belongs to the prefix.
     pub(super) fn words(self) -> impl Iterator<Item = (u32, u32)> {
         self.whole().enumerate().map(move |(word, whole)| {
             let bits = u32::from(self.bits).saturating_sub(32 * word as u32).min(32);
@@ -130,7 +130,7 @@ impl FromStr for Take {
         let mut words = spaced.split_whitespace().peekable();
         let mut clauses = vec![Vec::new()];
         let mut tests = 0;
-        // The last word, if it must be followed by another word.
+        // The last word that was read, if another word must follow it.
         let mut open = "";
         while let Some(word) = words.next() {
             let clause: &mut Vec<_> = clauses.last_mut().expect("there is always one");

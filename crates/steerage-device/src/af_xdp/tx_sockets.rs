@@ -1,11 +1,11 @@
-//! The AF_XDP sockets for sending through an interface: one socket per sending CPU, with the
+//! The AF_XDP sockets for sending through an interface. Each sending CPU has one socket, with the
 //! socket's queue and the memory from which the CPU sends.
 //!
 //! Each sending CPU has its own socket, so that no CPU waits for another CPU. For each queue of an
 //! interface, the kernel has one completion ring and one memory region, for any number of sockets.
-//! Therefore several sockets share the ring and the region if there are more CPUs than queues, or
-//! if packets are also received from the interface. The CPU that reads the completion ring returns
-//! the pages of the other CPUs to those CPUs.
+//! Therefore several sockets share the completion ring and the region if there are more CPUs than
+//! queues. They also do so if packets are received from the interface. The CPU that reads the
+//! completion ring returns the pages of the other CPUs to those CPUs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,7 +26,7 @@ use super::sys::{Completions, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Se
 /// The minimum interval between two reads of the interface's state. Each read takes a system call.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How to bind a socket if frames are longer than one descriptor allows.
+/// The way to bind a socket if frames are longer than one descriptor allows.
 const PARTS: How = How { zero_copy: false, several: true };
 
 /// An interface for sending.
@@ -36,7 +36,7 @@ pub(super) struct TxSockets {
     index: u32,
     /// The number of tx queues that the interface has.
     queues: u32,
-    /// The number of pages, and also of descriptors, that each sender has.
+    /// The number of pages of each sender, which is also the number of descriptors of each sender.
     pub(super) ring: u32,
     frame_bytes: usize,
     state: Mutex<State>,
@@ -48,8 +48,8 @@ pub(super) struct TxSockets {
 
 #[derive(Debug)]
 struct State {
-    /// The sockets. They are created when the output is opened, because later the process may no
-    /// longer have the permission, or may be in another network namespace.
+    /// The sockets. The sockets are created when the output is opened, because later the process
+    /// may no longer have the permission, or may be in another network namespace.
     sockets: Vec<Socket>,
     senders: usize,
     bound: Option<(Arc<Region>, Vec<Option<TxSocket>>)>,
@@ -67,7 +67,7 @@ struct Watch {
 pub(super) struct TxSocket {
     pub(super) sender: Sender,
     pub(super) shared: Arc<SharedQueue>,
-    /// The sender's number among the senders of its queue.
+    /// The sender's index among the senders of its queue, counted from 0.
     pub(super) nth: usize,
     /// The maximum number of bytes to which one descriptor can refer.
     pub(super) chunk_bytes: u32,
@@ -80,12 +80,12 @@ pub(super) struct TxSocket {
 #[derive(Debug)]
 pub(super) struct SharedQueue {
     pub(super) in_flight: Arc<InFlight>,
-    /// CPUs wait for this lock only when they close their sockets.
+    /// CPUs wait for the lock of the completion ring only when they close their sockets.
     pub(super) completion_ring: Mutex<CompletionRing>,
 }
 
-/// The ring in which the kernel reports sent packets, and the `Reaper` that passes the pages of
-/// sent packets to the sender that owns them.
+/// The ring in which the kernel reports sent packets, and the `Reaper`, which returns the page of
+/// each sent packet to the sender that owns the page.
 #[derive(Debug)]
 pub(super) struct CompletionRing {
     pub(super) completions: Completions,
@@ -161,8 +161,8 @@ impl TxSockets {
         })
     }
 
-    /// Returns the number of completions for which the completion ring of a queue needs room: all
-    /// packets that the queue's senders may have in flight.
+    /// Returns the necessary length of a queue's completion ring. It has room for all packets that
+    /// the queue's senders may have in flight.
     pub(super) fn completions(&self, queue: u32, chunk_bytes: u32) -> u32 {
         let senders = self.state.lock().unwrap_or_else(PoisonError::into_inner).senders;
         let parts = self.frame_bytes.div_ceil(chunk_bytes as usize);
@@ -196,7 +196,7 @@ impl TxSockets {
         Ok(())
     }
 
-    /// Binds the socket of the next sender. All earlier senders are already bound.
+    /// Binds the socket of the next sender. The sockets of all earlier senders are already bound.
     fn bind_one(
         &self,
         socket: Socket,
@@ -210,8 +210,8 @@ impl TxSockets {
         let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes(region) };
         let completions = self.completions(queue, shape.chunk_bytes);
         let receiver = umem.and_then(|umem| umem.of(queue));
-        // Queues are assigned to senders in turn, so the sender at this index is the first sender
-        // of the queue.
+        // Senders get queues in turn, so the sender whose index is the queue's number is the first
+        // sender of the queue.
         let before = bound.get(queue as usize);
         let of_queue = receiver.or_else(|| before.map(|before| before.sender.as_fd()));
         let of_any = umem.and_then(|umem| umem.first()).or_else(|| bound.first().map(|first| first.sender.as_fd()));
@@ -252,8 +252,8 @@ impl TxSockets {
         watch.looked = now;
         let is_complete = watch.changes.read(&mut |change| {
             if let Entry::Link(Link { mtu: Some(mtu), .. }) = change.entry {
-                // Store and load are Relaxed: if a CPU reads the new MTU too late, the kernel
-                // refuses packets that are too long.
+                // Store and load of the MTU are Relaxed. If a CPU reads a new MTU too late, the
+                // kernel refuses packets that are too long.
                 self.mtu.store(mtu, Ordering::Relaxed);
             }
         });

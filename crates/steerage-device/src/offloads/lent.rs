@@ -1,11 +1,11 @@
 //! Receives super-frames.
 //!
-//! Super-frames do not fit into pages. The device therefore receives super-frames into blocks of
-//! memory, one frame after the other, and lends the frames from these blocks. A block is filled
-//! again when all of its frames have returned. The size of a queue's blocks limits the memory that
-//! the queue's frames use in all backlogs. Frames for one CPU may use only a part of the blocks.
-//! While all blocks are lent, frames that fit into a page are received into pages. Super-frames
-//! that arrive while all blocks are lent are lost and counted.
+//! Super-frames do not fit into pages. The device therefore receives super-frames one after another
+//! into blocks of memory. Handlers read the frames in these blocks ("lent" frames). A block is
+//! filled again when handlers have finished all of its frames. The size of a queue's blocks limits
+//! the memory that the queue's frames use in all backlogs. Frames for one CPU may use only a part
+//! of the blocks. While all blocks are lent, frames that fit into a page are received into pages.
+//! Super-frames that arrive while all blocks are lent are lost and counted.
 
 use std::io;
 use std::sync::Arc;
@@ -15,18 +15,20 @@ use steerage::LinkType;
 use steerage::device::{Blocks, Claim, Completions, DeviceCounts, Filled, FrameHeader, Lending, Opened, Polled};
 use steerage::flow::offload::Offload;
 
-/// The maximum number of bytes per poll. Finished packets return between two polls. If a poll
-/// received more bytes, the memory would no longer be in the CPU's caches when it is used next.
+/// The maximum number of bytes per poll. Between two polls, the memory of finished packets returns
+/// to the queue. If one poll received more bytes, its memory would no longer be in the CPU's caches
+/// when this memory is filled again.
 const POLL_BYTES: usize = 1 << 20;
 
 /// The time after which the queue polls again if all pages are in use. By default, the kernel's
-/// queue of a TUN holds 500 packets. At five million packets per second, that queue of the kernel
-/// fills up in this time.
+/// queue of a TUN holds 500 packets. At five million packets per second, 500 packets arrive in this
+/// time (100 us).
 pub(crate) const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
 
-/// The indices of the counts that a device itself defines. The first three counts are the same in
-/// all devices with super-frames: super-frames, packets on the wire, and bytes on the wire. The
-/// next two counts are losses: invalid frames, and frames that arrived while all blocks were lent.
+/// The indices of counts that a device defines in addition to the ledger's counts. The first three
+/// counts are the same in all devices with super-frames: super-frames, packets on the wire, and
+/// bytes on the wire. Two counts are losses: invalid frames, and frames that arrived while all
+/// blocks were in use (lent).
 pub(crate) const SUPER_FRAMES: usize = 0;
 pub(crate) const WIRE_PACKETS: usize = 1;
 pub(crate) const WIRE_BYTES: usize = 2;
@@ -40,8 +42,8 @@ pub(crate) trait Source {
     /// Returns the error of the system call.
     fn receive(&mut self, into: &mut Room<'_, '_>, most: usize) -> io::Result<Received>;
 
-    /// Receives one frame into the page `room`, which is enough for a short frame. Bytes that do
-    /// not fit into `room` are written to `rest`.
+    /// Receives one frame into the page `room`. A page has room for a short frame, but not for a
+    /// super-frame. Bytes that do not fit into `room` are written to `rest`.
     ///
     /// # Errors
     /// Returns the error of the system call.
@@ -70,8 +72,8 @@ pub(crate) struct Short {
 }
 
 impl Short {
-    /// Completes the frame's checksum if the sender left it to an offload, and moves the frame to
-    /// the beginning of `room`. Returns the length of the frame.
+    /// Moves the frame to the beginning of `room`. If the sender left the checksum to an offload,
+    /// completes the checksum first. Returns the length of the frame.
     fn finish(self, room: &mut [u8]) -> Result<usize, Unfit> {
         let Self { at, len, offload } = self;
         let is_whole = offload.is_none_or(|offload| !offload.is_super_frame());
@@ -82,7 +84,7 @@ impl Short {
     }
 }
 
-/// The reason why a frame is lost: the index of the count that is increased.
+/// States why a frame is lost. The number is the index of the count that is increased.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfit(pub(crate) usize);
 
@@ -125,8 +127,8 @@ pub(crate) struct Lent {
     limits: Limits,
     claim: Option<Claim>,
     block: usize,
-    /// Memory for those bytes of a frame that do not fit into a page, while all blocks are lent.
-    /// The bytes in this memory are never read.
+    /// While all blocks are lent (in use), frames are received into pages. Bytes that do not fit
+    /// into a page are written to this memory. The bytes in this memory are never read.
     scratch: Box<[u8]>,
     counts: Arc<DeviceCounts>,
     counted: Box<[u64]>,
@@ -137,14 +139,14 @@ pub(crate) struct Limits {
     pub(crate) blocks: usize,
     pub(crate) block_bytes: usize,
     pub(crate) frame_bytes: usize,
-    /// A block with fewer free bytes than this is not used for further frames.
+    /// If a block has fewer free bytes than `room_bytes`, it is not used for further frames.
     pub(crate) room_bytes: usize,
     pub(crate) link: LinkType,
 }
 
 impl Lent {
-    /// Creates a queue. `counts` has the names of the device's counts. This module increases the
-    /// first `counted` counts, and the device increases the other counts.
+    /// Creates a queue. `counts` has the names of the device's counts. This module increases only
+    /// the first `counted` counts. The device itself increases the other counts.
     pub(crate) fn new(limits: Limits, counts: Arc<DeviceCounts>, counted: usize) -> Self {
         let scratch = vec![0; limits.frame_bytes].into_boxed_slice();
         Self { limits, claim: None, block: 0, scratch, counts, counted: vec![0; counted].into() }
@@ -199,7 +201,8 @@ impl Lent {
         Ok(Polled::More)
     }
 
-    /// Finds a block with room. Returns false if no block has enough free space.
+    /// Finds a block with room. Finds a block for the next frame. Returns false if no block has
+    /// enough free space.
     fn find_block(&mut self, out: &mut Completions<'_>) -> io::Result<bool> {
         let (claim, Limits { block_bytes, room_bytes, .. }) = (self.claim.as_ref().ok_or_else(no_blocks)?, self.limits);
         let lending = out.lending(claim, self.block, block_bytes);
@@ -207,8 +210,8 @@ impl Lent {
             return Ok(true);
         }
         let blocks = out.blocks(claim).ok_or_else(no_blocks)?;
-        // The free block with the lowest index is used, so that a queue uses few blocks if its
-        // frames return quickly.
+        // The free block with the lowest index is used. So a queue uses few blocks if handlers
+        // finish its frames quickly.
         let free = (0..blocks.count()).find(|block| blocks.out(*block) == 0);
         self.block = free.unwrap_or(self.block);
         Ok(free.is_some())
@@ -231,8 +234,8 @@ impl Lent {
         received.map(Some)
     }
 
-    /// Receives a frame into a page, because all blocks are lent. Returns `None` if no page is free
-    /// either.
+    /// Receives a frame into a page, because all blocks are lent (in use). Returns `None` if no
+    /// page is free either.
     #[cold]
     fn copy(
         &mut self,

@@ -1,8 +1,8 @@
 //! Sends super-frames.
 //!
 //! Merges packets for sending: consecutive packets of a flow within a batch are sent as one
-//! super-frame. No packet waits for a later batch. If the kernel refuses a super-frame, it is split
-//! into single packets.
+//! super-frame. No packet is kept back to be merged with packets of a later batch. If the kernel
+//! refuses a super-frame, it is split into single packets.
 
 use steerage::LinkType;
 use steerage::device::{OutgoingPacket, Sent};
@@ -45,7 +45,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Returns true if a super-frame may be sent again as single packets after this outcome.
+    /// Returns true if, after this outcome, the packets of a super-frame may be sent one by one.
     fn allows_parts(self) -> bool {
         matches!(self, Self::Unfit | Self::TooLong)
     }
@@ -76,15 +76,15 @@ pub(crate) fn count(sent: &mut Sent, outcome: Outcome, packets: u64, bytes: usiz
 }
 
 pub(crate) trait Wire<'p> {
-    /// Checks that the output accepts the packet. Otherwise, the error is the outcome for this
-    /// packet.
+    /// Checks that the output accepts the packet. If the output does not accept the packet, the
+    /// error is the outcome for this packet.
     fn takes(&self, received: &Received<'_>) -> Result<(), Outcome>;
 
     /// Sends a frame after all packets that were queued earlier.
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome;
 
-    /// Sends and counts a packet that must not be split. The packet is sent at once, or by the next
-    /// call of [`flush`](Self::flush).
+    /// Sends and counts a packet that must not be split. The packet is sent immediately, or by the
+    /// next call of [`flush`](Self::flush).
     fn queue(&mut self, packet: &'p OutgoingPacket<'p>, header: &'p Header);
 
     fn flush(&mut self) {}
@@ -100,7 +100,8 @@ pub(crate) struct Output<'o> {
     pub(crate) whole: Option<&'o Whole>,
 }
 
-/// Returns the headers for those packets of a batch that are not super-frames.
+/// Returns the offload headers (`virtio_net_hdr`) for those packets of a batch that are not
+/// super-frames.
 pub(crate) fn headers(packets: &Packets<'_>) -> [Header; HANDLE_BUDGET] {
     std::array::from_fn(|nth| {
         let offload = packets[nth].as_ref().and_then(OutgoingPacket::offload);
@@ -193,7 +194,8 @@ impl Output<'_> {
         };
         let outcome = wire.write(&header, packet.segments());
         if !outcome.allows_parts() {
-            // A packet that was merged from several frames is counted as this number of packets.
+            // If a packet was merged from several frames, each of these frames is counted as a
+            // packet.
             let frames = packet.frames();
             let bytes = if frames > 1 { offload.wire_bytes(received.total_len) } else { received.total_len };
             count(wire.sent(), outcome, frames, bytes);
@@ -203,9 +205,10 @@ impl Output<'_> {
     }
 }
 
-/// Sends the packets of a super-frame one by one. For any other packet, completes its checksum and
-/// sends it. Counts the sent packets. A super-frame that was received as one frame counts as sent
-/// if all of its packets were sent. Returns true if all packets were sent.
+/// Sends the packets of a super-frame one by one. If the packet is not a super-frame, completes its
+/// checksum and sends it. Counts the sent packets. A super-frame that was received as one frame
+/// counts as sent if all of its packets were sent. Returns true if all packets of the super-frame
+/// were sent.
 fn cut<'p>(wire: &mut impl Wire<'p>, packet: &OutgoingPacket<'_>, received: &Received<'_>, offload: &Offload) -> bool {
     let each = packet.frames() > 1;
     let mut all = Outcome::Sent;

@@ -1,15 +1,16 @@
-//! The header that may precede each packet (`IFF_VNET_HDR`). This is the header of the virtio
-//! network device (virtio 1.2, chapter 5.1.6), in little-endian order. The header describes the
-//! offloads that a packet still needs: its checksum and its segmentation.
+//! The header that may precede each packet (`IFF_VNET_HDR`). The `IFF_VNET_HDR` header is the
+//! header of the virtio network device (virtio 1.2, chapter 5.1.6), in little-endian order. The
+//! header describes the offloads that a packet still needs: its checksum and its segmentation.
 //!
-//! This module handles the headers of devices without super-frames. If the file descriptor comes
-//! from the caller, steerage configures the kernel to complete checksums and segmentation itself.
-//! Packets that the kernel queued before this configuration may have an incomplete checksum, which
-//! this module completes. Packets that still need segmentation are refused.
+//! This module handles the headers of devices without super-frames. If the caller opened the file
+//! descriptor, steerage configures the kernel so that the kernel completes checksums and
+//! segmentation. Packets that the kernel queued before it was configured may have an incomplete
+//! checksum. This module completes it. This module refuses packets that still need segmentation.
 
 use steerage::flow::wire::checksum::complete;
 
-/// A flag of the header: the checksum over the bytes from `csum_start` on must be completed.
+/// A flag of the header. It means that the checksum over the bytes from `csum_start` on must be
+/// completed.
 const NEEDS_CSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
 const GSO_ECN: u8 = 0x80;
@@ -24,9 +25,9 @@ pub(crate) const HEADER_BYTES_MAX: usize = 64;
 /// `_TCPV6`).
 const GSO_TCP: [u8; 2] = [1, 4];
 
-/// Like [`finish`], but accepts merged TCP segments. Merged segments form one long segment, whose
-/// checksum is completed like that of a single segment. Merged datagrams are refused, because
-/// completing them would produce a single, different datagram.
+/// Like [`finish`], but accepts merged TCP segments. Merged TCP segments form one long segment. Its
+/// checksum is completed like the checksum of any segment. Merged UDP datagrams are refused,
+/// because completing the checksum would turn them into one longer datagram.
 #[must_use]
 pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) -> bool {
     let mut header = *header;
@@ -36,8 +37,8 @@ pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) 
     finish(&header, packet)
 }
 
-/// Completes the offloads that the header describes. Returns false if the offloads cannot be
-/// completed.
+/// Completes the checksum, if the header describes it as incomplete. Returns false if the offloads
+/// cannot be completed.
 #[must_use]
 pub(crate) fn finish(header: &[u8], packet: &mut [u8]) -> bool {
     let Some([flags, gso, _, _, _, _, start_low, start_high, offset_low, offset_high]) = header.first_chunk() else {

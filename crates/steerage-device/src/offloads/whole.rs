@@ -1,15 +1,16 @@
-//! The longest super-frames that a kernel accepts.
+//! Records the longest super-frames that a kernel accepts.
 //!
-//! Kernels differ in the super-frames that they accept, and some routes accept none. The kernel
-//! does not report which super-frames it accepts, so an output tries to send them. If the kernel
-//! refuses a super-frame but accepts the packets in it one by one, the output splits all later
-//! super-frames of that length.
+//! Kernels differ in the super-frames that they accept, and on some routes the kernel accepts no
+//! super-frames. The kernel does not report which super-frames it accepts, so an output tries to
+//! send them. The kernel may refuse a super-frame but accept the packets in it one by one. Then the
+//! output splits all later super-frames of that length.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use steerage::flow::offload::OffloadKind;
 
-/// The maximum number of packets in a super-frame. All CPUs of an output share this limit.
+/// The maximum number of packets in a super-frame. All CPUs that send to an output share this limit
+/// on super-frames.
 #[derive(Debug)]
 pub(crate) struct Whole {
     tcp: AtomicUsize,
@@ -45,8 +46,8 @@ impl Whole {
         self.takes(OffloadKind::Tcp, 2) || self.takes(OffloadKind::Udp, 2)
     }
 
-    /// Records that super-frames of this type and length must be split: the kernel refused such a
-    /// super-frame, and then accepted the packets in it one by one.
+    /// Called after the kernel refused a super-frame and then accepted the packets in it one by
+    /// one. Records that super-frames of this type and length must be split.
     #[cold]
     pub(crate) fn refused(&self, device: &str, kind: OffloadKind, packets: usize) {
         let Some(most) = self.most(kind) else { return };
@@ -73,7 +74,8 @@ mod tests {
         assert!(whole.merges() && takes(OffloadKind::Udp, 4096) && takes(OffloadKind::Tcp, 4096));
         whole.refused("test", OffloadKind::Udp, 129);
         assert!(takes(OffloadKind::Udp, 128) && !takes(OffloadKind::Udp, 129) && takes(OffloadKind::Tcp, 129));
-        // If the kernel later refuses a longer super-frame, the limit stays unchanged.
+        // If the kernel later refuses a longer super-frame, the limit on super-frames stays
+        // unchanged.
         whole.refused("test", OffloadKind::Udp, 200);
         assert!(takes(OffloadKind::Udp, 128) && !takes(OffloadKind::Udp, 129));
         whole.refused("test", OffloadKind::Tcp, 2);

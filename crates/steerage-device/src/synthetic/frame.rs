@@ -15,12 +15,12 @@ pub const MAGIC: u32 = u32::from_be_bytes(*b"STRG");
 /// frame's number within the flow.
 const PAYLOAD_BYTES: usize = 4 + 4 + 8;
 
-/// The number of bytes that are written for each frame, no matter how long it is. This is enough
-/// for the headers and the data of the longest kind, `tcp6`.
+/// The number of bytes that are written for each frame, whatever the frame's length. This number of
+/// bytes is enough for the headers and the data of the longest kind of flow, `tcp6`.
 const HEAD_BYTES: usize = 96;
 
-/// Like [`HEAD_BYTES`], but for kinds whose headers and data fit into one cache line. For these
-/// kinds, the CPU need not load the second cache line of the frame.
+/// Like [`HEAD_BYTES`], but for kinds whose headers and data fit into one cache line. For such
+/// short kinds, the CPU need not load the second cache line of the frame.
 const LINE_BYTES: usize = 64;
 
 const VLAN_ID: u16 = 100;
@@ -90,8 +90,9 @@ impl Kind {
         self.l3_at() + if self.is_v6() { ipv6::BYTES } else { ipv4::BYTES }
     }
 
-    /// Returns a builder with the headers of flows of this kind. In these headers, the source port
-    /// is 0, and so is the part of the source address that differs between flows.
+    /// Returns a frame builder whose headers are those of this kind of flow. In the builder's
+    /// headers, the source port is 0. The part of the source address that differs between flows is
+    /// 0 too.
     fn frame(self) -> FrameBuilder {
         let (from, to) = if self.is_v6() {
             (IpAddr::from(NET_FROM_V6), IpAddr::from(TO_V6))
@@ -119,7 +120,7 @@ impl fmt::Display for Kind {
 }
 
 /// Returns the flow of a synthetic frame, and the frame's number within the flow. Returns `None` if
-/// the frame is not synthetic, or is cut before the end of these numbers.
+/// the frame is not synthetic, or was cut before the end of the two numbers.
 ///
 /// ```
 /// use steerage_device::synthetic::parse_payload;
@@ -147,8 +148,8 @@ pub fn parse_payload(frame: &[u8]) -> Option<(u32, u64)> {
     (magic == MAGIC).then_some((flow, number))
 }
 
-/// Derives the addresses of flows from the seed by a permutation of 24 bits, so that no two flows
-/// have the same address.
+/// Derives the addresses of flows by a permutation of 24 bits, which depends on the seed. So no two
+/// flows have the same address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     mask: u32,
@@ -163,8 +164,8 @@ impl Places {
     }
 
     /// Returns the variable part of a flow's source address, and the flow's source port. Each step
-    /// of the computation is reversible (multiplication by an odd factor, or a shift by half and
-    /// xor), so different flows get different addresses.
+    /// is a multiplication by an odd factor, or a shift by half and xor. Such steps are reversible,
+    /// so different flows get different addresses.
     #[inline(always)]
     fn of(self, flow: u32) -> (u32, u16) {
         let mut x = flow ^ self.mask;
@@ -176,12 +177,13 @@ impl Places {
     }
 }
 
-/// The template for the frames of one kind of flow: all bytes that these frames share, and the
-/// partial checksums of these bytes.
+/// The template for the frames of one kind of flow. It contains all bytes that these frames share,
+/// and the partial checksums of these bytes.
 #[derive(Debug)]
 pub(super) struct Template {
     kind: Kind,
-    /// The bytes of the whole frame, or [`HEAD_BYTES`] bytes if the frame is shorter.
+    /// The bytes of a whole frame. If the frame is shorter than [`HEAD_BYTES`], that number of
+    /// bytes.
     bytes: Box<[u8]>,
     len: usize,
     /// Partial checksums of the constant bytes. One partial checksum covers the IPv4 header, and
@@ -205,14 +207,13 @@ impl Template {
         Self { kind, bytes: bytes.into(), len, l3_sum, l4_sum }
     }
 
-    /// Returns the length of the frames in bytes.
+    /// Returns the length of the frames that are made from this template, in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns the number of bytes that [`write`](Self::write) needs. The result is the larger of
-    /// two numbers: the length of the frame, and the number of bytes that are written for each
-    /// frame.
+    /// Returns the number of bytes that [`write`](Self::write) needs. The returned number is the
+    /// larger of the length of the frame and the number of bytes that are written for each frame.
     pub(super) fn room(&self) -> usize {
         self.len.max(self.kind.head_bytes())
     }

@@ -17,7 +17,8 @@ use super::sample::Sampler;
 use super::schedule::{RING, Schedule};
 use super::{Share, SyntheticOptions};
 
-/// A frame that was not generated yet: only the flow of the frame was drawn (chosen at random).
+/// A frame that was not generated yet. So far, only the flow of the frame was drawn (chosen at
+/// random).
 #[derive(Clone, Copy, Debug, Default)]
 struct NextFrame {
     /// The flow's number within this queue.
@@ -25,23 +26,23 @@ struct NextFrame {
     number: u64,
 }
 
-/// The number of frames whose flows are drawn in one step. If there are many flows, the accesses to
-/// the tables of the flows cause cache misses. When many flows are drawn in one step, these cache
-/// misses overlap.
+/// The number of frames whose flows are drawn (chosen at random) in one step. If there are many
+/// flows, the accesses to the tables of the flows cause cache misses. When many flows are drawn in
+/// one step, these cache misses overlap.
 const AHEAD: usize = POLL_BUDGET;
 
 pub(super) struct SyntheticQueue {
     name: String,
     sampler: Sampler,
-    /// For each flow, the number of frames that were drawn so far.
+    /// For each flow, the number of frames for which this flow was drawn (chosen at random) so far.
     numbers: Box<[u64]>,
     ahead: [NextFrame; AHEAD],
     ahead_at: usize,
 
     places: Places,
     templates: Box<[Template]>,
-    /// The number of a flow in the whole device is `flow * stride + first`, where `flow` is its
-    /// number within this queue.
+    /// A flow's number in the whole device is `flow * stride + first`. `flow` is the flow's number
+    /// within this queue.
     first: u32,
     stride: u32,
 
@@ -83,8 +84,8 @@ impl SyntheticQueue {
         self.templates.iter().map(Template::room).max().unwrap_or(0)
     }
 
-    /// Draws the flows of the next [`AHEAD`] frames. The order of the drawn frames does not depend
-    /// on how many frames each poll takes.
+    /// Draws (chooses at random) the flows of the next [`AHEAD`] frames. The sequence of flows does
+    /// not depend on how many frames each poll takes.
     fn draw(&mut self) {
         let mut flows = [0; AHEAD];
         self.sampler.draw(&mut flows);
@@ -96,8 +97,8 @@ impl SyntheticQueue {
         self.ahead_at = 0;
     }
 
-    /// Generates and delivers up to `count` frames. Returns the number of delivered frames, which
-    /// may be smaller if no page is free.
+    /// Generates and delivers up to `count` frames. Returns the number of delivered frames. It is
+    /// smaller than `count` if no page is free.
     #[inline(always)]
     fn push(&mut self, out: &mut Completions<'_>, count: usize) -> Result<usize, DeviceError> {
         let kinds = self.templates.len() as u32;

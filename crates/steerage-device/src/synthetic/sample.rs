@@ -10,12 +10,12 @@ pub(super) struct Sampler {
     random: SplitMix64,
     flows: u32,
     weight: f64,
-    /// The alias table of the weights. It is empty if all flows have the same weight.
+    /// The alias table of the weights. The alias table is empty if all flows have the same weight.
     aliases: Box<[Alias]>,
 }
 
 /// One column of an alias table. If the random fraction is below `threshold` (in units of 2^-32),
-/// the flow of this column is drawn. Otherwise the flow `other` is drawn.
+/// the flow of this column is drawn (chosen). At or above `threshold`, the flow `other` is drawn.
 #[derive(Clone, Copy, Debug)]
 struct Alias {
     threshold: u32,
@@ -24,8 +24,8 @@ struct Alias {
 
 impl Sampler {
     pub(super) fn new(options: &SyntheticOptions, queue: usize) -> Self {
-        // Mix the bits of the seed. Without this step, consecutive queues or seeds would draw the
-        // same sequence of random numbers, shifted by one position.
+        // Mix the bits of the seed. If the seed's bits were not mixed, consecutive queues or seeds
+        // would draw the same random numbers, shifted by one position.
         let random = SplitMix64::new(SplitMix64::mix(options.seed ^ SplitMix64::mix(queue as u64 + 1)));
         let flows = options.flows_of(queue);
         if options.zipf == 0.0 {
@@ -41,7 +41,8 @@ impl Sampler {
         self.weight
     }
 
-    /// Returns the number of flows from which the sampler draws. Flows are numbered from 0.
+    /// Returns the number of flows from which the sampler draws (chooses at random). Flows are
+    /// numbered from 0.
     pub(super) fn flows(&self) -> u32 {
         self.flows
     }
@@ -50,7 +51,7 @@ impl Sampler {
     #[inline(always)]
     pub(super) fn draw(&mut self, to: &mut [u32]) {
         // The method is that of Lemire, "Fast random integer generation in an interval" (2019). The
-        // high half of the product is the column of the alias table, and the low half is the
+        // high half of the product selects the column of the alias table. The low half is the
         // position in this column.
         let flows = u128::from(self.flows);
         if self.aliases.is_empty() {
@@ -72,10 +73,10 @@ impl Sampler {
 fn alias_table(mut weights: Vec<f64>) -> Box<[Alias]> {
     let scale = weights.len() as f64 / weights.iter().sum::<f64>();
     weights.iter_mut().for_each(|weight| *weight *= scale);
-    // A column that is not filled up by another flow belongs to its own flow.
+    // A column of the alias table that is not filled up by another flow belongs to its own flow.
     let mut table: Box<[Alias]> = (0..weights.len() as u32).map(|i| Alias { threshold: u32::MAX, other: i }).collect();
-    // One array contains two kinds of columns. Columns that are not full are at its beginning, and
-    // columns that are too full are at its end.
+    // The array `order` contains two kinds of columns of the alias table. Columns that are not full
+    // are at the beginning of the array `order`. Columns that are too full are at its end.
     let mut order: Vec<u32> = vec![0; weights.len()];
     let (mut small, mut large) = (0, weights.len());
     for (i, weight) in weights.iter().enumerate() {
@@ -124,7 +125,7 @@ mod tests {
             let total: f64 = weights.iter().sum();
             for (flow, (seen, weight)) in shares(zipf, 100, draws).iter().zip(&weights).enumerate() {
                 let p = weight / total;
-                // The allowed difference is six standard deviations, so that one check in 500
+                // The test allows a difference of six standard deviations. Then one check in 500
                 // million fails by chance.
                 let slack = 6.0 * (p * (1.0 - p) / draws as f64).sqrt() + 1e-6;
                 assert!((seen - p).abs() < slack, "zipf {zipf}, flow {flow}: {seen} instead of {p}");

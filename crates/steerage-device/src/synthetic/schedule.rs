@@ -6,13 +6,13 @@ use steerage::Timestamp;
 use super::Share;
 
 /// The length of the ring of a live queue, in which frames wait for a poll. If the ring is full,
-/// further frames are lost. Common network cards have rings of at most this length.
+/// further frames are lost. Common network cards have rings of at most 4096 descriptors.
 pub const RING: u64 = 4096;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// A steady stream of frames. The stream starts at the first poll, and the first frame is due at
-/// once.
+/// A steady stream of frames. The stream starts at the first poll, and the first frame is due
+/// immediately.
 #[derive(Debug)]
 pub(super) struct Schedule {
     start: Option<Timestamp>,
@@ -25,12 +25,12 @@ pub(super) struct Schedule {
 impl Schedule {
     /// Creates a schedule for a queue's share of `rate` frames per second.
     pub(super) fn new(rate: u64, share: Share) -> Self {
-        // The numerator and the denominator stay below `2^63`, because a rate is at most `10^9` and
-        // a share has at most `2^32` parts.
+        // A rate is at most `10^9`, and a share has at most `2^32` parts. Therefore the numerator
+        // and the denominator stay below `2^63`.
         Self { start: None, frames: rate * share.parts(), nanos: NANOS_PER_SECOND * Share::WHOLE }
     }
 
-    /// Returns the total number of frames that are due until the time `now`.
+    /// Returns the total number of frames that have become due by the time `now`.
     pub(super) fn due(&mut self, now: Timestamp) -> u64 {
         let start = *self.start.get_or_insert(now);
         if self.frames == 0 {

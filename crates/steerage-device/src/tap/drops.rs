@@ -21,8 +21,8 @@ impl Drops {
         Ok(drops)
     }
 
-    /// Returns the number of packets that were dropped since the last call. Returns 0 if the
-    /// interface was deleted.
+    /// Returns the number of packets that the kernel has dropped since the last call of `look`.
+    /// Returns 0 if the interface was deleted.
     pub(super) fn look(&mut self) -> u64 {
         let Ok(now) = self.read() else { return 0 };
         now.saturating_sub(std::mem::replace(&mut self.seen, now))

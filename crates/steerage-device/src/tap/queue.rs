@@ -21,7 +21,8 @@ use crate::offloads::vnet::{self, HEADER_BYTES_MAX};
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The maximum number of packets that are read after a stop. Packets that arrived before the stop
-/// are in the kernel's queue. This limit is twice the default length of the kernel's queue.
+/// are in the kernel's queue. The limit of 1000 packets is twice the default length of the kernel's
+/// queue.
 const STOP_PACKETS: usize = 1000;
 
 #[derive(Debug)]
@@ -31,11 +32,12 @@ pub(super) struct Queue {
     header: [u8; HEADER_BYTES_MAX],
     /// The memory for super-frames. `None` if the interface has no offloads.
     lent: Option<Lent>,
-    /// The counter of the packets that the kernel dropped. Only the first receive queue has this
-    /// counter, because the kernel does not count drops per queue.
+    /// The counter of the packets that the kernel dropped. Only the first receive queue has a
+    /// counter of dropped packets, because the kernel does not count drops per queue.
     drops: Option<Drops>,
     looked: Timestamp,
-    /// The maximum number of packets that are still read from the queue. `None` before a stop.
+    /// The maximum number of packets that are still read from the queue after a stop. `None` before
+    /// a stop.
     left: Option<usize>,
 }
 
@@ -52,7 +54,8 @@ impl Queue {
     }
 
     /// Reads a packet into `room`. Returns the packet's length. Returns `None` if the packet does
-    /// not fit into `room`, or needs an offload that this device does not support.
+    /// not fit into `room`. Also returns `None` if the packet needs an offload that this device
+    /// does not support.
     fn read(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         let header = &mut self.header[..self.shared.header_bytes];
         let read = self.shared.queues[self.nth].read(header, room)?;

@@ -13,7 +13,7 @@ use super::{Shared, TunFd, is_gone};
 use crate::offloads::merged::{Header, Outcome, Output, Packets, Wire, count, headers, sendable};
 use crate::offloads::vnet::HEADER_BYTES_MAX;
 
-/// The header that is written before a packet if the interface has no offloads.
+/// The `virtio_net_hdr` that is written before a packet if the interface has no offloads.
 const NO_OFFLOADS: [u8; HEADER_BYTES_MAX] = [0; HEADER_BYTES_MAX];
 
 #[derive(Debug)]
@@ -28,8 +28,8 @@ impl Send {
     }
 }
 
-/// This output always has room, because the kernel processes a packet during the system call that
-/// writes the packet.
+/// A TUN or TAP output always has room, because the kernel processes each packet during the system
+/// call that writes it.
 impl TxQueue for Send {
     fn capabilities(&self) -> TxCapabilities {
         let mut can = TxCapabilities::default();
@@ -53,8 +53,8 @@ struct Sending<'s> {
     shared: &'s Shared,
     fd: &'s TunFd,
     sent: Sent,
-    /// True if the kernel has no room for another packet. If this is true, the kernel would also
-    /// refuse all later packets of the batch.
+    /// True if the kernel has no room for another packet. When the kernel has no room, it would
+    /// also refuse all later packets of the batch.
     full: bool,
     failed: Option<DeviceError>,
 }
@@ -75,8 +75,8 @@ impl<'p> Wire<'p> for Sending<'_> {
                 self.full = true;
                 Outcome::Full
             }
-            // `Relaxed` suffices: exactly one sending CPU must report the deletion, and it may be
-            // any CPU.
+            // `Relaxed` suffices: exactly one sending CPU must report that the interface was
+            // deleted, and it may be any CPU.
             _ if is_gone(&error) && !self.shared.gone.swap(true, Ordering::Relaxed) => {
                 self.failed = Some(self.shared.error("send by the interface", error));
                 Outcome::Refused

@@ -8,8 +8,8 @@ use crate::sys::NAME_BYTES;
 /// The names of the options, in the order in which an error message lists them.
 const OPTIONS: [&str; 3] = ["queues", "mtu", "offload"];
 
-/// Splits `spec` into the type (TUN or TAP) and the text after the colon. Returns `None` if `spec`
-/// does not name a TUN or TAP.
+/// Splits `spec` into the type of the interface (TUN or TAP) and the text after the colon. Returns
+/// `None` if `spec` does not name a TUN or TAP.
 fn split(spec: &str) -> Option<(Layer, &str)> {
     let (layer, rest) = spec.split_once(':')?;
     match layer {
@@ -19,7 +19,7 @@ fn split(spec: &str) -> Option<(Layer, &str)> {
     }
 }
 
-/// Returns true if `spec` begins with `tap:` or `tun:`, and so names a TAP or TUN.
+/// Returns true if `spec` names a TAP or TUN: if it begins with `tap:` or `tun:`.
 ///
 /// ```
 /// use steerage_device::tap::is_spec;
@@ -60,8 +60,8 @@ impl TapOptions {
     }
 }
 
-/// If the kernel would refuse the interface name, or would treat it as a pattern, returns the
-/// mistake in the name.
+/// Returns the mistake in an interface name that the kernel would refuse or would treat as a
+/// pattern.
 pub(super) fn wrong_name(name: &str) -> Option<&'static str> {
     let odd = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
     match name {

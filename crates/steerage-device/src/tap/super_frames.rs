@@ -10,21 +10,21 @@ use steerage::flow::offload::{Offload, VIRTIO_BYTES};
 use super::TunFd;
 use crate::offloads::lent::{BAD, Lent, Limits, NO_BLOCK, Received, Room, Short, Source, Unfit};
 
-/// The size of a memory block in bytes. Several super-frames fit into a block, so that only a small
-/// part at its end is left unused.
+/// The size of a memory block in bytes. Several super-frames fit into a block. So only a small part
+/// at the end of a block is left unused.
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// The number of blocks. In total, the blocks have 64 MiB. The kernel allocates a page of a block
-/// when the page is first used. Frames for one CPU may use at most half of the blocks, which have
-/// room for 450 super-frames. In a measurement, eight TCP connections never had that many
-/// super-frames in flight.
+/// when the page is first used. Frames for one CPU may use at most half of the blocks. Half of the
+/// blocks have room for 450 super-frames. In a measurement, eight TCP connections never had that
+/// many super-frames in flight.
 const BLOCKS: usize = 256;
 
 /// The length of the longest packet in bytes: 65,535 for the IP packet, plus an Ethernet header
 /// with two VLAN tags.
 const PACKET_BYTES_MAX: usize = 65_535 + 22;
 
-/// The names of those counts that only this device has, in addition to the ledger's counts of
+/// The names of the counts that TUN and TAP devices have in addition to the ledger's counts of
 /// frames.
 const COUNTS: &[&str] = &["super_frames", "wire_packets", "wire_bytes", "bad_offloads", "no_block"];
 
@@ -35,7 +35,7 @@ pub(super) fn lent(link: LinkType) -> Lent {
     Lent::new(limits, Arc::new(DeviceCounts::new(COUNTS)), COUNTS.len())
 }
 
-/// A queue in which a header precedes each packet and describes the packet's offload.
+/// A queue in which each packet has a header before it that describes the packet's offload.
 pub(super) struct Described<'f>(pub(super) &'f TunFd, pub(super) LinkType);
 
 impl Source for Described<'_> {

@@ -1,4 +1,5 @@
-//! The system calls for TUN and TAP. This module contains all `unsafe` code of this device.
+//! The system calls for TUN and TAP. This module contains all `unsafe` code of the TUN and TAP
+//! devices.
 //!
 //! Layouts and numbers are those of the kernel's `linux/if_tun.h`.
 
@@ -67,9 +68,9 @@ impl TunFd {
         Ok((request.name(), request.short()))
     }
 
-    /// Sets which offloads the kernel may leave to the reader. Without offloads, the kernel
-    /// completes every checksum, and splits packets that are longer than the MTU, before it hands
-    /// over the packets.
+    /// Sets which offloads the kernel may leave to the process that reads packets. Without
+    /// offloads, the kernel completes every checksum, and splits packets that are longer than the
+    /// MTU, before it hands over the packets.
     pub(super) fn set_offloads(&self, offloads: c_ulong) -> io::Result<()> {
         // SAFETY: takes a number.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, offloads) })
@@ -98,9 +99,9 @@ impl TunFd {
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETVNETLE as _, &raw const yes) })
     }
 
-    /// Reads the next packet. If `header` is not empty, the header before the packet is written to
-    /// `header`. Returns the length of the header and the packet together. Bytes of the packet that
-    /// do not fit into `packet` are lost.
+    /// Reads the next packet. If the slice `header` is not empty, the header that precedes the
+    /// packet is stored in it. Returns the length of the header and the packet together. Bytes of
+    /// the packet that do not fit into `packet` are lost.
     pub(super) fn read(&self, header: &mut [u8], packet: &mut [u8]) -> io::Result<usize> {
         let mut parts = [IoSliceMut::new(header), IoSliceMut::new(packet)];
         let first = usize::from(parts[0].is_empty());
@@ -119,8 +120,8 @@ impl TunFd {
         if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize) }
     }
 
-    /// Sends a packet that consists of several memory ranges. If `header` is not empty, it is
-    /// written before the packet.
+    /// Sends a packet that consists of several memory ranges. If the slice `header` is not empty,
+    /// its bytes are written before the packet.
     pub(super) fn write<'h, 'p: 'h>(&self, header: &'h [u8], packet: impl Iterator<Item = &'p [u8]>) -> io::Result<()> {
         let (mut parts, mut count) = ([IoSlice::new(header); 1 + PARTS_MAX], 1);
         for (part, segment) in parts[1..].iter_mut().zip(packet) {

@@ -1,5 +1,5 @@
-//! Tests TUN and TAP with file descriptors that other programs have set up, with a header before
-//! each packet and with offloads.
+//! Tests TUN and TAP with file descriptors from other processes. These use a header before each
+//! packet and offloads.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +12,8 @@ use steerage_fixtures::until;
 use super::sys::{IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
 use super::{Layer, Tap, TapOptions};
 
-/// `TUN_F_CSUM`, `TUN_F_TSO4`: the kernel leaves checksums and segmentation to the reader.
+/// `TUN_F_CSUM`, `TUN_F_TSO4`: the kernel leaves checksums and segmentation to the process that
+/// reads the packets.
 const OFFLOADS: u64 = 1 | 2;
 
 fn made(namespaces: &Namespaces, name: &str, flags: u16) -> TunFd {
@@ -82,8 +83,8 @@ fn checksums_are_right_where_somebody_had_left_offloads_on() {
     set_up(&namespaces, "vm");
     know(&namespaces, "vm");
     let mut tap = None;
-    // Try again: a child process that another test has forked keeps the interface open until the
-    // child executes another program.
+    // Try again: another test may have forked a child process, which keeps the interface open until
+    // it calls `execve`.
     until("nobody has it any more", || {
         tap = namespaces.within(0, || TapOptions::new(Layer::Tap, "vm").open().ok());
         tap.is_some()
@@ -170,7 +171,7 @@ fn what_is_no_such_descriptor_is_refused() {
     assert!(error(vec![null.into()]).starts_with("tun file descriptor: cannot ask for its interface"));
     let (one, other) = (made(&namespaces, "b", IFF_TAP | IFF_NO_PI), made(&namespaces, "c", IFF_TAP | IFF_NO_PI));
     assert!(error(vec![owned(&one), owned(&other)]).ends_with("they are of several interfaces"));
-    // The interfaces `b` and `d` belong to another program.
+    // In this test, another process owns the interfaces `b` and `d`.
     let opened = |name| namespaces.within(0, || TapOptions::new(Layer::Tap, name).open().unwrap_err().to_string());
     assert!(opened("b").starts_with("b: cannot attach to the interface: Device or resource busy"), "{}", opened("b"));
     let _theirs = made(&namespaces, "d", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | IFF_MULTI_QUEUE);

@@ -1,5 +1,5 @@
-//! The IP and UDP headers. The device writes them for received datagrams, and reads them from
-//! packets to send.
+//! The IP and UDP headers. The device writes IP and UDP headers for received datagrams, and reads
+//! them from packets that it should send.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -21,7 +21,7 @@ pub(super) const UDP_GRO: i32 = 104;
 pub(super) struct Ends {
     pub(super) source: SocketAddr,
     pub(super) destination: SocketAddr,
-    /// The traffic class. Its last two bits are the ECN bits.
+    /// The traffic class. The last two bits of the traffic class are the ECN bits.
     pub(super) class: u8,
 }
 
@@ -56,8 +56,8 @@ pub(super) fn address_of(Name(name): &Name) -> Option<SocketAddr> {
     }
 }
 
-/// Reads the ancillary data of a datagram: the address to which it was sent, its traffic class, and
-/// the size of the merged datagrams. The size is 0 if no datagrams were merged.
+/// Reads the ancillary data of a datagram. It contains the destination address, the traffic class,
+/// and the size of the merged datagrams. The size is 0 if no datagrams were merged.
 pub(super) fn told(control: &Control) -> (Option<IpAddr>, u8, usize) {
     let (mut to, mut class, mut segment) = (None, 0, 0);
     let int = |data: &[u8]| data.first_chunk().map_or(0, |int| i32::from_ne_bytes(*int));
@@ -83,14 +83,14 @@ pub(super) fn header_bytes(ends: &Ends) -> usize {
     if ends.source.is_ipv4() { ipv4::BYTES + udp::BYTES } else { HEADERS_MAX }
 }
 
-/// Writes the headers of a packet. The rest of `packet` is the payload. `segment` is the payload
-/// size of the datagrams that were merged, or 0 for a single datagram. The kernel has already
-/// checked the UDP checksum. The written UDP checksum is not complete. For a single IPv4 datagram,
-/// it is 0, which means that there is no checksum.
+/// Writes the headers of a packet. The part of `packet` after the headers is the payload. `segment`
+/// is the payload size of each of the datagrams that were merged. It is 0 for a single datagram.
+/// The kernel has already checked the UDP checksum. The written UDP checksum is not complete. For a
+/// single IPv4 datagram, the written UDP checksum is 0, which means that there is no checksum.
 pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Option<Offload>, BadOffload> {
     let network_bytes = header_bytes(ends) - udp::BYTES;
     let (network, datagram) = packet.split_at_mut_checked(network_bytes).ok_or(BadOffload::Header)?;
-    // The kernel does not report the real hop limit, so the header has a default value.
+    // The kernel does not report the real hop limit, so the header has a default hop limit.
     let ip = IpHeader { class: ends.class, ..IpHeader::new(ends.source.ip(), ends.destination.ip(), protocol::UDP) };
     let pseudo = ip.write(network, datagram.len()).ok_or(BadOffload::Header)?;
     put(datagram, 0, ends.source.port().to_be_bytes());
@@ -112,8 +112,8 @@ pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Op
     Offload::from_virtio(&virtio, packet, LinkType::RAW)
 }
 
-/// Reads the headers of a packet of `total` bytes. Returns the addresses and the length of the
-/// headers. Returns `None` if the packet is not a complete UDP packet.
+/// Reads the headers of a packet whose total length is `total` bytes. Returns the addresses and the
+/// length of the headers. Returns `None` if the packet is not a complete UDP packet.
 pub(super) fn read(front: &[u8], total: usize) -> Option<(Ends, usize)> {
     let be16 = |at: usize| Some(u16::from_be_bytes(*front.get(at..)?.first_chunk()?));
     let version = front.first()? >> 4;
@@ -147,10 +147,10 @@ pub(super) fn read(front: &[u8], total: usize) -> Option<(Ends, usize)> {
 /// An error report in a socket's error queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Report {
-    /// True if a router or a peer sent the ICMP error. If false, this machine's kernel reported the
-    /// error.
+    /// True if a router or a peer sent the ICMP error. The field is false if this machine's kernel
+    /// reported the error itself.
     pub(super) is_icmp: bool,
-    /// The MTU of the path, if a packet was refused because it was too long for the path.
+    /// If a packet was refused because it was too long for the path, the MTU of the path.
     pub(super) path_mtu: Option<u32>,
 }
 

@@ -1,10 +1,10 @@
 //! A receive queue of UDP datagrams. Each queue has one socket.
 //!
-//! One system call receives several datagrams. For each datagram, about 64 KiB of a memory block
-//! are reserved. Long payloads, such as merged datagrams, stay at the address at which they were
-//! received. Short payloads are moved to the end of the previous frame, so that a block has room
-//! for many frames. To move a short payload is cheap, because its bytes are already in the CPU's
-//! cache.
+//! One system call receives several datagrams. For each datagram that a system call may receive,
+//! about 64 KiB of a memory block are reserved. Long payloads, such as merged datagrams, stay at
+//! the address at which they were received. Short payloads are moved to the end of the previous
+//! frame, so that a block has room for many frames. To move a short payload is cheap, because its
+//! bytes are already in the CPU's cache.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,11 +28,11 @@ const FRONT: usize = OFFLOAD_BYTES + HEADERS_MAX;
 /// The distance in bytes between the beginnings of two payloads in a block.
 const STRIDE: usize = (FRONT + PAYLOAD_MAX).next_multiple_of(8);
 /// The size and the number of memory blocks. In total, the blocks have about 32 MiB. The kernel
-/// allocates their pages when they are first used.
+/// allocates the memory pages of the blocks when they are first used.
 const BLOCK_BYTES: usize = RECEIVED_MAX * STRIDE;
 const BLOCKS: usize = 32;
-/// The smallest number of datagrams for which a block must have room. A block with less room is not
-/// filled further, so that each system call can receive several datagrams.
+/// A block is filled further only if it has room for at least this number of datagrams. The limit
+/// ensures that each system call can receive several datagrams.
 const ROOM_LEAST: usize = 4;
 /// The maximum length in bytes of payloads that are moved to the end of the previous frame.
 const SHORT: usize = 4096;
@@ -47,7 +47,8 @@ pub(super) struct Queue {
     lent: Lent,
     drops: u32,
     looked: Timestamp,
-    /// The maximum number of packets that are still received from the queue. `None` before a stop.
+    /// The maximum number of packets that are still received from the queue after a stop. `None`
+    /// before a stop.
     left: Option<usize>,
 }
 
@@ -79,8 +80,8 @@ impl Source for Socket {
                 }
             };
             let headers = header_bytes(&ends);
-            // The offset is subtracted because the frames that were already lent have moved the
-            // beginning of the block's free part.
+            // The free part of the block now begins after the frames that were already delivered.
+            // Therefore its offset is subtracted.
             let from = start + nth * STRIDE + FRONT - room.lending.offset();
             let len = headers + received.len;
             let at = if received.len <= SHORT { OFFLOAD_BYTES.min(from - headers) } else { from - headers };

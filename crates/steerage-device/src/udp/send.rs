@@ -1,10 +1,11 @@
 //! The output of one CPU to UDP sockets.
 //!
-//! Packets of a batch that have the same destination are merged into one message, if the payloads
-//! of all packets except the last have the same length (`UDP_SEGMENT`). The kernel splits the
+//! Packets of a batch that have the same addresses and the same traffic class are merged into one
+//! message, if the payloads of all packets except the last have the same length (`UDP_SEGMENT`). The kernel splits the
 //! message into datagrams again. [`coalesce`](steerage::flow::offload::coalesce) is not suitable
-//! for this: `coalesce` compares checksums, but packets that are sent to a UDP output may have
-//! none. All messages of a batch are sent with one system call, directly from the packets' pages.
+//! for this: `coalesce` compares checksums, but packets that are sent to a UDP output may have no
+//! checksum. One system call sends as many messages of a batch as possible, directly from the
+//! packets' pages.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -23,14 +24,14 @@ use crate::offloads::merged::{self, Outcome};
 /// The maximum number of datagrams in one message (`UDP_MAX_SEGMENTS`) that all kernels with
 /// `UDP_SEGMENT` accept.
 const DATAGRAMS_MAX: usize = 64;
-/// The length of the longest payload of a message, in bytes: the UDP payload of the longest IPv4
-/// packet.
+/// The length of the longest payload of a message, in bytes. It is the UDP payload of the longest
+/// IPv4 packet.
 const PAYLOAD_MAX: usize = 65_507;
-/// The maximum number of messages of a batch that are open, so that further packets may be added to
-/// them. Each packet is compared with all open messages.
+/// The maximum number of messages of a batch that are open. Further packets may be added to an open
+/// message. Each packet is compared with all open messages.
 const OPEN_MAX: usize = 8;
-/// The maximum number of attempts to send a message. An attempt also fails if the socket only
-/// reports an error of an earlier message.
+/// The maximum number of attempts to send a message. An attempt also fails if the socket reports an
+/// error of an earlier message instead of sending this message.
 const ATTEMPTS: usize = 4;
 
 const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
@@ -39,8 +40,8 @@ const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
 pub(super) struct Send {
     shared: Arc<Shared>,
     nth: usize,
-    /// The memory for the messages of a batch. It is reused without clearing it for each system
-    /// call, because it has 19 KB.
+    /// The memory for the messages of a batch. The memory has 19 KB. Therefore it is reused for
+    /// each system call without being cleared.
     messages: Box<[Message]>,
 }
 
@@ -73,8 +74,8 @@ impl Send {
         Self { shared, nth, messages: Box::new([empty; HANDLE_BUDGET]) }
     }
 
-    /// Reads the headers of a packet. If the packet cannot be sent, the returned error is its
-    /// outcome.
+    /// Reads the headers of a packet. If the packet cannot be sent, the returned error is the
+    /// outcome that is counted for it.
     fn candidate<'p>(&self, packet: OutgoingPacket<'p>) -> Result<Candidate<'p>, Outcome> {
         const IP: [LinkType; 5] =
             [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
@@ -145,7 +146,8 @@ impl Send {
         (Message { name, control, pieces: 0 }, name_bytes)
     }
 
-    /// Sends one message. If the socket only reported an earlier error, tries again.
+    /// Sends one message. If the socket reported an error of an earlier message instead of sending,
+    /// tries again.
     fn send_message(&self, messages: &mut [Message], name_bytes: usize, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let fd = self.shared.sockets[self.nth].as_fd();
         let mut sent = sys::send(fd, name_bytes, messages, pieces);
@@ -203,8 +205,8 @@ impl Send {
         Outcome::Sent
     }
 
-    /// Sends the packets of a message that the kernel refused as a whole. Returns true if the
-    /// kernel has no room for further messages.
+    /// Called after the kernel refused a message. Sends the packets of this message one by one, if
+    /// they may be accepted. Returns true if the kernel has no room for further messages.
     #[cold]
     fn send_members(
         &self,
@@ -326,17 +328,19 @@ impl Send {
 /// refused for another reason.
 pub(super) fn refused_datagrams(error: &io::Error, datagrams: usize) -> Option<usize> {
     match error.raw_os_error() {
-        // On this path, the kernel does not split messages. The path may lead through IPsec. Before
-        // Linux 6.11, it may also lead through an interface without checksum offload.
+        // `EIO` means that the kernel does not split messages on this path. One possible reason is
+        // that the path leads through IPsec. Before Linux 6.11, the reason may also be an interface
+        // without checksum offload on the path.
         Some(libc::EIO) => Some(2),
         Some(libc::EINVAL) => Some(datagrams),
-        // For example, a datagram of the message is too long for the path.
+        // The message was refused for another reason. For example, one of its datagrams is too long
+        // for the path.
         _ => None,
     }
 }
 
-/// Creates messages from packets. Packets to one destination are merged if the kernel splits
-/// messages. Packets between the same two addresses stay in order.
+/// Creates messages from packets. If the kernel splits messages, packets to one destination are
+/// merged into a message. Packets between the same two addresses stay in order.
 fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET], merges: bool) -> ([Option<Run>; HANDLE_BUDGET], usize) {
     let (mut runs, mut count) = ([None::<Run>; HANDLE_BUDGET], 0);
     for (nth, candidate) in candidates.iter().enumerate() {
@@ -360,7 +364,7 @@ fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET], merges: bool) -> (
 
 impl Run {
     /// Returns the payload size of the datagrams into which the kernel splits the message. Returns
-    /// `None` for a single datagram.
+    /// `None` if the message is a single datagram.
     fn cut_to(&self) -> Option<usize> {
         (self.payload_bytes > self.segment_bytes).then_some(self.segment_bytes)
     }
@@ -369,8 +373,8 @@ impl Run {
         self.payload_bytes.div_ceil(self.segment_bytes.max(1))
     }
 
-    /// Adds a packet to the message, if the kernel would still split the message into the original
-    /// datagrams. Returns true if the packet was added.
+    /// Adds a packet to the message, unless the kernel would then no longer split the message into
+    /// the original datagrams. Returns true if the packet was added.
     fn join(&mut self, next: &Candidate<'_>, nth: usize) -> bool {
         let is_open = self.segment_bytes > 0 && self.payload_bytes % self.segment_bytes == 0;
         let is_alike = next.segment_bytes == self.segment_bytes
@@ -392,7 +396,8 @@ fn members<'c, 'p>(members: u64, candidates: &'c [Option<Candidate<'p>>]) -> imp
     candidates.iter().enumerate().filter(move |(nth, _)| members >> nth & 1 == 1).filter_map(|(_, each)| each.as_ref())
 }
 
-/// Adds the memory ranges of a packet's payload to `pieces`, and returns their number.
+/// Adds the memory ranges of a packet's payload to `pieces`. Returns the number of added memory
+/// ranges.
 fn gather<'c>(candidate: &'c Candidate<'_>, pieces: &mut [IoSlice<'c>]) -> usize {
     let mut skip = candidate.header_bytes;
     let mut count = 0;

@@ -11,7 +11,7 @@ const PREFIX: &str = "udp:";
 /// The names of the options, in the order in which an error message lists them.
 const OPTIONS: [&str; 5] = ["queues", "receive_buffer", "mtu", "pmtu", "offload"];
 
-/// Returns true if `spec` begins with `udp:`, and so names a UDP socket.
+/// Returns true if `spec` names UDP sockets: if it begins with `udp:`.
 ///
 /// ```
 /// use steerage_device::udp::is_spec;

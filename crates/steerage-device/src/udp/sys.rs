@@ -1,7 +1,7 @@
-//! The system calls for UDP sockets. This module contains all `unsafe` code of this device.
+//! The system calls for UDP sockets. This module contains all `unsafe` code of the UDP device.
 //!
-//! The crate `quinn-udp` is not used, because it sends one contiguous buffer per call. This module
-//! sends the packets of a batch directly from their pages.
+//! The crate `quinn-udp` is not used, because it sends one contiguous buffer per call. Instead,
+//! this module sends the packets of a batch directly from their pages.
 
 use std::ffi::{c_int, c_void};
 use std::io::{self, IoSlice};
@@ -13,13 +13,13 @@ use crate::sys::checked;
 /// The maximum number of datagrams that one system call receives.
 pub(super) const RECEIVED_MAX: usize = 16;
 
-/// The maximum number of messages that one system call sends. The next constant is the maximum
-/// number of memory ranges of all these messages together.
+/// The maximum number of messages that one system call sends. `PIECES_MAX` is the maximum number of
+/// memory ranges of all these messages together.
 pub(super) const SENT_MAX: usize = 64;
 pub(super) const PIECES_MAX: usize = 256;
 
-/// The number of bytes for the ancillary data of a message. The space is enough for an address, a
-/// traffic class and a segment size, each for IPv4 and for IPv6.
+/// The number of bytes for the ancillary data of a message. The ancillary data has room for an
+/// address, a traffic class and a segment size, each for IPv4 and for IPv6.
 const CONTROL_BYTES: usize = 256;
 
 /// The length of `struct sockaddr_in6`, which is longer than the address structure of IPv4.
@@ -98,8 +98,8 @@ fn message(name: &mut Name, control: *mut u8, control_bytes: usize) -> libc::msg
 
 // In the C library musl, the lengths of messages are `u32`.
 #[allow(clippy::unnecessary_cast)]
-/// Receives up to `into.len()` datagrams. Datagram `n` is written to the `room` bytes at the offset
-/// `first + n * stride` of `buffer`. Returns the number of received datagrams.
+/// Receives up to `into.len()` datagrams. Datagram `n` may have up to `room` bytes. It is written
+/// to `buffer` at the offset `first + n * stride`. Returns the number of received datagrams.
 pub(super) fn receive(
     fd: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -136,7 +136,7 @@ pub(super) fn receive(
 
 #[allow(clippy::unnecessary_cast)]
 /// Receives one datagram into `room`. Bytes that do not fit into `room` are written to `rest`. If
-/// `errors` is true, takes an entry from the socket's error queue instead of a datagram.
+/// `errors` is true, takes an entry from the socket's error queue instead of receiving a datagram.
 pub(super) fn receive_one(
     fd: BorrowedFd<'_>,
     room: &mut [u8],

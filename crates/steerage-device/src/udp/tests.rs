@@ -22,7 +22,8 @@ fn reached(udp: &Udp, ip: &str) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), udp.local_addr().port())
 }
 
-/// Creates a socket whose messages are split into datagrams of `bytes` bytes.
+/// Creates a socket. The kernel splits the messages that are sent through it into datagrams of
+/// `bytes` bytes.
 fn peer(ip: &str, bytes: usize) -> UdpSocket {
     let socket = cutting_socket(ip.parse().unwrap(), bytes);
     socket.set_read_timeout(Some(HANG)).unwrap();
@@ -47,7 +48,7 @@ fn a_merged_datagram_is_one_frame_with_the_addresses_of_both_ends() {
         assert_eq!(frames[0].len(), headers + payload.len());
         assert!(frames[0][headers..] == payload[..], "the payload is unchanged");
         assert_eq!(frames[1][headers..], *b"last");
-        // On the wire, the 20 other datagrams have their own headers too.
+        // On the wire, each of the 20 other datagrams in the super-frame has its own headers too.
         assert_eq!(tester.wire_bytes(), (20_500 + 21 * headers + headers + 4) as u64);
         for frame in &frames {
             let (ends, at) = super::headers::read(frame, frame.len()).unwrap();
@@ -108,8 +109,8 @@ fn an_error_says_how_long_messages_may_be() {
     assert_eq!([refused(libc::EIO), refused(libc::EINVAL), refused(libc::EMSGSIZE)], [Some(2), Some(45), None]);
 }
 
-/// `offloads` is the device's option with the same name. Without this option, the kernel also does
-/// not merge the datagrams that the device receives.
+/// `offloads` is the device's option with the same name. Without the option `offloads`, the kernel
+/// also does not merge the datagrams that the device receives.
 #[test]
 fn a_kernel_that_cuts_no_messages_gets_single_datagrams() {
     for (cuts, offloads) in [(true, true), (false, true), (false, false)] {
@@ -178,8 +179,8 @@ fn an_output_knows_whether_its_socket_has_room() {
     let output = super::send::Send::new(std::sync::Arc::clone(&udp.0), 0);
     assert!(output.has_room());
     let socket = UdpSocket::from(udp.0.sockets[0].try_clone().unwrap());
-    // Without a receiver, the far namespace would reply with an ICMP error, and a system call would
-    // return this error.
+    // If there were no receiver, the far namespace would reply with an ICMP error. A later system
+    // call would return that error.
     let _receiver = namespaces.within(1, || UdpSocket::bind("10.210.0.2:9").unwrap());
     let error = (0..100_000).find_map(|_| socket.send_to(&[7; 1000], "10.210.0.2:9").err());
     assert_eq!(error.map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
@@ -218,7 +219,8 @@ fn behind_a_router() -> Option<Namespaces> {
     }
     namespaces.must(HOST, "route add default via 10.210.0.2");
     namespaces.must(HOST, "route add default via fd00:210::2");
-    // The router uses these addresses as the source when it resolves its neighbours.
+    // When the router resolves the link addresses of its neighbours, it uses these fe80 addresses
+    // as the source.
     for device in ["near", "far"] {
         namespaces.must(ROUTER, &format!("addr add fe80::1/64 dev {device} nodad"));
     }
@@ -230,8 +232,8 @@ fn behind_a_router() -> Option<Namespaces> {
     Some(namespaces)
 }
 
-/// Tests a reply that is too long for the path, which is refused, and a reply to a closed port,
-/// which causes an ICMP error. Later replies must still arrive.
+/// Tests two replies. One is too long for the path and is refused. The other goes to a closed port
+/// and causes an ICMP error. After these two replies, later replies must still arrive.
 #[test]
 fn path_mtus_and_closed_ports_are_reported() {
     let Some(namespaces) = behind_a_router() else { return };

@@ -23,8 +23,9 @@ use steerage_fixtures::{HANG, in_ci, is_installed, until};
 
 use crate::common::send_raw;
 
-/// The size of the ring in bytes. Its 64 blocks are enough for all frames of a test, even if this
-/// machine is busy. The kernel passes on each block after `BLOCK_TIMEOUT`.
+/// The size of the ring in bytes. The 64 blocks of the ring are enough for all frames of a test,
+/// even if this machine is busy. After `BLOCK_TIMEOUT`, the kernel hands over a block even if the
+/// block is not full.
 const BUFFER: usize = 64 * (128 << 10);
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -70,9 +71,9 @@ impl Listening {
         self.tester.poll_with_headers(Timestamp::ZERO + self.start.elapsed(), POLL_BUDGET)
     }
 
-    /// Polls the queue until `count` frames were received, while `meanwhile` runs. Then stops the
-    /// queue, and polls the queue until it ends. The result also includes frames that were received
-    /// after the first `count` frames.
+    /// Polls the queue until `count` frames were received, while `meanwhile` runs. Then the
+    /// function stops the queue, and polls it until the queue ends. The result also includes frames
+    /// that were received after the first `count` frames.
     fn frames(mut self, count: usize, meanwhile: impl FnOnce() + Send) -> Vec<Headed> {
         let mut frames = Vec::new();
         thread::scope(|scope| {
@@ -129,7 +130,7 @@ fn frames_come_in_order_with_their_time_and_length() {
         let header = header.unwrap();
         assert_eq!((number(frame, 14), frame.len(), header.wire_len), (expected as u32, 146, 146));
         assert_eq!((LinkType(header.link), &frame[..6]), (LinkType::ETHERNET, &[2, 0, 0, 0, 0, 1][..]));
-        // The time of the kernel's clock may be one tick old.
+        // The kernel's timestamp may be one clock tick too early.
         assert!((since_1970 - 100_000_000..since_1970 + HANG.as_nanos() as u64).contains(&header.nanos));
     }
 }
@@ -174,11 +175,11 @@ fn tagged(number: u32) -> Vec<u8> {
     frame
 }
 
-/// A VLAN tag with priority 3 and number 5, and a second VLAN tag with number 9.
+/// A VLAN tag with priority 3 and VLAN ID 5, and a second VLAN tag with VLAN ID 9.
 const TAGS: [u8; 8] = [0x88, 0xa8, 0x60, 5, 0x81, 0, 0, 9];
 
 /// The kernel removes the outer VLAN tag of a frame before the filter sees the frame. A filter that
-/// was compiled for the interface still finds the tag.
+/// was compiled for the interface still finds the removed VLAN tag.
 #[test]
 fn a_filter_finds_tags() {
     let Some(net) = Net::new() else { return };
@@ -208,8 +209,8 @@ fn a_filter_fits_the_link_type_in_the_namespace() {
     assert_eq!(format!("{filtered:?}"), format!("{:?}", options("only-here").filter(raw)));
 }
 
-/// The kernel removes the outer VLAN tag of a received frame. The device reinserts the tag into
-/// lent frames and into copied frames.
+/// The kernel removes the outer VLAN tag of a received frame. The device reinserts the VLAN tag
+/// into lent frames (frames that are handled in the ring) and into copied frames.
 #[test]
 fn vlan_tags_are_put_back() {
     let Some(net) = Net::new() else { return };
@@ -234,8 +235,8 @@ fn vlan_tags_are_put_back() {
 }
 
 /// The kernel at the other end of the veth pair leaves checksums to a network card. If
-/// `finish_checksums` is set, the device completes these checksums in lent frames and in copied
-/// frames.
+/// `finish_checksums` is set, the device completes these checksums in lent frames (frames that are
+/// handled in the ring) and in copied frames.
 #[test]
 fn checksums_are_finished() {
     let Some(net) = Net::new() else { return };
@@ -377,7 +378,7 @@ fn what_the_kernel_drops_is_counted_soon() {
 }
 
 /// In this test, no frame is returned to the device, but the ring must still accept new frames.
-/// Frames that cannot be lent are copied, as long as a page is free.
+/// Frames that cannot be lent (handled in the ring's memory) are copied, as long as a page is free.
 #[test]
 fn frames_that_stay_out_do_not_stop_the_ring() {
     let Some(net) = Net::new() else { return };
@@ -392,8 +393,9 @@ fn frames_that_stay_out_do_not_stop_the_ring() {
             seen += listening.poll().unwrap().1.len() as u64;
         }
     }
-    // Four frames were lent, and at least three of their blocks were rescued. One frame was copied
-    // to the only page, and the last frame was lost.
+    // Four frames were lent. At least three of their blocks were rescued: the frames were copied,
+    // and the kernel got the blocks back. One frame was copied to the only page, and the last frame
+    // was lost.
     assert_eq!((seen, rounds), (5, 6));
     assert!((3 + 1..=4 + 1).contains(&listening.tester.copied()), "{}", listening.tester.copied());
     listening.tester.release_frames();

@@ -15,7 +15,8 @@ use steerage_fixtures::cable::{FAR, NEAR, Net};
 const FLOWS: usize = 64;
 /// The number of datagrams per burst. A burst fills half of one of the ring's four blocks.
 const BURST: u32 = 100;
-/// The number of bursts. With this number, the packet ring wraps around at least six times.
+/// The number of bursts. With this number of bursts, the packet ring wraps around at least six
+/// times.
 const BURSTS: u32 = 50;
 const PAYLOAD: usize = 500;
 
@@ -39,8 +40,8 @@ fn send(net: &Net, handle: &Handle) -> u64 {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..FLOWS).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
         for number in 0..BURST * BURSTS {
-            // A payload that shows whether the memory of a frame was overwritten or cleared before
-            // the frame was read.
+            // A payload that shows whether a frame's memory was overwritten or cleared before the
+            // handler read the frame.
             let payload = (number + 1).to_be_bytes().repeat(PAYLOAD / 4);
             // If an earlier datagram caused an ICMP error, `send_to` returns this error.
             while sockets[number as usize % FLOWS].send_to(&payload, (NEAR, 9)).is_err() {}

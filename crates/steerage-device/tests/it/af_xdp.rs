@@ -29,8 +29,8 @@ fn options(take: &str) -> AfXdpOptions {
     AfXdpOptions::new("near0").take(take.parse().unwrap())
 }
 
-/// Another test may have forked a child process. The child process keeps the XDP program of an
-/// ended receive queue open until it executes another program.
+/// Another test may have forked a child process. Until the child process executes another program,
+/// it keeps the XDP program of an ended receive queue open.
 fn take(net: &Net, options: &AfXdpOptions) -> Taking {
     let mut taking = None;
     until("the interface is free", || {
@@ -90,7 +90,8 @@ fn send(net: &Net, numbers: Range<u32>, bytes: usize) {
     });
 }
 
-/// Returns a payload: a number, and then bytes that depend on the number and on their position.
+/// Returns a payload that consists of a number and of bytes that depend on the number and on their
+/// position.
 fn payload(number: u32, bytes: usize) -> Vec<u8> {
     let pattern = (0..bytes).map(|at| (at as u32).wrapping_mul(31).wrapping_add(number) as u8);
     number.to_be_bytes().into_iter().chain(pattern).take(bytes).collect()
@@ -140,8 +141,8 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
             assert!(taking.start.elapsed() < HANG, "what should come does not");
             let (polled, frames) = taking.tester.poll(now, POLL_BUDGET).unwrap();
             frames.iter().for_each(|frame| assert_eq!(Some(number(frame)), numbers.next()));
-            // Frames that arrived between the last read of the ring and the end of the poll are due
-            // at once.
+            // If frames arrived between the last read of the ring and the end of the poll, the next
+            // poll follows immediately.
             match polled {
                 Polled::Coalesce(until) if !frames.is_empty() && until == now + wait => waits += 1,
                 Polled::Drained if frames.is_empty() || waits == 0 => {}
@@ -160,10 +161,10 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
     taking.end();
 }
 
-/// Handlers hold all pages except the pages of the ring. Frames are then dropped and counted, and
-/// their pages stay in the ring, so that the kernel never has too few pages. When the pages return,
-/// frames are handed over again. In one part of the test each frame has one page, and in another
-/// part each frame has several pages.
+/// Handlers hold all pages except the pages of the ring. When all other pages are in use, frames
+/// are dropped and counted. Their pages stay in the ring, so that the kernel never has too few
+/// pages. When handlers return their pages, frames are handed to handlers again. In one part of the
+/// test each frame has one page, and in another part each frame has several pages.
 #[test]
 fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
     let Some(net) = Net::with("mtu 9000") else { return };
@@ -419,7 +420,8 @@ fn ports(source: u16, destination: u16) -> Vec<u8> {
 
 fn kinds() -> Vec<(&'static str, Vec<u8>)> {
     let dns = ipv4(17, 0, 0, &ports(4000, 53));
-    // Hop-by-hop options of 16 bytes, then a fragment header of a packet that is not fragmented.
+    // IPv6 hop-by-hop options of 16 bytes, then a fragment header in a packet that is not
+    // fragmented.
     let extended = [&[44, 1][..], &[0; 14], &[6, 0, 0, 0, 0, 0, 0, 7], &ports(443, 5000)].concat();
     vec![
         ("dns", frame(0x0800, &[&dns])),
@@ -493,7 +495,7 @@ fn what_is_named_is_taken_and_the_rest_passes() {
     }
 }
 
-/// This test runs the filter for listening without privileges.
+/// This test runs the filter that a packet socket uses to listen. The test needs no privileges.
 #[test]
 fn a_socket_that_listens_selects_the_same() {
     let kinds = kinds();

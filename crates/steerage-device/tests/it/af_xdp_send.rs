@@ -1,5 +1,6 @@
 //! Tests sending with AF_XDP. Frames are sent over a veth pair between two namespaces. The tests
-//! check the sent frames and their order, and the counts of the frames that were not sent.
+//! check the sent frames, the order of these frames, and the counts of the frames that were not
+//! sent.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +27,8 @@ const FLOWS: u64 = 64;
 /// follows the Ethernet, IPv4 and UDP headers.
 const NUMBER: usize = 42;
 
-/// A device that delivers numbered frames of [`FLOWS`] flows in turn, with varying lengths.
+/// A device that delivers numbered frames of different lengths. The frames belong to [`FLOWS`]
+/// flows, in turn.
 struct Numbered {
     next: u64,
     end: u64,
@@ -196,8 +198,8 @@ fn jumbo_frames_leave_in_order_and_whole() {
     ordered(&net, 60..=9014, 50_000, None);
 }
 
-/// Frames in several pages are sent from these pages. A frame that needs too many descriptors is
-/// copied first.
+/// A frame that lies in several pages is sent from these pages, without a copy. A frame that needs
+/// too many descriptors is copied first.
 #[test]
 fn frames_in_several_pages_leave_in_order_and_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };

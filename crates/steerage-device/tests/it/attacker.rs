@@ -1,6 +1,6 @@
 //! Tests attacks on the memory of a device by a crate that has no `unsafe` code. Only the owner of
-//! a device's `Claim` can write, read and lend the device's memory blocks, and no device gives its
-//! claim away.
+//! a device's `Claim` can write, read and lend the device's memory blocks. A device gives its
+//! `Claim` to no other code.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -106,8 +106,9 @@ impl RxQueue for Around {
     }
 }
 
-/// If the outer device could swap the blocks, the inner device would see no lent frames. The inner
-/// device would then let the kernel overwrite memory that handlers are reading.
+/// If the outer device could replace the inner device's memory blocks, the inner device would not
+/// notice that frames are lent to handlers. The inner device would then let the kernel overwrite
+/// memory that handlers still read.
 #[test]
 fn a_device_around_another_one_does_not_get_at_its_blocks() {
     let Some(net) = Net::new() else { return };

@@ -208,14 +208,14 @@ fn crates_of(program: &str) -> BTreeSet<String> {
     roots.filter(|root| KNOWN.iter().any(|known| root.starts_with(known))).map(|root| root.replace('_', "-")).collect()
 }
 
-/// Returns the crate names in a block of dependencies of Cargo.toml, which precede the equals
-/// signs.
+/// Returns the crate names in a block of dependencies of Cargo.toml. Each crate name precedes an
+/// equals sign.
 fn dependencies(block: &str) -> BTreeSet<String> {
     block.lines().filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()
 }
 
 /// The code blocks of the tutorial, in order, are together the complete program. `.ci/full
-/// as_pasted` builds these blocks in a new package.
+/// as_pasted` builds the tutorial's code blocks in a new package.
 #[test]
 fn the_tutorial_is_the_program() {
     let page = include_str!("../../../../docs/write-an-ids.md");

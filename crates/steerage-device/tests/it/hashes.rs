@@ -269,8 +269,8 @@ fn fragments_of_sockets_meet() {
     }
 }
 
-/// The device's hash is used only if the device guarantees the required affinity. If a handler
-/// needs both directions on one CPU, steerage computes the hash.
+/// The device's hash is used only if it keeps those packets together that the handler needs on one
+/// CPU. If a handler needs both directions on one CPU, steerage computes the hash.
 #[test]
 fn where_directions_must_meet_the_hash_is_ours() {
     struct BothDirections;
@@ -297,7 +297,8 @@ fn where_directions_must_meet_the_hash_is_ours() {
     // A packet that arrives through a veth may have the hash of a network card that steerage does
     // not see.
     assert!(hash(DeviceHash::IfSafe, Some(Affinity::OneDirection)).iter().all(|hash| *hash != "device"));
-    // If the user requires the device's hash, the user is responsible for its affinity.
+    // If the user chooses the device's hash explicitly, the user is responsible for which packets
+    // this hash keeps together.
     assert_eq!(hash(DeviceHash::Always, None), ["device"; 2]);
 }
 
@@ -403,7 +404,7 @@ fn nothing_is_hashed_while_one_cpu_has_all_buckets() {
     }
 }
 
-/// Each queue spreads its packets over the mask that the builder gave to this queue.
+/// Each queue spreads its packets over the CPUs in the mask that the builder gave to this queue.
 #[test]
 fn queues_have_masks_of_their_own() {
     let queue = || Box::new(SomeHashed { next: 0 }) as Box<dyn RxQueue>;
@@ -430,8 +431,8 @@ fn queues_have_masks_of_their_own() {
 const HIDDEN: usize = 60;
 const HIDDEN_BYTES: usize = 64;
 
-/// A device that lends frames from memory that cannot be read after the delivery, until the device
-/// is closed.
+/// A device that lends frames to handlers. After the delivery, the memory of these frames cannot be
+/// read until the device is closed.
 struct Hidden {
     blocks: Option<(Blocks, Claim)>,
     claim: Option<Claim>,
@@ -487,8 +488,8 @@ fn headers_are_untouched_where_they_are_received() {
     hide(true);
 }
 
-/// Checks that the previous test can fail. If the device sets no hashes, the receiving CPU reads
-/// the headers, which ends the process.
+/// Checks that the test above would fail if the receiving CPU read headers. If the device sets no
+/// hashes, the receiving CPU reads the headers, which ends the process.
 #[test]
 fn headers_are_read_where_there_is_no_hash() {
     use std::os::unix::process::ExitStatusExt;

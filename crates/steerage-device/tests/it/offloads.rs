@@ -1,5 +1,5 @@
-//! Tests super-frames between two kernels. The super-frames are received whole, steered as one
-//! packet, and then sent whole, cut, or merged.
+//! Tests super-frames (frames that hold several packets of a flow) between two kernels. The
+//! super-frames are received whole, steered as one packet, and then sent whole, cut, or merged.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -109,7 +109,8 @@ fn order_is_kept_while_masks_change() {
     let (handle, done) = (running.handle(), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
-            // The number of changes is limited, so that the test ends even if a transfer fails.
+            // The number of mask changes is limited, so that the test ends even if a transfer
+            // fails.
             for nth in 0..6000 {
                 if done.load(Ordering::Relaxed) {
                     break;
@@ -144,8 +145,8 @@ const FEATURES: [&str; 8] = [
 
 const SWITCHES: usize = 4 * FEATURES.len();
 
-/// Transfers data by TCP. Whenever another part of the data has arrived, switches features of these
-/// interfaces on or off.
+/// Transfers data by TCP. After each part of the data, this function switches features of the
+/// interfaces `interfaces` on or off.
 fn transfer_while_features_change(namespaces: &Namespaces, to: &str, interfaces: &[(usize, &str)]) {
     let change = |part: usize| {
         for (nth, device) in interfaces {

@@ -26,7 +26,7 @@ const _: () = assert!(MESSAGES as usize * MESSAGE_BYTES > 32 << 20 && (MESSAGES 
 
 type Signals = (Sender<()>, Receiver<()>);
 
-/// For each flow that was received: the CPU, the number of the last message, and the number of
+/// For each received flow, a tuple: the CPU, the number of the last message, and the number of
 /// messages. The key is the sender's port.
 type Seen = Arc<Mutex<BTreeMap<u16, (CpuId, u32, u32)>>>;
 

@@ -52,8 +52,8 @@ fn without_privileges_no_interface_is_opened() {
     listen().unwrap();
 }
 
-/// With the capabilities that a thread has kept, it can open the files that were named before, but
-/// no interface.
+/// With the capabilities that a thread has kept, it can open the files that were named when it
+/// dropped its other capabilities, but no interface.
 #[test]
 fn files_of_others_are_read_and_written_if_they_are_needed() {
     if !is_root() {
@@ -73,8 +73,8 @@ fn files_of_others_are_read_and_written_if_they_are_needed() {
         scope.spawn(|| {
             let kept = capabilities::drop_except(&Needed::default().read_file(&capture).written_files(&flows)).unwrap();
             assert!(read() && write("1"));
-            // Threads that were started earlier keep their capabilities: a thread that opens
-            // captures, and a thread that writes files.
+            // Threads that were started earlier, such as a thread that opens captures and a thread
+            // that writes files, keep their capabilities.
             kept.drop_start_up().unwrap();
             assert!(!read() && !write("2"));
             assert_eq!(errno(&listen().unwrap_err()), Some(libc::EPERM));

@@ -24,13 +24,13 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// The length of the payload of each datagram of a super-frame, except the last datagram.
+/// The length in bytes of each datagram's payload in a super-frame, except for the last datagram.
 const DATAGRAM_BYTES: usize = 200;
 
 const DATAGRAMS: [usize; 7] = [40, 200, 150, 40, 129, 128, 129];
 
-/// The number of frames that arrive, for a kernel that accepts 128 datagrams in one super-frame and
-/// for a kernel that accepts 64.
+/// Two numbers of arriving frames: the first number for a kernel that accepts 128 datagrams in one
+/// super-frame, the second number for a kernel that accepts 64.
 const FRAMES: [u64; 2] = [1 + 200 + 150 + 1 + 129 + 1 + 129, 1 + 200 + 150 + 1 + 129 + 128 + 129];
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());

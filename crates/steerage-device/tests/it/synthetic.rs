@@ -202,7 +202,8 @@ fn a_live_source_follows_the_clock() {
     assert!(tester.poll(start + Duration::from_nanos(999), 64).unwrap().1.is_empty());
     let (polled, frames) = tester.poll(start + Duration::from_micros(10), 64).unwrap();
     assert_eq!((polled, frames.len()), (Polled::NotBefore(start + Duration::from_micros(11)), 10));
-    // A poll delivers frames up to its budget and leaves the other due frames in the ring.
+    // A poll delivers frames up to its budget (a maximum number of frames) and leaves the other due
+    // frames in the ring.
     let later = start + Duration::from_micros(110);
     assert_eq!(tester.poll(later, 64).unwrap().0, Polled::More);
     assert_eq!(tester.poll(later, 64).unwrap().1.len(), 36);
@@ -252,8 +253,9 @@ fn queues_share_the_rate_in_full() {
         let queues = testers(open(spec).unwrap());
         let count = queues.len() as u64;
         for mut tester in queues {
-            // The first frame of each queue is due at once. Therefore each queue has delivered its
-            // share, rounded down, plus one frame.
+            // The first frame of each queue is due at time zero. Because the first frame is due at
+            // time zero, each queue has delivered its share of frames, rounded down, plus one
+            // frame.
             for micros in (0..=1_000_000).step_by(100) {
                 let now = Timestamp::ZERO + Duration::from_micros(micros);
                 while tester.poll_and_count(now, 64).map(|(polled, n)| (frames += n as u64, polled).1).unwrap()

@@ -8,11 +8,12 @@ use crate::basis::{AdviceBasis, InterfaceQueues, Operands, RateFrom};
 use crate::explained::TrafficExplanation;
 use crate::shares::Shares;
 
-/// The time in seconds during which a CPU may do other work while packets arrive for it. A time
-/// slice of the kernel's scheduler is at least 4 ms at 250 ticks per second.
+/// The time in seconds that other work may keep a CPU busy while packets for this CPU arrive. A
+/// time slice of the kernel's scheduler (how long a process runs until the next one) is at least 4
+/// ms at 250 ticks per second.
 const AWAY_S: f64 = 0.004;
 
-/// The default backlog of Linux, which is also the default of steerage.
+/// The default backlog limit of Linux, which is also steerage's default limit.
 const BACKLOG_DEFAULT: u64 = steerage::limits::BACKLOG_DEFAULT as u64;
 
 /// The placeholder for the interface in the advised commands if the user named no interface.
@@ -23,8 +24,8 @@ const SOME_INTERFACE: &str = "IFACE";
 pub(super) struct BacklogMax(pub(super) u64);
 
 impl BacklogMax {
-    /// Returns the backlog that is large enough for all packets that arrive for the busiest CPU in
-    /// one time slice. `None` if the default backlog is large enough.
+    /// Returns a backlog limit that is large enough for all packets that arrive for the busiest CPU
+    /// in one time slice of the scheduler. `None` if the default backlog limit is large enough.
     pub(super) fn of(rate: Option<f64>, busiest: f64) -> Option<Self> {
         let packets = (rate? * busiest * AWAY_S).ceil() as u64;
         (packets > BACKLOG_DEFAULT).then(|| Self(packets.next_power_of_two().min(steerage::limits::BACKLOG_MAX as u64)))
@@ -35,7 +36,7 @@ impl BacklogMax {
 pub(super) struct Commands {
     pub(super) steerage: Vec<String>,
     /// The commands for the kernel's own steering. For a capture that one CPU can handle, the list
-    /// is empty.
+    /// of commands is empty.
     pub(super) kernel: Vec<String>,
     /// The command `steerage parallel`, if the device is a capture.
     pub(super) parallel: Option<Parallel>,
@@ -72,12 +73,13 @@ impl Commands {
         torn: bool,
     ) -> Self {
         let (basis, parallel) = (&traffic.basis, Parallel::of(traffic));
-        // If a single CPU handles all packets, there is no backlog.
+        // If a single CPU handles all packets, no packets wait for another CPU, so there is no
+        // backlog.
         let backlog = backlog.filter(|_| way.cpus.len() > 1);
         let stuck = stuck && way.cpus.len() > 1;
         let mask = way.mask.to_bitmap(basis.candidates.nr_cpu_ids);
         // If one CPU is enough, no command for the kernel is needed. A capture does not contain the
-        // name of its interface, and for an interface, the verdict on the kernel's steering
+        // name of its interface. For an interface, the verdict on the kernel's steering already
         // contains the commands.
         let kernel = match (parallel.is_some() || basis.kernel.is_some(), way.cpus.len()) {
             (true, 1) => Vec::new(),
@@ -103,8 +105,8 @@ fn for_steerage(
         run += &format!(" --backlog {packets}");
     }
     let mut commands = vec![run];
-    // Only for a run on an interface, a command can change settings during the run. A run on a file
-    // ends before the user has typed the command.
+    // A command can change settings during a run only if the run receives from an interface. A run
+    // on a file ends before the user has typed the command.
     for InterfaceQueues { name, .. } in &basis.interfaces {
         let path = format!("sys/class/net/{name}/queues/rx-0/rps_cpus");
         commands.push(format!("steerage set {} {mask}", shell_word(&path)));
@@ -168,8 +170,8 @@ mod tests {
     fn a_backlog_has_room_for_a_time_slice() {
         let most = |rate, busiest| BacklogMax::of(rate, busiest).map(|backlog| backlog.0);
         assert_eq!((most(None, 1.0), most(Some(1e6), 0.25)), (None, None));
-        // The expected backlogs are 4,000 packets and 250,000 packets, each rounded up to a power
-        // of two, and then the maximum backlog.
+        // The expected backlog limits are 4,000 packets and 250,000 packets, each rounded up to a
+        // power of two. The third is the maximum backlog.
         assert_eq!((most(Some(2e6), 0.5), most(Some(1e8), 0.625)), (Some(4096), Some(262_144)));
         assert_eq!(most(Some(1e12), 1.0), Some(steerage::limits::BACKLOG_MAX as u64));
     }

@@ -1,4 +1,5 @@
-//! Chooses the number of CPUs, from the throughput that the policy's model of costs predicts.
+//! Chooses the number of CPUs. The choice uses the throughput that the policy's model of costs
+//! predicts.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,13 +12,13 @@ use crate::analysis::Volume;
 use crate::candidates::CandidateCpus;
 use crate::shares::Shares;
 
-/// The highest average load that the advice allows for the busiest CPU. The CPU's remaining time is
-/// for bursts. With random arrivals (M/M/1), a queue holds 2.3 packets on average at a load of 70
-/// %, and nine packets at a load of 90 %.
+/// The highest average load that the advice allows for the busiest CPU. The remaining time of the
+/// busiest CPU is for bursts. With random arrivals (M/M/1), a queue holds 2.3 packets on average at
+/// a load of 70 %, and nine packets at a load of 90 %.
 pub(super) const BUSY_MAX: f64 = 0.7;
 
 /// If the packet rate is unknown, or too high for any number of CPUs, the advice is the smallest
-/// number of CPUs that reaches this share of the highest throughput.
+/// number of CPUs whose throughput reaches this fraction of the highest throughput.
 const NEAR_THE_MOST: f64 = 0.9;
 
 /// Receiving from a live device takes this many nanoseconds per packet: with AF_PACKET, a million
@@ -32,12 +33,13 @@ pub(super) struct AssumedCosts {
     pub(super) path: PathCosts,
     /// The cost of receiving and hashing a packet, on the CPU that receives.
     pub(super) receive_ns: f64,
-    /// The cost of handing a packet over to another CPU. The receiving CPU bears this cost.
-    /// `hand_over_far_ns` is the cost if the two CPUs share no cache.
+    /// The cost of handing a packet over to a CPU that shares a cache with the receiving CPU. The
+    /// receiving CPU bears the cost of handing packets over. `hand_over_far_ns` is the cost of
+    /// handing a packet over if the two CPUs share no cache.
     pub(super) hand_over_ns: f64,
     pub(super) hand_over_far_ns: f64,
     /// The cost of taking over a packet from the receiving CPU. The other CPU bears this cost.
-    /// `take_over_far_ns` is the cost if the two CPUs share no cache.
+    /// `take_over_far_ns` is the cost of taking over a packet if the two CPUs share no cache.
     pub(super) take_over_ns: f64,
     pub(super) take_over_far_ns: f64,
 }
@@ -63,12 +65,13 @@ impl AssumedCosts {
 pub(super) struct Assignment {
     /// The CPUs that receive or work.
     pub(super) cpus: CpuMask,
-    /// The CPUs over which packets are spread. The mask is empty if packets are not steered.
+    /// The CPUs over which packets are spread. The mask of CPUs is empty if packets are not
+    /// steered.
     pub(super) mask: CpuMask,
     /// The number of CPUs over which packets are spread, or 1 if packets are not steered.
     pub(super) spread: usize,
-    /// The busiest CPU's share of the packets if an even map spreads the buckets. The kernel uses
-    /// an even map, and steerage starts with an even map.
+    /// The busiest CPU's share of the packets if each CPU has an equal part of the buckets. The
+    /// kernel gives each CPU an equal part of the buckets, and steerage starts with this map.
     pub(super) busiest: f64,
     /// The busiest CPU's share of the packets after the policy has balanced the buckets.
     pub(super) balanced: f64,
@@ -94,16 +97,16 @@ pub(super) struct Choice {
     /// The assignment with one CPU that receives and another CPU that does the work. `None` if
     /// there is only one CPU.
     pub(super) collector: Option<Assignment>,
-    /// Whether the chosen CPUs keep up with the packet rate. `None` if the rate is not known.
+    /// Whether the chosen CPUs can handle the given packet rate. `None` if the rate is not known.
     pub(super) is_enough: Option<bool>,
-    /// The maximum load of the busiest CPU at which the number of CPUs is enough.
+    /// If the load of the busiest CPU is at most this value, the number of CPUs is enough.
     pub(super) busy_max: f64,
 }
 
 impl Choice {
-    /// Chooses the smallest number of CPUs that keeps up with the packet rate. If no number of CPUs
-    /// keeps up, or if the rate is not known, chooses the smallest number of CPUs that comes near
-    /// the highest throughput.
+    /// Chooses the smallest number of CPUs that can handle the given packet rate. If no number of
+    /// CPUs can handle the rate, or if the rate is not known, chooses the smallest number of CPUs
+    /// that comes near the highest throughput.
     pub(super) fn make(
         buckets: &[Volume; BUCKETS],
         candidates: &CandidateCpus,
@@ -144,8 +147,8 @@ impl Work<'_> {
         let spread: &[CpuId] = if works_along || cpus == 1 { order } else { &order[1..] };
         let mask: CpuMask = spread.iter().copied().collect();
         let shares = Shares::even(self.buckets, spread.len());
-        // An even map assigns consecutive ranges of buckets to the CPUs, in the order of the CPUs'
-        // numbers.
+        // An even map divides the buckets into consecutive ranges of equal size, one range for each
+        // CPU, in the order of the CPUs' numbers.
         let others = mask.iter().zip(shares.each()).filter(|(cpu, _)| *cpu != receiver);
         let class = |cpu| usize::from(self.candidates.distances.far.contains(cpu));
         let others = others.map(|(cpu, share)| Workers { capacity: 1.0, class: class(cpu), share: Some(share) });
@@ -167,10 +170,11 @@ impl Work<'_> {
         }
     }
 
-    /// Computes the busiest CPU's share of the packets after balancing. Each bucket, the largest
-    /// first, is assigned to the CPU that has the least load so far. The busiest CPU's share is at
-    /// most a third larger than in the best assignment (Graham, 1969). With 4,096 buckets, the
-    /// difference from the best assignment is usually much smaller.
+    /// Computes the share of the packets that the busiest CPU has after the policy has balanced the
+    /// buckets. Assigns the buckets one after another, the largest first. Each bucket goes to the
+    /// CPU that has the least load so far. The busiest CPU's share is at most a third larger than
+    /// in the best assignment (Graham, 1969). With 4,096 buckets, the difference from the best
+    /// assignment is usually much smaller.
     fn balanced(&self, cpus: usize) -> f64 {
         let mut buckets: Vec<u64> = self.buckets.iter().map(|weight| weight.packets).collect();
         let all: u64 = buckets.iter().sum();

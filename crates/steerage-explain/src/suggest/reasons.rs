@@ -22,8 +22,8 @@ pub(super) struct Reasons {
     pub(super) busiest: String,
     pub(super) elephants: String,
     pub(super) hash: String,
-    /// The sentence about backlogs and the interface's receive queues, or `None` if they do not
-    /// matter for the advice.
+    /// The sentence about backlogs and the interface's receive queues. `None` if backlogs and
+    /// receive queues do not matter for the advice.
     pub(super) queues: Option<String>,
 }
 
@@ -171,8 +171,8 @@ fn of_elephants(way: &Assignment, elephants: &[Elephant], stuck: bool) -> String
     format!("{have} more than 1/{spread} of the packets; {flow} has {share}, which stay on one CPU{limited}")
 }
 
-/// Whether there is a flow whose two directions arrive on different queues if a network card uses
-/// its default hash.
+/// Whether there is a flow whose two directions a network card with its default hash would put on
+/// different queues.
 pub(super) fn is_torn(traffic: &TrafficExplanation) -> bool {
     advice::torn(traffic) > 0
 }

@@ -8,8 +8,8 @@ use super::*;
 use crate::analysis::Volume;
 use crate::candidates::CandidateCpus;
 
-/// Puts 100 packets in each bucket. The first bucket gets additional packets: `elephant` times the
-/// number of packets in all buckets.
+/// Puts 100 packets in each bucket. The first bucket gets additional packets, whose number is
+/// `elephant` times the number of packets in all buckets.
 fn buckets(elephant: f64) -> Box<[Volume; BUCKETS]> {
     let mut buckets = Box::new([Volume { packets: 100, bytes: 0 }; BUCKETS]);
     buckets[0].packets += (elephant * 100.0 * BUCKETS as f64) as u64;
@@ -39,8 +39,8 @@ fn the_fewest_cpus_that_keep_up() {
         assert!(close(load_ns(&choice.one), 1004.9));
     }
     let two = choice(&candidates, 0.0, 1000.0, Some(1e6)).best;
-    // The receiving CPU hands over half of the packets and handles the other half, so it needs 7.7
-    // + 1.05 + 500 ns per received packet.
+    // The receiving CPU hands over half of the packets and handles the other half. Per received
+    // packet, it needs 7.7 + 1.05 + 500 ns.
     assert!(close(load_ns(&two), 508.75) && two.receiver_is_busiest, "{two:?}");
     assert!(close(two.load(Some(1e6)).unwrap(), 0.50875));
     assert_eq!(two.mask.to_list(), "0-1");
@@ -65,8 +65,8 @@ fn the_regimes_are_predicted_by_the_costs() {
         all.iter().map(|regime| (regime.regime, regime.cpus, regime.predicted.round())).collect::<Vec<_>>()
     };
     // A CPU that receives all packets and handles half of them needs 508.75 ns per packet. A single
-    // CPU needs 1004.9 ns. In the collector regime, the CPU that takes over all packets needs
-    // 1002.4 ns per packet.
+    // CPU needs 1004.9 ns. In the collector regime (one CPU only receives, another CPU does all the
+    // work), the CPU that takes over all packets needs 1002.4 ns per packet.
     assert_eq!(regimes(1000.0), [("spread", 2, 1_965_602.0), ("inline", 1, 995_124.0), ("collector", 2, 997_606.0)]);
     // A single CPU needs 5.4 ns. Receiving a packet and handing it over takes 7 ns.
     assert_eq!(regimes(0.5), [("inline", 1, 185_185_185.0), ("collector", 2, 142_857_143.0)]);
@@ -75,16 +75,17 @@ fn the_regimes_are_predicted_by_the_costs() {
 #[test]
 fn who_receives_for_many_does_nothing_else() {
     let choice = choice(&CandidateCpus::even(16), 0.0, 100.0, None);
-    // The receiver needs 7.7 ns to receive a packet and 2.1 ns to hand it over. Therefore no number
-    // of CPUs can handle more than one packet per 9.8 ns. Ten CPUs that share the packets need
-    // 102.4 / 10 ns per packet, which exceeds the minimum of 9.8 ns by less than a tenth.
+    // The receiver needs 7.7 ns to receive a packet and 2.1 ns to hand it over. Because the
+    // receiver needs 9.8 ns per packet, no number of CPUs can handle more than one packet per 9.8
+    // ns. Ten CPUs that share the packets need 102.4 / 10 ns per packet. This time exceeds the
+    // minimum of 9.8 ns by less than a tenth.
     assert_eq!((choice.best.cpus.len(), choice.best.mask.to_list()), (11, "1-10".to_owned()), "{choice:?}");
     assert!(close(choice.best.busiest, 410.0 / 4096.0), "{choice:?}");
 }
 
 #[test]
 fn an_elephant_bounds_what_cpus_can_do() {
-    // Half of the packets are in one bucket. Eight CPUs are 1.75 times as fast as one CPU, and the
+    // Half of the packets are in one bucket. Eight CPUs are 1.75 times as fast as one CPU. The
     // speed-up by four CPUs is at most a tenth lower.
     let choice = choice(&CandidateCpus::even(8), 1.0, 1000.0, Some(10e6));
     assert_eq!((choice.best.cpus.len(), choice.is_enough), (4, Some(false)), "{choice:?}");
@@ -114,8 +115,8 @@ fn machines_are_what_their_topology_tells() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     };
-    // A machine with two caches, and two cores that share each cache. The first core of the machine
-    // has two hardware threads.
+    // A machine with two caches. Two cores share each cache. The first core of the machine has two
+    // hardware threads.
     write("online", "0-4");
     for (cpu, siblings, cache) in
         [(0, "0,4", "0-1,4"), (1, "1", "0-1,4"), (2, "2", "2-3"), (3, "3", "2-3"), (4, "0,4", "0-1,4")]

@@ -27,12 +27,12 @@ use crate::limits::{FLOW_HEADERS_MAX, VLAN_IDS};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layers {
-    /// The flow of the innermost IP header that can be read. With this choice, the flows inside a
-    /// tunnel are spread over the CPUs.
+    /// The flow of the innermost IP header that can be read. With the flow of the innermost IP
+    /// header, the flows inside a tunnel are spread over the CPUs.
     #[default]
     Inner,
-    /// The flow of the outermost IP header. With this choice, all packets of a tunnel stay together
-    /// on one CPU.
+    /// The flow of the outermost IP header. With the flow of the outermost IP header, all packets
+    /// of a tunnel stay together on one CPU.
     Outer,
 }
 
@@ -41,22 +41,22 @@ pub enum Layers {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Dissection {
-    /// The flow key of the frame. The source in the key is the frame's sender. An ICMP error has
-    /// the key of the quoted packet's flow, in the direction of the error: from the receiver to the
-    /// sender of the quoted packet. The key of an ICMP query has the query's identifier as both
-    /// ports. The ports in the key are 0 for all fragments except the first, and for a packet that
-    /// is cut off before the ports.
+    /// The flow key of the frame. The source in the flow key is the frame's sender. An ICMP error
+    /// has the flow key of the packet that it quotes. The key has the direction of the error: from
+    /// the receiver to the sender of the quoted packet. The flow key of an ICMP query has the
+    /// query's identifier as both ports. The ports in the flow key are 0 for all fragments except
+    /// the first, and for a packet that is cut off before the ports.
     pub key: FlowKey,
-    /// True if `key` is the key of an IP flow. If false, `key` consists of the link addresses and
-    /// the EtherType.
+    /// True if `key` is the flow key of a flow between IP addresses. If the field is false, `key`
+    /// consists of the link addresses and the EtherType.
     pub is_flow: bool,
     /// The reason why the dissection of the frame ended.
     pub end: End,
     /// The innermost IP header that was read. With [`Layers::Outer`], this is the outermost IP
     /// header. An IP header that an ICMP error quotes is not stored in this field.
     pub ip: Option<IpLayer>,
-    /// The offset of the header that follows `ip` and its extension headers, if the frame contains
-    /// any part of it.
+    /// If the frame contains any part of the header that follows `ip` and its extension headers,
+    /// the offset of that header.
     pub transport_offset: Option<u32>,
     /// The offset of the payload of a TCP, UDP or SCTP packet. If the frame is cut off, this offset
     /// may be after the frame's end.
@@ -66,10 +66,11 @@ pub struct Dissection {
     pub tcp_flags: Option<u16>,
     /// The ICMP type and code.
     pub icmp: Option<(u8, u8)>,
-    /// True if `key` is the key of a flow that an ICMP error quotes.
+    /// True if `key` is the flow key of a packet that an ICMP error quotes.
     pub is_quoted: bool,
     /// The fragments in the frame, at most two, from the outermost to the innermost. There are two
-    /// fragments if a fragment of an inner packet is inside a fragment of a tunnel's packet.
+    /// fragments if a packet inside a tunnel is a fragment, and the tunnel's own packet is also a
+    /// fragment.
     pub fragments: [Option<Fragment>; 2],
     /// The VLAN identifiers of the tags before the first IP header, beginning with the outermost
     /// tag.
@@ -80,8 +81,8 @@ pub struct Dissection {
 }
 
 impl Dissection {
-    /// Returns an empty dissection. The walk over the frame's headers then writes its results into
-    /// it.
+    /// Returns an empty dissection. The walk over the frame's headers later writes its results into
+    /// this dissection.
     #[inline(always)]
     pub(super) fn blank() -> Self {
         Self {
@@ -101,7 +102,7 @@ impl Dissection {
         }
     }
 
-    /// The flow key, if it is the key of an IP flow.
+    /// The flow key, if it belongs to a flow between IP addresses.
     #[must_use]
     pub fn flow(&self) -> Option<FlowKey> {
         self.is_flow.then_some(self.key.by_words())
@@ -113,7 +114,7 @@ impl Dissection {
         self.headers.iter()
     }
 
-    /// The fragment in `fragments` whose IP header is `ip`.
+    /// From `fragments`, the fragment whose IP header is `ip`.
     #[must_use]
     pub fn fragment(&self) -> Option<&Fragment> {
         let at = self.ip?.offset;
@@ -131,8 +132,8 @@ pub struct IpLayer {
     pub version: u8,
     /// The protocol of the IP payload, after all extension headers that were read.
     pub protocol: u8,
-    /// The length of the packet that the IP header states, including the header itself, in bytes
-    /// (IPFIX calls it the octet count). `None` if the IP header states no length, as in a
+    /// The length of the packet (including the IP header) that the IP header states, in bytes.
+    /// IPFIX calls this length the octet count. `None` if the IP header states no length, as in a
     /// jumbogram (RFC 2675) or in a packet that the kernel merged from several packets.
     pub stated_bytes: Option<u32>,
 }
@@ -141,7 +142,7 @@ pub struct IpLayer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fragment {
-    /// The offset of the IP header that marks the packet as a fragment.
+    /// The offset of the IP header that identifies the packet as a fragment.
     pub ip_offset: u32,
     /// The datagram's identification: 16 bits for IPv4, 32 bits for IPv6.
     pub id: u32,
@@ -151,14 +152,15 @@ pub struct Fragment {
     pub bytes: u32,
     /// True if more fragments follow this fragment.
     pub more: bool,
-    /// A key that is equal for all fragments of the datagram. It consists of the addresses, the
-    /// identification and, only for IPv4, the protocol (RFC 791, RFC 8200).
+    /// A key that is equal for all fragments of the datagram. The key of a datagram consists of the
+    /// addresses, the identification and, only for IPv4, the protocol (RFC 791, RFC 8200).
     pub datagram: FlowKey,
 }
 
 impl Fragment {
-    /// Creates a fragment. Its IP header is at the offset `ip_offset`, and it contains the bytes
-    /// `data` of its datagram. This function is for tests of code that reads fragments.
+    /// Creates a fragment. The fragment's IP header is at the offset `ip_offset`, and the fragment
+    /// contains the bytes `data` of its datagram. This function is for tests of code that reads
+    /// fragments.
     #[must_use]
     pub const fn new(ip_offset: u32, id: u32, data: Range<u32>, more: bool, datagram: FlowKey) -> Self {
         Self { ip_offset, id, offset: data.start, bytes: data.end - data.start, more, datagram }
@@ -202,7 +204,7 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Creates a tunnel of this kind with an identifier.
+    /// Creates a tunnel of the kind `kind` with the identifier `id`.
     #[must_use]
     pub const fn new(kind: HeaderKind, id: Option<u32>) -> Self {
         Self { kind, id }
@@ -380,8 +382,8 @@ pub enum End {
     Encrypted,
     /// The PPP payload has this unsupported protocol.
     UnknownPpp(u16),
-    /// The IP payload has this unsupported protocol. The flow key then consists of addresses and
-    /// protocol.
+    /// The IP payload has this unsupported protocol. The flow key of a packet with an unsupported
+    /// IP protocol consists of addresses and protocol.
     UnknownProtocol(u8),
     /// The type of a tunnel's payload is not stated, or the payload is not IP.
     UnknownPayload,
@@ -417,9 +419,10 @@ pub(super) struct Headers {
 }
 
 const OFFSET_BITS: u32 = 24;
-/// The number of lower bits is sufficient for the offset of any header in a frame.
+/// The lower bits of a list entry have room for the offset of any header in a frame.
 const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
-/// The maximum length of a frame whose header offsets fit in an entry of the list, in bytes.
+/// The maximum length in bytes of a frame. All header offsets in a frame of this length fit in an
+/// entry of the list.
 pub const FRAME_BYTES_MAX: usize = OFFSET_MASK as usize;
 
 impl Headers {

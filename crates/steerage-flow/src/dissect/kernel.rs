@@ -2,8 +2,8 @@
 //! in RPS.
 //!
 //! The hash is computed by `__skb_get_hash_net` (net/core/flow_dissector.c of Linux 6.18) from the
-//! fields in [`KernelFlow`]. Linux chooses a key for its flow hash at boot, so the hash value
-//! cannot be predicted. However, Linux steers packets with equal fields to the same CPU.
+//! fields in [`KernelFlow`]. Linux chooses a secret hash key for its flow hash at boot, so the hash
+//! value cannot be predicted. However, Linux steers packets with equal fields to the same CPU.
 
 use crate::flow_key::FlowKey;
 use crate::wire::{be16, be32, be128, ethertype, ipv4, ipv6, protocol};
@@ -11,8 +11,8 @@ use crate::wire::{be16, be32, be128, ethertype, ipv4, ipv6, protocol};
 use super::dissection::{Dissection, Header, HeaderKind};
 use super::tunnel::gre;
 
-/// The fields of a packet that Linux includes in its flow hash, if the network card provides no
-/// hash.
+/// If the network card provides no hash, Linux computes its flow hash from these fields of a
+/// packet.
 ///
 /// ```
 /// use steerage_flow::LinkType;
@@ -30,14 +30,14 @@ use super::tunnel::gre;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelFlow {
     /// The addresses of the last IP header that Linux reads, in ascending order. If Linux treats
-    /// the first four bytes of the next header as ports, these bytes follow the addresses. `None`
+    /// the first four bytes after the IP header as ports, the key also contains these bytes. `None`
     /// if Linux reads no IP header. If Linux reads no IP header, all packets with the same
     /// EtherType are one flow.
     key: Option<FlowKey>,
     ethertype: u16,
     /// The first VLAN tag, including its priority.
     vlan: u16,
-    /// The key of the last GRE header, or the call identifier of PPTP.
+    /// The key field of the last GRE header, or the call identifier of PPTP.
     gre: u32,
     /// The IPv6 flow label. If an IPv6 header has a flow label, Linux reads no header after this
     /// IPv6 header.
@@ -121,7 +121,7 @@ fn ports(protocol: u8, payload: Option<&[u8]>) -> (u16, u16) {
     ports.map_or((0, 0), |ports| (be16(ports, 0), be16(ports, 2)))
 }
 
-/// The key of a GRE header, or the call identifier in PPTP's version of GRE.
+/// The key field of a GRE header, or the call identifier in PPTP's version of GRE.
 fn gre_key(header: &[u8]) -> Option<u32> {
     let flags = be16(header.first_chunk::<2>()?, 0);
     let at = if flags & gre::CHECKSUM != 0 { 8 } else { 4 };
@@ -136,7 +136,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns true if Linux reads a header of the kind `kind` after the header in `last`.
+    /// Returns true if Linux continues with a header of the kind `kind` after it has read the
+    /// header in `last`.
     fn enters(&self, kind: HeaderKind) -> bool {
         use HeaderKind::{Ethernet, Gre, Ipv4, Ipv6, Ipv6Extension, Ppp, Pppoe, Vlan};
         let Some(last) = self.last else { return true };

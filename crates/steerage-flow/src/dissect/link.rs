@@ -8,9 +8,8 @@ use crate::wire::{be16, be32, checksum, ethernet, ethertype, ipv4, ipv6, ppp, vl
 
 /// LLC and SNAP headers before an EtherType, with the organisation code 0 (RFC 1042).
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
-/// The address families in BSD loopback headers. IPv4 has one number. The number of the address
-/// family IPv6 differs between the BSD systems
-/// (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
+/// The address families in BSD loopback headers. IPv4 has one number. The BSD systems use different
+/// numbers for the address family IPv6 (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
 const FAMILY_IPV4: u32 = 2;
 const FAMILIES_IPV6: [u32; 3] = [24, 28, 30];
 /// For some device types, the protocol field of a Linux cooked header is not an EtherType: FRAD,
@@ -18,15 +17,15 @@ const FAMILIES_IPV6: [u32; 3] = [24, 28, 30];
 /// GRE (778), the protocol field is GRE's protocol type, which equals the EtherType for IP and
 /// MPLS.
 const ARPHRD_OTHERWISE: [u16; 3] = [770, 803, 824];
-/// Flags of a MACsec tag (IEEE 802.1AE, 9.5): the sender's identifier is present, the payload is
-/// encrypted, or the payload was changed in another way.
+/// Three flags of a MACsec tag (IEEE 802.1AE, 9.5). They say that the sender's identifier is
+/// present, that the payload is encrypted, or that the payload was changed in another way.
 const MACSEC_SENDER: u8 = 0x20;
 const MACSEC_CHANGED: u8 = 0x08 | 0x04;
-/// The explicit null labels of IPv4 (0) and IPv6 (2), which state the type of the payload (RFC
-/// 3032).
+/// The MPLS labels *explicit null* of IPv4 (0) and IPv6 (2), which state the type of the payload
+/// (RFC 3032).
 const MPLS_EXPLICIT_NULL: [u32; 2] = [0, 2];
-/// The maximum number of bytes after the IPv6 packet in a frame. These bytes are the frame's
-/// checksum, or padding of a packet without payload.
+/// The maximum number of bytes that a frame has after its IPv6 packet. The bytes after the IPv6
+/// packet are the frame's checksum, or padding of a packet without payload.
 const TRAILER_MAX: usize = 4;
 
 impl Walk<'_> {
@@ -80,7 +79,7 @@ impl Walk<'_> {
             _ if ethertype < ethertype::MIN && self.peek() == Some(&SNAP) => {
                 let header = self.take::<8>(HeaderKind::Snap)?;
                 // The SNAP header must contain an EtherType, not a length. A number below `MIN` is
-                // no EtherType, and is replaced by the unknown type `MIN - 1`.
+                // no EtherType. Therefore this number is replaced by the unknown type `MIN - 1`.
                 Ok(Step::EtherType(be16(header, 6).max(ethertype::MIN - 1)))
             }
             _ if ethertype < ethertype::MIN => Err(End::UnknownLlc),
@@ -105,7 +104,7 @@ impl Walk<'_> {
     }
 
     /// IEEE 802.1ah: the header consists of a byte with priority and flags, and the service
-    /// identifier. A whole Ethernet frame follows.
+    /// identifier. A whole Ethernet frame follows the service identifier.
     fn backbone(&mut self) -> Result<Step, End> {
         let tag = self.take::<4>(HeaderKind::Backbone)?;
         self.enter(HeaderKind::Backbone, Some(be32(tag, 0) & 0x00ff_ffff));
@@ -127,10 +126,10 @@ impl Walk<'_> {
     }
 
     /// RFC 3032: a list of labels. A bit marks the last label. MPLS does not state the type of its
-    /// payload. Therefore a payload counts as IP if its first four bits are an IP version, and as a
-    /// pseudowire if it looks like an Ethernet frame. Many Ethernet addresses begin with the same
-    /// four bits as an IP header. If the payload could be IP or Ethernet, it counts as IP only if
-    /// the IP header has a correct checksum or length.
+    /// payload. Therefore an MPLS payload counts as IP if its first four bits are an IP version,
+    /// and as a pseudowire (an Ethernet frame in MPLS) if it looks like an Ethernet frame. Many
+    /// Ethernet addresses begin with the same four bits as an IP header. If the payload could be IP
+    /// or Ethernet, it counts as IP only if the IP header has a correct checksum or length.
     pub(super) fn mpls(&mut self) -> Result<Step, End> {
         let first = self.take::<4>(HeaderKind::Mpls)?;
         let (first, mut label) = (be32(first, 0), be32(first, 0));
@@ -217,8 +216,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads PPP, or a header of Cisco's framing: an address byte for unicast or multicast, a zero
-    /// byte, and an EtherType.
+    /// Reads PPP, or a header of Cisco's framing, which consists of an address byte for unicast or
+    /// multicast, a zero byte, and an EtherType.
     fn hdlc(&mut self) -> Result<Step, End> {
         match self.peek::<4>() {
             Some([0x0f | 0x8f, 0, ..]) => self.cisco_hdlc(),
@@ -267,8 +266,9 @@ impl Walk<'_> {
         if FAMILIES_IPV6.into_iter().any(is) { Ok(Step::Ipv6) } else { Err(End::UnknownPayload) }
     }
 
-    /// Cisco's security group tag has version 1 and one option. The EtherType is the last field, or
-    /// the first field if the tag is inside GRE (as Wireshark reads it).
+    /// Cisco's security group tag has version 1 and one option. The EtherType is the last field of
+    /// the security group tag. If the tag is inside GRE, the EtherType is the first field (as
+    /// Wireshark reads it).
     fn metadata(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::CiscoMetadata)?;
         let (tag, ethertype) = if self.is_outermost() { (0, be16(header, 6)) } else { (2, be16(header, 0)) };
@@ -278,7 +278,8 @@ impl Walk<'_> {
         Ok(Step::EtherType(ethertype))
     }
 
-    /// Reads an IP packet. Only the first four bits of its header state the IP version.
+    /// Reads an IP packet. The IP version is known only from the first four bits of the packet's
+    /// header.
     pub(super) fn ip(&mut self) -> Result<Step, End> {
         match self.peek::<1>() {
             None => Err(End::Truncated),

@@ -1,4 +1,4 @@
-//! Reads headers that devices on a packet's path add to the packet for mirroring, redirection or
+//! Reads headers that devices on a packet's path add to the packet, for mirroring, redirection or
 //! Teredo. Each function reads one header, and returns the step for the header's payload.
 
 use super::dissection::{End, HeaderKind};
@@ -12,14 +12,14 @@ const ERSPAN_2: u8 = 1;
 const ERSPAN_3: u8 = 2;
 /// The session identifier in the second half of an ERSPAN header's first 32 bits.
 const ERSPAN_SESSION: u32 = 0x03ff;
-/// Bits of an ERSPAN type III header: the type of the payload (Ethernet or IP), and a flag that the
-/// header has another 8 bytes.
+/// Bits of an ERSPAN type III header: the type of the payload (Ethernet or IP), and a flag that
+/// says that the header has another 8 bytes.
 const ERSPAN_FRAME: u16 = 0x7c00;
 const ERSPAN_IP: u16 = 2 << 10;
 const ERSPAN_MORE: u16 = 0x0001;
 
-/// The first two bytes of the optional Teredo headers, which RFC 4380, 5.1.1, calls indications:
-/// the authentication, and the origin of a packet.
+/// The first two bytes of the two optional Teredo headers (authentication, and origin of a packet).
+/// RFC 4380, 5.1.1, calls these headers indications.
 const TEREDO_AUTHENTICATION: [u8; 2] = [0, 1];
 const TEREDO_ORIGIN: [u8; 2] = [0, 0];
 /// A Teredo authentication header begins with 4 bytes, followed by two fields of variable length. A
@@ -33,12 +33,12 @@ const TEREDO_ORIGIN_LEN: usize = 8;
 const CAPWAP_CLEAR: u8 = 0;
 const CAPWAP_DTLS: u8 = 1;
 /// Flags in the first 32 bits of a CAPWAP header. One flag means that the payload is an 802.11
-/// frame, the other flag that it is a fragment.
+/// frame. The other flag means that the payload is a fragment.
 const CAPWAP_NATIVE: u32 = 0x0100;
 const CAPWAP_FRAGMENT: u32 = 0x0080;
 
 /// Constants of TZSP: version 1, the types of the packets that contain a frame, the number for
-/// Ethernet frames, and the tags without a length byte.
+/// Ethernet frames, and the tags that have no length byte.
 const TZSP_VERSION: u8 = 1;
 const TZSP_RECEIVED: u8 = 0;
 const TZSP_TO_SEND: u8 = 1;
@@ -76,8 +76,8 @@ impl Walk<'_> {
     }
 
     /// WCCP contains an IPv4 packet. Version 2 of WCCP adds a header of four bytes before the
-    /// packet, but uses the same GRE protocol type. The first byte distinguishes the two versions
-    /// of WCCP.
+    /// packet, but uses the same GRE protocol type. The first byte after the GRE header
+    /// distinguishes the two versions of WCCP.
     pub(super) fn wccp(&mut self) -> Result<Step, End> {
         match self.peek::<1>() {
             None => return Err(End::Truncated),
@@ -90,8 +90,8 @@ impl Walk<'_> {
         Ok(Step::Ip)
     }
 
-    /// RFC 4380, 5.1.1: at most one authentication header and one origin header, followed by an
-    /// IPv6 packet.
+    /// RFC 4380, 5.1.1: a Teredo packet has at most one authentication header and one origin
+    /// header, followed by an IPv6 packet.
     pub(super) fn teredo(&mut self) -> Result<Step, End> {
         let start = self.offset();
         if self.peek() == Some(&TEREDO_AUTHENTICATION) {
@@ -112,10 +112,10 @@ impl Walk<'_> {
         }
     }
 
-    /// RFC 5415, 4.3: the header contains its length in units of four bytes, the payload's type,
-    /// and the fragment flag. Only Ethernet payloads are read, and no 802.11 payloads. All CAPWAP
-    /// fragments have the key of the tunnel's own flow, because only the first fragment contains
-    /// the inner ports.
+    /// RFC 5415, 4.3: the CAPWAP header contains its length in units of four bytes, the payload's
+    /// type, and the fragment flag. Only CAPWAP payloads that are Ethernet frames are read, not
+    /// 802.11 frames. All CAPWAP fragments have the flow key of the tunnel's own flow, because only
+    /// the first fragment contains the inner ports.
     pub(super) fn capwap(&mut self) -> Result<Step, End> {
         let start = self.offset();
         match self.peek::<1>() {

@@ -46,8 +46,8 @@ impl<'a> Walk<'a> {
         let header = self.begin_ip::<{ ipv6::BYTES }>(6)?;
         self.take::<{ ipv6::BYTES }>(HeaderKind::Ipv6)?;
         let protocol = header[6];
-        // RFC 2675: if an IPv6 header states the payload length 0 and hop-by-hop options follow,
-        // the options state the length.
+        // RFC 2675: if an IPv6 header states the payload length 0 and is followed by hop-by-hop
+        // options, these options state the length.
         let stated = match be16(header, 4) {
             0 if protocol == protocol::HOP_BY_HOP => 0,
             payload => ipv6::BYTES as u32 + u32::from(payload),
@@ -108,11 +108,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// RFC 8200, 4: an extension header begins with the type of the next header. Then the length of
-    /// the extension header follows, in units of 8 bytes, not counting the first 8 bytes.
+    /// RFC 8200, 4: an extension header begins with the type of the next header. After the type of
+    /// the next header, the length of the extension header follows, in units of 8 bytes, not
+    /// counting the first 8 bytes.
     pub(super) fn extension(&mut self, protocol: u8) -> Result<Step, End> {
-        // If this extension header is the last header that is read, the key contains the type of
-        // the extension header.
+        // If this extension header is the last header that is read, the flow key contains the type
+        // of the extension header.
         self.set_protocol(protocol);
         if self.extensions == IPV6_EXTENSIONS_MAX {
             return Err(End::TooDeep);

@@ -9,13 +9,13 @@ use crate::wire::{be16, be32, ethernet, ethertype, ipv4, next_protocol, ppp};
 
 /// The flag in a VXLAN header that says that the network identifier is valid (RFC 7348, 5).
 const VXLAN_VALID: u8 = 0x08;
-/// A flag of VXLAN-GPE (draft-ietf-nvo3-vxlan-gpe, 3.1) and LISP (RFC 9305, 3). If it is set, the
-/// fourth byte of the header is the payload's type.
+/// A flag of VXLAN-GPE (draft-ietf-nvo3-vxlan-gpe, 3.1) and LISP (RFC 9305, 3). If the flag `TYPED`
+/// is set, the fourth byte of the header is the payload's type.
 const TYPED: u8 = 0x04;
 /// The flag in a LISP header that says that the instance identifier is valid (RFC 9300, 5.3).
 const LISP_INSTANCE: u8 = 0x08;
-/// The bits in a LISP header that identify the key with which the payload is encrypted. They are 0
-/// without encryption (RFC 9300, 5.3).
+/// The bits in a LISP header that identify the key with which the payload is encrypted. The bits
+/// that identify the encryption key are 0 if the payload is not encrypted (RFC 9300, 5.3).
 const LISP_KEY: u8 = 0x03;
 /// The bits of the version in an NSH header, and the bits of the header's length in units of four
 /// bytes (RFC 8300, 2.2).
@@ -23,9 +23,9 @@ const NSH_VERSION: u8 = 0xc0;
 const NSH_WORDS: u16 = 0x003f;
 const NSH_WORDS_MIN: u16 = 2;
 /// The upper two bits of a GUE header are the version. In one version of GUE, a header precedes the
-/// payload. In the other version of GUE, the IP packet follows without a GUE header. Other bits are
-/// the control flag, and the length of the optional GUE fields in units of four bytes
-/// (draft-ietf-intarea-gue, 3).
+/// payload. In the other version of GUE, the IP packet follows the UDP header without a GUE header.
+/// Other bits of a GUE header are the control flag, and the length of the optional GUE fields in
+/// units of four bytes (draft-ietf-intarea-gue, 3).
 const GUE_VERSION: u8 = 0xc0;
 const GUE_BARE: u8 = 0x40;
 const GUE_CONTROL: u8 = 0x20;
@@ -38,11 +38,12 @@ mod l2tp {
     pub(super) const OFFSET: u16 = 0x0200;
     pub(super) const VERSION: u16 = 0x000f;
 }
-/// The possible total lengths of an L2TP cookie and the sublayer header that follows the cookie, in
-/// bytes (RFC 3931, 4.1 and 4.6). The two ends of an L2TP tunnel agree on the lengths of cookie and
+/// The possible total lengths in bytes of an L2TP cookie and the sublayer header after the cookie
+/// (RFC 3931, 4.1 and 4.6). The two ends of an L2TP tunnel agree on the lengths of cookie and
 /// sublayer header through their control channel.
 const L2TP_COOKIES: [usize; 4] = [0, 4, 8, 12];
-/// The upper four bits of a pseudowire's control word (RFC 4385, 3).
+/// The upper four bits of the control word of a pseudowire (an Ethernet frame in MPLS; RFC 4385,
+/// 3).
 const CONTROL_WORD: u8 = 0;
 const CONTROL_WORD_BYTES: usize = 4;
 
@@ -58,7 +59,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// draft-ietf-nvo3-vxlan-gpe, 3: a VXLAN header that also states the payload's type.
+    /// draft-ietf-nvo3-vxlan-gpe, 3: the header is a VXLAN header that also states the payload's
+    /// type.
     pub(super) fn vxlan_gpe(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::VxlanGpe)?;
         let id = (header[0] & VXLAN_VALID != 0).then_some(be32(header, 4) >> 8);
@@ -80,7 +82,7 @@ impl Walk<'_> {
     }
 
     /// RFC 9300, 5.3: the LISP header consists of flags, nonce, instance identifier and status
-    /// bits. The IP packet follows. RFC 9305 adds the payload's type.
+    /// bits. The IP packet follows. RFC 9305 adds the payload's type to the LISP header.
     pub(super) fn lisp(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Lisp)?;
         if header[0] & LISP_KEY != 0 {
@@ -139,7 +141,8 @@ impl Walk<'_> {
         Ok(Step::Ppp)
     }
 
-    /// RFC 3931, 4.1.1: the session. If the session is 0, a control message follows.
+    /// RFC 3931, 4.1.1: the session. If the session of an L2TP header of version 3 is 0, a control
+    /// message follows.
     pub(super) fn l2tp_in_ip(&mut self) -> Result<Step, End> {
         self.note(HeaderKind::L2tp, self.offset())?;
         match self.peek::<4>() {
@@ -149,7 +152,7 @@ impl Walk<'_> {
     }
 
     /// The header of L2TP version 3 consists of the session, a cookie and a sublayer header.
-    /// Ethernet or PPP follows. Only the control channel states whether a cookie and a sublayer
+    /// Ethernet or PPP follows. Only L2TP's control channel states whether a cookie and a sublayer
     /// header are present.
     fn l2tp_session(&mut self) -> Result<Step, End> {
         let session = be32(self.peek::<4>().ok_or(End::Truncated)?, 0);
@@ -180,8 +183,9 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// Reads an Ethernet frame of a pseudowire after MPLS labels, with or without a control word
-    /// (RFC 4448). MPLS does not state whether there is a control word.
+    /// Reads the Ethernet frame of a pseudowire (an Ethernet link through MPLS) after MPLS labels,
+    /// with or without a control word (RFC 4448). MPLS does not state whether a control word
+    /// precedes the pseudowire's frame.
     pub(super) fn pseudowire(&mut self) -> Result<Step, End> {
         let Some([first]) = self.peek::<1>() else { return Err(End::Truncated) };
         if first >> 4 == CONTROL_WORD && self.is_ethernet(self.offset() + CONTROL_WORD_BYTES) {
@@ -191,9 +195,9 @@ impl Walk<'_> {
         if self.is_ethernet(self.offset()) { Ok(Step::Ethernet) } else { Err(End::UnknownPayload) }
     }
 
-    /// Returns true if the bytes at this offset look like an Ethernet frame: the sender's address
-    /// is not a group address, a known EtherType follows, and the first byte of the payload fits
-    /// this EtherType.
+    /// Returns true if the bytes at this offset look like an Ethernet frame. The sender's address
+    /// must not be a group address, a known EtherType must follow, and the first byte of the
+    /// payload must fit this EtherType.
     pub(super) fn is_ethernet(&self, at: usize) -> bool {
         let Some(header) = self.peek_at::<{ ethernet::BYTES + 1 }>(at) else { return false };
         let payload = header[ethernet::BYTES];
@@ -238,7 +242,8 @@ mod tests {
     fn read(frame: &[u8]) -> Dissection {
         let found = dissect(frame, LinkType::ETHERNET, Layers::Inner);
         assert_eq!(flow_key(frame, LinkType::ETHERNET, Layers::Inner), found.flow());
-        // The frame's end is cut off at every position. No length of the frame causes a panic.
+        // The test cuts off the end of the frame at every position. No length of the frame causes a
+        // panic.
         for length in 0..frame.len() {
             let _ = dissect(&frame[..length], LinkType::ETHERNET, Layers::Inner);
         }
@@ -333,8 +338,8 @@ mod tests {
         assert_inside(&gue(&[2, protocol::ETHERNET, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9], &frame), HeaderKind::Gue, None);
         assert_inside(&gue(&[], &packet), HeaderKind::Gue, None);
         assert_eq!(gue(&[0x20, 1, 0, 0], &packet).end, End::Complete);
-        // If a transport header follows GUE directly, the flow key consists of the outer addresses
-        // and ports.
+        // If a TCP header, for example, follows the GUE header directly, the flow key consists of
+        // the outer addresses and ports.
         let bare = gue(&[0, protocol::TCP, 0, 0], &[0; 40]);
         assert_eq!(
             (bare.end, bare.key.to_string().as_str()),

@@ -7,9 +7,9 @@ use super::dissection::Layers;
 use super::ports;
 use super::transport::PORTS_LEN;
 
-/// Returns the key of a plain frame, or `None` for any other frame. A plain frame is Ethernet with
-/// at most one VLAN tag, followed by IP without options, extension headers or fragmentation, and by
-/// TCP or UDP outside of tunnels.
+/// Returns the flow key of a plain frame, or `None` for any other frame. A plain frame is an
+/// Ethernet frame with at most one VLAN tag. IP without options, extension headers or fragmentation
+/// follows, and then TCP or UDP outside of tunnels.
 #[inline(always)]
 pub(crate) fn plain(frame: &[u8], layers: Layers) -> Option<FlowKey> {
     let head: &[u8; ethernet::BYTES + vlan::BYTES] = frame.first_chunk()?;

@@ -7,15 +7,15 @@ use crate::wire::port::{
     CAPWAP, GENEVE, GRE, GTP_U, GUE, L2TP, LISP, MPLS, TEREDO, TZSP, VXLAN, VXLAN_GPE, VXLAN_LINUX,
 };
 
-/// UDP ports that identify a tunnel only as destination port, because the tunnel's source port
-/// depends on the inner flow.
+/// UDP ports that identify a tunnel only if they are the destination port, because the tunnel's
+/// source port depends on the inner flow.
 pub(super) const TO: [u16; 10] = [GTP_U, GRE, VXLAN, GENEVE, MPLS, TZSP, VXLAN_LINUX, VXLAN_GPE, LISP, GUE];
-/// UDP ports that identify a tunnel as source port or as destination port, because one end of the
-/// tunnel uses an arbitrary port.
+/// UDP ports that identify a tunnel if they are the source port or the destination port, because
+/// one end of the tunnel uses an arbitrary port.
 pub(super) const TO_OR_FROM: [u16; 3] = [TEREDO, CAPWAP, L2TP];
 
-/// All ports that identify a tunnel, in network byte order. The first [`FROM_LANES`] entries are
-/// source ports, and the other entries are destination ports.
+/// All ports that identify a tunnel, in network byte order. The first [`FROM_LANES`] entries of the
+/// table are source ports, and the other entries are destination ports.
 pub(crate) static LANES: [[u8; 2]; 16] = {
     assert!(TO.len() + 2 * TO_OR_FROM.len() == 16);
     let (mut lanes, mut at) = ([[0; 2]; 16], 0);
@@ -34,7 +34,7 @@ pub(crate) static LANES: [[u8; 2]; 16] = {
     lanes
 };
 
-/// The number of entries in [`LANES`] that are source ports.
+/// The number of entries in the table [`LANES`] that are source ports.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only this kernel compares lanes"))]
 pub(crate) const FROM_LANES: usize = TO_OR_FROM.len();
 
@@ -48,8 +48,8 @@ static CHOSEN: [AtomicU16; VXLAN_PORTS_MAX] = [const { AtomicU16::new(0) }; VXLA
 /// of an earlier call. Call this function before the first frame is dissected. At most
 /// [`VXLAN_PORTS_MAX`](crate::limits::VXLAN_PORTS_MAX) ports are used, and port 0 is ignored.
 pub fn set_vxlan_ports(ports: &[u16]) {
-    // The unused entries must be at the end of `CHOSEN`, because `are_chosen` reads only the first
-    // entry.
+    // The unused entries must be at the end of the array `CHOSEN`, because `are_chosen` reads only
+    // the first entry.
     let mut used = ports.iter().copied().filter(|port| *port != 0);
     for chosen in &CHOSEN {
         let port = used.next().unwrap_or(0);
@@ -60,8 +60,8 @@ pub fn set_vxlan_ports(ports: &[u16]) {
     }
 }
 
-/// Returns true if the user chose a port for VXLAN. The code that hashes plain frames cannot be
-/// used then, because it compares only the ports in [`LANES`].
+/// Returns true if the user chose a port for VXLAN. If the user chose a port, the code that hashes
+/// plain frames cannot be used, because it compares only the ports in [`LANES`].
 pub(crate) fn are_chosen() -> bool {
     CHOSEN[0].load(Ordering::Relaxed) != 0
 }
@@ -79,8 +79,9 @@ pub(super) fn of_tunnel(from: u16, to: u16) -> Option<u16> {
     }
 }
 
-/// The entry for a byte is true if this byte is the upper byte of a port that identifies a tunnel.
-/// The entries for destination ports come first. The entries for source ports begin at index 256.
+/// The table has an entry for each value of a byte. The entry is true if a port that identifies a
+/// tunnel has this value as its upper byte. The table's entries for destination ports come first.
+/// The table's entries for source ports begin at index 256.
 static UPPER_BYTES: [AtomicBool; 512] = {
     let (mut bytes, mut at) = ([const { AtomicBool::new(false) }; 512], 0);
     while at < TO.len() {
@@ -96,8 +97,8 @@ static UPPER_BYTES: [AtomicBool; 512] = {
     bytes
 };
 
-/// Returns false if the ports identify no tunnel. For nearly all packets, the function
-/// `may_be_tunnel` only loads two values from memory.
+/// If `may_be_tunnel` returns false, the ports identify no tunnel. For nearly all packets, the
+/// function `may_be_tunnel` only loads two values from memory.
 #[inline(always)]
 pub(super) fn may_be_tunnel(from: u16, to: u16) -> bool {
     let [[from, _], [to, _]] = [from.to_be_bytes(), to.to_be_bytes()];

@@ -261,7 +261,7 @@ fn icmp_errors_go_by_what_they_quote() {
     assert_eq!(shown6(58, &[&error]), "udp [fd00::2]:53 > [fd00::1]:40000");
 }
 
-/// The kind of a tunnel and its identifier.
+/// A pair of a tunnel's kind and the tunnel's identifier.
 type Told = (HeaderKind, Option<u32>);
 
 #[test]
@@ -318,7 +318,7 @@ fn tags_of_backbone_and_customer() {
     assert_eq!((shown(&frame).as_str(), ethernet(&frame).vlans), (FLOW4, [Some(1), Some(5)]));
 }
 
-/// All frames of an unsupported link type have the same key, even if their contents differ.
+/// All frames of an unsupported link type have the same flow key, even if their contents differ.
 #[test]
 fn links_that_are_not_read() {
     for frame in [&[][..], &[7; 60], &eth(0x0800, &v4(17, &UDP))] {
@@ -391,8 +391,8 @@ fn mirrors_and_backbones() {
             );
         }
     }
-    // Packets in the opposite direction of Teredo and CAPWAP tunnels. The clients of these tunnels
-    // use arbitrary UDP ports.
+    // The test uses packets that a Teredo or CAPWAP server sends to a client of its tunnel. The
+    // clients of Teredo and CAPWAP tunnels use arbitrary UDP ports.
     for port in [port::TEREDO, port::CAPWAP] {
         let payload = if port == port::TEREDO { inner6.clone() } else { [capwap(2, 0), bridged.clone()].concat() };
         let mut udp = udp_to(50000, &payload);
@@ -525,8 +525,8 @@ fn frame_like() -> impl Strategy<Value = Vec<u8>> {
     (start, prop::collection::vec(bytes, 0..200), any::<prop::sample::Index>(), 0..9_usize).prop_map(
         |(start, bytes, at, tunnel)| {
             let mut frame = [&MACS[..], &start, &bytes].concat();
-            // Writes the port of a tunnel into the frame, in most cases directly after the offset
-            // at which an IPv4 header ends.
+            // Writes the UDP port of a tunnel protocol into the frame. In most cases, the port is
+            // directly after the offset at which an IPv4 header ends.
             let port = [&TO[..], &TO_OR_FROM, &[53]].concat()[tunnel].to_be_bytes();
             let ports = 12 + start.len() - 1 + 20;
             let at = [ports + 2, ports, at.index(frame.len())][at.index(3)];

@@ -15,7 +15,7 @@ impl Walk<'_> {
         if self.quoting {
             return Err(End::Complete);
         }
-        // The capture may have cut off the rest of the TCP header after the flags.
+        // The capture may contain the TCP header only up to the flags.
         let flags = be16(self.peek::<{ tcp::FLAGS_AT + 2 - PORTS_LEN }>().ok_or(End::Truncated)?, 8);
         self.out.tcp_flags = Some(flags & tcp::FLAGS);
         let header_len = usize::from(flags >> 12) * 4;

@@ -50,8 +50,8 @@ impl Walk<'_> {
         self.skip(words(gre::KEY) + words(gre::SEQUENCE));
         self.enter(HeaderKind::Gre, key);
         match ethertype {
-            // A packet of ERSPAN type I has no ERSPAN header, and its GRE header has no sequence
-            // number.
+            // A packet of ERSPAN type I has no ERSPAN header. The packet's GRE header has no
+            // sequence number.
             protocol_type::ERSPAN if flags & gre::SEQUENCE == 0 => Ok(Step::Ethernet),
             protocol_type::ERSPAN => self.erspan_2(),
             protocol_type::ERSPAN_3 => self.erspan_3(),
@@ -82,8 +82,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// RFC 8926, 3.4: the header consists of version, length of the options in units of four bytes,
-    /// flags, EtherType and identifier.
+    /// RFC 8926, 3.4: the Geneve header consists of version, length of the options in units of four
+    /// bytes, flags, EtherType and identifier.
     pub(super) fn geneve(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Geneve)?;
         if header[0] >> 6 != 0 {

@@ -2,9 +2,9 @@
 //!
 //! Architecture invariant: every step reads one header and appends the header to a list of fixed
 //! length. The only exceptions are steps that only choose the next step. The walk ends when the
-//! list is full. Therefore the work for a frame is bounded, for any depth of nested headers. Every
-//! read of the frame's bytes is checked. Therefore the walk never reads beyond the end of the
-//! frame, even if a length in a header is wrong.
+//! list of headers is full. Therefore the work for a frame is bounded, for any depth of nested
+//! headers. Every read of the frame's bytes is checked. Therefore the walk never reads beyond the
+//! end of the frame, even if a length in a header is wrong.
 
 use crate::flow_key::FlowKey;
 
@@ -26,11 +26,11 @@ pub(super) enum Step {
     Protocol(u8),
 }
 
-/// The flow of the innermost IP header that was read so far. The walk creates the key from this
-/// flow only when the walk ends. Therefore the result is the outer flow if an inner IP header
-/// cannot be read. Until the walk ends, the addresses are not copied from the frame. A copy of the
-/// addresses would be written with stores of one width and read with loads of another width. The
-/// CPU could not forward these stores to the loads, and would stall each time.
+/// The flow of the innermost IP header that was read so far. The walk creates the flow key from
+/// this flow only when the walk ends. Therefore the result is the outer flow if an inner IP header
+/// cannot be read. Until the walk ends, the addresses are not copied from the frame. If the
+/// addresses were copied, they would be written with stores of one width and read with loads of
+/// another width. The CPU could not forward these stores to the loads, and would stall each time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     /// The IP version (4 or 6), or 0 if no IP header was read yet.
@@ -43,7 +43,7 @@ pub(super) struct Flow {
 
 impl Flow {
     /// Returns the key of the flow. If `turned` is true, the source and the destination are swapped
-    /// in the key. Returns `None` if no IP header was read.
+    /// in the flow key. Returns `None` if no IP header was read.
     fn key(&self, frame: &[u8], turned: bool) -> Option<FlowKey> {
         let header = frame.get(self.at..)?;
         let (from, to) = self.ports;
@@ -66,7 +66,7 @@ impl Flow {
     }
 }
 
-/// Link addresses and labels. The key of a frame without an IP header is created from link
+/// Link addresses and labels. The flow key of a frame without an IP header is created from link
 /// addresses and MPLS labels.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stations {
@@ -144,7 +144,7 @@ impl<'a> Walk<'a> {
         }
         self.out.key = match &self.stations {
             Some(stations) => stations.key(),
-            // If the frame has no complete link header, the key consists of the frame's bytes.
+            // If the frame has no complete link header, the flow key consists of the frame's bytes.
             None => FlowKey::from_bytes(self.frame),
         };
     }
@@ -186,9 +186,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns true if the walk must not enter a tunnel that follows. In this case, the caller
-    /// requested the outer flow, or the walk reads the packet that an ICMP error quotes. An ICMP
-    /// error about a packet of a tunnel belongs to the flow of the tunnel itself.
+    /// Returns true if the walk must not enter a tunnel that follows. The walk must not enter a
+    /// tunnel if the caller requested the outer flow, or if the walk reads the packet that an ICMP
+    /// error quotes. An ICMP error about a packet of a tunnel belongs to the flow of the tunnel
+    /// itself.
     pub(super) fn stays_outside(&self) -> bool {
         self.quoting || self.layers == Layers::Outer
     }

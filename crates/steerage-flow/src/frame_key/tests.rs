@@ -1,5 +1,5 @@
 //! Compares the hashes of frames in a batch with three references: the hashes of single frames, the
-//! hashes of keys that the library etherparse reads, and the results of the general code.
+//! hashes of the keys that the library etherparse finds, and the results of the general code.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::hash::HashKey;
 /// affinity and each `Layers`.
 const FRAMES: usize = 800_000;
 
-/// The number of frames whose keys are compared with the keys that etherparse reads.
+/// The number of frames whose keys are compared with the keys that the library etherparse finds.
 const FRAMES_READ: usize = 100_000;
 
 const ADDRESSES: [u8; 4] = [1, 2, 2, 0xff];
@@ -191,8 +191,8 @@ fn hashes_are_those_of_the_keys_that_etherparse_reads() {
     }
 }
 
-/// The kernel for plain frames hashes all plain frames, and leaves only other frames to the general
-/// code.
+/// The hash kernel for plain frames hashes all plain frames, and leaves only other frames to the
+/// general code.
 #[test]
 fn plain_frames_are_not_left_out() {
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);

@@ -1,23 +1,24 @@
-//! A keyed hash of one block of 16 bytes, by four rounds of AES, and a chain of three of these
-//! hashes for three blocks.
+//! A hash of one block of 16 bytes with a secret key, computed by four rounds of AES. Three of
+//! these hashes in a chain hash three blocks.
 //!
-//! A chosen difference between two inputs becomes a chosen difference between the AES states with a
-//! probability of at most 2^-113. This bound requires four rounds and independent round keys. See
-//! Keliher and Sui, "Exact maximum expected differential and linear probability for two-round AES",
-//! IET Information Security 1(2), 2007. Therefore it is very unlikely that the AES states of two
-//! different long keys are equal after a block. The bound on differences is no bound on collisions
-//! of the 32-bit hash, which is only a part of the final state. After two AES rounds, each bit of
-//! the state depends on all bits of the earlier state, and four rounds achieve this twice. With two
-//! AES rounds, the bound on differences is 2^-28. Two rounds are hardly faster than four: packets
-//! are independent, so the CPU executes the rounds for one packet while it reads the headers of the
-//! next packet.
+//! If two inputs differ by a chosen value, the two AES states also differ by a chosen value with a
+//! probability of at most 2^-113. The bound of 2^-113 requires four AES rounds and independent
+//! round keys. See Keliher and Sui, "Exact maximum expected differential and linear probability for
+//! two-round AES", IET Information Security 1(2), 2007. Therefore it is very unlikely that the AES
+//! states of two different long keys are equal after a block. The bound on differences between AES
+//! states is no bound on collisions of the 32-bit hash, because the hash is only a part of the
+//! final state. After two AES rounds, each bit of the state depends on all bits of the state before
+//! these rounds. Four rounds achieve this twice. With only two AES rounds, the bound on differences
+//! is 2^-28. Two AES rounds are hardly faster than four. Packets are independent, so the CPU
+//! executes the rounds for one packet while it reads the headers of the next packet.
 //!
 //! A long key has three blocks. The three blocks of a long key are hashed by CBC-MAC, with the four
-//! rounds as the cipher. Each block is added to the state only after all four rounds for the
-//! previous block. Without the round keys, an attacker cannot choose a difference in one block that
-//! cancels a difference in the next block. (This is the construction ALRED: Daemen and Rijmen, "A
-//! new MAC construction ALRED and a special instance ALPHA-MAC", 2005.) CBC-MAC is safe for inputs
-//! of equal length, and all long keys have three blocks. Short keys have separate round keys.
+//! AES rounds as the cipher. Each block of the flow key is added to the state only after all four
+//! rounds for the previous block. Without knowledge of the round keys, an attacker cannot choose a
+//! difference in one block that cancels a difference in the next block. (This is the construction
+//! ALRED: Daemen and Rijmen, "A new MAC construction ALRED and a special instance ALPHA-MAC",
+//! 2005.) CBC-MAC is safe for inputs of equal length, and all long keys have three blocks. Short
+//! flow keys are hashed with separate round keys.
 //!
 //! The inner functions of this file have no attribute `target_feature` for AES. Instead, the inner
 //! functions are inlined into a function with the attribute `target_feature` for AES. A function
@@ -42,7 +43,7 @@ use x86_64 as instructions;
 const ROUNDS: usize = 4;
 
 /// The round keys. The first round key is added to the block before the first round, and each round
-/// uses one more key.
+/// uses one more round key.
 pub(super) type RoundKeys = [Block; 1 + ROUNDS];
 
 /// A value of the type `Aes` proves that this CPU has AES instructions, because [`Aes::new`] checks
@@ -106,8 +107,8 @@ impl Kernel for Aes {
     }
 }
 
-/// Adds the block that consists of the words `low` and `high` to `state`, and then applies all
-/// rounds.
+/// Adds a block to `state`, and then applies all rounds. The block consists of the 64-bit words
+/// `low` and `high`.
 ///
 /// # Safety
 ///
@@ -134,9 +135,9 @@ pub(super) unsafe fn absorb_block(state: Block, block: Block, keys: &RoundKeys) 
     state
 }
 
-/// The round keys (low word, high word) for short keys and for long keys. There are twenty words.
-/// Each word depends on all bytes of `key` and is independent of the other words, as the bound on
-/// differences requires.
+/// The round keys for short flow keys and for long flow keys. Each round key is a pair of 64-bit
+/// words (low, high). There are twenty words. Each 64-bit word of a round key depends on all bytes
+/// of `key` and is independent of the other words, as the bound on differences requires.
 pub(super) fn schedule(key: &HashKey) -> [[[u64; 2]; 1 + ROUNDS]; 2] {
     std::array::from_fn(|form| {
         std::array::from_fn(|round| {

@@ -11,8 +11,8 @@ use std::{fmt, str::FromStr};
 ///
 /// Every hash kernel uses all 40 bytes. Toeplitz uses the bits of the hash key unchanged. AES and
 /// SipHash derive their own keys from the 40 bytes. Therefore AES and SipHash do not need a hash
-/// key that looks random: if it is secret, even one repeated byte, or a key like Microsoft's, is as
-/// good as any other key.
+/// key that looks random. If the hash key is secret, even one repeated byte, or a key like
+/// Microsoft's, is as good as any other key.
 ///
 /// ```
 /// use steerage_flow::HashKey;
@@ -57,17 +57,18 @@ impl HashKey {
         Ok(HashKey(bytes))
     }
 
-    /// Returns the 40 bytes of the key.
+    /// Returns the 40 bytes of the hash key.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; HashKey::LEN] {
         &self.0
     }
 
-    /// Returns 64 bits of key material. The key material for different values of `label` is
-    /// unrelated. The key material is computed by SipHash-2-4, a pseudo-random function. The first
-    /// 16 bytes of the hash key are the key of SipHash, and the other 24 bytes and the label are
-    /// the input. Therefore every result depends on all 40 bytes of the hash key, and an attacker
-    /// who knows some results cannot compute another result.
+    /// Returns 64 bits of key material, from which a hash function makes its own keys. The key
+    /// material for different values of `label` is unrelated. The key material is computed by
+    /// SipHash-2-4, a pseudo-random function. The first 16 bytes of the hash key are the key of
+    /// SipHash, and the other 24 bytes and the label are the input. Therefore every result depends
+    /// on all 40 bytes of the hash key, and an attacker who knows some results cannot compute
+    /// another result.
     pub(super) fn derive(&self, label: u64) -> u64 {
         let word = |i: usize| {
             let mut bytes = [0; 8];
@@ -78,8 +79,8 @@ impl HashKey {
     }
 }
 
-/// `Debug` hides the key: logs have many readers, and whoever knows the key can predict the hash.
-/// See [`HashKey::as_bytes`].
+/// `Debug` hides the hash key: logs have many readers, and whoever knows the key can predict the
+/// hash. See [`HashKey::as_bytes`].
 impl fmt::Debug for HashKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HashKey(..)")

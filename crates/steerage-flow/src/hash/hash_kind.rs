@@ -62,8 +62,8 @@ impl HashKind {
         }
     }
 
-    /// Returns true for the hashes with which an attacker who does not know the key cannot direct
-    /// packets to a chosen CPU: AES and SipHash. Use AES and SipHash with a [random
+    /// Returns true for a kind of hash with a secret key. An attacker who does not know the key
+    /// cannot direct packets to a chosen CPU: AES and SipHash. Use AES and SipHash with a [random
     /// key](super::HashKey::random). An attacker can predict Toeplitz hashes with any key.
     #[must_use]
     pub const fn is_keyed(self) -> bool {

@@ -2,19 +2,20 @@
 //! AES state, without a branch that depends on the frame's shape.
 //!
 //! A frame is *plain* if it is Ethernet with at most one VLAN tag, IP without options, extension
-//! headers or fragmentation, and TCP or UDP outside of tunnels. A plain frame has one of four
-//! shapes: IPv4 or IPv6, with or without a VLAN tag. In mixed traffic, the shape of the next frame
-//! (IPv4 or IPv6, tagged or not) is random. Therefore the CPU would mispredict a branch on the
-//! shape for many frames, and a misprediction takes longer than the hash. Therefore a batch is
-//! hashed in three steps:
+//! headers or fragmentation, and TCP or UDP outside of tunnels. A frame is *plain* if it is
+//! Ethernet with at most one VLAN tag, followed by IP without options, extension headers or
+//! fragmentation, and by TCP or UDP outside of tunnels. IPv4 or IPv6, with or without a VLAN tag.
+//! In mixed traffic, the shape of the next frame (IPv4 or IPv6, tagged or not) is random. Therefore
+//! the CPU would mispredict a branch on the shape for many frames, and a misprediction takes longer
+//! than the hash. To avoid mispredictions, a batch is hashed in three steps:
 //!
 //! 1. First, one loop hashes frames as long as they have the same shape as the first frame. If all
 //!    frames have the same shape, the first loop hashes the whole batch.
 //! 2. Then code without branches reads the EtherTypes of the remaining frames. The EtherTypes of a
-//!    frame determine the only shape that the frame can have. The frames are divided into one set
-//!    for each shape.
-//! 3. Finally, for each set, one loop hashes the frames of the set. This loop also detects the
-//!    frames of the set that are not plain.
+//!    frame leave only one shape (IPv4 or IPv6, tagged or not) that the frame can have. The frames
+//!    are divided into sets, one set for each shape (IPv4 or IPv6, tagged or not).
+//! 3. Finally, for each set of frames with equal shape, one loop hashes the frames of the set. The
+//!    loop for a set also detects the frames of the set that are not plain.
 //!
 //! Frames that are not plain must be hashed by the caller. The hashes are equal to the hashes that
 //! [`FlowHasher::hash`](super::FlowHasher::hash) returns for the keys of the frames.
@@ -34,22 +35,23 @@ use core::arch::x86_64::{
 /// The length in bytes of an IPv4 or IPv6 header together with the ports that follow the header.
 const V4_LEN: usize = ipv4::BYTES + 4;
 const V6_LEN: usize = ipv6::BYTES + 4;
-/// The offset in an IPv4 or IPv6 header of the 32-bit word that contains the protocol and, for
+/// The offset in an IPv4 or IPv6 header of a 32-bit word. The word contains the protocol and, for
 /// IPv4, the fragment field.
 const PROTOCOL_WORD_AT: usize = 6;
 
 /// The length in bytes of the shortest plain frame.
 const SHORTEST: usize = ethernet::BYTES + V4_LEN;
 
-/// The conditions that a plain frame of one shape meets. Words of the frame are read as
-/// little-endian numbers.
+/// The conditions that a plain frame of one shape (IPv4 or IPv6, tagged or not) meets. Words (32 or
+/// 64 bits) of the frame are read as little-endian numbers.
 struct Shape {
-    /// In the eight bytes of the frame from the EtherType on, these bits are constant: the
-    /// EtherType, the IP version and, for IPv4, the header length.
+    /// The mask selects bits in the eight bytes of the frame from the EtherType on. These bits are
+    /// the same for all plain frames of the shape: the EtherType, the IP version and, for IPv4, the
+    /// header length.
     mask: u64,
     value: u64,
-    /// Bits in the 32-bit word that contains the protocol. All of these bits are 0 if the packet is
-    /// not a fragment.
+    /// Bits in the 32-bit word that contains the protocol. All of the bits in `fragment` are 0 if
+    /// the packet is not a fragment.
     fragment: u32,
     /// The bit position of the protocol within its 32-bit word.
     protocol_shift: u32,
@@ -60,8 +62,8 @@ struct Shape {
     end: usize,
 }
 
-/// The index of a shape has two bits. The bit with the value 1 means a VLAN tag, and the bit with
-/// the value 2 means IPv6.
+/// The index of a shape (IPv4 or IPv6, tagged or not) has two bits. The bit with the value 1 means
+/// a VLAN tag, and the bit with the value 2 means IPv6.
 const TAGGED: usize = 1;
 const SIX: usize = 2;
 
@@ -86,10 +88,10 @@ const fn shape(index: usize) -> Shape {
     }
 }
 
-/// Returns the index of the only shape that a frame can have if it is plain. The argument consists
-/// of the eight bytes of the frame from the EtherType on. The lowest bit of the EtherType's first
-/// byte distinguishes a VLAN tag (0x81) from IPv4 (0x08) and IPv6 (0x86). The second lowest bit of
-/// the EtherType's first byte distinguishes IPv4 from IPv6.
+/// Returns the index of the only shape (IPv4 or IPv6, tagged or not) that the frame can have if it
+/// is plain. The argument consists of the eight bytes of the frame from the EtherType on. The
+/// lowest bit of the EtherType's first byte distinguishes a VLAN tag (0x81) from IPv4 (0x08) and
+/// IPv6 (0x86). The second lowest bit of the EtherType's first byte distinguishes IPv4 from IPv6.
 #[inline(always)]
 fn shape_of(head: u64) -> usize {
     let tagged = head & 1;
@@ -120,9 +122,9 @@ unsafe fn differs(frame: &[u8], shape: &Shape, tunnels: &PortLanes) -> u64 {
     (head ^ shape.value) & shape.mask | u64::from(word & shape.fragment | tunnel) | u64::from(other_protocol)
 }
 
-/// For each byte of the list of tunnel ports, the position of the packet's port byte with which it
-/// is compared. The first lanes are for the source port, and the other lanes are for the
-/// destination port.
+/// For each byte in the list of tunnel ports, the position of the packet's port byte that is
+/// compared with this byte. The first elements are for the source port, and the other elements are
+/// for the destination port.
 const LANES: __m256i = {
     let (mut places, mut at) = ([0; 32], 0);
     while at < places.len() {
@@ -151,7 +153,7 @@ unsafe fn of_tunnel(ports: [u8; 4], tunnels: &PortLanes) -> u32 {
     }
 }
 
-/// Returns the key of an IPv4 packet as one block: the first word of its
+/// Returns the flow key of an IPv4 packet as one block: the first 64-bit word of its
 /// [`FlowKey`](crate::FlowKey) is the low half, and the second word is the high half.
 ///
 /// # Safety
@@ -181,7 +183,7 @@ unsafe fn v4_key<const BOTH: bool>(packet: &[u8; V4_LEN]) -> __m128i {
     }
 }
 
-/// Returns the key of an IPv6 packet as three blocks. They contain the words of its
+/// Returns the flow key of an IPv6 packet as three blocks. They contain the words of its
 /// [`FlowKey`](crate::FlowKey), followed by the tag.
 ///
 /// # Safety
@@ -197,8 +199,8 @@ unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
         let mut destination = _mm_loadu_si128(packet.as_ptr().add(24).cast());
         if BOTH {
             // The first byte that differs between the two endpoints decides which endpoint is
-            // greater. The mask has one bit for each byte of the addresses, with the first byte at
-            // the lowest bit, and the bit for the ports above these bits.
+            // greater. The mask has one bit for each byte of the addresses. The first byte has the
+            // lowest bit, and the bit for the ports is above the bits of the addresses.
             let not_less = _mm_cmpeq_epi8(_mm_max_epu8(source, destination), source);
             let equal = _mm_movemask_epi8(_mm_cmpeq_epi8(source, destination)) as u32;
             let turned = ports.rotate_left(16);
@@ -236,7 +238,7 @@ impl<'a> PlainFrames<'a> {
     }
 
     /// Hashes the plain frames among up to [`TOGETHER`] Ethernet frames. Stores each hash at the
-    /// index of its frame. In the result, the bits of all frames that are not plain are set.
+    /// index of its frame. In the result, a bit is set for each frame that is not plain.
     #[inline]
     pub(crate) fn hash(self, frames: &[&[u8]], affinity: Affinity, hashes: &mut [u32; TOGETHER]) -> u64 {
         // SAFETY: `self` exists, so the CPU has these instructions.
@@ -299,8 +301,8 @@ impl<'a> PlainFrames<'a> {
         frames.len()
     }
 
-    /// Hashes the frames from index `begin` on. These frames may have different shapes. Returns the
-    /// set of frames that are not plain.
+    /// Hashes the frames of the batch from index `begin` on. The frames may have different shapes
+    /// (IPv4 or IPv6, tagged or not). Returns the set of frames that are not plain.
     ///
     /// # Safety
     ///
@@ -353,7 +355,8 @@ impl<'a> PlainFrames<'a> {
         others
     }
 
-    /// Returns the hash of a frame if the frame is plain and has the shape `SHAPE`.
+    /// Returns the hash of a frame if the frame is plain and has the shape `SHAPE` (IPv4 or IPv6,
+    /// tagged or not).
     ///
     /// # Safety
     ///

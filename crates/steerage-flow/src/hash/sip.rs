@@ -4,13 +4,13 @@ use super::siphash::siphash;
 use super::{HashKey, Kernel};
 use crate::flow_key::FlowKey;
 
-/// Computes SipHash-1-3 of the words of the flow key, and returns the low half of the result. A
-/// short flow key (two words) is hashed as a message of 16 bytes. A long flow key is hashed as a
-/// message of 47 bytes: its five words and the seven bytes of its tag.
+/// Computes SipHash-1-3 of the 64-bit words of the flow key, and returns the low half of the
+/// result. A short flow key (two 64-bit words) is hashed as a message of 16 bytes. A long flow key
+/// is hashed as a message of 47 bytes: its five 64-bit words and the seven bytes of its tag.
 ///
-/// One SipHash round per word and three rounds at the end are enough, because an attacker who
-/// chooses the input never sees the hash. The hash maps of Rust's standard library also use
-/// SipHash-1-3 against this attack.
+/// One SipHash round per 64-bit word and three rounds at the end are enough, because an attacker
+/// who chooses the input never sees the hash. The hash maps of Rust's standard library also use
+/// SipHash-1-3 against attackers who choose the input.
 #[derive(Clone)]
 pub(super) struct Sip {
     key: [u64; 2],

@@ -207,8 +207,8 @@ mod aes_in_software {
         FlowHash(u32::from_le_bytes([state[0], state[1], state[2], state[3]]))
     }
 
-    /// FIPS 197, appendix B: the state after the initial AddRoundKey, the first round key, and the
-    /// state after that round.
+    /// Values from FIPS 197, appendix B: the state after the initial AddRoundKey, the first round
+    /// key, and the state after the first round.
     #[test]
     fn round_of_fips_197() {
         let hex = |text: &str| u128::from_str_radix(text, 16).unwrap().to_be_bytes();
@@ -311,8 +311,9 @@ fn avalanche() {
                     let changed = before.0 ^ hasher.hash(&FlowKey::from_bytes(&bytes)).0;
                     flips.iter_mut().enumerate().for_each(|(i, n)| *n += changed >> i & 1);
                 }
-                // The standard deviation of each count of changed hash bits is 22.4. There are
-                // 14,080 counts for each hash kernel, so the test allows six standard deviations.
+                // For each bit of the flow key and of the hash, the test counts how often the hash
+                // bit changes. The standard deviation of each count is 22.4. There are 14,080
+                // counts for each hash kernel, so the test allows six standard deviations.
                 assert!(flips.iter().all(|n| n.abs_diff(1000) < 135), "{} {len} {bit} {flips:?}", hasher.name());
             }
         }
@@ -330,8 +331,8 @@ fn every_bit_of_the_hash_key_counts() {
         for (before, after) in both {
             assert!(keys.iter().all(|key| before.hash(key) != after.hash(key)), "{} {bit}", after.name());
         }
-        // The last bit of a Toeplitz key has no effect on the hash: it would be used only if the
-        // input had one more bit.
+        // The last bit of a Toeplitz hash key has no effect on the hash. It would be used only if
+        // the input had one more bit.
         for (before, after) in toeplitz(&HashKey::MICROSOFT).into_iter().zip(toeplitz(&changed)) {
             let differs = before.hash(&keys[1]) != after.hash(&keys[1]);
             assert_eq!(differs, bit != 8 * HashKey::LEN - 1, "{} {bit}", after.name());

@@ -23,8 +23,8 @@ const PACKET_BYTES_MAX: usize = 65_535;
 /// A result of [`coalesce`]: a super-frame of several packets, or one unchanged packet.
 #[derive(Debug)]
 pub struct Merged<'m> {
-    /// The set of the merged packets, with one bit for each position in the batch. The payload of
-    /// the super-frame consists of the payloads of its packets, in order.
+    /// The set of the merged packets, with one bit for each position in the batch of packets. The
+    /// payload of the super-frame consists of the payloads of its packets, in order.
     pub members: u64,
     /// The headers of the super-frame, and its offload. `None` for a single packet, which the
     /// caller should send unchanged.
@@ -57,7 +57,7 @@ fn differs(one: &[u8], other: &[u8], layout: &Layout) -> bool {
         let flags_at = transport + tcp::FLAGS_AT + 1;
         let (sequence, flags) = (transport + 4..transport + 8, flags_at..flags_at + 1);
         let [length, number, checksum] = network_changes(network, layout.is_v4);
-        // In a TCP header, the checksum follows the flags.
+        // In a TCP header, the checksum is after the flags.
         return differs_without(
             one,
             other,
@@ -79,8 +79,8 @@ fn network_changes(network: usize, is_v4: bool) -> [std::ops::Range<usize>; 3] {
     }
 }
 
-/// Returns true if the headers differ outside of the byte ranges `without` and `last`. The ranges
-/// must be in ascending order.
+/// Returns true if the headers differ in bytes outside of the byte ranges `without` and `last`. The
+/// ranges must be in ascending order.
 fn differs_without(
     one: &[u8],
     other: &[u8],
@@ -138,9 +138,9 @@ impl<'p> Candidate<'p> {
     /// Returns true if splitting a super-frame restores the checksums of this packet. A wrong
     /// checksum must stay wrong, so that the receiver detects the damage. In one's complement
     /// arithmetic, 0 and 0xffff are the same number. [`Segments`](super::Segments) writes this
-    /// number as 0 in IPv4 and as 0xffff in TCP and UDP. A packet that contains the other form is
-    /// not merged. A partial transport checksum counts as correct if completing it gives the
-    /// correct value.
+    /// number as 0 in IPv4 and as 0xffff in TCP and UDP. A packet whose checksum is the other one
+    /// of 0 and 0xffff is not merged. A partial transport checksum counts as correct if completing
+    /// it gives the correct value.
     fn is_sound(&self) -> bool {
         let network = &self.packet[self.layout.network_at..self.layout.transport_at];
         if self.layout.is_v4 && (finish(sum(network, 0)) != 0 || be16(network, ipv4::CHECKSUM_AT) == 0xffff) {
@@ -226,8 +226,9 @@ impl<'p> Run<'p> {
         true
     }
 
-    /// Returns the new value of `fixed`, or `None` if the packet's identification is unexpected.
-    /// The second packet of a run decides whether the IP identification is constant or counts up.
+    /// Returns the new value of `fixed` (whether the IP identification is constant), or `None` if
+    /// the packet's identification is unexpected. The second packet of a run (packets that will be
+    /// merged) decides whether the IP identification is constant or counts up.
     fn numbered(&self, next: &Candidate<'_>) -> Option<Option<bool>> {
         if !next.layout.is_v4 {
             return Some(None);
@@ -280,7 +281,7 @@ impl<'p> Run<'p> {
 /// Merges consecutive packets of each flow, and passes each super-frame or single packet to `emit`.
 /// The function reads at most [`MERGED_MAX`] packets. The packets of each flow stay in order.
 /// `None` in `packets` marks a packet that must be sent unchanged, after all earlier packets and
-/// before all later packets. Each packet in `packets` has its offload next to it, because its
+/// before all later packets. Each packet in `packets` is paired with its offload, because its
 /// transport checksum may be incomplete.
 ///
 /// ```

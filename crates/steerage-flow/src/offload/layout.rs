@@ -49,8 +49,8 @@ fn network_at(frame: &[u8], link: LinkType) -> Option<(usize, bool)> {
     }
 }
 
-/// Reads the headers. Returns `None` if the packet is neither TCP nor UDP, if it is cut off or
-/// followed by further bytes, or if its headers are too long.
+/// Reads the headers. Returns `None` if the packet is neither TCP nor UDP, if the packet is cut off
+/// or followed by further bytes, or if its headers are too long.
 pub(super) fn read(frame: &[u8], link: LinkType) -> Option<Layout> {
     let (network_at, is_v4) = network_at(frame, link)?;
     let packet = &frame[network_at..];

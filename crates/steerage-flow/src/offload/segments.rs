@@ -6,8 +6,8 @@ use crate::wire::checksum::{finish, finish_transport, fold, pseudo_sum, sum};
 use crate::wire::tcp::{CWR, FIN, PSH};
 use crate::wire::{be16, be32, ipv4, ipv6, protocol, put, tcp, udp};
 
-/// One packet of a super-frame. The packet has new headers, and its payload stays in the
-/// super-frame. See the example of [`Offload`].
+/// One packet of a super-frame. Each packet has new headers, and its payload stays in the memory of
+/// the super-frame. See the example of [`Offload`].
 #[derive(Clone, Debug)]
 pub struct Segment<'a> {
     header: [u8; HEADER_BYTES_MAX],
@@ -68,15 +68,16 @@ impl<'a> Segments<'a> {
         Self::new(offload, header, payload)
     }
 
-    /// Does the same as [`of_pieces`](Self::of_pieces), with the payload in one piece.
+    /// Does the same as [`of_pieces`](Self::of_pieces), for a payload that is one piece of memory.
     pub fn new(offload: &Offload, header: &'a [u8], payload: &'a [u8]) -> Self {
         Self::of_pieces(offload, header, Some(payload).into_iter())
     }
 }
 
 impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
-    /// Iterates over the packets of a frame whose headers and payload are stored separately. Each
-    /// packet's payload must be in one piece of the payload, not in two. `header` must have
+    /// Iterates over the packets of a frame whose headers and payload are stored separately. The
+    /// payload of each packet must lie within one piece of the memory, not in two pieces. `header`
+    /// must have
     /// [`Offload::header_bytes`] bytes. If `header` has another length or no longer contains such
     /// headers, each piece of the payload becomes one packet with this header.
     pub fn of_pieces(offload: &Offload, header: &'a [u8], mut pieces: P) -> Self {
@@ -100,9 +101,9 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         Self { offload, header, rest, pieces, bytes_left, nth: 0, more: true, sums: true, is_v4, protocol }
     }
 
-    /// Switches the computation of TCP and UDP checksums off. Use `without_checksums` in handlers
-    /// that only read the packets. Each packet then has the checksum of the super-frame, which is
-    /// wrong for the packet.
+    /// Switches off the computation of TCP and UDP checksums. Use `without_checksums` in handlers
+    /// that only read the packets. Without the computation of checksums, each packet has the
+    /// checksum of the super-frame, which is wrong for the packet.
     #[must_use]
     pub fn without_checksums(self) -> Self {
         Self { sums: false, ..self }
@@ -150,8 +151,8 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         if self.sums && !is_unsummed {
             put(header, checksum_at, [0; 2]);
             let pseudo = pseudo_sum(&header[network..], self.is_v4, self.protocol, bytes);
-            // The sums of headers and payload can be added, because the length of the headers is
-            // even.
+            // The checksum sums of headers and payload can be added, because the length of the
+            // headers is even.
             let checksum = finish_transport(sum(payload, sum(&header[transport..], pseudo)));
             put(header, checksum_at, checksum.to_be_bytes());
         }

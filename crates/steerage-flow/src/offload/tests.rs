@@ -156,7 +156,7 @@ fn check_by_etherparse(packet: &[u8], link: LinkType) -> Vec<u8> {
 
 proptest! {
     /// Splits a frame, and checks the packets with an independent parser. The packets must contain
-    /// the payload in order. When they are merged, the original frame must be restored.
+    /// the payload in order. When the packets are merged, the original frame must be restored.
     #[test]
     fn cut_and_merged_is_the_same(spec in spec(), size in 1_usize..1500) {
         let size = size.max(spec.payload.len().div_ceil(MERGED_MAX));
@@ -188,8 +188,8 @@ proptest! {
             assert_eq!(again, Offload { checksum: ChecksumState::Partial, ..offload });
             let mut whole = header.to_vec();
             one.positions().for_each(|nth| whole.extend(&packets[nth][offload.header_bytes()..]));
-            // Completes the checksum of the merged packet as that of one long packet, as a device
-            // does.
+            // Completes the checksum of the merged packet as if it were one long packet, as a
+            // device does.
             let single = Offload { kind: OffloadKind::Single, segment_bytes: 0, network_at: 0, ..again };
             merged.push(cut(&single, &whole).concat());
         });
@@ -335,8 +335,8 @@ fn both_forms_of_zero_are_kept() {
             };
             let layout = layout::read(&spec.bytes(), LinkType::RAW).unwrap();
             let at = if in_network { ipv4::CHECKSUM_AT } else { layout.transport_at + layout.checksum_at() };
-            // Writes the checksum into another word that it covers, so that the new checksum is 0
-            // or 0xffff.
+            // Writes a checksum into a 16-bit word that is part of the checksum's sum, so that the
+            // new checksum is 0 or 0xffff.
             let checksum = be16(&spec.bytes(), at);
             if in_network {
                 spec.number = checksum
@@ -357,8 +357,8 @@ fn both_forms_of_zero_are_kept() {
             let payload: Vec<u8> = positions.iter().flat_map(|nth| packets[*nth][header.len()..].to_vec()).collect();
             left.extend(Segments::new(&offload, header, &payload).map(|segment| joined(&segment)));
         });
-        // Splitting counts up the identification of the packets, even if they must not be
-        // fragmented.
+        // Splitting a super-frame counts up the IP identification of the packets, even if the
+        // packets must not be fragmented.
         if is_v4 && are_merged {
             for at in [4, ipv4::CHECKSUM_AT] {
                 let word = be16(&packets[1], at);

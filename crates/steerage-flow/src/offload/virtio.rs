@@ -3,7 +3,7 @@
 //! of a TUN or TAP device with `IFF_VNET_HDR`, and before each packet of a packet socket with
 //! `PACKET_VNET_HDR`. In this module, the numbers of the virtio header are little-endian. For a TUN
 //! device, steerage requests little-endian numbers (`TUNSETVNETLE`). A packet socket uses the byte
-//! order of the machine.
+//! order of the machine for the virtio header.
 
 use super::{BadOffload, ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::LinkType;
@@ -18,8 +18,8 @@ const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
-/// A flag that is combined with the segmentation kind. It means that the first segment has TCP's
-/// CWR flag.
+/// A flag that can be set in addition to the segmentation kind. The flag means that the first
+/// segment has TCP's CWR flag.
 const GSO_ECN: u8 = 0x80;
 
 impl Offload {
@@ -63,8 +63,8 @@ impl Offload {
 
     fn single(start: usize, offset: usize, frame: &[u8]) -> Result<Self, BadOffload> {
         let end = start + offset + 2;
-        // The checksum must cover at least one byte before the checksum field, and the field must
-        // be in the headers.
+        // The bytes that are summed must include at least one byte before the checksum field, and
+        // the field must be in the headers.
         if offset == 0 || end > frame.len().min(HEADER_BYTES_MAX) {
             return Err(BadOffload::Checksum);
         }

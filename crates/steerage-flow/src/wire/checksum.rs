@@ -1,4 +1,5 @@
-//! Computes the Internet checksum (RFC 1071), and updates it when a word changes (RFC 1624).
+//! Computes the Internet checksum (RFC 1071), and updates it when a 16-bit word of the summed data
+//! changes (RFC 1624).
 
 use super::{ipv4, ipv6};
 
@@ -24,11 +25,11 @@ pub fn sum(bytes: &[u8], sum: u64) -> u64 {
     sum + words.sum::<u64>() + last.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
-/// Adds whole blocks, and returns the bytes after the last whole block.
+/// Adds whole blocks of `BLOCK` bytes, and returns the bytes after the last whole block.
 fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
-    // If words are added in the wrong byte order, the only effect is that the two bytes of the sum
-    // modulo 0xffff are swapped. Therefore the loop adds several four-byte words at a time, in the
-    // machine's byte order. The sum of four-byte words folds to the same value as the sum of
+    // If 16-bit words are added in the wrong byte order, the only effect is that the two bytes of
+    // the sum modulo 0xffff are swapped. Therefore the loop adds several four-byte words at a time,
+    // in the machine's byte order. The sum of four-byte words folds to the same value as the sum of
     // two-byte words.
     let mut blocks = bytes.chunks_exact(BLOCK);
     let mut lanes = [0_u64; BLOCK / 4];
@@ -73,8 +74,8 @@ pub const fn finish_transport(sum: u64) -> u16 {
 }
 
 /// Completes a TCP or UDP checksum. The checksum field at offset `at` contains the sum of the
-/// pseudo-header. The checksum covers the packet from offset `start` on. Returns false and changes
-/// nothing if the checksum field is outside of the packet.
+/// pseudo-header. The checksum is computed over the packet's bytes from offset `start` on. Returns
+/// false and changes nothing if the checksum field is outside of the packet.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::complete;
@@ -93,8 +94,8 @@ pub fn complete(packet: &mut [u8], start: usize, at: usize) -> bool {
     true
 }
 
-/// Returns the new checksum after one of the summed words has changed from `old` to `new` (RFC
-/// 1624, equation 3).
+/// Returns the new checksum after one of the summed 16-bit words has changed from `old` to `new`
+/// (RFC 1624, equation 3).
 ///
 /// ```
 /// use steerage_flow::wire::checksum::adjusted;
@@ -122,8 +123,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The test creates a header whose checksum is in word 5 (counted from 0), as in IPv4. The
-        /// updated checksum must equal the checksum that is computed over the whole header.
+        /// The test creates a header whose checksum is in the 16-bit word 5 (counted from 0), as in
+        /// IPv4. The updated checksum must equal the checksum that is computed over the whole
+        /// header.
         #[test]
         fn a_changed_word_is_as_summed_anew(mut header in prop::collection::vec(any::<u8>(), 20..=60), ttl in 1_u8..) {
             header[0] = ipv4::PLAIN;
@@ -133,12 +135,13 @@ mod tests {
             let old = u16::from_be_bytes([header[8], header[9]]);
             header[8] -= 1;
             let anew = finish(sum(&header, 0));
-            // In one's complement arithmetic, all ones and all zeros are the same number, and no
-            // header has the sum zero: RFC 1624, section 3.
+            // In one's complement arithmetic, all ones and all zeros are the same number. No header
+            // has the sum zero: RFC 1624, section 3.
             prop_assert_eq!(adjusted(before, old, old - 0x100), anew);
         }
 
-        /// RFC 1071 defines the sum as follows: add the words, and then add the carries to the sum.
+        /// RFC 1071 defines the sum as follows: add the 16-bit words, and then add the carries to
+        /// the sum.
         #[test]
         fn blocks_and_folds_follow_the_definition(bytes in prop::collection::vec(any::<u8>(), 0..1600), start in any::<u32>()) {
             let mut slow = u64::from(start);

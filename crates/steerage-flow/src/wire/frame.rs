@@ -31,8 +31,8 @@ pub struct IpHeader {
     pub class: u8,
     /// The TTL or hop limit.
     pub hops: u8,
-    /// IPv4's identification. The identification has no meaning if the flag "don't fragment" is set
-    /// (RFC 6864). A new header has this flag.
+    /// IPv4's identification. The Ethernet addresses and the VLAN tags. The EtherType after the
+    /// last tag is not included. A new header has this flag.
     pub identification: u16,
     /// The flags and the fragment offset of IPv4.
     pub fragment: u16,
@@ -159,7 +159,7 @@ impl FrameBuilder {
     }
 
     /// Changes fields of the IP header, such as the hop limit. Do not change the addresses and the
-    /// protocol, which the constructor has set.
+    /// protocol, because the constructor has set them.
     #[must_use]
     pub fn with_ip(mut self, change: impl FnOnce(&mut IpHeader)) -> Self {
         change(&mut self.ip);
@@ -214,7 +214,7 @@ impl FrameBuilder {
     /// Returns the Ethernet frame with a total length of `bytes` bytes and a payload of zeros.
     ///
     /// # Panics
-    /// Panics if the headers are longer than `bytes`, and in the cases in which
+    /// Panics if the headers are longer than `bytes`, and also in the cases in which
     /// [`frame`](Self::frame) panics.
     pub fn frame_of(&self, bytes: usize) -> Vec<u8> {
         self.frame(&vec![0; bytes.checked_sub(self.header_bytes()).expect("the headers are longer")])

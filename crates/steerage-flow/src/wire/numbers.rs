@@ -22,23 +22,24 @@ pub mod ethertype {
     pub const MPLS: u16 = 0x8847;
     /// RFC 5332.
     pub const MPLS_MULTICAST: u16 = 0x8848;
-    /// PPPoE (RFC 2516) in the session stage. Frames of PPPoE's discovery stage contain no IP.
+    /// PPPoE (RFC 2516) in the session stage, in which it carries packets. Frames of PPPoE's
+    /// discovery stage contain no IP.
     pub const PPPOE_SESSION: u16 = 0x8864;
     /// RFC 1701: Ethernet frames in a tunnel ("transparent Ethernet bridging").
     pub const BRIDGED: u16 = 0x6558;
     /// RFC 2637: PPP in GRE version 1.
     pub const PPP: u16 = 0x880b;
-    /// Cisco MetaData, a security group tag before the EtherType of the payload.
+    /// Cisco MetaData: a security group tag that precedes the EtherType of the payload.
     pub const METADATA: u16 = 0x8909;
-    /// The tag of a provider backbone, which precedes a whole frame of a customer (IEEE 802.1Q,
+    /// The tag of a provider backbone. A whole frame of a customer follows the tag (IEEE 802.1Q,
     /// 9.5, formerly 802.1ah).
     pub const BACKBONE: u16 = 0x88e7;
     /// Network service header (RFC 8300).
     pub const NSH: u16 = 0x894f;
     /// IEEE 802.1AE.
     pub const MACSEC: u16 = 0x88e5;
-    /// The smallest EtherType. The smallest EtherType. A smaller number in the EtherType field is
-    /// the frame's length (IEEE 802.3, 3.2.6).
+    /// The smallest EtherType. A number in the EtherType field that is
+    /// smaller than `MIN` is the frame's length (IEEE 802.3, 3.2.6).
     pub const MIN: u16 = 0x0600;
     /// The number that Linux uses for a frame whose EtherType field contains a length
     /// (`ETH_P_802_2`). `ETH_P_802_2` is not a registered EtherType.
@@ -74,7 +75,7 @@ pub mod protocol {
     pub const FRAGMENT: u8 = 44;
     /// IPv6 destination options (RFC 8200, 4.6).
     pub const DESTINATION: u8 = 60;
-    /// Means that no header follows (RFC 8200, 4.7).
+    /// This protocol number means that no header follows (RFC 8200, 4.7).
     pub const NOTHING: u8 = 59;
     /// IPv6 header of Shim6 (RFC 5533).
     pub const SHIM6: u8 = 140;
@@ -166,7 +167,7 @@ pub mod port {
     pub const MPLS: u16 = 6635;
     /// The port that Linux, flannel and Cilium use for VXLAN.
     pub const VXLAN_LINUX: u16 = 8472;
-    /// TZSP's usual port. IANA has not assigned the port 37008 to another service.
+    /// TZSP's usual port. IANA has not assigned the port 37008 (of TZSP) to another service.
     pub const TZSP: u16 = 37008;
 }
 
@@ -183,8 +184,7 @@ pub mod gre {
     pub const WCCP: u16 = 0x883e;
 }
 
-/// The payload types of NSH (RFC 8300, 2.2), VXLAN-GPE and LISP (RFC 9305), which use the same
-/// numbers.
+/// The payload types that NSH (RFC 8300, 2.2), VXLAN-GPE and LISP (RFC 9305) have in common.
 pub mod next_protocol {
     /// IPv4.
     pub const IPV4: u8 = 1;
@@ -200,7 +200,7 @@ pub mod next_protocol {
 
 /// PPP protocol numbers (IANA), and PPP's framing.
 pub mod ppp {
-    /// The address and control bytes, with which PPP in HDLC framing begins (RFC 1662).
+    /// The address byte and the control byte at the beginning of PPP in HDLC framing (RFC 1662).
     pub const IN_HDLC: [u8; 2] = [0xff, 3];
     /// RFC 1332.
     pub const IPV4: u16 = 0x0021;
@@ -216,8 +216,8 @@ pub mod ppp {
 pub mod ethernet {
     /// The length of an Ethernet header without tags.
     pub const BYTES: usize = 14;
-    /// The length of an Ethernet header with two tags. An MTU does not include the bytes of the
-    /// Ethernet header.
+    /// The length of an Ethernet header with two tags. An interface's MTU does not include the
+    /// bytes of the Ethernet header.
     pub const TAGGED_BYTES: usize = BYTES + 2 * super::vlan::BYTES;
     /// The length of an Ethernet address.
     pub const ADDRESS_BYTES: usize = 6;
@@ -239,19 +239,19 @@ pub mod ipv4 {
 
     /// The length of an IPv4 header without options.
     pub const BYTES: usize = 20;
-    /// The first byte of an IPv4 header without options: version 4, and a length of five words of
-    /// four bytes.
+    /// The first byte of an IPv4 header without options. It states version 4, and a length of five
+    /// words of four bytes.
     pub const PLAIN: u8 = 0x45;
     /// The IPv4 flag that forbids fragmentation. The identification of a packet with the flag
     /// "don't fragment" has no meaning (RFC 6864).
     pub const DONT_FRAGMENT: u16 = 0x4000;
     /// The IPv4 flag that is set in all fragments except the last.
     pub const MORE_FRAGMENTS: u16 = 0x2000;
-    /// The bits of the fragment offset, in units of eight bytes. They are in the same 16-bit word
-    /// as the IPv4 flags.
+    /// The bits of the fragment offset in an IPv4 header, in units of eight bytes. The bits of the
+    /// fragment offset are in the same 16-bit word as the IPv4 flags.
     pub const OFFSET: u16 = 0x1fff;
-    /// An IPv4 packet is a fragment if at least one of these bits is set in the 16-bit word that
-    /// contains the IPv4 flags.
+    /// The bits in the 16-bit word of the IPv4 flags that mark fragments: an IPv4 packet is a
+    /// fragment if at least one of these bits is set.
     pub const FRAGMENT: u16 = MORE_FRAGMENTS | OFFSET;
     /// The offset of the payload's protocol number in an IPv4 header.
     pub const PROTOCOL_AT: usize = 9;
@@ -269,8 +269,8 @@ pub mod ipv6 {
     pub const BYTES: usize = 40;
     /// The first byte of an IPv6 header whose traffic class is below 16.
     pub const PLAIN: u8 = 0x60;
-    /// The bits in the third and fourth byte of an IPv6 fragment header that contain the offset, in
-    /// bytes (RFC 8200, 4.5).
+    /// The bits in the third and fourth byte of an IPv6 fragment header that contain the fragment's
+    /// offset, in bytes (RFC 8200, 4.5).
     pub const OFFSET: u16 = 0xfff8;
     /// The flag in an IPv6 fragment header that is set in all fragments except the last.
     pub const MORE_FRAGMENTS: u16 = 1;
@@ -295,7 +295,7 @@ pub mod tcp {
     pub const FLAGS: u16 = 0x01ff;
     /// FIN: the sender has no more data.
     pub const FIN: u16 = 0x001;
-    /// SYN: the segment opens a connection, and the sequence numbers start here.
+    /// SYN: the segment opens a connection, and states the first sequence number.
     pub const SYN: u16 = 0x002;
     /// The connection is reset.
     pub const RST: u16 = 0x004;
@@ -315,8 +315,8 @@ pub mod tcp {
 pub mod udp {
     /// The length of a header.
     pub const BYTES: usize = 8;
-    /// The offset of the length field in a UDP header. The length field counts the header and the
-    /// data.
+    /// The offset of the length field in a UDP header. The length field of UDP counts the header
+    /// and the data.
     pub const LENGTH_AT: usize = 4;
     /// The offset of the checksum in a UDP header. A UDP checksum of zero means that the packet has
     /// no checksum.

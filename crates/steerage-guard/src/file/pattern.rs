@@ -65,8 +65,8 @@ impl FilePattern {
         Self::is_filled(&self.0, name).is_some()
     }
 
-    /// Returns `None` if the file name does not match the pattern. The name may have any digit at
-    /// the position of a digit of the time.
+    /// Returns `None` if the file name does not match the pattern. Where the pattern has a digit of
+    /// the time, the name may have any digit.
     fn is_filled(pattern: &str, name: &str) -> Option<()> {
         let Some((literal, rest)) = pattern.split_once('%') else { return (pattern == name).then_some(()) };
         let name = name.strip_prefix(literal)?;
@@ -79,7 +79,7 @@ impl FilePattern {
             '%' => return Self::is_filled(rest, name.strip_prefix('%')?),
             's' => {
                 // `%s` matches any number of digits, and a digit may follow `%s` in the pattern.
-                // Therefore each possible number of digits is tried.
+                // Because a digit may follow `%s`, each possible number of digits is tried.
                 let digits = name.bytes().take_while(u8::is_ascii_digit).count();
                 return (1..=digits).find_map(|length| Self::is_filled(rest, &name[length..]));
             }

@@ -1,4 +1,5 @@
-//! A series of files that are written one after another. The name of each file contains a time.
+//! A series of files: files that are written one after another. The name of each file contains a
+//! time.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -16,18 +17,19 @@ use super::{DIRECTORY_MODE, FilePattern, Readers, parent_of, probe};
 use crate::path::{Directory, PathError};
 
 /// The maximum number of files with the same time in their names. Each file of a series has 1 MiB
-/// or more, so this maximum is reached only after 98 GiB within one second.
+/// or more. Therefore this maximum is reached only if more than 98 GiB are written within one
+/// second.
 const SAME_NAME_MAX: u32 = 100_000;
 
 /// Returns the start of the period that contains the time `nanos`. The first period begins in 1970,
-/// and each has the length `period`. Both `nanos` and `period` are in nanoseconds, and `period`
-/// must be at least 1.
+/// and each period has the length `period`. Both `nanos` and `period` are in nanoseconds, and
+/// `period` must be at least 1.
 pub fn start_of_period(nanos: u64, period: u64) -> u64 {
     nanos - nanos % period
 }
 
-/// A series of files that are written one after another. An existing file is never replaced: if the
-/// name of a new file is taken, a number is added to the name (`NAME-2.pcapng`).
+/// A series of files: files that are written one after another. An existing file is never replaced:
+/// if the name of a new file is taken, a number is added to the name (`NAME-2.pcapng`).
 ///
 /// ```no_run
 /// use std::num::NonZero;
@@ -50,8 +52,8 @@ pub struct FileSeries {
     last: (PathBuf, u32),
 }
 
-/// A file of the series on the disk. The file's device number and inode number show whether its
-/// path now belongs to another file.
+/// A file of the series on the disk. The device number and the inode number of the file show
+/// whether the file's path now belongs to another file.
 #[derive(Debug)]
 struct Written {
     path: PathBuf,
@@ -61,9 +63,9 @@ struct Written {
 impl FileSeries {
     /// Prepares the series, and checks that files can be created. If `keep` is a number, the series
     /// has at most this number of files: the oldest file is removed before the next file is
-    /// created. Existing files of this user whose names match the pattern also belong to the
-    /// series, such as the files of an earlier run. However, existing files do not belong to the
-    /// series if the name of a directory in the pattern contains a time.
+    /// created. Existing files of this user, such as the files of an earlier run, also belong to
+    /// the series if their names match the pattern. However, existing files do not belong to the
+    /// series if a directory name in the pattern contains a time.
     ///
     /// # Errors
     /// Returns an error if files cannot be created.

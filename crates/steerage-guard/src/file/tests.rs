@@ -15,7 +15,7 @@ use super::*;
 const SOMEBODY: u32 = 65534;
 
 /// A test directory with given permissions, and a file outside of this directory. The test must not
-/// change this file.
+/// change the file outside of the test directory.
 struct Ground {
     root: PathBuf,
 }
@@ -68,7 +68,7 @@ fn a_planted_link_is_replaced_and_what_it_leads_to_is_untouched() {
     if !is_root() {
         return;
     }
-    // The three directories are: a directory that all users may write to, a directory of the
+    // The test uses three directories: a directory that all users may write to, a directory of the
     // attacker, and a directory of root that other users may write to.
     for (nth, (mode, owner)) in [(0o1777, 0), (0o755, SOMEBODY), (0o777, 0)].into_iter().enumerate() {
         type Make = fn(&Path) -> io::Result<()>;

@@ -18,7 +18,7 @@ pub(super) enum Access {
     /// The directory is sticky: other users can add entries, but cannot rename or remove the
     /// entries of root and of the effective user.
     Sticky(Who),
-    /// Other users can change the entries of the directory.
+    /// The directory is not protected: other users can change its entries.
     Others(Who),
 }
 
@@ -49,10 +49,10 @@ impl Access {
 }
 
 /// Returns the user who mounted the FUSE file system of this directory. Returns `None` if root or
-/// the effective user mounted the file system, or if it is not a FUSE file system. Any user can
-/// mount a FUSE file system. If `/etc/fuse.conf` permits this, the user can make a FUSE file system
-/// accessible to all users. A FUSE file system can report any owner and mode of a file, and any
-/// target of a link.
+/// the effective user mounted the file system, or if the file system is not FUSE. Any user can
+/// mount a FUSE file system. If `/etc/fuse.conf` permits this, the user who mounts a FUSE file
+/// system can make it accessible to all users. A FUSE file system can report any owner and mode of
+/// a file, and any target of a link.
 pub(super) fn run_by(directory: BorrowedFd<'_>) -> Option<Who> {
     let Ok(system) = fstatfs(directory) else { return Some(Who::Everybody) };
     // The integer type of the field `f_type` depends on the CPU architecture.

@@ -102,7 +102,8 @@ impl From<PathError> for io::Error {
     }
 }
 
-/// A user or group, other than root and the effective user, that can change a directory or a link.
+/// A user or group that can change a directory or a link, but is neither root nor the effective
+/// user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The user with this ID.

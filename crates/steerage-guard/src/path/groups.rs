@@ -8,13 +8,14 @@ use std::sync::OnceLock;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// The maximum size of `/etc/passwd` and of `/etc/group` in bytes. This size is enough for about
-/// 100,000 entries. If one of the files is larger, no group counts as private.
+/// The maximum size of `/etc/passwd` and of `/etc/group` in bytes. The maximum size of the files is
+/// enough for about 100,000 entries. If `/etc/passwd` or `/etc/group` is larger than the maximum
+/// size, no group counts as private.
 const ACCOUNTS_BYTES_MAX: u64 = 8 << 20;
 
-/// Returns true if the effective user is the only member of the group `gid`. This group may write
-/// to the directory `directory`. Returns false if an access list gives other users access to the
-/// directory.
+/// Returns true if the effective user is the only member of the group `gid`. The group `gid` may
+/// write to the directory `directory`. Returns false if an access list gives other users access to
+/// the directory.
 pub(super) fn is_private(gid: u32, directory: BorrowedFd<'_>) -> bool {
     static PRIVATE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     let uid = geteuid().as_raw();
@@ -25,9 +26,9 @@ pub(super) fn is_private(gid: u32, directory: BorrowedFd<'_>) -> bool {
     if *private != Some((uid, gid)) {
         return false;
     }
-    // If the directory has an access list (ACL), the group bits of its mode are the maximum
-    // permissions of all users and groups in the list. Therefore the group bits do not describe the
-    // group's permissions alone.
+    // If the directory has an access list (ACL), the group bits of its mode have another meaning:
+    // they are the maximum permissions of all users and groups in the list. Therefore, with an
+    // access list, the group bits do not describe only the group's permissions.
     let through = format!("/proc/self/fd/{}", directory.as_raw_fd());
     let list = rustix::fs::getxattr(through, "system.posix_acl_access", &mut [0_u8; 0][..]);
     matches!(list, Err(Errno::NODATA | Errno::OPNOTSUPP))

@@ -15,7 +15,8 @@ struct Ground(PathBuf);
 
 impl Ground {
     fn new() -> Self {
-        // `Relaxed` is enough: each test of this process only needs a different number.
+        // The ordering `Relaxed` is enough, because each test of this process only needs a
+        // different number.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let root = std::env::temp_dir().join(format!("steerage-path-{}-{number}", std::process::id()));
@@ -142,7 +143,8 @@ fn a_directory_of_another_user_ends_the_way_unless_it_is_the_last() {
     for deeper in ["x/logs/f", "x/mine/f", "x/missing/f", "x/../x/logs/f"] {
         assert_eq!(ground.holding(deeper), refused("user 65534 can change the directory x"), "{deeper}");
     }
-    // The name `..` in a path leads to the directory that was opened before the current directory.
+    // The name `..` in a path leads back to the directory that was opened before the current
+    // directory.
     assert_eq!(ground.holding("x/../f"), ok("f"));
 }
 
@@ -167,8 +169,8 @@ fn a_directory_that_a_group_or_everybody_may_write_to_leads_at_most_to_plain_dir
         assert_eq!(ground.holding(&format!("{name}/theirs/f")), error);
         assert_eq!(ground.holding(&format!("{name}/to-in/f")), error);
         assert_eq!(ground.opened(Directory::open(&ground.at(name))).map(|()| String::new()), error);
-        // If the last name of the path is a link in a directory that is not trusted, the link is
-        // not followed, and a new file replaces the link.
+        // The last name of the path may be a link in a directory that is not trusted. Then the link
+        // is not followed, and a new file replaces the link.
         assert_eq!(ground.holding(&format!("{name}/to-in")), ok(&format!("{name}/to-in")));
     }
 }
@@ -279,7 +281,7 @@ fn a_directory_that_another_user_put_there_is_not_taken_for_a_created_one() {
     ground.directory("x", SOMEBODY, 0o755);
     ground.directory("protected", me(), 0o755);
     let create = |path: &str| ground.opened(Directory::create_all(&ground.at(path), 0o755));
-    // The first call creates the missing directory `x/11` in another user's directory `x`, and the
+    // The first call creates the missing directory `x/11` in another user's directory `x`. The
     // second call uses `x/11` again.
     assert_eq!((create("x/11/27"), create("x/11/28")), (Ok(()), Ok(())));
     let error = Err("user 65534 can change the directory x".to_owned());
@@ -382,7 +384,7 @@ fn a_group_of_root_alone_may_write() {
     ground.directory("group", 0, 0o775);
     let directory = Directory::open_for_new_files(&ground.at("group")).unwrap();
     assert_eq!(directory.is_ours().unwrap(), is_private);
-    // An access list (ACL) that also gives access to user 65534: user::rwx, user:65534:rwx,
+    // An access list (ACL) that also gives user 65534 access: user::rwx, user:65534:rwx,
     // group::r-x, mask::rwx, other::r-x.
     let entries: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, SOMEBODY), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];

@@ -34,17 +34,17 @@ impl Missing {
 
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The directories of the path that were opened so far, from the first directory to the current
-    /// directory. The name `..` leads to the previous directory in this list, even if another user
-    /// has moved the current directory meanwhile.
+    /// The directories of the path that were opened so far, in order. The current directory is the
+    /// last one. The name `..` leads to the previous directory in the list of opened directories,
+    /// even if another user has moved the current directory meanwhile.
     at: Vec<Directory>,
     left: Vec<OsString>,
     links: usize,
     /// The user or group that can change the working directory. `None` if the working directory is
     /// trusted, or if the current directory is outside of the working directory.
     chosen: Option<Who>,
-    /// True if another program will resolve the path again. In this case, no group may have
-    /// permission to replace a directory of the path.
+    /// True if another program will resolve the path again. If another program will resolve the
+    /// path again, no group may have permission to replace a directory of the path.
     strict: bool,
 }
 
@@ -60,7 +60,7 @@ impl Walk {
         Self::begin_in(Directory { fd, path: PathBuf::from("."), of_others: false }, path)
     }
 
-    /// Makes the rules stricter, for a path that another program will resolve again.
+    /// Makes the rules stricter for a path that another program will resolve again.
     pub(super) fn strict(self) -> Self {
         Self { strict: true, ..self }
     }
@@ -108,8 +108,8 @@ impl Walk {
         self.at.last().ok_or_else(|| Errno::NOENT.into())
     }
 
-    /// Returns the number of a file descriptor of this process if the rest of the path names a
-    /// descriptor, as in `/proc/self/fd/1`.
+    /// If the rest of the path names a file descriptor of this process, as in `/proc/self/fd/1`,
+    /// returns the descriptor's number.
     fn descriptor(&self) -> Option<RawFd> {
         let [root] = &self.at[..] else { return None };
         let [number, fd, process, proc] = &self.left[..] else { return None };

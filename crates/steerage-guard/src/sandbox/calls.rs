@@ -67,24 +67,24 @@ pub(crate) struct Call {
 pub(crate) enum Only {
     Any,
     /// The system call's argument must have one of the values in the second field. The first field
-    /// is the number of the argument.
+    /// is the argument's position in the system call.
     OneOf(u8, &'static [u64]),
     /// The arguments 1 and 2 of the system call must be one of the pairs in the field.
     Pairs(&'static [(u64, u64)]),
-    /// The system call's argument must be the null pointer. The field is the number of the
-    /// argument.
+    /// The system call's argument must be the null pointer. The field is the argument's position in
+    /// the system call.
     Null(u8),
     /// The system call's argument must not have the value in the second field. The first field is
-    /// the number of the argument.
+    /// the argument's position in the system call.
     Not(u8, u64),
     /// All bits of the second field must be set in the system call's argument. The first field is
-    /// the number of the argument.
+    /// the argument's position in the system call.
     With(u8, u64),
     /// No bit of the second field may be set in the system call's argument. The first field is the
-    /// number of the argument.
+    /// argument's position in the system call.
     Without(u8, u64),
-    /// The system call's argument must be the ID of this process. The field is the number of the
-    /// argument.
+    /// The system call's argument must be the ID of this process. The field is the argument's
+    /// position in the system call.
     Own(u8),
 }
 
@@ -100,8 +100,9 @@ const fn flag(bits: c_int) -> u64 {
     bits as u64
 }
 
-/// Returns the number of an ioctl request in the form in which the kernel reads it. The kernel
-/// reads 32 bits, but the type of the number is `int` in some C libraries.
+/// Returns the number of an ioctl request in the 32-bit form in which the kernel reads it. The
+/// kernel reads 32 bits of an ioctl request's number, but the type of the number is `int` in some C
+/// libraries.
 #[allow(clippy::unnecessary_cast, reason = "the type depends on the C library")]
 const fn request(number: libc::Ioctl) -> u64 {
     number as u32 as u64
@@ -119,21 +120,22 @@ const NOT_EXECUTABLE: Only = Only::Without(2, flag(libc::PROT_EXEC));
 const THREAD: Only = Only::With(0, flag(libc::CLONE_THREAD));
 /// The handler that reports forbidden system calls must stay installed.
 const NOT_SIGSYS: Only = Only::Not(0, flag(libc::SIGSYS));
-/// The handler that reports forbidden system calls emulates the blocking of signals, because SIGSYS
-/// must never be blocked. With the C library musl, the emulation does not work. A thread of musl
-/// blocks signals twice when it ends. If the seccomp filter is installed between these two calls,
-/// SIGSYS is already blocked at the second call, and the kernel ends the process.
+/// The handler that reports forbidden system calls emulates the system call that blocks signals,
+/// because SIGSYS must never be blocked. With the C library musl, the emulation of the blocking of
+/// signals does not work. A thread of musl blocks signals twice when it ends. If the seccomp filter
+/// is installed after the first of these calls, SIGSYS is already blocked at the second call, and
+/// the kernel ends the process.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl")))]
 const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl"))))]
 const NOT_BLOCK: Only = Only::Any;
 const THREAD_NAMES: Only = Only::OneOf(0, &[flag(libc::PR_SET_NAME), flag(libc::PR_GET_NAME)]);
 
-/// The `fcntl` commands for the flags of a descriptor and for the size of a pipe. These commands do
-/// not duplicate a descriptor, and do not make the kernel send a signal. F_SETOWN, F_SETSIG,
-/// F_SETLEASE and F_NOTIFY are not in the list, because they can make the kernel send a signal.
-/// Threads that open files may also use F_SETSIG and F_SETLEASE with certain arguments: see
-/// `LEASES`.
+/// The `fcntl` commands for the flags of a descriptor and for the size of a pipe. The listed
+/// `fcntl` commands do not duplicate a descriptor, and do not make the kernel send a signal.
+/// F_SETOWN, F_SETSIG, F_SETLEASE and F_NOTIFY are not in the list of `fcntl` commands, because
+/// they can make the kernel send a signal. Threads that open files may also use F_SETSIG and
+/// F_SETLEASE with certain arguments: see `LEASES`.
 const FLAGS: Only = Only::OneOf(
     1,
     &[
@@ -145,8 +147,9 @@ const FLAGS: Only = Only::OneOf(
         flag(libc::F_SETPIPE_SZ),
     ],
 );
-/// The `fcntl` commands for leases of files. With a lease, the kernel sends SIGURG to this process.
-/// The thread cannot direct this signal to another process, because the filter forbids F_SETOWN.
+/// The `fcntl` commands for file leases, with which the kernel tells a process that another process
+/// opens the file. When a file lease is broken, the kernel sends SIGURG to this process. The thread
+/// cannot direct this signal to another process, because the filter forbids F_SETOWN.
 const LEASES: Only = Only::Pairs(&[
     (F_SETSIG, flag(libc::SIGURG)),
     (flag(libc::F_SETLEASE), flag(libc::F_RDLCK)),
@@ -502,9 +505,9 @@ pub fn call_name(number: usize) -> &'static str {
 }
 
 /// Returns true if the standard library makes the system call `number` at the beginning of a
-/// backtrace. For a backtrace, the standard library first queries the working directory, and then
-/// reads the program's own file, which no packet thread may open. Packet threads never query the
-/// working directory for another purpose.
+/// backtrace. For a backtrace, the standard library first queries the working directory. Then it
+/// reads the program's own file, which no packet thread may open. Packet threads do not query the
+/// working directory for any other purpose.
 pub(crate) fn begins_backtrace(number: usize) -> bool {
     number == Sysno::getcwd as usize
 }

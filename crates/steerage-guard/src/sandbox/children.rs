@@ -7,8 +7,8 @@ use std::fs;
 /// instructions (`BPF_MAXINSNS`).
 pub(super) const CHILDREN_MAX: usize = 400;
 
-/// The maximum number of times that the child processes are listed. The listing ends when two lists
-/// are equal.
+/// The maximum number of times that this function lists the child processes. The function stops
+/// when two successive lists are equal.
 const TRIES: usize = 8;
 
 /// Returns the process IDs of this process's child processes. Returns `None` if this process has
@@ -16,8 +16,8 @@ const TRIES: usize = 8;
 /// [`CHILDREN_MAX`] children, or if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
 pub(super) fn running() -> Option<Vec<i32>> {
     // When a thread ends, the kernel moves the thread's child processes to another thread of the
-    // process. The children of that other thread may have been read already. Therefore the child
-    // processes are listed repeatedly, until two lists are equal.
+    // process. The list of child processes of that other thread may have been read already.
+    // Therefore the child processes are listed repeatedly, until two lists are equal.
     let mut before = list()?;
     for _ in 0..TRIES {
         let now = list()?;

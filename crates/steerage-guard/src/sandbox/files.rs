@@ -49,11 +49,11 @@ impl How {
     }
 }
 
-/// States how much of the Landlock rules the kernel enforces.
+/// States how many of the Landlock rules the kernel enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Enforced {
     All,
-    /// The kernel enforces some of the rules. The field is the kernel's version of Landlock.
+    /// The kernel enforces only some of the rules. The field is the kernel's version of Landlock.
     Part(i32),
     Nothing,
     /// The kernel does not permit this process to use Landlock, although the kernel may support it.

@@ -18,9 +18,10 @@ pub(crate) fn arch() -> Option<TargetArch> {
 }
 
 /// Compiles a seccomp program that allows the system calls of `groups`. If `signalled` is `Some`,
-/// the program allows `kill` only for the process groups that the processes in `signalled` lead. A
-/// thread with this program cannot send through the packet sockets in `sockets`, and can send
-/// messages only through UDP sockets. Any other system call ends the process with SIGSYS.
+/// the program allows `kill` only for certain process groups: the groups whose leaders are the
+/// processes in `signalled`. A thread with this seccomp program cannot send through the packet
+/// sockets in `sockets`, and can send messages only through UDP sockets. Any other system call ends
+/// the process with SIGSYS.
 pub(crate) fn allow(
     groups: &[Group],
     sockets: &Sockets,
@@ -37,8 +38,8 @@ pub(crate) fn allow(
             alternatives =
                 udp.iter().map(|socket| Ok(vec![is(*socket, SeccompCmpOp::Eq)?])).collect::<Result<_, _>>()?;
         } else if let Some(leaders) = signalled.filter(|_| call.number == Sysno::kill) {
-            // If the first argument of `kill` is negative, it is the negated number of a process
-            // group.
+            // If the first argument of `kill` is negative, it is the number of a process group,
+            // multiplied by -1.
             let to = |leader: &i32| condition(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(-leader as u32));
             alternatives = leaders.iter().map(|leader| Ok(vec![to(leader)?])).collect::<Result<_, _>>()?;
         } else if alternatives.is_empty() {
@@ -51,8 +52,8 @@ pub(crate) fn allow(
         for mut conditions in alternatives {
             conditions.extend(barred.iter().cloned());
             let rule = SeccompRule::new(conditions).map_err(SandboxError::filter)?;
-            // An entry in the map `rules` is created only together with its first rule. An entry
-            // without a rule would allow the system call with any arguments.
+            // An entry in the map `rules` is created only together with the entry's first rule. An
+            // entry without a rule would allow the system call with any arguments.
             rules.entry(number).or_default().push(rule);
         }
     }
@@ -70,7 +71,7 @@ pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)
 }
 
-/// Compiles a program that prevents a thread from closing the sockets that the program from
+/// Compiles a seccomp program that prevents a thread from closing the sockets that the program from
 /// [`allow`] names. For these sockets, `close` succeeds but has no effect. If such a socket were
 /// closed, the kernel could give its descriptor number to another socket, such as the socket of the
 /// next client.
@@ -80,8 +81,8 @@ pub(crate) fn keep_open(sockets: &Sockets, arch: TargetArch) -> Result<BpfProgra
         is(*socket, SeccompCmpOp::Eq).and_then(|it| SeccompRule::new(vec![it]).map_err(SandboxError::filter))
     };
     let rules: Vec<SeccompRule> = named.map(rule).collect::<Result<_, _>>()?;
-    // Without sockets, there is no entry for `close`: an entry without rules would make `close`
-    // ineffective for all descriptors.
+    // If there are no sockets, there is no entry for `close`, because an entry without rules would
+    // make `close` ineffective for all descriptors.
     let rules = if rules.is_empty() { BTreeMap::new() } else { BTreeMap::from([(Sysno::close.id().into(), rules)]) };
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(0), arch)
 }
@@ -96,8 +97,8 @@ fn compile(
     filter.try_into().map_err(SandboxError::filter)
 }
 
-/// Returns lists of conditions for the arguments of a system call. The system call is allowed if
-/// all conditions of at least one list hold, or if there is no list.
+/// Returns lists of conditions for the arguments of a system call. The system call is allowed if at
+/// least one list has only conditions that hold, or if there is no list.
 fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     let word = |argument, how, value| condition(argument, SeccompCmpArgLen::Dword, how, value);
     let equal = |argument, value| word(argument, SeccompCmpOp::Eq, value);
@@ -113,11 +114,11 @@ fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     }
 }
 
-/// Returns the conditions that prevent a system call from sending through packet sockets. A system
-/// call with an address could choose the interface for sending. Therefore a system call with an
-/// address may not use any packet socket. Without an address, a system call sends through the
-/// interface to which the socket is bound. A system call without an address may use the packet
-/// sockets that were opened for sending.
+/// Returns the conditions that prevent a system call from sending through packet sockets. If a
+/// system call passes an address, it could choose the interface for sending. Therefore a system
+/// call that passes an address may not use any packet socket. Without an address, a system call
+/// sends through the interface to which the socket is bound. A system call without an address may
+/// use the packet sockets that were opened for sending.
 fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, SandboxError> {
     let sockets: Vec<RawFd> = match call.number {
         Sysno::write | Sysno::writev => sockets.listening.clone(),
@@ -182,8 +183,8 @@ mod tests {
                 }
                 assert_eq!((allows(call, 2000, 0), allows(call, 2001, 0)), (count > 0, count > 0));
             }
-            // A thread may send through every socket without an address, except through packet
-            // sockets that listen.
+            // A thread may send without an address through every socket except packet sockets that
+            // listen.
             assert!(allows(Sysno::sendto, 3, 0) && allows(Sysno::sendto, 1001, 0) && !allows(Sysno::sendto, 3, 1));
             assert_eq!((allows(Sysno::sendto, 100, 0), allows(Sysno::sendto, 2001, 1)), (count == 0, count > 0));
             assert!(allows(Sysno::close, 100, 0) && allows(Sysno::write, 2000, 0));
@@ -213,7 +214,7 @@ mod tests {
         let filter =
             allow(&[Group::Receive, Group::Send, Group::SendTo, Group::XdpMaps], &sockets, None, arch).unwrap();
         // The kernel's limit for a filter is 4096 instructions, but an older kernel may add
-        // instructions.
+        // instructions to the filter.
         assert!(filter.len() < 4000, "{}", filter.len());
     }
 }

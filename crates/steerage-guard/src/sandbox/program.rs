@@ -30,8 +30,8 @@ const ARCH: u32 = 0xc000_00b7;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCH: u32 = 0xc000_00f3;
 
-/// A filter's decision about a system call, if the number but not the arguments of the system call
-/// are known.
+/// A filter's decision about a system call whose number is known, but whose arguments are not
+/// known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The system call is allowed with any arguments.

@@ -9,10 +9,11 @@
 //!
 //! Through a Unix socket, such as a client's socket, a thread could send a file descriptor to
 //! another process (`SCM_RIGHTS`). A thread could also send the descriptor to its own process,
-//! where the descriptor gets another number. Therefore the thread may send messages only through
-//! UDP sockets. The thread must not give the descriptor number of a permitted socket to another
-//! socket. Therefore the thread may not duplicate descriptors. The thread also may not close a
-//! permitted socket, because the socket of the next client would then get its descriptor number.
+//! where the received descriptor gets another number. Therefore the thread may send messages only
+//! through UDP sockets. The thread must not give the descriptor number of a permitted socket to
+//! another socket. Therefore the thread may not duplicate descriptors. The thread also may not
+//! close a permitted socket, because the socket of the next client would then get its descriptor
+//! number.
 
 use std::fs;
 use std::os::fd::RawFd;
@@ -27,7 +28,7 @@ pub(super) const SOCKETS_MAX: usize = 128;
 
 /// The packet sockets (packet(7)) and the UDP sockets that this process has open. With a
 /// [`ThreadFilter`](super::ThreadFilter), a thread cannot send through packet sockets that listen,
-/// and it can send messages only through UDP sockets.
+/// and the thread can send messages only through UDP sockets.
 ///
 /// ```
 /// use steerage_guard::sandbox::{Group, Sockets, ThreadFilter};
@@ -48,8 +49,8 @@ pub struct Sockets {
 
 impl Sockets {
     /// Finds the packet sockets and UDP sockets of this process. Call `open` after all sockets have
-    /// been opened. If a found socket is closed later, a restricted thread must not write to
-    /// another file that gets the same descriptor number.
+    /// been opened. If a found socket is closed later, another file may get the same descriptor
+    /// number. A restricted thread must not write to this file.
     ///
     /// # Errors
     /// Returns an error if `/proc` cannot be read.

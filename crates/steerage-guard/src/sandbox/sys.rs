@@ -169,7 +169,7 @@ fn abort_without_backtrace() -> ! {
 
 /// Emulates a call of `rt_sigprocmask` that blocks signals, except that SIGSYS stays unblocked. The
 /// C library blocks all signals while it starts a thread or a program. If the C library also
-/// blocked SIGSYS, the handler could not report a forbidden system call during that time.
+/// blocked SIGSYS, the handler could not report a forbidden system call while signals are blocked.
 fn block(context: &mut ucontext_t) -> bool {
     let (Some(wanted), Some(old)) = (argument(context, Argument::Second), argument(context, Argument::Third)) else {
         return false;
@@ -195,7 +195,7 @@ fn block(context: &mut ucontext_t) -> bool {
 
 /// Ends the process with SIGSYS. While the handler of SIGSYS runs, SIGSYS is blocked. Therefore the
 /// kernel ends the process if the handler makes a forbidden system call. To end the process, the
-/// handler calls `kexec_load`, which no filter allows. With the arguments of this call,
+/// handler calls `kexec_load`, which no filter allows. With the arguments that the handler passes,
 /// `kexec_load` would have no effect.
 fn end() -> ! {
     // SAFETY: without segments to load, the system call reads no memory.
@@ -256,7 +256,8 @@ fn argument(_: &ucontext_t, _: Argument) -> Option<u64> {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn set_result(_: &mut ucontext_t, _: c_int) {}
 
-/// The line that reports a violation. The line is built without allocating memory.
+/// The line that reports a violation. The line about the violation is built without allocating
+/// memory.
 struct Line {
     bytes: [u8; LINE_BYTES],
     len: usize,

@@ -6,10 +6,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// The magic numbers (statfs(2)) of local file systems, on which files change only through this
-/// machine's kernel. A file on another file system, such as FUSE or NFS, can be changed on another
-/// machine without breaking the lease. overlayfs is not in this list, because its layers can be
-/// FUSE or NFS.
+/// The magic numbers (statfs(2)) of local file systems, on which files change only through the
+/// kernel of this computer. A file on another file system, such as FUSE or NFS, can be changed by
+/// another computer without breaking the lease. overlayfs is not in this list, because its layers
+/// can be FUSE or NFS.
 const LOCAL: [u64; 13] = [
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // xfs
@@ -31,7 +31,7 @@ const F_SETSIG: c_int = 10;
 
 /// An open file with a read lease (fcntl(2), F_SETLEASE). If another process opens the file for
 /// writing or truncates it, the kernel makes that process wait until the lease is returned. The
-/// wait ends at the latest after the time in `/proc/sys/fs/lease-break-time` (45 s).
+/// other process waits at most for the time in `/proc/sys/fs/lease-break-time` (45 s).
 #[derive(Debug)]
 pub struct LeasedFile {
     file: Arc<File>,
@@ -48,7 +48,8 @@ impl LeasedFile {
         }
         // By default, the kernel sends SIGIO when a lease is broken, and SIGIO would end the
         // process. The lease is set to send SIGURG instead, which processes ignore by default.
-        // `is_undisturbed` is called regularly, and shows whether the lease was broken.
+        // `is_undisturbed` must be called regularly, because it shows whether another process waits
+        // for the lease.
         control(&file, F_SETSIG, libc::SIGURG).ok()?;
         control(&file, libc::F_SETLEASE, libc::F_RDLCK).ok()?;
         let leased = Self { bytes: 0, file };
@@ -71,7 +72,7 @@ impl LeasedFile {
         &self.file
     }
 
-    /// Returns true if no other process waits until this lease is returned.
+    /// Returns true if no other process waits for the return of this lease.
     pub(super) fn is_undisturbed(&self) -> bool {
         control(&self.file, libc::F_GETLEASE, 0).is_ok_and(|kind| kind == libc::F_RDLCK)
     }

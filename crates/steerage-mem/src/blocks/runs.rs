@@ -5,7 +5,7 @@ use super::Blocks;
 use crate::page::{BLANK, Completion};
 
 impl Blocks {
-    /// Begins to take back lent frames that are not in any ring.
+    /// Begins to take back lent frames (frames that lie in blocks) that are not in any ring.
     #[inline(always)]
     pub fn homecoming(&mut self) -> Homecoming<'_> {
         self.homecoming_from(NO_RING)
@@ -26,14 +26,14 @@ impl Blocks {
 /// The value that means "no ring" where a ring number is expected.
 const NO_RING: usize = usize::MAX;
 
-/// Counts the frames of a published list by block, and takes back the frames that exceed their
-/// ring's limit.
+/// Counts the frames of a published list by block, and takes back the frames that exceed the limit
+/// of their ring for held blocks.
 #[derive(Debug)]
 pub(crate) struct Publishing<'a> {
     blocks: &'a mut Blocks,
     ring: usize,
-    /// The block of the latest frames, the block's page number, and the number of frames that are
-    /// not yet in the block's count.
+    /// The block of the frames that were counted last, the block's page number, and the number of
+    /// frames that are not yet in the block's count.
     block: u32,
     number: u32,
     frames: u32,
@@ -89,13 +89,13 @@ pub struct Homecoming<'a> {
 }
 
 impl Homecoming<'_> {
-    /// Like [`Blocks::recycle`], but the block's count of lent frames may stay unchanged until this
+    /// Like [`Blocks::recycle`], but the block's count of lent frames may be reduced only when this
     /// value is dropped.
     #[inline(always)]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
         let slot = frame.slot();
         // No page of the pool has the page number of a block. Therefore a frame whose slot has the
-        // page number of this block lies in this block.
+        // page number of a block lies in that block.
         if slot.page != self.number {
             let Some(block) = self.blocks.region.index_of(slot.page) else { return Err(frame) };
             self.count();

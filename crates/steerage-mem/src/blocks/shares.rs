@@ -4,27 +4,29 @@
 //! a single frame that waits for a CPU holds a whole block. Without a limit, the backlog of a
 //! stalled CPU would hold all blocks, and frames for other CPUs would be lost.
 //!
-//! The limit depends on the number of free blocks: a CPU may hold one more block if it then holds
-//! at most as many blocks as are free. Switches with a shared buffer use the same limit, called a
-//! dynamic threshold (Choudhury and Hahne, 1998). One stalled CPU gets half of the blocks, two
-//! stalled CPUs get a third each, and some blocks are always free. A fixed share (the number of
-//! blocks divided by the number of CPUs) would waste memory: with 64 CPUs and 128 blocks, a burst
-//! for one CPU would get only two blocks. For a short frame, the limit is three times the number of
-//! free blocks. Therefore a CPU whose backlog is full of super-frames (long frames of many packets)
-//! still gets short frames.
+//! The limit depends on the number of free blocks: a CPU may hold one more block if the number of
+//! blocks that it then holds is at most the number of free blocks. Switches with a shared buffer
+//! use the same limit, called a dynamic threshold (Choudhury and Hahne, 1998). One stalled CPU gets
+//! half of the blocks, two stalled CPUs get a third each, and some blocks are always free. A fixed
+//! share (the number of blocks divided by the number of CPUs) would waste memory: with 64 CPUs and
+//! 128 blocks, a burst for one CPU would get only two blocks. For a short frame, the limit is three
+//! times the number of free blocks. Therefore a CPU whose backlog is full of super-frames (long
+//! frames of many packets) still gets short frames.
 //!
 //! A CPU may always hold one block, so each CPU gets frames even if there are more CPUs than
 //! blocks.
 //!
-//! In this file, each ring counts as one CPU, and the parking lot counts as one more ring. Only the
-//! CPU that polls the queue counts the held blocks: when a list of frames is published, and when
-//! frames return. Therefore the counts are plain numbers and not atomics.
+//! In this file, each ring counts as one CPU, and the parking lot (the frames of moving buckets)
+//! counts as one more ring. Only the CPU that polls the queue updates the counts of held blocks,
+//! when a list of frames is published and when frames return. Therefore the counts are plain
+//! numbers and not atomics.
 
-/// The maximum length of a short frame, in bytes. Jumbo frames are short, and most super-frames are
-/// long.
+/// The maximum length of a short frame, in bytes. Jumbo frames count as short frames, and most
+/// super-frames (TSO, USO or GRO) count as long frames.
 const LONG: usize = 16 << 10;
 
-/// A ring that gets a short frame may hold up to this many times the units of the free blocks.
+/// A ring that gets a short frame may hold this many times the units (block sizes) of the free
+/// blocks.
 const SHORT_TIMES: u64 = 3;
 
 #[derive(Debug, Default)]
@@ -45,8 +47,8 @@ struct Held {
 }
 
 impl Shares {
-    /// Creates the counts for blocks that have one unit each. `units` is the size of all blocks
-    /// together, in units.
+    /// Creates the counts for blocks that have one unit (of size) each. `units` is the sum of the
+    /// units (sizes) of all blocks.
     pub(super) fn new(blocks: usize, units: u32) -> Self {
         Self { units: units.into(), blocks: vec![Held { units: 1, rings: 0 }; blocks].into(), ..Self::default() }
     }

@@ -5,11 +5,12 @@ use crate::header::FrameHeader;
 use crate::page::{Completion, FRAME_BYTES_MAX, RecordForm};
 use crate::region::prefetch_read;
 
-/// In a window to a file, the record that is this many records ahead of the current record is
-/// prefetched. The estimate of the record's position assumes that records are as long as the
-/// current record. The prefetch distance is at least [`BYTES_AHEAD`], because several short records
-/// share a cache line. Reading the file's memory takes most of the time: a packet of 800 bytes
-/// takes 117 ns without prefetching or 4 records ahead, and 64 ns with 12 or more records ahead.
+/// In a window (a mapped part of a file), the record that is this many records ahead of the current
+/// record is prefetched. The estimate of the record's position assumes that records are as long as
+/// the current record. The prefetch distance is at least [`BYTES_AHEAD`], because several short
+/// records share a cache line. Reading the file's memory takes most of the time: a packet of 800
+/// bytes takes 117 ns if steerage prefetches nothing or 4 records ahead, and 64 ns if it prefetches
+/// 12 or more records ahead.
 const RECORDS_AHEAD: usize = 12;
 const BYTES_AHEAD: usize = 2048;
 
@@ -18,7 +19,8 @@ const LINES_AHEAD: usize = 2;
 const LINE_BYTES: usize = 64;
 
 /// The part of a block that may still be written, and from which frames may still be lent. The tail
-/// of a [window](super::FileWindows) can be read and lent, but not written.
+/// of a [window](super::FileWindows), a mapped part of a file, can be read and lent, but not
+/// written.
 #[derive(Debug)]
 pub struct Tail<'a> {
     start: *mut u8,
@@ -31,7 +33,7 @@ pub struct Tail<'a> {
 impl<'a> Tail<'a> {
     /// # Safety
     /// The `len` bytes at `start` are readable for `'a`, and no other code writes these bytes or
-    /// lends frames from them. If `writable` is true, no other code reads these bytes either.
+    /// lends frames from them. If `writable` is true, only this tail reads these bytes.
     #[inline(always)]
     pub(super) unsafe fn new(start: *mut u8, len: usize, writable: bool, number: u32, lent: &'a mut Lent) -> Self {
         Self { start, len, writable, number, lent }
@@ -40,7 +42,7 @@ impl<'a> Tail<'a> {
 
 impl Tail<'_> {
     /// The bytes of the block that have not been lent yet, for writing. The slice is empty for a
-    /// window, which is read-only.
+    /// window (a mapped part of a file), which is read-only.
     #[inline(always)]
     pub fn bytes(&mut self) -> &mut [u8] {
         if !self.writable {
@@ -50,8 +52,8 @@ impl Tail<'_> {
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
-    /// The bytes of the block that have not been lent yet, for reading. For a window, the slice
-    /// contains the window's bytes.
+    /// The bytes of the block that have not been lent yet, for reading. For a window (a mapped part
+    /// of a file), the slice contains the bytes that can be read.
     #[inline(always)]
     pub fn read(&self) -> &[u8] {
         // SAFETY: by `new`, these bytes are readable, and only `bytes` of this tail writes them.
@@ -117,7 +119,7 @@ impl Spot {
         Self { at, len, header: header.to_words(), wire_len: header.wire_len, hash: None }
     }
 
-    /// Returns the same position, moved by `bytes` bytes towards the end of the block.
+    /// Returns the same position in the tail, moved by `bytes` bytes towards the end of the block.
     #[inline(always)]
     #[must_use]
     pub fn further(self, bytes: usize) -> Self {
@@ -146,7 +148,7 @@ impl Tail<'_> {
     /// [`FRAME_BYTES_MAX`], or the block is a window. `lend_each` writes the header of each frame
     /// before the frame. The length of each frame on the wire is added to `wire_bytes`.
     ///
-    /// The result is the same as after many calls of [`lend`](Self::lend). But `lend_each` keeps
+    /// `lend_each` has the same result as many calls of [`lend`](Self::lend). But `lend_each` keeps
     /// the state that changes for each frame in registers.
     #[inline(always)]
     pub fn lend_each<E>(
@@ -165,9 +167,10 @@ impl Tail<'_> {
         self.lend_all((frames, wire_bytes), count, None, outside, next)
     }
 
-    /// Like [`lend_each`](Self::lend_each), but also accepts a window to a file of records. In a
-    /// window, the 16 bytes before each frame are the header of a record in this `form`, and are
-    /// not changed. If no form is given, no frame of a window is lent.
+    /// Like [`lend_each`](Self::lend_each), but also accepts a window: a mapped part of a file that
+    /// consists of records. In a window, the 16 bytes before each frame are the header of a record
+    /// in the format `form`, and are not changed. If `form` is `None`, no frame of a window is
+    /// lent.
     #[inline(always)]
     pub fn lend_records<E>(
         &mut self,
@@ -186,8 +189,8 @@ impl Tail<'_> {
     }
 
     /// With a `form`, the record header in the file serves as the header of each frame. Without a
-    /// form, the tail is writable, and `lend_each` writes the header. The function `next` gets the
-    /// start address and the length of the tail.
+    /// `form`, the tail is writable, and `lend_each` writes a header before each frame. The
+    /// function `next` gets the start address and the length of the tail.
     #[inline(always)]
     fn lend_all<E>(
         &mut self,

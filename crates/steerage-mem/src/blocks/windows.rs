@@ -1,9 +1,10 @@
-//! Blocks that show parts of files (windows).
+//! Windows: blocks into which parts of files are mapped.
 //!
-//! A file is mapped into a window only while the process holds a lease on it. Before another
+//! A file is mapped into a window only while the process holds a lease on the file. Before another
 //! process changes the file, the thread of [`FileWindows::serve`] replaces the file's windows by
-//! copies and then returns the lease. This thread runs until the last lent frame of a window has
-//! returned. Therefore frames in windows stay valid as long as handlers keep them.
+//! copies and then returns the lease. The thread of `serve` runs until the last lent frame of a
+//! window has returned. Therefore frames in windows (mapped parts of files) stay valid as long as
+//! handlers keep them.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +21,7 @@ use super::{Blocks, Claim};
 use crate::mapping::{HUGE_BYTES, RegionError, map_small, move_over, unmap};
 use crate::region::{Owner, Region};
 
-/// The time between two checks for other processes that wait for a leased file.
+/// The time between two checks for processes that wait for the return of a file's lease.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// A request to the thread of [`FileWindows::serve`]: a file, and the channel through which the
@@ -30,12 +31,13 @@ pub type LeaseRequest = (Arc<File>, Sender<Option<Arc<LeasedFile>>>);
 /// The result of an operation that the owner of the windows tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// The window has this many more readable bytes.
+    /// The window (the mapped part of a file) has this many more readable bytes.
     Bytes(usize),
-    /// Another thread holds the lock on the windows, so the caller should try again later.
+    /// Another thread holds the lock on the windows, so the caller should try the operation again
+    /// later.
     Later,
-    /// The file has to be read without a window: its lease was returned, or the kernel cannot map
-    /// or read the file.
+    /// The file has to be read without a window (a mapped part of the file): the file's lease was
+    /// returned, or the kernel cannot map or read the file.
     Gone,
 }
 
@@ -43,10 +45,11 @@ pub enum Shown {
 #[derive(Debug)]
 pub struct FileWindows {
     range: Arc<Range>,
-    /// The number of memory blocks before the first window.
+    /// The number of memory blocks, which come before the first window (the first block that maps a
+    /// part of a file).
     before: usize,
     window_bytes: usize,
-    /// The owner of the blocks uses only `try_lock` for this lock, so it never waits.
+    /// The owner of the blocks uses only `try_lock` for this lock, so the owner never waits.
     state: Mutex<State>,
 }
 
@@ -125,7 +128,7 @@ impl Range {
         if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Passes advice about a part of the address range to the kernel (madvise(2)).
+    /// Gives the kernel advice about a part of the address range (madvise(2)).
     fn advise(&self, at: usize, bytes: usize, advice: libc::c_int) -> io::Result<()> {
         // SAFETY: the advice of this module does not change the contents of memory.
         match unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), bytes, advice) } {
@@ -156,8 +159,9 @@ enum What<'a> {
 }
 
 impl Blocks {
-    /// Maps `memory.0` blocks of `memory.1` bytes, followed by `windows.0` windows of `windows.1`
-    /// bytes each. Windows take no memory of their own, because they show the kernel's page cache.
+    /// Maps `memory.0` blocks of `memory.1` bytes, followed by `windows.0` windows (for parts of
+    /// files) of `windows.1` bytes each. Windows take no memory of their own, because they map the
+    /// pages of files in the kernel's page cache.
     ///
     /// # Errors
     /// [`RegionError`] if a size is zero or too large, if a window is smaller than a block or is no
@@ -197,7 +201,7 @@ impl Blocks {
 impl FileWindows {
     /// Starts a thread that requests leases for files and returns the leases. The thread calls
     /// `begin` before anything else. The thread ends when the returned sender was dropped and no
-    /// frame in a window is in use any more.
+    /// frame in a window (a mapped part of a file) is in use any more.
     ///
     /// # Errors
     /// Returns the error that `begin` returned, or the error if the thread cannot be started.
@@ -225,7 +229,7 @@ impl FileWindows {
                 false => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match request {
-                // If the code that requested the lease no longer waits for it, the lease is
+                // If the code that requested the lease no longer waits for the answer, the lease is
                 // dropped.
                 Ok((file, to)) => drop(to.send(self.lease(file))),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -245,11 +249,11 @@ impl FileWindows {
         Some(leased)
     }
 
-    /// Returns the lease of each file that is not used any more to the kernel. If another process
-    /// waits for a file, copies replace the file's windows, and then the file's lease is returned
-    /// too. If there is too little memory for the copies, the next call of this function tries
-    /// again. The result is true if some files still have a lease, because frames may then lie in
-    /// the windows of these files.
+    /// Returns to the kernel the leases of the files that are not used any more. If another process
+    /// waits for a file, copies replace the file's windows (mapped parts), and then the file's
+    /// lease is returned too. If there is too little memory for the copies, the next call of this
+    /// function tries again. Returns true if some files still have a lease: frames may then lie in
+    /// the windows (mapped parts) of these files.
     fn return_leases(&self) -> bool {
         let mut state = self.lock();
         let State { files, windows } = &mut *state;
@@ -279,14 +283,16 @@ impl FileWindows {
         })
     }
 
-    /// Returns true if bytes of a window were lost, because the kernel could not read them again.
-    /// Handlers have seen zeros instead of the lost bytes.
+    /// Returns true if bytes of a window (a mapped part of a file) were lost, because the kernel
+    /// could not read them again. Handlers get zeros in place of bytes of a file that the kernel
+    /// could not read again.
     pub fn have_failed(&self) -> bool {
         self.range.watched.as_ref().is_some_and(Watched::has_failed)
     }
 
-    /// Maps the part of `file` after `offset` into a window that has no lent frames. `offset` is a
-    /// multiple of the page size. No bytes of the window can be read yet: see
+    /// Maps the part of `file` after `offset` into a window (a block for mapped parts of files)
+    /// that has no lent frames. `offset` is a multiple of the page size. No bytes of the window can
+    /// be read yet: see
     /// [`extend`](Self::extend). Closes all other windows without lent frames.
     pub fn show(
         &self,
@@ -307,16 +313,17 @@ impl FileWindows {
         if unsafe { self.range.map(self.at(window), self.window_bytes, what) }.is_err() {
             return Shown::Gone;
         }
-        // This advice (`MADV_SEQUENTIAL`) makes the kernel read the file ahead. Without the advice,
-        // reading is slower.
+        // The advice `MADV_SEQUENTIAL` makes the kernel read the file ahead. Without the advice
+        // `MADV_SEQUENTIAL`, reading is slower.
         let _ = self.range.advise(self.at(window), self.window_bytes, libc::MADV_SEQUENTIAL);
         windows[window] = Window { file: Some(Arc::clone(file)), offset, shown: 0 };
         Shown::Bytes(0)
     }
 
-    /// Makes up to `most` more bytes of a window readable by its owner. `most` is a multiple of the
-    /// page size. If necessary, the kernel reads the bytes from the file into the page cache. The
-    /// result is 0 bytes at the end of the window or of the file.
+    /// Makes up to `most` more bytes of a window (a mapped part of a file) readable by the owner of
+    /// the blocks. `most` is a multiple of the page size. If necessary, the kernel reads the bytes
+    /// from the file into the page cache. At the end of the window or of the file, the result is 0
+    /// bytes.
     pub fn extend(&self, (blocks, claim): (&mut Blocks, &Claim), window: usize, most: usize) -> Shown {
         let Some(mut state) = self.try_lock(blocks, claim) else { return Shown::Later };
         let Some(state) = state.windows.get_mut(window) else { return Shown::Gone };
@@ -333,7 +340,7 @@ impl FileWindows {
         Shown::Bytes(bytes)
     }
 
-    /// Closes all windows that have no lent frames.
+    /// Closes all windows (mapped parts of files) that have no lent frames.
     pub fn close(&self, (blocks, claim): (&mut Blocks, &Claim)) -> Shown {
         let Some(mut state) = self.try_lock(blocks, claim) else { return Shown::Later };
         self.close_unused(blocks, &mut state.windows);
@@ -379,8 +386,8 @@ impl FileWindows {
     }
 }
 
-/// Since Linux 5.14. Older kernels do not support this advice. If the kernel does not support the
-/// advice, files are read without mapping them.
+/// Since Linux 5.14. Kernels before Linux 5.14 do not support the advice `MADV_POPULATE_READ`. If
+/// the kernel does not support `MADV_POPULATE_READ`, files are read without mapping them.
 const MADV_POPULATE_READ: libc::c_int = 22;
 
 #[cfg(all(test, not(loom), not(miri)))]
@@ -428,7 +435,7 @@ mod tests {
         }
     }
 
-    /// Creates blocks with two windows, shows a file in the first window, and lends all readable
+    /// Creates blocks with two windows, maps a file into the first window, and lends all readable
     /// records as frames.
     struct Lent {
         blocks: Blocks,
@@ -495,7 +502,7 @@ mod tests {
     }
 
     /// In this test, a handler on another CPU still reads frames after the blocks, the file and the
-    /// windows were dropped, and no further request can come.
+    /// windows were dropped, and no further request for a lease can arrive.
     #[test]
     fn a_lease_is_returned_as_long_as_there_are_frames() {
         let records = Records::new("outlived", 200);

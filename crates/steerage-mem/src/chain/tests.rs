@@ -135,8 +135,9 @@ proptest! {
         for (front, back) in steps {
             let (before, head, room) = (whole(kept.segments()), kept.len(), kept.room());
             let total = before.len() as i32;
-            // At the front, only bytes in the head's page can be removed. At the front, bytes can
-            // be added only if the head's page has room.
+            // At the front of a frame of several pages, only bytes in the first page (the head) can
+            // be removed. At the front of a frame, bytes can be added only if the first page (the
+            // head) has room.
             let goes = front <= room.0 as i32 && -front <= head as i32 && total + front + back >= 0;
             prop_assert_eq!(kept.resize(front, back), goes && back <= room.1 as i32, "{} {}", front, back);
             let after = whole(kept.segments());
@@ -195,7 +196,8 @@ fn a_kept_frame_comes_home_with_all_of_its_pages() {
 
 #[test]
 fn a_frame_is_brought_into_one_page_where_one_is_long_enough() {
-    // The head's page has 256 bytes, of which 32 are before the frame and 124 after the frame.
+    // The page of the frame's head has 256 bytes, of which 32 are before the frame and 124 after
+    // the frame.
     for (lens, whole) in [(vec![100, 124], true), (vec![100, 140, 0, 16], true), (vec![100, 100, 57], false)] {
         let (memory, mut pages) = memory();
         let chained = frame(&memory, &mut pages, &lens);

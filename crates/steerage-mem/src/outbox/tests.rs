@@ -200,7 +200,8 @@ impl World {
         finished.extend(frames);
     }
 
-    /// Lent frames that stay in the lane return at once.
+    /// Lent frames that stay in the lane (the polling CPU's own frames) return to their block
+    /// immediately.
     fn handle_lane(&mut self, most: usize) {
         let mut hand = self.outbox.lane().take(most, false);
         let seen: Vec<(usize, u64)> = hand.frames().map(|frame| (frame.len(), frame.arrival().unwrap())).collect();

@@ -1,11 +1,11 @@
 //! In debug and fuzz builds, detects pages that are used after their release.
 //!
-//! Safe code cannot use a page after its release, because its token is gone. But a released page
-//! can be used because of a mistake in this crate, or by a device that writes to the page too late.
-//! Therefore a released page is filled with a pattern. When a released page is taken again, its
-//! pattern must be unchanged. Each release of a page, and each time that a page is taken, begins a
-//! new generation of the page. A page that is kept after its batch must still have the generation
-//! that it had when it was kept.
+//! Safe code cannot use a page after its release, because the release consumes the page's token
+//! (the right to use the page). But a released page can be used because of a mistake in this crate,
+//! or by a device that writes to the page too late. Therefore a released page is filled with a
+//! pattern. When a released page is taken again, its pattern must be unchanged. Each release of a
+//! page, and each time that a page is taken, begins a new generation of the page. A page that is
+//! kept after its batch must still have the generation that it had when it was kept.
 //!
 //! In other builds, a [`Generation`] takes no memory, and its functions do nothing.
 

@@ -45,15 +45,15 @@ pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, Region
     Ok(ends)
 }
 
-/// Requests from the kernel to take the memory of each part from the part's node, as long as that
-/// node has free memory. The caller must not have touched any page of the region before. Returns
-/// the kernel's error if the kernel refuses to place the memory. After a refusal, each page lies on
-/// the node of the CPU that touches it first.
+/// Asks the kernel to take the memory of each part from the part's NUMA node, as long as that node
+/// has free memory. The caller must not have touched any page of the region before. Returns the
+/// kernel's error if the kernel refuses to place the memory. After a refusal, each page lies on the
+/// node of the CPU that touches it first.
 pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes: usize) -> Result<(), io::Error> {
     let mut from = 0;
     for (nth, (part, end)) in parts.iter().zip(ends).enumerate() {
-        // The last part ends with the mapping. The size of the whole mapping is also a multiple of
-        // the huge page size.
+        // The last part ends at the end of the mapping. The size of the whole mapping is also a
+        // multiple of the huge page size.
         let border = (end * page_bytes) / HUGE_BYTES * HUGE_BYTES;
         let to = if nth + 1 < parts.len() { border } else { (end * page_bytes).next_multiple_of(HUGE_BYTES) };
         if let Some(node) = part.node {

@@ -30,8 +30,8 @@ impl<'a> Finished<'a> {
         self.0.len()
     }
 
-    /// Splits the slots after the first `count` slots, or at the end if there are fewer than
-    /// `count` slots.
+    /// Divides the slots in two: after the first `count` slots, or at the end if there are fewer
+    /// than `count` slots.
     #[inline(always)]
     pub fn split_at(self, count: usize) -> (Self, Self) {
         let (first, rest) = self.0.split_at(count.min(self.0.len()));

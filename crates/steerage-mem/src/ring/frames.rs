@@ -16,8 +16,8 @@ pub(super) struct InHand {
     pub(super) mask: u32,
     pub(super) begin: u64,
     pub(super) end: u64,
-    /// The position after the last hidden frame. The hidden frames begin at `end`. 0 if no frame is
-    /// hidden.
+    /// The position after the last hidden frame (a frame that the handler does not see). The hidden
+    /// frames begin at `end`. 0 if no frame is hidden.
     pub(super) hidden_end: u64,
     pub(super) memory: Memory,
 }
@@ -138,13 +138,13 @@ impl<'a> Iterator for Frames<'a> {
 impl ExactSizeIterator for Frames<'_> {}
 
 impl Hand<'_> {
-    /// Passes common frames to the function `read`: frames in one page, without an [extra
-    /// record](Frame::extra), and with `link` as their [kind of header](Frame::link). If the first
-    /// common frame has a [device header](Frame::header), all of them have one. `read` gets each
-    /// frame with its number in the batch, and returns true if it has handled the frame. If a frame
-    /// has no device header, `read` gets a header without a time. The result has one bit for each
-    /// of the first 64 frames: the bit is set if `read` did not handle the frame. The caller then
-    /// handles the frames in the result one by one.
+    /// Passes common frames to the function `read`. A common frame lies in one page, has no [extra
+    /// record](Frame::extra), and has `link` as its [kind of header](Frame::link). If the batch's
+    /// first frame has a [device header](Frame::header), a common frame has one too. Otherwise, a
+    /// common frame has none. `read` gets each frame with its number in the batch, and returns true
+    /// if it has handled the frame. If a frame has no device header, `read` gets a header without a
+    /// time. The result has one bit for each of the first 64 frames: the bit is set if `read` did
+    /// not handle the frame. The caller then handles the frames in the result one by one.
     ///
     /// `read_common` takes about half of the instructions of a loop over single frames, because
     /// fields that all of the frames share are read once.
@@ -253,7 +253,7 @@ impl<'a> Frame<'a> {
         self.hand.memory.total_of(&self.slot)
     }
 
-    /// Returns true if the frame has more than one page.
+    /// Returns true if the frame lies in more than one page.
     #[inline(always)]
     pub fn is_chained(&self) -> bool {
         self.slot.is_chained()
@@ -441,7 +441,8 @@ impl<'a> Frame<'a> {
             return None;
         }
         // SAFETY: there are at least as many numbers as slots. Other threads only see numbers of a
-        // ring, which are written atomically. The numbers of a lane belong to this thread.
+        // ring, which are written atomically. Only this thread accesses the arrival numbers in a
+        // lane (the CPU's own frames).
         let number = unsafe { &*self.hand.arrivals.add((self.at as u32 & self.hand.mask) as usize) };
         // Relaxed: the arrival number became visible with the slot, by the load C1.
         Some(number.load(Ordering::Relaxed))

@@ -2,9 +2,9 @@
 //!
 //! The producer chooses the position of the growth, and publishes it together with the slots after
 //! the position. The consumer switches to the larger buffer when all slots before the position of
-//! the growth are finished. Before the consumer switches buffers, the producer reclaims slots from
-//! both buffers. Before the consumer switches buffers, the producer does not grow the ring again,
-//! unless no frame was staged after the position of the growth.
+//! the growth are finished. Until the consumer switches to the larger buffer, the producer reclaims
+//! slots from both buffers. Until the consumer switches to the larger buffer, the producer does not
+//! grow the ring again, unless no frame was staged after the position of the growth.
 
 use super::{Consumer, Producer, RingBuffer};
 use crate::page::Slot;
@@ -35,8 +35,8 @@ impl Grown {
 
 impl RingBuffer {
     pub(super) fn grown(&self) -> Grown {
-        // Relaxed: the store P1 makes the value of `grown` visible together with the slots after
-        // it.
+        // Relaxed: the store P1 of `published` makes the value of `grown` visible together with the
+        // slots in the larger buffer.
         Grown(self.to_consumer.grown.load(Ordering::Relaxed))
     }
 }
@@ -55,7 +55,7 @@ impl Producer {
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
-        // The consumer must see each position at which the ring changes its buffer.
+        // The consumer must not miss any position at which the ring changes its buffer.
         if self.mask_before != 0 && self.staged != self.shared.grown().at() {
             return;
         }

@@ -14,12 +14,12 @@ use crate::sync::{AtomicU64, UnsafeCell};
 
 /// The list of the frames that a queue's owner receives and handles itself.
 ///
-/// The list owns its frames until they are finished. While a frame is in hand, or is finished but
-/// still in the list, no other code can access the list.
+/// The list owns its frames until they are finished. While a frame is in hand (taken and not
+/// finished), or is finished but still in the list, no other code can access the list.
 #[derive(Debug)]
 pub struct Lane {
-    /// The frames of the list. The first `taken` frames are in hand or finished, so their entries
-    /// are no longer tokens.
+    /// The frames of the list. The first `taken` frames are in hand (taken and not finished) or
+    /// finished, so their entries are no longer tokens.
     frames: Vec<Completion>,
     /// The arrival numbers of the frames, if the rings of the queue keep arrival numbers.
     arrivals: Vec<AtomicU64>,
@@ -108,9 +108,10 @@ impl Lane {
         Hand(&mut self.hand)
     }
 
-    /// Takes up to `most` of the waiting frames, unless earlier frames are still in hand. If
-    /// `fetch` is true, prefetches the first cache line of each frame. Prefetching is for frames
-    /// that this CPU has neither written nor read. Returns the frames in hand.
+    /// Takes up to `most` of the waiting frames, unless earlier frames are still in hand (taken and
+    /// not finished). If `fetch` is true, prefetches the first cache line of each frame.
+    /// Prefetching is useful for frames that this CPU has neither written nor read. Returns the
+    /// frames in hand.
     #[inline(always)]
     pub fn take(&mut self, most: usize, fetch: bool) -> Hand<'_> {
         if self.in_hand() == 0 {
@@ -123,7 +124,7 @@ impl Lane {
         self.hand()
     }
 
-    /// Sets the address in `hand` to that of the list, because the list may have moved in memory.
+    /// Points `hand` (the taken frames) to the list, because the list may have moved in memory.
     #[inline(always)]
     fn point(&mut self) {
         self.hand.slots = self.frames.as_mut_ptr().cast::<UnsafeCell<Slot>>();
@@ -135,11 +136,11 @@ impl Lane {
         }
     }
 
-    /// Finishes the frames in hand, and passes their slots to `home`.
+    /// Finishes the frames in hand (the taken frames), and passes their slots to `home`.
     #[inline(always)]
     pub fn finish(&mut self, home: impl FnOnce(Finished<'_>)) {
-        // The position is set before `home` is called: if `home` panics, pages are lost, but no
-        // page returns twice.
+        // The position of the first unfinished frame is set before `home` is called. If `home`
+        // panics, pages are lost, but no page returns twice.
         let (first, count) = (self.hand.begin, self.in_hand());
         self.hand.begin = self.hand.end;
         let slots = self.hand.cell(first);
@@ -238,7 +239,8 @@ mod tests {
     }
 
     /// One call of `read_common` reads the frames that lie in one page. If the first frame has a
-    /// device header, all frames that `read_common` reads have one, and otherwise none has.
+    /// device header, all frames that `read_common` reads have a device header. If the first frame
+    /// has none, none of them has one.
     #[test]
     fn common_frames_are_read_together() {
         const LINK: u8 = 3;

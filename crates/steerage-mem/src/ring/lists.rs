@@ -54,7 +54,7 @@ impl Producer {
     /// frames need more than [`LISTS_MAX`] lists, or if a ring may have too little room. If no
     /// frame is staged, the result is `None`, and the caller should stage the frames one by one. If
     /// frames are staged, the result has two sets of bits: the rings on which frames were staged,
-    /// and the frames that stayed.
+    /// and the frames that stayed in `frames`.
     #[inline(always)]
     pub fn stage_lists(
         rings: &mut [Self],

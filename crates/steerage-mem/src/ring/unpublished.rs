@@ -7,8 +7,8 @@ use crate::sync::Ordering;
 impl Producer {
     /// Takes back up to `most` of the newest unpublished frames, and passes them to `each`, oldest
     /// first. Two kinds of producers take frames back. The first kind is a producer whose CPU was
-    /// declared dead, because its steering is outdated. The second kind is a producer whose staged
-    /// frames exceed the consumer's limit.
+    /// declared dead: its frames were steered by a table that is outdated. The second kind is a
+    /// producer whose staged frames exceed the consumer's limit.
     pub fn withdraw(&mut self, most: u64, mut each: impl FnMut(Completion)) {
         let end = self.staged;
         self.staged = self.published.max(end.saturating_sub(most));

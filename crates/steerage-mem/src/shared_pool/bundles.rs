@@ -13,9 +13,9 @@
 //! [`take`](BundleStack::take) reads the requested number of pages, beginning at the top, and then
 //! exchanges the head. [`give`](BundleStack::give) writes new bundles and then exchanges the head.
 //! If the top bundle is not full, `give` copies its pages to the first new bundle, which replaces
-//! the top bundle. Therefore each call moves up to [`BULK_MAX`] pages with one atomic exchange. A
-//! page never leaves the stack only because a neighbouring page was taken. To a caller, the stack
-//! appears empty only if it is empty.
+//! the top bundle. Therefore each call moves up to [`BULK_MAX`] pages with one atomic exchange. If
+//! a thread takes some pages of a bundle, the bundle's other pages stay in the stack. To a caller,
+//! the stack appears empty only if it is empty.
 //!
 //! # A bundle's memory
 //!
@@ -24,10 +24,10 @@
 //! page writes the bundle in the page's table entry, and no thread writes the entry while the stack
 //! uses it.
 //!
-//! A thread that has read an old head may read a bundle while the page's holder writes it. In that
-//! case, the thread may read arbitrary values, but its exchange of the head fails. The head also
-//! contains the number of calls of `give`. Between two calls of `give`, pages are only taken from
-//! the stack. Therefore, if the head has not changed, the stack has not changed.
+//! A thread that has read an old head may read a bundle while the page's holder writes it. Such a
+//! thread may read arbitrary values from the bundle, but its exchange of the head then fails. The
+//! head also contains the number of calls of `give`. Between two calls of `give`, pages are only
+//! taken from the stack. Therefore, if the head has not changed, the stack has not changed.
 
 use crossbeam_utils::CachePadded;
 
@@ -136,8 +136,8 @@ impl BundleStack {
     pub(crate) fn take<'a>(&self, table: &[Bundle], taken: &'a mut [u32; BULK_MAX], most: usize) -> &'a [u32] {
         let most = most.min(BULK_MAX);
         // B2, acquire: pairs with B1 of all earlier calls of `give` and `take`. Each change of the
-        // head is a read-modify-write operation, so it continues the release sequences of these
-        // calls. Therefore this thread sees the bundles and pages as `give` wrote them.
+        // head is a read-modify-write operation, so it continues the release sequences of all
+        // earlier calls. Therefore this thread sees the bundles and pages as `give` wrote them.
         let mut word = self.head.load(Ordering::Acquire);
         loop {
             let (mut head, mut begin) = (Head::from_word(word), BULK_MAX);
@@ -156,7 +156,7 @@ impl BundleStack {
             // B1, release: pairs with B2 of the thread that takes the first page of a bundle that
             // `take` has read. Therefore this thread reads the bundle before the other thread
             // writes it. If another thread finds the stack empty, it sees the pages that this
-            // thread gave to other stacks before. On failure acquire: B2 of the next attempt.
+            // thread has already given to other stacks. On failure acquire: B2 of the next attempt.
             match self.head.compare_exchange_weak(word, head.to_word(), Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return &taken[begin..],
                 Err(now) => word = now,
@@ -191,8 +191,8 @@ impl BundleStack {
     /// wrong by at most the number of pages that these threads move.
     pub(crate) fn len(&self, table: &[Bundle]) -> usize {
         // Relaxed suffices: if no thread takes or gives pages at the same time, the result is
-        // exact. In this case, other operations have already ordered the changes of the head before
-        // this load.
+        // exact. If no thread takes or gives pages at the same time, other operations have already
+        // ordered the changes of the head before this load.
         let head = Head::from_word(self.head.load(Ordering::Relaxed));
         let below = table.get(head.top as usize).map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
         head.len + below as usize
@@ -208,8 +208,8 @@ fn bundled(table: &[Bundle], head: Head, pages: &[u32]) -> Head {
     let mut inherited = &old[..if partial.is_some() { head.len } else { 0 }];
     let base = partial.map_or(head, |bundle| head.below(bundle));
     let mut pages_below = top.map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
-    // The addition wraps around: if another thread is writing the bundle, the number is arbitrary,
-    // but then the exchange of the head fails.
+    // The addition wraps around: if another thread is writing the bundle, the number that this
+    // thread reads is arbitrary, but then the exchange of the head fails.
     if partial.is_none() {
         pages_below = pages_below.wrapping_add(head.len as u32);
     }

@@ -28,10 +28,10 @@ impl Spare {
 
     /// Copies `parts`, joined together, to a new page, as [`KeptPages::keep_copy`] does. The new
     /// page is one of this CPU's pages. If this CPU has no pages, it takes pages from the shared
-    /// pool. If the shared pool is empty too, the CPU takes pages from `kept_pages`: pages that
-    /// have returned and were not collected by the queue's owner, perhaps because the owner sleeps.
-    /// Returns `None` in three cases: no page is free, the parts are too long for a page, or
-    /// handlers keep too many frames.
+    /// pool. If the shared pool is empty too, the CPU takes returned pages from `kept_pages`. The
+    /// queue's owner has not collected these pages, perhaps because it sleeps. Returns `None` in
+    /// three cases: no page is free, the parts are too long for a page, or handlers keep too many
+    /// frames.
     pub fn copy(
         &self,
         kept_pages: &Arc<KeptPages>,

@@ -219,8 +219,8 @@ fn contention_hides_no_page() {
     assert_whole(&region, pool);
 }
 
-/// The previous test with a stack for each thread: pages move between stacks all the time, and
-/// every thread must still find pages.
+/// Like the test before, but with a stack for each thread: pages move between stacks all the time,
+/// and every thread must still find pages.
 #[test]
 fn pages_that_change_between_stacks_are_found() {
     let (region, pages) = Region::map(THREADS, PAGE_BYTES).unwrap();

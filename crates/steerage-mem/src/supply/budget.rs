@@ -13,14 +13,14 @@
 //! | memory that does not depend on the backlog | as the caller says |
 //!
 //! All live queues (queues that cannot wait) share the pages for a CPU's backlog. If several queues
-//! receive into pages, the number of these pages is doubled. The pages are doubled because finished
-//! frames stay with their queue until its owner reclaims them, and an owner may stall. A queue that
-//! can wait, such as a file, has pages of its own, because it fills its rings without loss. If
-//! there is only one queue, its local page cache uses the pages of its own backlogs.
+//! receive into pages, the number of pages for backlogs is doubled. The pages are doubled because
+//! finished frames stay with their queue until its owner reclaims them, and an owner may stall. A
+//! queue that can wait, such as a file, has pages of its own, because it fills its rings without
+//! loss. If there is only one queue, its local page cache uses the pages of its own backlogs.
 //!
 //! If the memory of all these pages exceeds the cap, the backlog is shortened until the pages fit.
-//! The limits for parking lots and kept packets are reduced too. In that case, each CPU has an
-//! equal share of the pages, and its backlog is as long as this share.
+//! The limits for parking lots and kept packets are reduced too. If the memory would exceed the
+//! cap, each CPU has an equal share of the pages, and its backlog is as long as this share.
 
 /// The shortest backlog for which memory is divided, in frames: one poll.
 pub const BACKLOG_LEAST: usize = 64;
@@ -52,9 +52,9 @@ pub struct QueueNeeds {
 }
 
 impl QueueNeeds {
-    /// Returns true if the queue's local page cache needs additional pages, because the queue has
-    /// too few pages without them. `live` is the number of live queues that share the pages of the
-    /// backlogs.
+    /// Returns true if the queue's local page cache needs additional pages, because the queue's
+    /// other pages are too few for the cache. `live` is the number of live queues that share the
+    /// pages of the backlogs.
     fn cache_needs_pages(&self, live: usize) -> bool {
         self.caches && (self.lends || !self.waits && live > 1)
     }
@@ -254,9 +254,9 @@ impl Needs {
 /// A queue takes finished pages back only when its cache has too few pages for a poll. Therefore
 /// the queue uses all pages of its cache one after another. The pages of a local page cache should
 /// therefore fit in the CPU's own caches and in its TLB. With frames of 1,500 bytes, a local page
-/// cache of this size costs no more than having no cache. With a local page cache of twice this
-/// size, a run took 1.7 times as long (lab/notes/pages.md, "Many queues, frames, and the size of
-/// the cache").
+/// cache of 2048 pages costs no more than having no cache. With a local page cache of 4096 pages, a
+/// run took 1.7 times as long (lab/notes/pages.md, "Many queues, frames, and the size of the
+/// cache").
 pub const LPC_PAGES_PER_CPU: usize = 2048;
 
 /// The maximum size of a local page cache, in pages: ENA's maximum. Under Miri, the maximum is
@@ -264,12 +264,12 @@ pub const LPC_PAGES_PER_CPU: usize = 2048;
 pub const LPC_PAGES_MAX: usize = if cfg!(miri) { 512 } else { 32 * 1024 };
 
 /// The smallest default size of a local page cache: enough pages for one poll. All default sizes of
-/// local page caches are multiples of this size.
+/// local page caches are multiples of this smallest size.
 pub const LPC_PAGES_LEAST: usize = 64;
 
-/// By default, all local page caches together take at most the memory divided by this number. The
-/// memory is the limit, or the machine's memory if that is smaller. An eighth of the memory for the
-/// caches does no harm.
+/// By default, all local page caches together take at most the memory divided by this number. "The
+/// memory" here means the memory limit of the instance, or the machine's memory if that is smaller.
+/// An eighth of the memory for the caches does no harm.
 pub const LPC_MEMORY_PART: u64 = 8;
 
 /// The maximum memory of all local page caches, in bytes: queues x pages x page size.

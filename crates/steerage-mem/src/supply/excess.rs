@@ -49,10 +49,10 @@ pub enum ExcessCause {
         bytes: u64,
     },
     /// Most of the memory is for pages that each CPU, queue and output needs, whatever the backlog
-    /// is. These pages include the pages in rings of devices and the pages of packets that handlers
-    /// create.
+    /// is. The pages that do not depend on the backlog include the pages in rings of devices and
+    /// the pages of packets that handlers create.
     Pages {
-        /// The memory for these pages, in bytes.
+        /// The memory for the pages that do not depend on the backlog, in bytes.
         bytes: u64,
     },
     /// Most of the memory is supplied by devices, such as the rings of AF_PACKET.
@@ -106,11 +106,11 @@ impl fmt::Display for Excess {
 impl Error for Excess {}
 
 impl Needs {
-    /// Checks that the memory of `budget` and `lent` bytes of devices together fit into `limit`
+    /// Checks that the memory of `budget`, plus `lent` bytes of device memory, fits into `limit`
     /// bytes.
     ///
     /// # Errors
-    /// If they do not fit, returns [`Excess`], which names the largest part of the memory.
+    /// If this memory does not fit, returns [`Excess`], which names the largest part of the memory.
     pub fn check(&self, budget: &Budget, lent: u64, limit: u64) -> Result<(), Excess> {
         let needed = budget.bytes.saturating_add(lent);
         if needed <= limit { Ok(()) } else { Err(Excess { needed, limit, cause: self.most(budget, lent, limit) }) }
@@ -129,7 +129,7 @@ impl Needs {
             ExcessCause::KeptMax { kept_max: self.kept_max, bytes: bytes(kept_pages), fits: 0 },
         ];
         match causes.into_iter().max_by_key(ExcessCause::bytes) {
-            // If the backlog was reduced, `kept_max` was reduced in `budget` too.
+            // If the backlog was made shorter, `kept_max` was reduced in `budget` too.
             Some(ExcessCause::KeptMax { kept_max, .. }) => {
                 let left = limit.saturating_sub(lent);
                 let others = Self { kept_max: 0, ..self.clone() }.within(left, self.backlog).bytes;

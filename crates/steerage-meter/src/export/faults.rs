@@ -18,8 +18,8 @@ use super::tests::{S, START, records};
 use super::*;
 use steerage_guard::file::FilePattern;
 
-/// The maximum number of file operations in a run. If a run needs more operations, the test assumes
-/// that it never ends.
+/// The maximum number of file operations in a run. If a run needs more file operations than this,
+/// the test assumes that the run never ends.
 const OPERATIONS_MAX: u64 = 10_000;
 
 /// For each message to the output, the time in seconds of the message's first record.
@@ -82,8 +82,8 @@ fn run(to: To, format: FlowFormat, fault: Fault) -> Outcome {
     let operations = fault::operations();
     fault::plan(Fault::None);
     state.end(WriterEnd::GivenUp);
-    // At this point, the meters have not noticed that the output has ended, so they send more
-    // records.
+    // At this point of the test, the meters have not noticed that the output has ended, so they
+    // send more records.
     let late = records(&[1, 2, 3]);
     outlet.send(&Arc::new(late.clone()), Volume::of(&late), START * S);
 
@@ -232,7 +232,7 @@ fn every_operation_may_fail() {
 fn a_disk_may_be_full_at_any_byte() {
     for (to, format) in cases() {
         let mut room = 0;
-        // These disk sizes are not multiples of the size of a record or of a buffer.
+        // The disk sizes in this test are not multiples of the size of a record or of a buffer.
         let mut partial = 0;
         loop {
             let Outcome { error, is_partial, .. } = run(to, format, Fault::Room(room));
@@ -242,8 +242,9 @@ fn a_disk_may_be_full_at_any_byte() {
             }
             room = room * 5 / 4 + 977;
         }
-        // The footer of a Parquet file is longer than a row group with so few rows. Therefore a
-        // disk that is too small for the second row group is also too small for the footer.
+        // The footer of a Parquet file is longer than a row group with as few rows as in this test.
+        // Therefore a disk that is too small for the second row group is also too small for the
+        // footer.
         assert!(partial > 0 || format == FlowFormat::Parquet, "{to:?} {format:?}: {room}");
     }
 }

@@ -91,8 +91,8 @@ impl fmt::Debug for Export {
 
 impl Export {
     /// Creates the state of the sending thread. If `must_arrive` is true, lost records and a
-    /// collector that does not answer are errors. Otherwise, the thread tries to connect again
-    /// later.
+    /// collector that does not answer are errors. If `must_arrive` is false, the thread tries to
+    /// connect again later.
     pub(in super::super) fn new(
         opened: OpenCollector,
         must_arrive: bool,
@@ -237,9 +237,9 @@ impl Export {
     }
 
     /// Waits until the rate allows sending further records, and counts `count` records towards the
-    /// rate. If the source is live and the user has set no rate, records are sent at once while
-    /// more than half of the queue is in use. The collector might lose records that come too fast.
-    /// But if the queue became full, records would be lost in any case.
+    /// rate. If the source is live and the user has set no rate, records are sent without delay
+    /// while more than half of the queue is in use. The collector might lose records that come too
+    /// fast. If the queue became full instead, records would be lost in any case.
     fn wait_for_pace(&mut self, count: usize) {
         let may_be_urgent = self.pace.is_default() && !self.must_arrive;
         loop {

@@ -34,8 +34,8 @@ pub(in super::super) struct Statistics {
     pub(in super::super) messages: u64,
     pub(in super::super) records: u64,
     pub(in super::super) bytes: u64,
-    /// The number of records that were lost before this program could send them. The two fields
-    /// after this one are the numbers of packets and bytes of the lost records.
+    /// The number of records that were lost before they could be sent. The two fields after this
+    /// one are the numbers of packets and bytes of the lost records.
     pub(in super::super) lost: u64,
     pub(in super::super) lost_packets: u64,
     pub(in super::super) lost_bytes: u64,

@@ -25,9 +25,9 @@ const TOGETHER_MAX: u64 = 8;
 /// 10 ms.
 const RATE_TOGETHER: u64 = 2000;
 
-/// If the sending thread is late, it makes up for at most this delay by sending faster. Making up
-/// for a longer delay would cause a burst of messages. At the default rate, 5 messages are sent in
-/// 10 ms.
+/// If the sending thread is late, it sends faster to make up for the delay, but only for up to 10
+/// ms of delay. Making up for a longer delay at once would cause a burst of messages. At the
+/// default rate, 5 messages are sent in 10 ms.
 const CATCH_UP_MAX: Duration = Duration::from_millis(10);
 
 /// The highest rate at which records are sent to a collector.

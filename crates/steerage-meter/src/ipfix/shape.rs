@@ -32,8 +32,8 @@ const DIRECTION_INITIATOR: u8 = 1;
 pub(super) struct Shape(u16);
 
 impl Shape {
-    // The lowest three bits of a shape are the `Kind` of the flow's key. Each constant is the mask
-    // of other bits.
+    // The lowest three bits of a shape are the `Kind` of the flow's key. Each constant after this
+    // comment is the mask of other bits of a shape.
     const TCP: u16 = 1 << 3;
     const ICMP: u16 = 1 << 4;
     const BACK: u16 = 1 << 5;

@@ -101,7 +101,7 @@ enum Open {
 #[derive(Debug)]
 pub(super) enum Sent {
     Yes,
-    /// The message was sent. But the collector's host had refused an earlier message, so no program
+    /// The message was sent. But the collector's host had refused an earlier message: no program
     /// was listening at that time.
     AfterRefusal,
     TooLong,
@@ -117,8 +117,8 @@ pub(super) enum Sent {
 impl Way {
     /// Opens the socket. For TCP, this function also tries to connect.
     ///
-    /// If the collector does not answer, the transport tries to connect again later. In this case,
-    /// the second result is the reason.
+    /// If the collector does not answer, the transport tries to connect again later. If the
+    /// collector does not answer, the second result is the reason.
     pub(super) fn open(collector: &Collector) -> io::Result<(Self, Option<io::Error>)> {
         let addresses: Vec<_> = (collector.host.as_str(), collector.port).to_socket_addrs()?.collect();
         match collector.transport {
@@ -258,8 +258,8 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
     match send() {
         Ok(_) => Sent::Yes,
         // The kernel reports that the collector's host has refused an earlier datagram. When the
-        // kernel reports this error, it does not send the current datagram. The program that
-        // listens at the collector's address now may not know the templates. If a new program was
+        // kernel reports this error, it does not send the current datagram. The program that now
+        // listens at the collector's address may not know the templates. If a new program was
         // started at the collector's address, it must get at most one message without templates.
         Err(Errno::ECONNREFUSED) if train.messages > 1 => Sent::Refused,
         Err(Errno::ECONNREFUSED) => match send() {

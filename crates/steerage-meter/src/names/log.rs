@@ -15,7 +15,8 @@ use crate::code::{Coder, MalformedEdges};
 /// The maximum length in bytes of an encoded text, which is longer than any text of a name.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// The looks at a piece of a flow, in the order of the packets.
+/// The looks at a piece of a flow (the packets that were searched for names), in the order of the
+/// packets.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Log(Vec<Look>);
 
@@ -44,8 +45,8 @@ impl Log {
         self.0.push(Look { side: side > 0, found });
     }
 
-    /// Adds the looks at the next piece of the flow, up to the maximum number of looks per
-    /// direction.
+    /// Adds the looks (searches of packets) at the next piece of the flow, up to the maximum number
+    /// of looks per direction.
     pub(in super::super) fn join(&mut self, later: &Self) {
         for look in &later.0 {
             if self.wants(usize::from(look.side)) {

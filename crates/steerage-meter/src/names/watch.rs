@@ -20,8 +20,8 @@ pub(super) struct Watch {
     query: Option<u16>,
     left: [u8; 2],
     begun: [Option<Box<Begun>>; 2],
-    /// The log of what each look found, if the flow may continue a flow of another part of the
-    /// recording.
+    /// The log of what each look (search of a packet) found, if the flow may continue a flow of
+    /// another part of the recording.
     log: Option<Box<Log>>,
 }
 
@@ -69,7 +69,8 @@ impl Watch {
     /// if the packet is a TCP segment.
     pub(super) fn wants(&self, side: usize, is_stream: bool) -> bool {
         match &self.log {
-            // Each of these messages may be the response to a DNS query in an earlier part.
+            // Each packet that is not a TCP segment may be the response to a DNS query in an
+            // earlier part of the recording.
             Some(log) if !is_stream => log.wants(side),
             _ => self.left[side] > 0,
         }
@@ -269,7 +270,7 @@ impl Watch {
     }
 }
 
-/// Returns the names that follow from the looks at several pieces of a flow.
+/// Returns the names that follow from the looks (searches of packets) at several pieces of a flow.
 pub(in super::super) fn names_of(log: &Log) -> Option<Arc<FlowNames>> {
     let mut watch = Watch::default();
     log.looks().for_each(|(side, found)| watch.look_again(side, found));

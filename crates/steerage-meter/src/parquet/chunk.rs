@@ -237,7 +237,8 @@ impl Values {
 }
 
 /// Writes the values of a column. If a dictionary makes the column shorter, writes a dictionary and
-/// the index of each value. Otherwise, each value is written in full. `plain` appends one value.
+/// the index of each value. If no dictionary makes the column shorter, each value is written in
+/// full. `plain` appends one value.
 fn encoded<T: Copy + Eq + Ord + std::hash::Hash>(
     values: impl ExactSizeIterator<Item = T>,
     plain: impl Fn(T, &mut Vec<u8>),

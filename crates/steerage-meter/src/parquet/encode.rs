@@ -19,7 +19,7 @@ const PART: usize = 32;
 const DICTIONARY_MAX: usize = 1 << 16;
 
 /// After this many values, the dictionary is dropped if it has more than half as many entries. A
-/// dictionary with so many entries would be longer than the values themselves.
+/// dictionary with more entries than that would be longer than the values themselves.
 const DICTIONARY_TRIAL: usize = 4096;
 
 /// Appends a number in groups of 7 bits, the lowest bits first.

@@ -35,7 +35,7 @@ pub struct PartEdges {
     pub first: u64,
     /// The number of the last part.
     pub last: u64,
-    /// The common edges of these parts.
+    /// The edges of all these parts together.
     pub edges: Edges,
 }
 

@@ -5,7 +5,8 @@ use super::{LATE, Opening};
 use crate::flow::{Flow, FlowEnd};
 use crate::timeouts::Timeouts;
 
-/// Whether a packet begins another record than the last piece of a chain.
+/// States whether a packet belongs to another record than the last piece in the chain of pieces of
+/// its flow.
 pub(super) enum Boundary {
     Same,
     /// The packet begins another record, whatever packets came before the part.
@@ -44,8 +45,9 @@ impl Rules<'_> {
         if may_have_more { EARLY } else { 0 }
     }
 
-    /// Decides whether a packet belongs to another record than the last piece of a chain. `next` is
-    /// the opening that a piece would have if it began with this packet.
+    /// Decides whether a packet belongs to another record than the last piece in the chain of
+    /// pieces of its flow. `next` is the opening (the data of a piece's first packet) for a piece
+    /// that begins with this packet.
     pub(super) fn boundary(&self, piece: &Flow, opening: &Opening, next: &Opening) -> Boundary {
         match self.boundary_of_packets(piece, opening, next) {
             Boundary::Another(_) if self.is_early(next.time) => Boundary::Unknown,
@@ -71,9 +73,9 @@ impl Rules<'_> {
                 return if more > 0 { Boundary::Unknown } else { Boundary::Another(FlowEnd::Finished) };
             }
         }
-        // A waiting fragment may have arrived between the two packets, and may have begun the
-        // record to which the second packet belongs. Therefore, not even the end of the piece ends
-        // the chain.
+        // A waiting fragment may have arrived between the last packet of the piece and the next
+        // packet, and may have begun the record to which the next packet belongs. Therefore, even
+        // if the piece ends here, its chain of pieces goes on.
         if more > 0 && timeouts.may_end_near(piece, seen.time) {
             return Boundary::Unknown;
         }
@@ -89,11 +91,13 @@ impl Rules<'_> {
             let is_over = pause >= timeouts.closed.saturating_add(late);
             return if is_over { Boundary::Another(FlowEnd::Finished) } else { Boundary::Unknown };
         }
-        // If the flow was closed before such a piece, its record ended before the piece.
+        // If the flow was closed before a piece that follows a long pause, the flow's record ended
+        // before that piece.
         if opening.follows_pause && !piece.has_closing_flags() { Boundary::Same } else { Boundary::Unknown }
     }
 
-    /// Returns the opening of the next piece, which begins with a packet after `piece`.
+    /// Returns the opening (the data of the first packet) of the next piece, which begins with a
+    /// packet after `piece`.
     pub(super) fn opening_after(&self, piece: &Flow, opening: &Opening, next: Opening) -> Opening {
         let more = self.more(piece, opening, next.number);
         let closed = self.timeouts.closed.saturating_add(LATE).saturating_add(more);
@@ -107,8 +111,8 @@ impl Timeouts {
         Self { closed: self.inactive, ..*self }
     }
 
-    /// Returns true if a timeout may end the flow before a packet of this time, or before an
-    /// unknown packet between the two, considering that packets may be late.
+    /// Returns true if a timeout may end the flow before a packet of the time `time`, or before an
+    /// unknown packet that arrived earlier. Packets may be late.
     fn may_end_near(&self, flow: &Flow, time: u64) -> bool {
         let timeout = if flow.can_close() { self.closed } else { self.inactive };
         let is_cut = self.clock > 0 && self.cuts(flow.first, flow.last, time.saturating_add(LATE));

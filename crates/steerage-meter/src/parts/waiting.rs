@@ -43,8 +43,8 @@ const FIRST_WINDOW: u64 = 2 * LATE;
 /// that began before the part, or whose first fragment waits, is complete or has timed out.
 const WINDOW: u64 = FRAGMENT_TIME.as_nanos() as u64 + FIRST_WINDOW;
 
-/// The time after the beginning of a part during which a flow may begin to which waiting fragments
-/// belong.
+/// The latest time after the beginning of a part at which a flow to which waiting fragments belong
+/// may begin.
 pub(super) const EARLY: u64 = WINDOW + 2 * LATE;
 
 /// A fragment that waits. `seen.flow` is the flow that the fragment's own headers show.
@@ -95,8 +95,8 @@ impl Hosts {
             !matches!(key.protocol(), protocol::TCP | protocol::UDP | protocol::ICMP | protocol::ICMP6);
     }
 
-    /// Returns true if waiting fragments may belong to the flow. If fragments carry a tunnel, their
-    /// flow is between the hosts inside the tunnel.
+    /// Returns true if waiting fragments (whose flow only an earlier part knows) may belong to the
+    /// flow. If fragments carry a tunnel, their flow is between the hosts inside the tunnel.
     pub(super) fn may_have(&self, flow: &Flow) -> bool {
         let is_inside = self.has_carriers || flow.tunnel().is_some();
         !self.hosts.is_empty() && (is_inside || self.hosts.contains(&flow.key.hosts()))
@@ -112,14 +112,14 @@ pub(super) struct Keeping {
 }
 
 /// The datagrams of the waiting fragments. The value is true if the first fragment of the datagram
-/// is among them.
+/// is among the waiting fragments.
 #[derive(Debug, Default)]
 struct Unknown(HashMap<FlowKey, bool>);
 
 impl Unknown {
-    /// Returns true if the next fragment of a datagram waits, and records the datagram in this
-    /// case. `since_begin` is the time since the beginning of the part. `is_known` returns true if
-    /// the datagram is known in the part.
+    /// Returns true if the next fragment of a datagram waits. If the fragment waits, also records
+    /// the datagram. `since_begin` is the time since the beginning of the part. `is_known` returns
+    /// true if the datagram is known in the part.
     fn waits(&mut self, datagram: &FlowKey, is_first: bool, since_begin: u64, is_known: impl FnOnce() -> bool) -> bool {
         if since_begin >= WINDOW {
             return false;

@@ -33,8 +33,8 @@ const FIELDS: [&str; 17] = [
 ];
 
 /// One direction of a flow: the sender's address and port, the receiver's address and port, and the
-/// protocol. The value is `None` for all packets without IP, because tshark assigns these packets
-/// to no flow.
+/// protocol. The direction is `None` for all packets without IP, because tshark assigns these
+/// packets to no flow.
 type Way = Option<(SocketAddr, SocketAddr, u8)>;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +76,8 @@ impl<'a> Told<'a> {
         self.layers[..end].iter().rposition(is_ip)
     }
 
-    /// A field of the layer at `at`. Several layers may have the same field.
+    /// A field of the layer at `at`. Several layers of a packet (such as two IP headers) may have
+    /// the same field.
     fn of_layer(&self, at: usize, field: &str) -> Option<&'a str> {
         let before = self.layers[..at].iter().filter(|layer| **layer == self.layers[at]).count();
         self.all(field).nth(before)
@@ -258,7 +259,7 @@ fn moves_lose_nothing() {
         while change && !handle.is_finished() {
             let list = ["0", "1-3", "0-3", "2", "0,3"][masks % 5];
             let mask = CpuMask::parse_list(list, cpus).expect("a list");
-            // A run that has just ended no longer accepts new masks.
+            // A run that has just ended no longer accepts new CPU masks.
             let _ = handle.set_rps_cpus(&mask);
             masks += 1;
             std::thread::yield_now();

@@ -7,7 +7,7 @@ use steerage::testing::{self, Frame, HandlerTester, TesterOptions};
 use steerage::{Builder, CpuId, CpuMask, WallTime};
 use steerage_meter::{FlowRecord, FlowWriter, Meter, MeterOptions, Metered, Metering};
 
-/// A packet of a flow, with its time in seconds of the recording.
+/// A packet of a flow, with its time in seconds since the start of the recording.
 fn packet(flow: u8, second: u64) -> Frame {
     let frame = FrameBuilder::udp(([192, 0, 2, flow], 9), ([192, 0, 2, 200], 9)).frame(b"data");
     Frame::new(frame).with_time(WallTime::from_nanos((1_700_000_000 + second) * 1_000_000_000))
@@ -57,9 +57,9 @@ fn a_flow_that_has_moved_times_out() {
     assert_eq!(sources, ["192.0.2.1:9"], "flow 2 is open at the end");
 }
 
-/// A recording has bursts with long pauses between them. While a bucket moves, its packets of a
-/// burst wait, and the old CPU handles packets of the next burst. Each flow has one record for each
-/// burst, however often buckets move.
+/// A recording has bursts with long pauses between them. While a bucket moves, its packets of one
+/// burst wait, and the bucket's old CPU already handles packets of the next burst. Each flow has
+/// one record for each burst, however often buckets move.
 #[test]
 fn packets_that_wait_for_a_move_do_not_begin_another_record() {
     const FLOWS: u8 = 50;
@@ -70,7 +70,7 @@ fn packets_that_wait_for_a_move_do_not_begin_another_record() {
     let running = builder.build(move |_| metering.meter()).unwrap().start().unwrap();
     let handle = running.handle();
     for list in ["0", "1-2", "0-2", "2", "0-1"].into_iter().cycle() {
-        // A run that has just ended no longer accepts new masks.
+        // A run that has just ended no longer accepts new CPU masks.
         let _ = handle.set_rps_cpus(&CpuMask::parse_list(list, 3).unwrap());
         if handle.is_finished() {
             break;

@@ -68,7 +68,7 @@ fn they_take_the_time_of_the_packet_before() {
     let path = capture("one-time.pcapng", &packets);
     assert_eq!(flows(&path, 2), BTreeMap::from([(1, (1, 201, 0, 0))]));
 
-    // Wherever a batch begins, the second flow must begin before the third flow.
+    // At whichever packet a batch begins, the second flow must begin before the third flow.
     packets.extend((0..100).map(|_| packet(2, None)));
     packets.push(packet(3, Some(50)));
     packets.push(packet(2, None));

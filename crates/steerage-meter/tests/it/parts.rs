@@ -108,7 +108,8 @@ struct Step {
     vlan: Option<u16>,
     pause: u64,
     late: u64,
-    /// For a datagram in fragments: the number of steps after which each later fragment arrives.
+    /// For a fragmented datagram: the number of steps after which each fragment except the first
+    /// arrives.
     fragments: Vec<usize>,
     first: First,
     has_name: bool,
@@ -125,8 +126,8 @@ enum First {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let flags = prop::sample::select(vec![ACK, ACK, ACK, ACK, SYN, SYN | ACK, FIN | ACK, FIN | ACK, RST]);
-    // The pauses are close to the timeouts of 2 s and 60 s, or close to these timeouts plus the
-    // time by which packets may be late.
+    // The pauses are close to the timeouts of 2 s and 60 s, with or without the time by which
+    // packets may be late.
     let pause = prop::sample::select(vec![
         0, 0, 1, 100, 500, 900, 1500, 1999, 2000, 2500, 2999, 3000, 3500, 9000, 30_000, 57_000, 59_000, 59_999, 60_000,
         60_500, 61_000, 62_500, 130_000,
@@ -166,7 +167,8 @@ fn dns_message(id: u16, is_response: bool, name: u8) -> Vec<u8> {
 fn frames(steps: &[Step]) -> Vec<Frame> {
     let mut now = START + 1000 * MS;
     let mut frames = Vec::new();
-    // For each later fragment: the step after which the fragment arrives, and its frame.
+    // For each fragment except the first: the step after which the fragment arrives, and the
+    // fragment's frame.
     let mut later: Vec<(usize, Vec<u8>)> = Vec::new();
     for (nth, step) in steps.iter().enumerate() {
         now += step.pause * MS;
@@ -238,8 +240,8 @@ fn config() -> ProptestConfig {
     ProptestConfig { max_shrink_iters: 2000, ..ProptestConfig::with_cases(cases()) }
 }
 
-/// Prints the first failed case before it is shrunk, so that the case is not lost if the test is
-/// stopped.
+/// Prints the first failed case before proptest shrinks the case. Therefore the case is not lost if
+/// the test is stopped.
 #[expect(clippy::print_stderr, reason = "the case would be lost")]
 fn print_first_failure(case: impl FnOnce() -> String) {
     static FIRST: Once = Once::new();
@@ -267,8 +269,8 @@ proptest! {
             records.extend(more);
             edges
         }).collect();
-        // Adjacent parts are joined in the order of a random tree. Before each join, their edges
-        // are written to bytes and read again, as between processes.
+        // Adjacent parts are joined in the order of a random tree. Before two parts are joined,
+        // their edges are written to bytes and read again, as between processes.
         for at in tree.iter().take(parts.len() - 1) {
             let at = at.index(parts.len() - 1);
             let later = read(&bytes(&parts.remove(at + 1)));
@@ -293,8 +295,8 @@ fn at(second: u64, from_client: bool, flags: u16) -> Frame {
     Frame::new(builder.frame(b"")).with_time(WallTime::from_nanos(START + second * 1000 * MS))
 }
 
-/// A packet of a UDP flow. `fragment` has the identification, the offset, and true if more
-/// fragments follow.
+/// A packet of a UDP flow. `fragment` has the IP identification, the offset, and a flag that is
+/// true if more fragments follow.
 fn udp(second: u64, fragment: Option<(u16, u16, bool)>) -> Frame {
     let (from, to) = (([10, 0, 0, 1], 1000), ([192, 0, 2, 1], 53));
     let frame = match fragment {
@@ -322,9 +324,9 @@ fn rows_of_parts(frames: &[Frame], cuts: &[usize]) -> Vec<String> {
     rows(&records)
 }
 
-/// The packet before the first cut has a later time than the packet after the cut, and the last
-/// packet of the recording is late as well. Therefore, in the part between these packets, the
-/// flow's pause seems to exceed the timeout by up to 2 s.
+/// The packet before the first cut has a later time than the packet after the first cut. The last
+/// packet of the recording is late as well. Because of the late packets on both sides, the flow's
+/// pause in the middle part seems to exceed the timeout by up to 2 s.
 #[test]
 fn late_packets_on_both_sides_of_a_pause_keep_a_flow() {
     let frame = |millis: u64, port: u16| {
@@ -357,8 +359,8 @@ fn fragments_after_a_cut_are_in_the_flow_of_their_first_one() {
         udp(31, Some((7, 4, false))),
     ];
     let whole = rows(&whole(&frames, None));
-    // The three flows have five packets of the UDP flow, two fragments of the datagram without a
-    // first fragment, and one fragment that came too late.
+    // The first flow is the UDP flow with five packets. The second flow has two fragments of the
+    // datagram without a first fragment. The third flow has one fragment that came too late.
     assert_eq!(whole.len(), 3);
     assert!(whole.iter().any(|row| row.contains("10.0.0.1:1000") && row.contains("packets: 5")), "{whole:?}");
     for cuts in [[2, 4], [2, 5], [3, 4], [2, 6], [3, 7], [4, 6], [1, 2]] {
@@ -379,8 +381,8 @@ fn fragments_long_after_the_beginning_do_not_wait() {
     }
 }
 
-/// In the part after the cut, the flow pauses for longer than its timeout, unless the fragment
-/// belongs to the flow.
+/// In the part after the cut, the flow seems to pause for longer than its timeout, unless the
+/// fragment between its packets belongs to the flow.
 #[test]
 fn a_fragment_of_an_earlier_datagram_keeps_a_flow_from_ending() {
     let before = [udp(0, Some((7, 0, true))), udp(1, None), udp(25, Some((7, 1, false)))];
@@ -394,9 +396,9 @@ fn a_fragment_of_an_earlier_datagram_keeps_a_flow_from_ending() {
     }
 }
 
-/// The flow is closed. The pause between two of its packets is longer than the timeout of a closed
-/// flow, but a fragment arrives between these packets. The part after the cut cannot know that the
-/// fragment belongs to the flow.
+/// The flow is closed. The pause between two packets of a closed flow is longer than the timeout of
+/// closed flows, but a fragment arrives between these packets. The part after the cut cannot know
+/// that the fragment belongs to the flow.
 #[test]
 fn a_fragment_keeps_a_closed_connection() {
     let of_tcp = |millis: u64, frame: Vec<u8>| Frame::new(frame).with_time(WallTime::from_nanos(START + millis * MS));
@@ -423,9 +425,9 @@ fn a_fragment_keeps_a_closed_connection() {
     }
 }
 
-/// The flow is closed, and a fragment whose first fragment is in an earlier part begins the flow's
-/// next record. The last packet belongs to the same record, but no part can know this before the
-/// flow of the first fragment is known.
+/// The flow is closed, and a later fragment of a datagram begins the flow's next record. The first
+/// fragment of this datagram is in an earlier part. The last packet belongs to the same record as
+/// the fragment, but no part can know this before the flow of the first fragment is known.
 #[test]
 fn a_fragment_that_waits_begins_a_record() {
     let of_tcp =
@@ -481,8 +483,8 @@ fn a_flow_that_was_closed_before_the_cut_ends_after_it() {
     let (mut one, first) = part(&frames[..2]);
     let (two, second) = part(&frames[2..]);
     assert!(first.is_empty() && second.is_empty());
-    // The first flow may have begun in a part before the first part, so the flow stays in the
-    // edges.
+    // The first flow may have begun in an earlier part of the recording, so the flow stays in the
+    // edges (the flows that other parts may continue).
     assert!(one.join(two).unwrap().is_empty());
     let records = one.finish();
     assert_eq!(records.len(), 2);
@@ -534,8 +536,8 @@ fn other_bytes_and_other_timeouts_are_refused() {
     }
 }
 
-/// A flow that often pauses for longer than the timeout of a closed flow needs only a few pieces in
-/// the edges.
+/// A flow may often pause for longer than the timeout of closed flows. Even such a flow needs only
+/// a few pieces in the edges of a part.
 #[test]
 fn a_connection_with_pauses_stays_small() {
     let frames: Vec<Frame> = (0..500).map(|n| at(10 * n, n % 2 == 0, ACK)).collect();
@@ -555,8 +557,8 @@ fn fin_of_one_side_before_the_cut_and_of_the_other_after_it_close_the_flow() {
     assert_eq!(records.len(), 2);
 }
 
-/// With `clock`, records are cut at multiples of a time since 1970, and not when this time has
-/// passed since the first packet.
+/// With `clock`, records are cut at multiples of the active timeout since 1970, and not when this
+/// timeout has passed since the first packet.
 #[test]
 fn the_clock_cuts_records_at_its_multiples() {
     let clock = Some(Duration::from_secs(60));
@@ -582,8 +584,8 @@ fn the_clock_cuts_records_at_its_multiples() {
     assert_eq!(rows(&parts), rows(&records));
 }
 
-/// Each row contains the state of its piece of a flow. Therefore the rows may be in any order, but
-/// all rows must be present.
+/// Each row of the edges contains the state of one piece of a flow. Therefore the rows of the edges
+/// may be in any order, but all rows must be present.
 #[test]
 fn the_rows_of_edges_are_all_needed() {
     let frames = [at(0, true, ACK), at(1, false, SYN), at(40, true, ACK)];

@@ -48,8 +48,8 @@ fn traffic(report: MeterReport) -> Traffic {
     records[0].forth()
 }
 
-/// With names, flow statistics or parts of a recording, separate functions of the meter count the
-/// packets.
+/// If names, flow statistics or parts of a recording are enabled, other functions of the meter
+/// count the packets.
 #[test]
 fn merged_packets_count_as_the_packets_of_the_wire() {
     let plain = MeterOptions::default();

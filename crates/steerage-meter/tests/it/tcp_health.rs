@@ -18,9 +18,9 @@ use crate::meter_captures::{endless, meter};
 const START: u64 = 1_700_000_000;
 
 /// For each direction of a connection: the numbers of retransmissions, out-of-order segments, zero
-/// windows and resets. The key is the sender and the receiver of the direction.
+/// windows and resets. The map's key is the sender and the receiver of the direction.
 type Counts = BTreeMap<(String, String), [u64; 4]>;
-/// The handshake time in microseconds. The key is the flow's source and destination.
+/// The handshake time in microseconds. The map's key is the flow's source and destination.
 type Handshakes = BTreeMap<(String, String), u64>;
 
 /// A simulated connection whose packets are recorded.
@@ -81,7 +81,8 @@ impl Connection {
                 send(self, first, bytes);
                 self.next[side] = second;
             }
-            // The second segment overtakes the first segment by less than any round-trip time.
+            // The second segment arrives before the first segment, earlier by less than any
+            // round-trip time.
             1 => {
                 send(self, second, 200);
                 self.wait(20 + random.u64(..60));
@@ -324,8 +325,8 @@ fn lawless_connections() {
     let total = |nth: usize| counts.values().map(|counts| counts[nth]).sum::<u64>();
     assert!((0..4).all(|nth| total(nth) > 200), "{:?}", [0, 1, 2, 3].map(total));
     let wrong: Vec<_> = counts.iter().filter(|(key, counts)| found.get(key) != Some(counts)).collect();
-    // If a SYN is repeated, Wireshark derives the handshake time from another acknowledgement than
-    // steerage. Therefore the counts of a few directions may differ.
+    // If a SYN is repeated, Wireshark and steerage derive the handshake time from different
+    // acknowledgements. Therefore the counts of a few directions may differ.
     assert!(wrong.len() * 100 < counts.len(), "{} of {}: {wrong:?}", wrong.len(), counts.len());
 }
 

@@ -34,8 +34,8 @@ fn queues_with_the_same_mask_share_a_group_from_the_start() {
         Plan { order: order.to_vec(), active: 2 }
     });
     assert_eq!(groups_of(&moves, 4).0, [0, 1, 0, 2]);
-    // CPUs that poll come first, and then near CPUs. If none of the CPUs polls a queue, the first
-    // CPU counts as polling.
+    // CPUs that poll queues come first, and then CPUs that are near to them. If none of the CPUs
+    // polls a queue, the first CPU counts as polling.
     assert_eq!(seen, [(vec![3, 2, 1], 2), (vec![1], 1), (vec![0, 1], 1)]);
     assert_eq!(moves.mask_of(0), [1, 2, 3]);
     assert_eq!(map_of(&moves, 0), [3, 3, 3, 3, 2, 2, 2, 2]);
@@ -291,7 +291,7 @@ fn a_group_that_a_slice_moves_to_keeps_its_number() {
     let mut moves = moves(&[&[0], &[0], &[0], &[3]]);
     mask(&mut moves, &[0], &[1]);
     assert_eq!(groups_of(&moves, 4), (vec![0, 0, 0, 1], vec![2, 0, 0, 1]));
-    // Queue 0 will leave group 2 as soon as it has arrived there.
+    // Queue 0 is moving to group 2, and will leave group 2 as soon as it has arrived there.
     mask(&mut moves, &[0], &[3]);
     mask(&mut moves, &[1], &[2]);
     assert_eq!(groups_of(&moves, 4), (vec![0, 0, 0, 1], vec![1, 3, 0, 1]));

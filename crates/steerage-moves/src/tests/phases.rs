@@ -235,7 +235,7 @@ fn a_cpu_that_is_back_takes_part_in_what_moves_now() {
     on(&mut ended, Event::Closed { queue: 0 });
     assert_eq!(comes_back(&ended), [1]);
     parked(&mut moves, 1);
-    // An old CPU that dies has no state to return.
+    // An old CPU that dies has no flow state to return.
     assert_eq!((phase(&moves), waits(&moves)), (Some(MovePhase::Leave), vec![0, 1]));
     assert_eq!(comes_back(&moves), [1]);
     left(&mut moves, 0, &[0, 1, 2, 3]);
@@ -393,8 +393,8 @@ fn what_a_dead_cpu_gave_up_or_took_does_not_count() {
         (phase(&moves), waits(&moves), with_state(&moves)),
         (Some(MovePhase::Arrive), vec![2], vec![0, 1, 2, 3])
     );
-    // A queue that joins a group takes the group's map unchanged. Therefore state for the dead CPU
-    // does not move to another CPU.
+    // A queue that joins a group takes the group's map unchanged. Therefore flow state that was to
+    // move to the dead CPU does not move to another CPU instead.
     on(&mut moves, Event::Died(2));
     assert_eq!(phase(&moves), Some(MovePhase::Release));
     let mut moves = self::moves(&[&[0], &[2, 3]]);
@@ -432,8 +432,8 @@ fn nothing_is_overdue_if_nothing_moves_or_a_source_can_wait() {
     assert_eq!(overdue(&mut moves), (false, vec![], false));
     mask(&mut moves, &[0, 1], &[2]);
     assert_eq!(overdue(&mut moves), (false, vec![], false));
-    // The slice had no time limit, because queue 1 could wait. After queue 1 has ended, the slice
-    // has a time limit.
+    // The slice (the moving buckets) had no time limit, because queue 1 could wait without losing
+    // frames. After queue 1 has ended, the move of the slice has a time limit.
     on(&mut moves, Event::Closed { queue: 1 });
     assert_eq!(overdue(&mut moves), (true, vec![Ask::Declare(1)], true));
 }

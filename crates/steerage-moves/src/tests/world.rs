@@ -38,13 +38,13 @@ pub(super) enum Request {
     Owner(usize, CpuIndex),
 }
 
-/// Identifies the state that a handler has for the flows of one queue in one bucket: group, bucket,
-/// queue. A handler identifies state by the number of the group.
+/// Identifies a handler's state of the flows of one queue in one bucket, by three numbers: group,
+/// bucket, queue. A handler identifies state by the number of the group.
 type FlowState = (u16, u16, usize);
 
-/// Identifies state of the flows of one queue in one bucket, while the state moves to another
-/// handler: bucket, queue. The group is not included, because the new handler may identify the
-/// state by a different group.
+/// Identifies the state of the flows of one queue in one bucket while the state moves to another
+/// handler. The two numbers are bucket and queue. The group is not included, because the new
+/// handler may identify the state by a different group.
 type Moved = (u16, usize);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -68,8 +68,8 @@ struct Cpu {
     /// True if the CPU's gate was closed (it was declared dead) while the CPU was in its handler.
     is_declared_dead: bool,
     pending_report: Report,
-    /// `has` is the state in the handler, and `carries` is the state that moves between the handler
-    /// and the state machine.
+    /// `has` is the flow state in the handler. `carries` is the flow state on its way between the
+    /// handler and the state machine.
     has: BTreeSet<FlowState>,
     carries: Vec<Moved>,
 }
@@ -80,8 +80,8 @@ pub(super) struct World {
     queues: Vec<Queue>,
     cpus: Vec<Cpu>,
     in_transit: (u64, Vec<Moved>),
-    /// State that was created or has moved since the last death of a CPU. Therefore it must still
-    /// exist.
+    /// Flow state that was created or has moved since a CPU was last declared dead. Therefore it
+    /// must still exist.
     known: BTreeSet<FlowState>,
     /// The requested mask of each queue.
     masks: Vec<Vec<CpuIndex>>,
@@ -102,15 +102,15 @@ pub(super) enum Step {
     Take(CpuIndex, usize),
     Return(CpuIndex),
     Follow(CpuIndex),
-    /// The CPU detects that the current phase takes too long. If the step has a second CPU, that
-    /// CPU is declared dead.
+    /// The CPU detects that the current phase takes too long. If the step names a second CPU, the
+    /// second CPU is declared dead.
     Hurry(CpuIndex, Option<CpuIndex>),
     Close(usize),
-    /// The CPU that owns the queue releases the queue, so that the CPU that should poll it can take
-    /// it.
+    /// The CPU that owns the queue releases the queue, so that the next polling CPU can take the
+    /// queue.
     Offer(usize),
-    /// The CPU takes a queue that was released for this CPU, or takes back a queue that it has
-    /// released.
+    /// The CPU takes a queue that another CPU has released for it, or takes back a queue that it
+    /// has released itself.
     Adopt(CpuIndex, usize),
 }
 
@@ -223,7 +223,8 @@ impl World {
         steps
     }
 
-    /// Returns true if the CPU is between two phases of a round and was not declared dead.
+    /// Returns true if the CPU is between two phases of a round of its loop, and was not declared
+    /// dead.
     fn is_free(&self, cpu: CpuIndex) -> bool {
         let cpu = &self.cpus[usize::from(cpu)];
         cpu.busy == Busy::No && !cpu.is_declared_dead
@@ -260,8 +261,8 @@ impl World {
             && fates.into_iter().all(|fate| matches!(fate, Fate::Delivered | Fate::Dropped))
     }
 
-    /// Returns true if `cpu` is in its handler, and another CPU that is alive waits for `cpu` and
-    /// may declare `cpu` dead.
+    /// Returns true if `cpu` is in its handler, and another CPU waits for `cpu`. The other CPU is
+    /// alive and may declare `cpu` dead.
     pub(super) fn is_held_up_by(&self, scenario: &Scenario, cpu: CpuIndex) -> bool {
         let others_watch = (0..self.cpus.len() as CpuIndex)
             .any(|other| other != cpu && self.owned(other).any(|at| self.watches_on(at)));
@@ -383,8 +384,8 @@ impl World {
         }
     }
 
-    /// The handler returns. If the CPU was declared dead while it was in the handler, the batch
-    /// does not count.
+    /// The handler returns. If the CPU was declared dead while it was in the handler, its batch
+    /// does not count as handled.
     fn returns(&mut self, index: CpuIndex, scenario: &Scenario) {
         let cpu = &mut self.cpus[usize::from(index)];
         let counts = !cpu.is_declared_dead;
@@ -444,8 +445,8 @@ impl World {
     }
 
     fn is_moving_group(&self, group: u16) -> bool {
-        // State that no handler has taken by the end of the arrive phase was for a dead CPU that no
-        // other CPU replaces. This state is lost.
+        // If no handler has taken a piece of flow state by the end of the arrive phase, the state
+        // was for a dead CPU that no other CPU replaces. This state is lost.
         let is_under_way = |slice: &Slice| slice.epoch == self.in_transit.0 && slice.phase != MovePhase::Release;
         self.moves.slice().is_some_and(|slice| slice.group_after == group && is_under_way(slice))
     }

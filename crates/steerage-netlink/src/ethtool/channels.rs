@@ -14,7 +14,7 @@ const ETHTOOL_A_CHANNELS_TX_COUNT: u16 = 7;
 const ETHTOOL_A_CHANNELS_COMBINED_COUNT: u16 = 9;
 
 /// The number of an interface's queues of each kind. If the driver has no queues of a kind, the
-/// number is 0.
+/// number of these queues is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channels {
     /// The number of queues that only receive.
@@ -59,12 +59,12 @@ impl Ethtool {
         })
     }
 
-    /// Changes the numbers of an interface's queues. If a given number is `None`, the interface
-    /// keeps its number of these queues. Many drivers take the link down for a moment when the
-    /// numbers change.
+    /// Changes the numbers of an interface's queues. If the given number for one kind of queue is
+    /// `None`, the interface keeps its number of these queues. Many drivers take the link down for
+    /// a moment when the numbers of queues change.
     ///
     /// # Errors
-    /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a number.
+    /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a number of queues.
     pub fn set_channels(
         &mut self,
         interface: &str,

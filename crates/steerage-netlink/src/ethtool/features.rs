@@ -62,7 +62,7 @@ impl Ethtool {
         let bits = nested(ETHTOOL_A_BITSET_BITS, &[nested(ETHTOOL_A_BITSET_BITS_BIT, &bit)]);
         self.set(ETHTOOL_MSG_FEATURES_SET, interface, vec![nested(ETHTOOL_A_FEATURES_WANTED, &[bits])])?;
         // The kernel reports success even if it did not change the feature. Therefore the feature
-        // is read again.
+        // is read back after it was changed.
         match self.features(interface)?.is_on(name) == on {
             true => Ok(()),
             false => Err(io::ErrorKind::Unsupported.into()),

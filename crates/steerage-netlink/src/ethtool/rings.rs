@@ -13,7 +13,7 @@ const ETHTOOL_A_RINGS_RX: u16 = 6;
 const ETHTOOL_A_RINGS_TX: u16 = 9;
 
 /// The sizes of an interface's descriptor rings, in descriptors. If the driver has no rings of a
-/// kind, the size is 0.
+/// kind, the size of these rings is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
     /// The size of each receive ring.
@@ -43,11 +43,12 @@ impl Ethtool {
         })
     }
 
-    /// Changes the sizes of an interface's descriptor rings. If a given size is `None`, the rings
-    /// keep their size. Many drivers take the link down for a moment when the sizes change.
+    /// Changes the sizes of an interface's descriptor rings. If the given size for one kind of ring
+    /// is `None`, these rings keep their size. Many drivers take the link down for a moment when
+    /// the sizes of the rings change.
     ///
     /// # Errors
-    /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a size.
+    /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a ring size.
     pub fn set_rings(&mut self, interface: &str, rx: Option<u32>, tx: Option<u32>) -> io::Result<()> {
         let sizes = [(ETHTOOL_A_RINGS_RX, rx), (ETHTOOL_A_RINGS_TX, tx)];
         self.set(ETHTOOL_MSG_RINGS_SET, interface, numbers(&sizes))

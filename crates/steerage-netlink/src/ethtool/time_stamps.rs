@@ -9,7 +9,7 @@ use crate::attributes::find;
 const ETHTOOL_MSG_TSINFO_GET: u8 = 25;
 const ETHTOOL_A_TSINFO_RX_FILTERS: u16 = 4;
 
-/// The kernel's name for the receive filter with which no frame gets a time stamp.
+/// The kernel's name for the receive filter that gives no frame a time stamp.
 const NONE: &str = "none";
 
 impl Ethtool {

@@ -1,7 +1,7 @@
 //! Estimates of the costs of a packet in nanoseconds, and the uncertainty of each estimate. A
 //! Kalman filter without covariances updates all estimates. An observation is a measured time,
-//! which is a weighted sum of costs. If an observation differs from the expected sum, the estimate
-//! of each cost is corrected in proportion to its uncertainty.
+//! which is a weighted sum of costs. If an observation differs from the expected sum, each cost's
+//! estimate is corrected in proportion to the uncertainty of that estimate.
 
 use std::time::Duration;
 
@@ -55,10 +55,10 @@ impl Estimate {
     }
 }
 
-/// Updates the estimates in `parts` with an observation. `seen` is the observed weighted sum of the
-/// costs, and `noise` is the standard deviation of this observation. Returns the difference between
-/// the observed and the expected sum, in standard deviations. Returns `None` if one of the costs
-/// was unknown, so that there was no expected sum.
+/// Updates the cost estimates in `parts` with an observation (a measured sum of the costs). `seen`
+/// is the observed weighted sum of the costs, and `noise` is the standard deviation of this
+/// observation. Returns the difference between the observed and the expected sum, in standard
+/// deviations. Returns `None` if there was no expected sum, because one of the costs was unknown.
 pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64) -> Option<f64> {
     let expected: f64 = parts.iter().map(|(part, weight)| part.mean * weight).sum();
     let error = seen - expected;
@@ -85,10 +85,11 @@ pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64)
     Some(error / var.sqrt())
 }
 
-/// Like [`observe`], but for observations in which some of the costs occur for the first time. If
-/// the observation differs from the expected sum by more than `sure` standard deviations, the
-/// previous estimates of the new costs were wrong. Each new cost may then change by up to its bound
-/// in `bounds`, as far as the observation requires. A cost with a bound of 0 keeps its estimate.
+/// Like [`observe`], but for observations that contain some of the costs for the first time. If the
+/// observation differs from the expected sum by more than `sure` standard deviations, the previous
+/// estimates of the new costs were wrong. If the estimates of new costs were wrong, each new cost
+/// may change by up to its bound in `bounds`, as far as the observation requires. A cost with a
+/// bound of 0 keeps its estimate.
 pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], seen: f64, noise: f64, sure: f64) {
     let before: Vec<Estimate> = parts.iter().map(|(part, _)| **part).collect();
     let error = seen - before.iter().zip(parts.iter()).map(|(before, (_, weight))| before.mean * weight).sum::<f64>();
@@ -106,12 +107,12 @@ pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], se
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crossing {
     /// The distance of the two CPUs: the time that a cache line takes from one CPU to the other.
-    /// The value is `None` if the time of a cache line was not measured.
+    /// The distance is `None` if the time of a cache line was not measured.
     pub(crate) apart: Option<Duration>,
     pub(crate) prior: f64,
-    /// The time that the first CPU needs to hand a packet over.
+    /// The time that the CPU which polls the queue needs to hand a packet over to the other CPU.
     pub(crate) give: Estimate,
-    /// The additional time that the second CPU needs for a packet, compared with the CPU that polls
+    /// The additional time that the other CPU needs for a packet, compared with the CPU that polls
     /// the queue (the owner).
     pub(crate) take: Estimate,
 }
@@ -119,16 +120,17 @@ pub(crate) struct Crossing {
 /// The costs of a packet, in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Costs {
-    /// The cost of receiving if one CPU has all buckets, so that packets are not hashed.
+    /// The cost of receiving without hashing. (Packets are not hashed if one CPU has all buckets.)
     pub(crate) receive: Estimate,
     /// The additional cost of receiving if packets are hashed.
     pub(crate) hash: Estimate,
     pub(crate) work: Estimate,
     /// The costs of handing a packet over, with one entry for each distance. The first entry is for
-    /// distances that were not measured.
+    /// pairs of CPUs whose distance was not measured.
     pub(crate) crossings: Vec<Crossing>,
-    /// For each CPU, the time that it needs for a packet, as a multiple of the time that the owners
-    /// of queues need. A CPU is slow if its sibling thread is busy or its clock frequency is lower.
+    /// For each CPU: how much time it needs for a packet, as a multiple of the time that the CPUs
+    /// that own queues need. A CPU is slow if its sibling thread is busy or its clock frequency is
+    /// lower.
     pub(crate) slowness: Vec<Estimate>,
 }
 
@@ -148,8 +150,8 @@ impl Costs {
 
     /// Creates costs that are known exactly, in nanoseconds: the costs of receiving, of hashing (if
     /// several CPUs have buckets), and of the packet function. The list `crossings` has one entry
-    /// for each class of distances. An entry has the cost of a packet for the CPU that hands it
-    /// over, and the additional cost for the CPU that takes it.
+    /// for each class of distances. An entry has two costs of a packet: the cost for the CPU that
+    /// hands the packet over, and the additional cost for the CPU that takes the packet.
     pub fn exact(receive: f64, hash: f64, work: f64, crossings: &[(f64, f64)]) -> Self {
         let [receive, hash, work] = [receive, hash, work].map(|cost| Estimate::new(cost, 0.0));
         let crossing = |(give, take): &(f64, f64)| {
@@ -159,8 +161,8 @@ impl Costs {
         Self { receive, hash, work, crossings: crossings.iter().map(crossing).collect(), slowness: Vec::new() }
     }
 
-    /// Returns the index of the entry in `crossings` for the distance `apart`. A distance that
-    /// equals no known distance gets a new entry.
+    /// Returns the index of the entry in `crossings` (the hand-over costs by distance) for the
+    /// distance `apart`. A distance that equals no known distance gets a new entry.
     pub(crate) fn class(&mut self, apart: Option<Duration>, tuning: &Tuning) -> usize {
         if let Some(known) = self.known_class(apart, tuning) {
             return known;
@@ -183,7 +185,8 @@ impl Costs {
         self.slowness.iter_mut().for_each(|slowness| slowness.forget(seconds, drift));
     }
 
-    /// Makes room for `count` CPUs. An unknown CPU is assumed to be as fast as the owners.
+    /// Makes room for `count` CPUs. A CPU whose speed is unknown is assumed to be as fast as the
+    /// owners of queues.
     pub(crate) fn cpus(&mut self, count: usize, tuning: &Tuning) {
         self.slowness.resize(count, Estimate::new(1.0, tuning.noise));
     }
@@ -209,10 +212,12 @@ pub struct PathCosts {
     pub receive: f64,
     /// The cost of hashing a packet and choosing its CPU.
     pub hash: f64,
-    /// The time that the receiving CPU needs to hand a packet over. The first number is for a CPU
-    /// that shares a cache with the receiving CPU, and the second number is for any other CPU.
+    /// The time that the receiving CPU needs to hand a packet over. The first number is for
+    /// hand-overs to a CPU that shares a cache with the receiving CPU, and the second number is for
+    /// hand-overs to any other CPU.
     pub hand_over: [f64; 2],
-    /// The time that the other CPU needs to take a packet over. The order is as in `hand_over`.
+    /// The time that the other CPU needs to take a packet over. The two numbers have the same order
+    /// as in `hand_over`.
     pub take_over: [f64; 2],
 }
 

@@ -1,5 +1,6 @@
-//! Learns the costs of a packet and the throughput of the regimes that were tried from the load
-//! checks. From the costs and the throughput, it derives the value of each regime.
+//! Learns two things from the load checks: the costs of a packet, and the throughput of the regimes
+//! (ways of spreading packets) that were tried. From the costs and the measured throughputs, the
+//! policy derives the value (estimated throughput) of each regime.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::packing::members;
 struct RegimeKey {
     kind: RegimeKind,
     /// The CPUs that own no queue, in ascending order. The second number of each pair is the index
-    /// of the CPU's entry in `crossings`.
+    /// of the CPU's entry in `crossings` (the hand-over costs by distance).
     others: Vec<(u16, usize)>,
 }
 
@@ -23,12 +24,12 @@ struct RegimeKey {
 pub(super) struct Choice {
     pub(super) regime: Regime,
     pub(super) value: Estimate,
-    /// True if the value was predicted as a multiple of the current throughput. A value that is
-    /// relative has the same relative error as the current throughput.
+    /// True if the regime's value was predicted as a multiple of the current throughput. A value
+    /// that was predicted in this way has the same relative error as the current throughput.
     pub(super) is_relative: bool,
     pub(super) predicted: Estimate,
-    /// The share of the packets that all owners of queues together get, and the share of each other
-    /// CPU, in the order of `Regime::others`.
+    /// The share of the packets that the owners of queues get together. Then the share of each
+    /// other CPU, in the order of `Regime::others`.
     pub(super) shares: (f64, Vec<f64>),
 }
 
@@ -37,8 +38,8 @@ pub(super) struct Choice {
 pub(super) struct Known {
     pub(super) costs: Costs,
     measured: Vec<(RegimeKey, Estimate)>,
-    /// The regime whose probe was the last to fail. The group enters a refuted regime again only in
-    /// another probe, even if the prediction for the regime is good.
+    /// The regime of the most recent probe that failed. The group enters a refuted regime (whose
+    /// probe failed) again only in another probe, even if the prediction for the regime is good.
     refuted: Option<RegimeKey>,
     /// The number of load checks in a row whose throughput differed from the earlier measurements
     /// by more than random error.
@@ -59,8 +60,9 @@ impl Known {
         self.measured.retain(|(_, rate)| rate.sd() < rate.mean);
     }
 
-    /// Starts to learn again, after the work per packet or the CPUs have changed. After such a
-    /// change, earlier measurements no longer count, and any cost may be wrong.
+    /// Starts to learn again, after the work per packet or the CPUs have changed. After a change of
+    /// the work per packet or of the CPUs, earlier measurements no longer count, and any cost may
+    /// be wrong.
     pub(super) fn start_over(&mut self) {
         self.measured.clear();
         self.refuted = None;
@@ -96,8 +98,8 @@ impl Known {
         self.costs.class(seen.load.apart[usize::from(cpu)], tuning)
     }
 
-    /// Returns the index of the entry in `crossings` for this distance. If `crossings` has no entry
-    /// for the distance, the distance counts as unmeasured.
+    /// Returns the index of the entry in `crossings` (the hand-over costs by distance) for this
+    /// distance. If `crossings` has no entry for the distance, the distance counts as unmeasured.
     pub(super) fn class_of(&self, apart: Option<Duration>, tuning: &Tuning) -> usize {
         self.costs.known_class(apart, tuning).unwrap_or(0)
     }
@@ -129,7 +131,7 @@ impl Known {
     }
 
     /// Returns true if the last load check differed from the measurements by more than random
-    /// error. After a surprise, decisions wait for the next load check.
+    /// error. After a surprising load check, decisions wait for the next load check.
     pub(super) fn is_surprised(&self) -> bool {
         self.surprises > 0
     }
@@ -151,10 +153,10 @@ impl Known {
         }
         let regime = &seen.regime;
         let classes: Vec<usize> = regime.others.iter().map(|cpu| self.class(seen, *cpu, tuning)).collect();
-        // With small batches, a packet costs more. Therefore an observation with small batches
-        // counts only as long as little is known about the costs. `noise` returns the standard
-        // deviation of the measured cost `seen`. `timed` is an additional deviation, because only
-        // some rounds were timed.
+        // In small batches, each packet costs more time. Therefore an observation with small
+        // batches counts only as long as little is known about the costs. `noise` returns the
+        // standard deviation of the measured cost `seen`. `timed` is an additional deviation,
+        // because the time of only some rounds (passes of a CPU's loop) was measured.
         let noise = |is_full: bool, seen: f64, timed: f64, known: &[Estimate]| {
             let is_vague =
                 known.iter().any(|cost| !cost.is_known() || cost.sd() > cost.mean * tuning.noise * tuning.sure);
@@ -168,7 +170,7 @@ impl Known {
         let is_full = seen.is_full(seen.owners, tuning);
         let Costs { receive, hash, work, crossings, slowness } = &mut self.costs;
         let received = seen.time(seen.owners, |cpu| cpu.receive) / total;
-        // The contribution of one timed round to the time per packet.
+        // The contribution of one round whose time was measured to the time per packet.
         let busy = seen.time(seen.owners, |cpu| cpu.busy) / total;
         let likely = received.max(receive.mean);
         let timed = if likely > 0.0 { likely.min(busy) } else { busy } / seen.timed(seen.owners);
@@ -206,18 +208,20 @@ impl Known {
             let (take, slowness) = (&mut crossings[*class].take, &mut slowness[usize::from(*cpu)]);
             let known = [*work, Estimate { mean: work.mean, ..*take }];
             if let Some(noise) = noise(is_full, worked, 0.0, &known) {
-                // The time of the CPU is the product of a cost and a factor, linearised at the
-                // current values of both.
+                // The CPU's time for a packet is the product of a cost and a factor. The product is
+                // linearised at the current values of the cost and the factor.
                 let (factor, cost) = (slowness.mean, work.mean + take.mean);
                 let parts = &mut [(&mut *work, factor), (take, factor), (slowness, cost)];
                 // A hand-over may cost a few times as much as was assumed before the first
-                // measurement. The remaining difference is attributed to the slowness of the CPU.
+                // measurement. The rest of the difference from the expected time is attributed to
+                // the slowness of the CPU.
                 let bounds = [0.0, prior * tuning.sure * tuning.sure, f64::INFINITY];
                 observe_new(parts, &bounds, worked + factor * cost, noise, sure);
             }
         }
-        // The correction of all uncertain costs for one common error can make a cost negative, but
-        // no real cost is negative. A CPU that is faster than the owners has a slowness below 1.
+        // One error corrects all uncertain costs, which can make an estimated cost negative. No
+        // real cost is negative. A CPU that is faster than the owners of queues has a slowness
+        // below 1.
         self.costs.all_mut().for_each(|cost| cost.mean = cost.mean.max(0.0));
     }
 
@@ -225,8 +229,8 @@ impl Known {
         seen.capacity(cpu, tuning) / self.costs.slowness[usize::from(cpu)].mean.max(f64::MIN_POSITIVE)
     }
 
-    /// Returns the capacity of the regime's CPUs that own no queue, for each class of distances,
-    /// and the relative variance of the total capacity.
+    /// Returns, for each class of distances, the capacity of those CPUs of the regime that own no
+    /// queue. Also returns the relative variance of their total capacity.
     fn workers(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> (Vec<Workers>, f64) {
         let mut workers: Vec<Workers> = Vec::new();
         let (mut all, mut var) = (0.0, 0.0);
@@ -258,8 +262,8 @@ impl Known {
             // Some errors of a prediction are the same for any number of CPUs. The causes of these
             // errors are effects that the model does not include (uneven buckets, or a flow that
             // fills a CPU), and costs about which little is known. Therefore the model predicts
-            // only the ratio of the two regimes' throughputs. If the number of CPUs doubles, the
-            // error of this ratio is assumed to be `noise`.
+            // only the ratio of another regime's throughput to that of the current regime. If the
+            // number of CPUs doubles, the error of this ratio is assumed to be `noise`.
             let (now, _) = self.workers(seen, &seen.regime, tuning);
             let ratio = predict_relative(&self.costs, RegimeKind::Spread, owners, &workers, Some(&now)).rate;
             let cpus = |others: usize| (seen.owners.len() + others) as f64;
@@ -275,8 +279,8 @@ impl Known {
         let value = rate.with(measured);
         is_relative &= !measured.is_known();
         // If one CPU that owns no queue takes all packets in the regime spread, the regime is like
-        // a collector, except that packets are hashed. Spreading over one other CPU is worth a try
-        // only if the owners may have time for a part of the work.
+        // a collector, except that packets are hashed. The regime spread with one other CPU is
+        // worth a try only if the owners of queues may have time for a part of the work.
         let kept = if regime.others.len() == 1 { kept_most } else { kept };
         let mut shares = Vec::new();
         for cpu in &regime.others {
@@ -291,14 +295,14 @@ impl Known {
     }
 
     /// Returns all regimes that the group could enter, with the smallest numbers of CPUs first. For
-    /// each number of CPUs, only the best set of CPUs is included.
+    /// each number of CPUs, the list has only the regime with the best set of CPUs.
     pub(super) fn choices(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<Choice> {
         let candidates = self.candidates(seen, tuning);
         let mut regimes = vec![Regime::inline()];
         regimes.extend(candidates.first().map(|cpu| Regime { kind: RegimeKind::Collector, others: vec![*cpu] }));
         let spread = |count| Regime { kind: RegimeKind::Spread, others: candidates[..count].to_vec() };
-        // A receiving CPU has to wake all CPUs that join. After the receiving CPU has woken the
-        // last of these CPUs, it must hand packets to the first of them before the first CPU sleeps
+        // A receiving CPU has to wake all CPUs that join. After a receiving CPU has woken the last
+        // of the joining CPUs, it must hand packets to the first of them before that CPU sleeps
         // again.
         let now = seen.regime.others.len();
         let most = candidates.len().min(now + seen.owners.len() * JOIN_AT_ONCE);
@@ -311,16 +315,16 @@ impl Known {
     }
 
     /// Returns the CPUs that own no queue. The CPU that saves the owners the most time comes first.
-    /// A CPU that already has buckets is replaced only if another CPU is better by more than
-    /// `noise`.
+    /// A CPU that already has buckets is replaced by another CPU only if the other CPU is better by
+    /// more than `noise` (the assumed relative error).
     fn candidates(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<u16> {
         let (mut candidates, takes_part): (Vec<(f64, u16)>, _) = (Vec::new(), members(&seen.regime.others));
         for cpu in &seen.load.order[seen.owners.len()..] {
             let class = self.class(seen, *cpu, tuning);
             let (crossing, work) = (&self.costs.crossings[class], self.costs.work.mean);
             let stays = if takes_part(cpu) { 1.0 + tuning.noise } else { 1.0 };
-            // A hand-over costs both CPUs. CPUs are ordered by the sum of the costs of both CPUs,
-            // even if no CPU would save the owners any time.
+            // A hand-over costs both CPUs. CPUs are ordered by the sum of the costs of the two CPUs
+            // of a hand-over, even if no CPU would save the owners of queues any time.
             let cost = (work + crossing.take.mean + crossing.give.mean).max(1.0);
             candidates.push((self.capacity(seen, *cpu, tuning) * stays / cost, *cpu));
         }
@@ -352,7 +356,7 @@ mod tests {
             let all: Vec<usize> = counts(1023, now).collect();
             assert!(all.len() <= 50, "{}", all.len());
             assert!(all.contains(&1) && all.contains(&1023) && (now == 0 || all.contains(&now)));
-            // Each number of CPUs is only slightly larger than the previous number.
+            // Each number of CPUs in the list is only slightly larger than the number before it.
             assert!(all.windows(2).all(|pair| pair[1] <= pair[0] + 1 + pair[0] / 8), "{all:?}");
         }
     }

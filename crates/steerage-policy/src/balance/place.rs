@@ -11,7 +11,8 @@ use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 
 impl Balance {
-    /// The map of a regime. Each CPU gets the share of the work that the model predicts for it.
+    /// The map of a regime. Each CPU gets that share of the work which the cost model predicts for
+    /// the CPU.
     pub(super) fn place(&self, seen: &Seen<'_>, choice: &Choice) -> Box<[u16; BUCKETS]> {
         let load = seen.load;
         let others = &choice.regime.others;
@@ -26,8 +27,9 @@ impl Balance {
         let kept = kept / seen.owners.len() as f64;
         let shares =
             seen.owners.iter().map(|cpu| (*cpu, kept)).chain(others.iter().copied().zip(handed.iter().copied()));
-        // `pack` distributes buckets until all CPUs are equally busy. Therefore each CPU is assumed
-        // to have a base load, and only the CPU's share of the work remains for buckets.
+        // The function `pack` distributes buckets until all CPUs are equally busy. To give CPUs
+        // unequal shares, each CPU is assumed to have a base load. Only the CPU's share of the work
+        // then remains for buckets.
         let largest = shares.clone().map(|(_, share)| share).fold(0.0, f64::max);
         let mut base = vec![0.0; load.cpus.len()];
         shares.for_each(|(cpu, share)| base[usize::from(cpu)] = (largest - share) * all);
@@ -58,15 +60,15 @@ impl Balance {
         if active.len() < 2 || seen.regime.kind == RegimeKind::Collector {
             return None;
         }
-        // The work of CPUs is measured completely, and not by samples. However, which packets
-        // arrive is random, so the work has a random error.
+        // The work of CPUs is measured completely, and not only sampled. However, it is random
+        // which packets arrive, so the measured work has a random error.
         let packets: u64 = active.iter().map(|cpu| window.cpus[usize::from(*cpu)].packets).sum();
         let mut chance = tuning.sure / (packets as f64 / active.len() as f64).max(1.0).sqrt();
         let (all, largest) =
             window.buckets.iter().fold((0.0, 0.0_f64), |(all, most), load| (all + load, most.max(*load)));
         if largest >= best / 2.0 && all > 0.0 {
-            // If the largest bucket has at least half of the best possible load, the best possible
-            // load depends on this one bucket, whose work is only sampled.
+            // If the largest bucket has at least half of the best possible load, that load depends
+            // on this one bucket. The work of a bucket is only sampled.
             chance = chance.max(tuning.sure / (window.samples as f64 * largest / all).max(1.0).sqrt());
         }
         // A saturated CPU does not handle the packets that exceed its capacity. If the busiest CPU
@@ -86,16 +88,16 @@ impl Balance {
 }
 
 fn base(load: &GroupLoad<'_>, window: &Window<'_>, saturated: impl Iterator<Item = u16>) -> Vec<f64> {
-    // Other programs use their share of the time that steerage does not use.
+    // Of the time that steerage does not use, other programs use a share.
     let with_others = |(cpu, seen): (&CpuLoad, &CpuLoad)| cpu.busy + seen.others * (1.0 - cpu.busy).max(0.0);
     let all: Vec<f64> = window.cpus.iter().zip(load.cpus).map(with_others).collect();
     let mut base = all.clone();
     for (cpu, load) in load.map.iter().zip(window.buckets) {
         base[usize::from(*cpu)] -= load;
     }
-    // The packets that wait in the device of a saturated CPU are not counted in its load. Therefore
-    // half of the idle time of the least busy CPU is added to the saturated CPU's load. The more
-    // idle time there is, the larger is the step that can be tried.
+    // The load of a saturated CPU does not include the packets that still wait in the CPU's device.
+    // Therefore half of the idle time of the least busy CPU is added to the saturated CPU's load.
+    // The more idle time the least busy CPU has, the more load can be moved in one step.
     let has_buckets = members(load.map);
     let active = load.order.iter().filter(|cpu| has_buckets(cpu));
     let least = active.map(|cpu| all[usize::from(*cpu)]).fold(1.0, f64::min);

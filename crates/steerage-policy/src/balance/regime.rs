@@ -7,10 +7,10 @@ use super::costs::{Costs, Estimate};
 /// A regime: the way in which the packets of a group are spread over CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegimeKind {
-    /// The CPUs that receive packets do all work.
+    /// In this regime, the CPUs that receive packets do all work.
     Inline,
-    /// The CPUs that receive packets do nothing else. One other CPU has all buckets, so that
-    /// packets are not hashed.
+    /// In this regime, the CPUs that receive packets do nothing else. One CPU that receives no
+    /// packets has all buckets, so that packets are not hashed.
     Collector,
     /// Several CPUs have buckets.
     Spread,
@@ -50,15 +50,15 @@ impl fmt::Display for Regime {
 /// CPUs.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers {
-    /// The capacity of these CPUs in the time that other programs leave. 1 is the capacity of one
-    /// CPU that is as fast as the receiving CPUs.
+    /// The capacity of these CPUs in the time that other programs leave to them. The unit is the
+    /// capacity of one CPU that is as fast as the receiving CPUs.
     pub capacity: f64,
-    /// The index of the distance's entry in the [`Costs`].
+    /// The index of the [`Costs`] entry for the distance of these CPUs from the receiving CPUs.
     pub class: usize,
-    /// The share of the packets that are in the buckets of these CPUs. The value `None` means that
+    /// The share of the packets that are in the buckets of these CPUs. If the share is `None`,
     /// these CPUs take as many packets as they have time for. If all workers have a share, the
-    /// shares determine the map in the regime `Spread`, and the receiving CPUs keep the remaining
-    /// packets.
+    /// shares determine the bucket map in the regime `Spread`. The receiving CPUs then keep the
+    /// remaining packets.
     pub share: Option<f64>,
 }
 
@@ -71,21 +71,22 @@ pub struct Prediction {
     /// The largest share of packets that the owners of queues may keep, given the uncertainty of
     /// the costs.
     pub(crate) kept_most: f64,
-    /// True if the receiving CPUs have no time left at the predicted throughput. The value is false
-    /// if only another CPU has no time left.
+    /// True if the receiving CPUs have no time left at the predicted throughput. False if only a
+    /// CPU that does not receive has no time left.
     pub is_limited_by_receiving: bool,
 }
 
 impl Prediction {
-    /// The predicted throughput in packets per second. The prediction is 0 if a cost is not known.
+    /// The predicted throughput in packets per second. The predicted throughput is 0 if a cost is
+    /// not known.
     pub fn packets_per_second(&self) -> f64 {
         self.rate.mean * 1e9
     }
 }
 
 impl Costs {
-    /// Returns the prediction for the case that all costs are certain, and that the owners of
-    /// queues have the time of `owners` CPUs.
+    /// Predicts the throughput, if all costs are certain and the owners of queues together have the
+    /// time of `owners` CPUs.
     fn predict(&self, kind: RegimeKind, owners: f64, workers: &[Workers]) -> Prediction {
         let hash = if kind == RegimeKind::Spread { self.hash.mean.max(0.0) } else { 0.0 };
         let (receive, work) = (self.receive.mean.max(0.0) + hash, self.work.mean.max(0.0));
@@ -111,7 +112,8 @@ impl Costs {
                 // For each packet that another CPU takes, the owners save the work and pay for the
                 // hand-over.
                 let all = (owners + takes * (work - give)) / (receive + work).max(1.0);
-                // If `all` is not greater than `takes`, the owners only have time for receiving.
+                // If `all` is not greater than `takes`, the owners of the queues only have time for
+                // receiving.
                 if all > takes { takes / all } else { 1.0 }
             }
         };
@@ -144,14 +146,15 @@ impl Costs {
 ///
 /// # Panics
 ///
-/// Panics if `costs` has no entry for the distance class of a worker.
+/// Panics if `costs` has no entry for the distance class of a worker (a CPU that handles but does
+/// not receive).
 pub fn predict(costs: &Costs, kind: RegimeKind, owners: f64, workers: &[Workers]) -> Prediction {
     predict_relative(costs, kind, owners, workers, None)
 }
 
 /// Like [`predict`]. The variance is computed by the delta method for the logarithm, because a cost
-/// about which little is known may be a fraction or a multiple of its mean. If `than` is given, the
-/// result is the throughput as a multiple of the throughput with the workers in `than`.
+/// about which little is known may be a fraction or a multiple of its mean. If `than` is given,
+/// returns the throughput as a multiple of the throughput with the workers in `than`.
 pub(crate) fn predict_relative(
     costs: &Costs,
     kind: RegimeKind,
@@ -210,8 +213,8 @@ mod tests {
     #[test]
     fn two_cpus_gain_by_the_formula() {
         let rate = |costs: &Costs, kind, count| predict(costs, kind, 1.0, &workers(count)).rate.mean;
-        // Both CPUs are full: one CPU receives and hands over in the same time in which the other
-        // CPU does the work.
+        // Both CPUs are fully busy: one CPU receives and hands over in the same time in which the
+        // other CPU does the work.
         let (r, w, h, c) = (100.0, 100.0, 20.0, 20.0);
         let even = costs(r, 0.0, w, h, c);
         assert_near(rate(&even, RegimeKind::Inline, 0), 1.0 / (r + w));
@@ -221,7 +224,7 @@ mod tests {
         );
         assert_near(rate(&even, RegimeKind::Spread, 1), rate(&even, RegimeKind::Collector, 1));
         // Receiving is cheap, so the owner also does a part of the work. If receiving is cheap,
-        // both CPUs are full too.
+        // both CPUs are fully busy too.
         let (r, w) = (20.0, 200.0);
         let cheap = predict(&costs(r, 10.0, w, h, c), RegimeKind::Spread, 1.0, &workers(1));
         let handed = 1.0 - cheap.kept;
@@ -248,7 +251,7 @@ mod tests {
             predict(&costs, RegimeKind::Spread, 1.0, &[(0, near), (1, far)].map(worker))
         };
         let best = map(None, None);
-        // Both workers are full, so their shares have the same ratio as their rates.
+        // Both workers are fully busy, so the ratio of their shares is the ratio of their rates.
         let near = (1.0 - best.kept) * 260.0 / (260.0 + 220.0);
         let far = 1.0 - best.kept - near;
         assert_near(map(Some(near), Some(far)).rate.mean, best.rate.mean);

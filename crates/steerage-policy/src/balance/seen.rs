@@ -4,7 +4,7 @@ use super::regime::{Regime, RegimeKind};
 use crate::limits::Tuning;
 use crate::policy::{CpuLoad, GroupLoad};
 
-/// The share of a CPU that a fair scheduler gives to each of two programs that want the whole CPU.
+/// If two programs want a whole CPU, the share of it that a fair scheduler gives to each program.
 const FAIR_SHARE: f64 = 0.5;
 
 #[derive(Debug)]
@@ -53,12 +53,12 @@ impl<'a> Seen<'a> {
 
     /// The share of a CPU's time that the group may use.
     ///
-    /// One of the other programs may be the program that sends packets to a live device. Therefore,
-    /// with live devices, the other programs get all the time that they want. Devices that can
-    /// wait, such as files, have no sender that competes for the CPU. Therefore, if the devices can
-    /// wait, the group takes its fair share. On a CPU that steerage keeps busy, the group's share
-    /// is the time that the other programs leave. On a CPU that is not busy, the group's share is
-    /// at least half.
+    /// One of the other programs on this machine may be the program that sends packets to a live
+    /// device. Therefore, with live devices, the other programs get all the time that they want.
+    /// Devices that can wait, such as files, have no sender that competes for the CPU. Therefore,
+    /// if the devices can wait, the group takes its fair share. On a CPU that steerage keeps busy,
+    /// the group's share is the time that the other programs leave. On a CPU that is not busy, the
+    /// group's share is at least half.
     pub(super) fn capacity(&self, cpu: u16, tuning: &Tuning) -> f64 {
         let seen = self.cpu(cpu);
         let others = match self.load.can_wait {
@@ -69,13 +69,14 @@ impl<'a> Seen<'a> {
         (1.0 - others).clamp(0.0, 1.0)
     }
 
-    /// Returns how much time `cpus` spent on `of`, without the time that other programs took, as a
-    /// sum over the CPUs. 1 is the time of one CPU.
+    /// Returns the time that `cpus` spent on `of`, summed over the CPUs, without the time that
+    /// other programs took. The unit is the time of one CPU.
     pub(super) fn time(&self, cpus: &[u16], of: fn(&CpuLoad) -> f64) -> f64 {
         cpus.iter().map(|cpu| of(self.cpu(*cpu)).min(1.0) * (1.0 - self.cpu(*cpu).others).clamp(0.0, 1.0)).sum()
     }
 
-    /// Returns the number of rounds in which the receiving time of `cpus` was measured.
+    /// Returns in how many rounds (passes of a CPU's loop) the receiving time of `cpus` was
+    /// measured.
     pub(super) fn timed(&self, cpus: &[u16]) -> f64 {
         cpus.iter().map(|cpu| self.cpu(*cpu).timed).sum::<f64>().max(f64::MIN_POSITIVE)
     }

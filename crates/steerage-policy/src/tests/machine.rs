@@ -1,7 +1,7 @@
-//! A simulated machine. All times are in nanoseconds. The machine has CPUs in two packages, threads
-//! that share a core, and CPUs that are slow or partly used by other programs. Traffic arrives as
-//! fast as the machine can process it, at a constant rate, or in bursts. The model can compute the
-//! best throughput of all masks.
+//! A simulated machine. All times are in nanoseconds. The simulated machine has CPUs in two
+//! packages, threads that share a core, and CPUs that are slow or partly used by other programs.
+//! Traffic arrives as fast as the machine can process it, at a constant rate, or in bursts. The
+//! model can compute the highest throughput that is possible with any mask.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
 
-/// The costs of the receive path per packet, in nanoseconds. Each pair has the cost for near CPUs
-/// and the cost for far CPUs.
+/// The costs of the receive path per packet, in nanoseconds. Each pair of numbers has the cost for
+/// near CPUs and the cost for far CPUs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     pub(super) receive: f64,
@@ -55,22 +55,22 @@ pub(super) struct Machine {
     /// cannot wait, packets are dropped if there is no room for them.
     pub(super) waits: bool,
     /// The number of sleeping CPUs that the receiving CPU can wake before the first of them sleeps
-    /// again. If more CPUs join at once, CPU 0 spends the rest of the test on wake-ups.
+    /// again. If more CPUs join at the same time, CPU 0 spends the rest of the test on wake-ups.
     pub(super) wakes_at_most: usize,
     only_wakes: bool,
     pub(super) offered: fn(&Machine, Timestamp) -> f64,
     pub(super) rate: f64,
     pub(super) period: Duration,
-    /// `full` is the share of full rounds of a busy CPU, and `full_from` is the minimum load of a
-    /// CPU that has full rounds.
+    /// `full` is the share of full rounds (passes of the loop) of a busy CPU. `full_from` is the
+    /// minimum load at which a CPU has full rounds.
     pub(super) full: f64,
     pub(super) full_from: f64,
     pub(super) noise: f64,
     pub(super) chance: Chance,
     pub(super) now: Timestamp,
     busy: Vec<f64>,
-    /// The result of `shares` for the current map. The result of `shares` is stored, because most
-    /// load checks do not change the map.
+    /// The result of the function `shares` for the current map. The result of `shares` is stored,
+    /// because most load checks do not change the map.
     shares: Option<Vec<(f64, f64)>>,
     sums: Vec<CpuLoad>,
     checks: f64,
@@ -79,7 +79,8 @@ pub(super) struct Machine {
     pub(super) changes: Vec<(Timestamp, MoveCause, usize)>,
 }
 
-/// The result of one load check of the machine, in packets per nanosecond.
+/// The throughput and the best possible throughput at one load check of the machine, in packets per
+/// nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Done {
     pub(super) handled: f64,
@@ -187,8 +188,9 @@ impl Machine {
         if cpu == 0 { 0.0 } else { self.path.take[usize::from(self.is_far[cpu])] }
     }
 
-    /// Returns, for each CPU, its time per packet that the whole machine receives, for the given
-    /// shares of packets and of the packet function's time: `(all, receiving)`.
+    /// Returns how much time each CPU spends per packet that the whole machine receives. The CPUs
+    /// have the given shares of the packets and of the packet function's time. The result is `(all,
+    /// receiving)`.
     fn times(&self, shares: &[(f64, f64)], busy: &[f64]) -> Vec<(f64, f64)> {
         let is_hashed = shares.iter().all(|(packets, _)| *packets < 1.0 - 1e-9);
         let given: f64 =
@@ -260,8 +262,8 @@ impl Machine {
             }
             let times = self.times(&shares, &busy);
             let (rates, received) = self.rates(&shares, &times, offered);
-            // The CPU with the largest bucket limits the throughput. No mask can divide the largest
-            // bucket.
+            // The CPU with the largest bucket limits the throughput. Whatever the mask is, the
+            // largest bucket cannot be divided.
             let time = |cpu: usize| self.slowness(cpu, &busy) * (self.work + self.take(cpu));
             let bound = 1.0 / (largest * (0..self.cpus()).map(time).fold(0.0, f64::max));
             let sum: f64 = rates.iter().sum();
@@ -270,7 +272,8 @@ impl Machine {
         best
     }
 
-    /// The CPUs in the order in which they join: whole cores first, as in the topology.
+    /// The CPUs in the order in which they join. One CPU of each core comes first, as in the
+    /// topology.
     fn order(&self) -> Vec<u16> {
         let mut order: Vec<u16> = (0..self.cpus() as u16).collect();
         if self.shared_core < 1.0 {

@@ -7,7 +7,8 @@ use super::some;
 use crate::limits::Tuning;
 use crate::policy::Policy;
 
-/// The run is long enough for a second probe, which may begin only after ten seconds.
+/// The run is long enough for a second probe (a trial of another way of spreading packets), which
+/// may begin only after ten seconds.
 const SETTLE: Duration = Duration::from_secs(14);
 const STEADY: Duration = Duration::from_secs(6);
 
@@ -62,7 +63,8 @@ fn bursts(cpus: usize, work: f64, millis: u64) -> Machine {
 }
 
 /// Runs all cases on a machine with `cpus` CPUs. The group begins inline. If `collects` is true,
-/// the group begins as a collector: the next CPU has all buckets, as it has if the input is a file.
+/// the group begins as a collector, which means that the next CPU has all buckets. This is the case
+/// if the input is a file.
 fn all_cases(cpus: usize, collects: bool) {
     let mut missed = Vec::new();
     let machines = CASES.iter().flat_map(|(name, make)| [20.0, 100.0, 400.0, 2000.0].map(|work| (*name, make, work)));
@@ -89,8 +91,9 @@ fn all_cases(cpus: usize, collects: bool) {
         let before = machine.changes.len();
         let part = machine.run(steady);
         let changes = machine.changes.len() - before;
-        // Only three CPUs join at once for each CPU that receives packets. Therefore, if there are
-        // many CPUs, a part of each burst and of each trial passes before all CPUs have joined.
+        // For each CPU that receives packets, only three CPUs join at the same time. Therefore, if
+        // there are many CPUs, a part of each burst and of each trial passes before all CPUs have
+        // joined.
         let enough = match name {
             "bursts of 10 s" if cpus == 64 => 0.92,
             "shared cores" if collects => 0.92,
@@ -140,8 +143,8 @@ fn files_that_begin_on_another_cpu_do_what_the_best_mask_does() {
 }
 
 /// In this test, other programs also want to use the CPUs. A fair scheduler gives steerage half of
-/// each CPU, and a fixed mask uses the half of every CPU. If the input is a file, there is no
-/// sender that would need a CPU.
+/// each CPU. A fixed mask uses this half of every CPU. If the input is a file, there is no sender
+/// that would need a CPU.
 #[test]
 fn files_use_their_fair_share_of_busy_cpus() {
     for work in [100.0, 2000.0] {
@@ -159,8 +162,8 @@ fn files_use_their_fair_share_of_busy_cpus() {
 }
 
 /// Waking a CPU takes 7 us. After 50 us without packets, a CPU sleeps again. If many CPUs join at
-/// once, the receiving CPU has to wake them again and again, and has no time left to receive
-/// packets.
+/// the same time, the receiving CPU has to wake them again and again. It then has no time left to
+/// receive packets.
 #[test]
 fn no_more_cpus_join_at_once_than_the_receiving_cpu_can_wake() {
     for cpus in [32, 64] {

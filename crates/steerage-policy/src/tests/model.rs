@@ -11,7 +11,8 @@ use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
 use steerage_testing::SplitMix64;
 
-/// A random number generator. With the same seed, a test runs in the same way.
+/// A random number generator. With the same seed of the random numbers, a test always runs in the
+/// same way.
 pub(super) struct Chance(SplitMix64);
 
 impl Chance {
@@ -48,16 +49,16 @@ pub(super) struct Model {
     /// The factor by which a hand-over costs more if the other CPU is far, which means at a
     /// distance of more than 100 ns.
     pub(super) far: f64,
-    /// The additional cost of every packet if several CPUs have buckets, as a fraction of the
-    /// packet function's time.
+    /// The additional cost of each packet when several CPUs have buckets. The unit is the packet
+    /// function's time.
     pub(super) tell_apart: f64,
-    /// The share of each CPU's time that other programs want. If steerage needs more than the
-    /// remaining time of a CPU, the other programs become slower. The other programs send the
-    /// packets, so fewer packets arrive if they become slower.
+    /// The share of each CPU's time that other programs want. If steerage needs more of a CPU's
+    /// time than the other programs leave, the other programs become slower. The other programs
+    /// send the packets, so fewer packets arrive if they become slower.
     pub(super) others: Vec<f64>,
     pub(super) apart: Vec<Option<Duration>>,
     pub(super) sampled: Vec<f64>,
-    /// The number of samples in `sampled`. Discarded samples are not counted.
+    /// The number of samples in `sampled`. Samples that were discarded are not counted.
     pub(super) samples: f64,
     pub(super) chance: Chance,
     /// The maximum delay of a load check. Half of the load checks are late.
@@ -154,8 +155,8 @@ impl Model {
         (0..self.cpus as u16).filter(|cpu| self.map.contains(cpu)).collect()
     }
 
-    /// Samples packets at random, as the load meter does during a window. The samples of earlier
-    /// windows keep a part of their weight.
+    /// Samples packets at random, as the load meter does during a measuring window. The samples of
+    /// earlier measuring windows keep a part of their weight.
     pub(super) fn sample(&mut self) {
         let mut ends = Vec::with_capacity(self.flows.len());
         let mut total = 0.0;
@@ -164,14 +165,14 @@ impl Model {
             ends.push(total);
         }
         // A search of all flows for each sample would take most of the time of these tests.
-        // Therefore the total load is divided into equal parts. For each part, `firsts` has the
-        // flow at which a search in this part begins.
+        // Therefore the total load is divided into equal parts. For each part of the total load,
+        // `firsts` has the flow at which a search in this part begins.
         let parts = self.flows.len();
         let mut firsts = Vec::with_capacity(parts);
         let mut first = 0;
         for part in 0..parts {
-            // The search begins one part earlier, because a sample at the border of two parts may
-            // be rounded into either part.
+            // The search for a sample's flow begins one part earlier, because a sample at the
+            // border of two parts may be rounded into either part.
             let begin = total * part.saturating_sub(1) as f64 / parts as f64;
             while ends[first] <= begin && first + 1 < parts {
                 first += 1;

@@ -20,8 +20,8 @@ impl Case {
         Loads { map: &self.map, buckets: &self.buckets, base: &self.base, active: &self.active }
     }
 
-    /// Creates a case in which the buckets are either all on one CPU or on random CPUs. Some CPUs
-    /// should have no buckets, and each CPU also has other work.
+    /// Creates a random case. The buckets are either all on one CPU, or each on a random CPU. In a
+    /// random case, some CPUs should have no buckets, and each CPU also has other work.
     fn random(cpus: usize, chance: &mut Chance) -> Self {
         let mut map = Box::new([0; BUCKETS]);
         if chance.below(2) == 0 {
@@ -43,15 +43,15 @@ impl Case {
     }
 }
 
-/// Returns true if a move of a single bucket from the busiest CPU to the least busy CPU would make
-/// both CPUs less busy than the busiest CPU is.
+/// Returns true if moving a single bucket from the busiest CPU to the least busy CPU would reduce
+/// the highest load of these two CPUs.
 fn is_improved_by_a_move(case: &Case, map: &[u16; BUCKETS]) -> bool {
     let packed = Loads { map, ..case.loads() };
     let cpus = packed.of_cpus();
     let busiest = packed.busiest();
     let least = case.active.iter().map(|cpu| cpus[usize::from(*cpu)]).fold(f64::INFINITY, f64::min);
     let on_the_busiest = |cpu: &u16| cpus[usize::from(*cpu)] >= busiest;
-    // A move counts only if it reduces the busiest CPU's load by more than a 32nd.
+    // Moving a bucket counts only if it reduces the busiest CPU's load by more than a 32nd.
     map.iter().zip(&case.buckets).any(|(cpu, load)| on_the_busiest(cpu) && least + load < busiest * (1.0 - 1.0 / 32.0))
 }
 
@@ -79,7 +79,7 @@ fn all_buckets_go_to_active_cpus_as_evenly_as_moves_allow() {
 }
 
 /// If all buckets have the same load, each of 1,024 CPUs gets about four buckets. The CPU that had
-/// all buckets keeps its share, and each other bucket moves to another CPU only once.
+/// all buckets keeps its share. Each bucket beyond this share moves to another CPU exactly once.
 #[test]
 fn equal_buckets_are_dealt_out_with_one_move_each() {
     for cpus in CPUS {

@@ -14,7 +14,7 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{BindToDevice, DontRoute};
 
 /// The minimum time between two empty datagrams to the same neighbour. The kernel uses the same
-/// interval: it probes a neighbour that does not answer once per second.
+/// interval: if a neighbour does not answer, the kernel probes it once per second.
 const EVERY: Duration = Duration::from_secs(1);
 
 const DISCARD_PORT: u16 = 9;
@@ -23,7 +23,7 @@ const DISCARD_PORT: u16 = 9;
 struct Sockets {
     index: u32,
     v4: UdpSocket,
-    /// The IPv6 socket for probes. The value is `None` if the kernel does not support IPv6.
+    /// The IPv6 socket for probes. `None` if the kernel does not support IPv6.
     v6: Option<UdpSocket>,
 }
 

@@ -139,9 +139,9 @@ pub(super) fn resolve(
         };
         Ok((route.prefix, Target::Via(vec![Hop { interface, gateway, weight: 1 }])))
     };
-    // If several routes have the same prefix, the router spreads flows over the next hops of all
-    // these routes. Several routes to one prefix have the same effect as one route with several
-    // `nexthop`s in `ip route`.
+    // If several of the user's routes have the same prefix, the router spreads flows over the next
+    // hops of all these routes. Several routes to one prefix have the same effect as one route with
+    // several `nexthop`s in `ip route`.
     let mut all: Vec<(IpNet, Target)> = Vec::with_capacity(routes.len());
     for route in routes {
         let (prefix, target) = target_of(route)?;

@@ -2,14 +2,15 @@
 //!
 //! If the router receives packets through AF_PACKET, the kernel also handles a copy of each packet.
 //! With IP forwarding off, the kernel silently drops IPv4 packets for other machines. For an IPv6
-//! packet, however, the kernel sends an ICMPv6 error if it has no route to the destination, or if
-//! the route is `unreachable` or `prohibit` (`ip6_pkt_drop` in net/ipv6/route.c). The packet's
-//! sender would get the kernel's error although the router forwards the packet. If the router also
-//! sends an ICMPv6 error, the sender would get two errors. Therefore this module adds a routing
-//! rule `iif INTERFACE blackhole` between the kernel's rules for the tables `local` and `main`.
-//! With the blackhole rule, the kernel drops the packets of the interface without an ICMPv6 error.
-//! This machine still receives packets for its own addresses, because the routes to these addresses
-//! are in the table `local`. Packets that this machine itself sends do not match the rule.
+//! packet without a usable route, however, the kernel sends an ICMPv6 error (`ip6_pkt_drop` in
+//! net/ipv6/route.c). This is the case if the kernel has no route to the destination, or if the
+//! route is `unreachable` or `prohibit`. The packet's sender would get the kernel's error although
+//! the router forwards the packet. If the router also sends an ICMPv6 error, the sender would get
+//! two errors. Therefore this module adds a routing rule `iif INTERFACE blackhole` between the
+//! kernel's rules for the tables `local` and `main`. With the blackhole rule, the kernel drops the
+//! packets of the interface without an ICMPv6 error. This machine still receives packets for its
+//! own addresses, because the routes to these addresses are in the table `local`. Packets that this
+//! machine itself sends do not match the rule.
 
 use std::fs::File;
 use std::io;
@@ -20,9 +21,9 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use steerage_netlink::{Rtnetlink, Rule, RuleTo};
 
-/// The protocol number that marks the routing rules of this module. If a run was killed before it
-/// removed its rule, a later run recognizes the rule by this protocol number. In iproute2's
-/// `rt_protos`, no other program has the number 115.
+/// The protocol number that marks the routing rules of this module. If a run of steerage was killed
+/// before it removed its rule, a later run recognizes the rule by this protocol number. In
+/// iproute2's `rt_protos`, no other program has the number 115.
 const PROTOCOL: u8 = 115;
 
 const TABLE_MAIN: u32 = 254;
@@ -30,7 +31,8 @@ const TABLE_LOCAL: u32 = 255;
 /// The priority of the kernel's default routing rule for the table `main`.
 const MAIN_PRIORITY: u32 = 32_766;
 
-/// The maximum time to wait until an earlier run that is ending has removed its rules.
+/// An earlier run of steerage may be ending. This is the maximum time to wait until it has removed
+/// its rules.
 const HAND_OVER: Duration = Duration::from_secs(3);
 
 /// Routing rules that make the kernel silently drop the packets of some interfaces, so that only
@@ -70,8 +72,8 @@ impl SilentKernel {
                 silent.kernel.add_rule(&rule)?;
             }
             silent.rules.push(rule.clone());
-            // This process holds the lock of the interface. Therefore the process that added the
-            // rule `other` has ended.
+            // This process now holds the lock of the interface. Therefore the process that left the
+            // other rule behind has ended.
             let is_left = |other: &&Rule| {
                 (other.protocol, &other.interface) == (PROTOCOL, &rule.interface) && other.priority != rule.priority
             };
@@ -116,7 +118,8 @@ fn missing_of(interfaces: &[String], there: &[Rule]) -> io::Result<Vec<Rule>> {
         there.iter().filter(of_all).map(|rule| rule.priority).min()
     };
     let before_main = first(TABLE_MAIN).unwrap_or(MAIN_PRIORITY).checked_sub(1);
-    // Among routing rules with the same priority, the kernel uses the newest rule last.
+    // If several routing rules have the same priority, the kernel applies the newest of these rules
+    // last.
     let Some(priority) = before_main.filter(|priority| first(TABLE_LOCAL).is_none_or(|local| local <= *priority))
     else {
         return Err(io::Error::other("the rule for the table local does not come before the rule for the table main"));

@@ -14,8 +14,8 @@ use steerage_netlink::{self as netlink, Change, Entry, Link, NeighbourState, Rou
 /// which the kernel searches the tables.
 const TABLES: [u32; 3] = [255, 254, 253];
 
-/// If the list of route targets becomes longer than this limit, the routes are rebuilt, because no
-/// route uses most of these targets any more.
+/// If the list of route targets becomes longer than this limit, most of the targets are no longer
+/// used by any route. The routes and the list are then rebuilt.
 const TARGETS_MAX: usize = 1 << 16;
 
 #[derive(Clone, Debug)]
@@ -34,9 +34,9 @@ struct LinkState {
 }
 
 /// If the kernel has failed to resolve a neighbour, the neighbour counts as silent for this number
-/// of checks (one per second). After this number of checks, the neighbour counts as unknown. As in
-/// the kernel, the first packet to an unknown neighbour starts a new resolution and causes no ICMP
-/// error.
+/// of checks (one per second). After this number of checks, a silent neighbour counts as unknown.
+/// As in the kernel, the first packet to an unknown neighbour starts a new resolution and causes no
+/// ICMP error.
 const SILENT_CHECKS: u8 = 5;
 
 #[derive(Debug)]
@@ -177,7 +177,7 @@ impl KernelTables {
         let entries = self.prefixes.entry(prefix).or_default();
         let at = entries.iter().position(|(other, _)| *other == order);
         match (at, is_there) {
-            // The kernel's message concerns only one of the route's next hops.
+            // In this case, the kernel's message concerns only one of the next hops of the route.
             (Some(at), _) if route.is_appended || !is_there && entries[at].1 != target => self.changed.all = true,
             (Some(at), true) => entries[at].1 = target,
             (None, true) => {
@@ -252,9 +252,9 @@ impl KernelTables {
 
     fn neighbour(&mut self, neighbour: netlink::Neighbour, is_there: bool) {
         let netlink::Neighbour { link, address, link_address, state, is_proxy } = neighbour;
-        // A proxy entry is not a neighbour of this router, because the kernel itself replies for
-        // the address. The kernel's list of neighbours also contains multicast groups, which are
-        // ignored.
+        // A proxy entry in the kernel's list is not a neighbour of this router, because the kernel
+        // itself replies for the address. The kernel's list of neighbours also contains multicast
+        // groups, which are ignored.
         let Some(member) = self.member(link).filter(|_| !is_proxy && !address.is_multicast()) else { return };
         let key = (member, address);
         let mac: Option<Mac> = link_address.and_then(|address| address.try_into().ok());
@@ -362,9 +362,9 @@ mod tests {
         Change { entry: Entry::Neighbour(neighbour), is_there: true }
     }
 
-    /// Returns the link address of the neighbour 10.0.0.2 in the forwarding table. The outer value
-    /// is `None` if the neighbour is unknown, and the inner value is `None` if the neighbour is
-    /// silent.
+    /// Returns the link address of the neighbour 10.0.0.2 in the forwarding table. Of the nested
+    /// options, the outer value is `None` if the neighbour is unknown, and the inner value is
+    /// `None` if the neighbour is silent.
     fn shown(kernel: &mut KernelTables) -> Option<Option<Mac>> {
         let changed = kernel.take_changed();
         let table = kernel.table(changed);

@@ -14,8 +14,9 @@ const STEPS_MAX: u64 = 50_000_000;
 
 const WORK: Duration = Duration::from_micros(50);
 
-/// Runs traffic that needs the time of `load` CPUs, on `cpus` CPUs and for `seconds` seconds.
-/// Returns the ledger after half of the packets and at the end.
+/// On `cpus` CPUs, runs traffic that keeps `load` CPUs busy. The traffic lasts for `seconds`
+/// seconds. Returns the packet counts (the ledger) after half of the packets, and at the end of the
+/// run.
 fn play(cpus: usize, load: f64, zipf: f64, seconds: f64, seed: u64) -> (Snapshot, Snapshot) {
     let gap = Duration::from_nanos((WORK.as_nanos() as f64 / load) as u64);
     let frames = (seconds / gap.as_secs_f64()) as u64;
@@ -76,8 +77,8 @@ fn as_many_join_as_it_takes_and_share_evenly() {
     }
 }
 
-/// By Zipf's law with the exponent 1.4, the first flow has a third of all traffic, and its packets
-/// take two thirds of a CPU.
+/// By Zipf's law with the exponent 1.4, the first flow has a third of all traffic. The packets of
+/// this flow take two thirds of a CPU's time.
 #[test]
 fn an_elephant_is_told_by_its_name() {
     let (_, end) = play(4, 2.0, 1.4, 3.0, 3);

@@ -12,8 +12,8 @@ use steerage_core::limits::PUBLISH_AT;
 use steerage_fixtures::manual_clock::ManualClock;
 use steerage_sim::{Mood, TrafficOptions, Witness, WitnessHandler};
 
-/// The number of rounds after which a test fails. A test normally waits only a few rounds for an
-/// event.
+/// The number of rounds (passes of a CPU's loop) after which a test fails. A test normally waits
+/// only a few rounds (passes of a CPU's loop) for an event.
 const ROUNDS_MAX: usize = 10_000;
 
 fn step_until<H: Handler>(cpus: &mut [Softnet<H, ManualClock>], clock: &ManualClock, mut done: impl FnMut() -> bool) {
@@ -53,7 +53,8 @@ fn what_a_dead_receiver_had_staged_is_dropped() {
     let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
 
     // In this test, one poll returns 64 frames for eight CPUs. Most CPUs get so few frames that the
-    // frames are staged but not published. After the poll, CPU 0 stays in its handler.
+    // frames are staged (written to the ring) but not published. After the poll, CPU 0 stays in its
+    // handler.
     while !matches!(cpus[0].phase(), Phase::Finish(_)) {
         cpus[0].advance();
     }

@@ -18,7 +18,8 @@ use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Wire, Witness, 
 
 use crate::seeds::{all_run, seeds};
 
-/// The maximum number of phases of a run, which is about 20 times the usual number.
+/// The maximum number of phases (steps of a CPU's loop) in a run, which is about 20 times the usual
+/// number.
 const STEPS_MAX: u64 = 20_000_000;
 
 /// Four policies for tests: `Hash`, `Balance`, and two policies that choose CPUs at random.
@@ -141,8 +142,9 @@ struct Run {
     masks_once_in: u64,
     single_queues: bool,
     policy: u64,
-    /// True if the receive path records arrival numbers and checks them. Without the check of
-    /// arrival numbers, only the witnesses detect packets that are out of order.
+    /// True if the receive path numbers the packets as they arrive, and checks these arrival
+    /// numbers. Without the check of arrival numbers, only the witnesses (test handlers that check
+    /// the order) detect packets that are out of order.
     check_order: bool,
     always_hash: bool,
     coalesce: bool,
@@ -202,8 +204,8 @@ fn count_receivers(ledger: &Snapshot, run: &Run) {
 
 fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     let mut below = |most: u64| 1 + chance.below(most) as usize;
-    // Rings begin with 128 slots. Therefore, with most of the larger backlogs, the rings grow while
-    // masks change.
+    // Rings begin with 128 slots. Therefore, if the backlog limit is large, the rings mostly grow
+    // while masks change.
     let (backlog, dev_weight, budget) = (below(128) * below(8), below(64), below(300));
     granted(backlog, |backlog| {
         let now = handle.set_limits(|limits| {
@@ -219,9 +221,9 @@ fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     granted(pages, |pages| handle.set_queue_limits(queue, |limits| limits.lpc_pages = pages).unwrap().lpc_pages);
 }
 
-/// Sets the backlog limit. The new limit may be below the requested value only if the memory does
-/// not suffice for more. With 64 CPUs, the instance's memory reaches its maximum. Memory in huge
-/// pages does not grow.
+/// Sets a limit of packets or pages. The new limit may be below the requested value only if there
+/// is not enough memory for a larger limit. With 64 CPUs, the instance's memory reaches its maximum.
+/// Memory in huge pages does not grow.
 fn granted(wanted: usize, set: impl Fn(usize) -> usize) {
     let now = set(wanted);
     if now != wanted {
@@ -290,8 +292,9 @@ fn play(run: &Run, deaths: bool) -> u64 {
     history
 }
 
-/// Chooses how control is called: on time, late, never, or with another thread that sometimes holds
-/// the control lock. This choice is independent of the policy that `seed` selects.
+/// Chooses how control is called: on time, late or never. A fourth choice is on time, while another
+/// thread sometimes holds the control lock. How control is called is independent of the policy that
+/// `seed` selects.
 fn control(seed: u64) -> Control {
     match seed / 4 % 4 {
         0 => Control::OnTime,
@@ -310,8 +313,8 @@ fn small(seed: u64) -> Run {
         traffic: TrafficOptions {
             queues: [1, 4][chance.below(2) as usize],
             flows: 200,
-            // With an exponent of 3.0, one flow has most packets, and a flow limit drops some of
-            // them.
+            // With a Zipf exponent of 3.0, one flow has most packets, and a flow limit drops some
+            // of these packets.
             zipf: [1.0, 3.0][chance.below(2) as usize],
             frames: 3_000,
             can_wait: chance.below(2) == 0,
@@ -338,10 +341,10 @@ fn small(seed: u64) -> Run {
     }
 }
 
-/// If CPUs die, the packets that a handler sees prove nothing about order, because the actions of a
-/// dead CPU have no effect. If CPUs die, only the outputs and the receive path's own check can
-/// detect reordering. Therefore, if the receive path does not check the order, some packets must be
-/// sent to outputs.
+/// If CPUs are declared dead, the packets that a handler sees prove nothing about order, because
+/// the actions of a dead CPU have no effect. If CPUs are declared dead, only the outputs and the
+/// receive path's own check can detect reordering. Therefore, if the receive path does not check
+/// the order, some packets must be sent to outputs.
 fn with_deaths(seed: u64) -> Run {
     let mut run = small(seed);
     if !run.check_order {
@@ -366,7 +369,7 @@ fn many_small_histories() {
 
 /// Tests the default policy: at first, one CPU does all work and hashes no packet. Other CPUs join
 /// when the load grows, and leave again, while masks change. In every second run, CPUs join and
-/// leave at random. In the other runs, they join and leave depending on the load.
+/// leave at random. In the other runs, CPUs join and leave depending on the load.
 #[test]
 fn cpus_join_and_leave_under_load() {
     quiet_panics();
@@ -381,9 +384,9 @@ fn cpus_join_and_leave_under_load() {
             run.costs.control = Control::OnTime;
         }
         run.always_hash = false;
-        // The load needs the time of half a CPU to four CPUs. A CPU joins after a few check
-        // intervals without idle time, and the trial of this CPU takes some time. Therefore these
-        // runs last tens or hundreds of milliseconds.
+        // The load keeps between half a CPU and four CPUs busy. A CPU joins after a few check
+        // intervals without idle time, and the trial of this CPU takes some time. Therefore the
+        // runs in which CPUs join last tens or hundreds of milliseconds.
         let slower = if run.policy == 1 { 10 } else { 1 };
         run.traffic.frames = 20_000;
         run.traffic.gap = Duration::from_nanos(slower * (1_000 + chance.below(5_000)));
@@ -440,8 +443,8 @@ fn sixty_four_cpus_one_seed_one_history() {
     assert_ne!(first, play(&run(8), false), "another seed gave the same history: the seed does nothing");
 }
 
-/// Handlers stall for tens of milliseconds. Moves of buckets reach their time limit, packets are
-/// dropped (`moving` and `revoked`), and the order of the remaining packets is kept.
+/// Handlers stall for tens of milliseconds. Moves of buckets reach their time limit. Packets are
+/// then dropped (`moving` and `revoked`), and the order of the remaining packets is kept.
 #[test]
 fn stalls_are_waited_for_and_revoked() {
     let mut dropped = 0;

@@ -11,8 +11,8 @@ use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Witness, Witnes
 
 use crate::seeds::seeds;
 
-/// The maximum number of phases until a request is fulfilled, which is about 20 times the usual
-/// number.
+/// The maximum number of phases (steps of a CPU's loop) until a request is fulfilled, which is
+/// about 20 times the usual number.
 const STEPS_MAX: u64 = 2_000_000;
 
 fn traffic(queues: usize, frames: u64, seed: u64) -> TrafficOptions {
@@ -58,8 +58,8 @@ fn processed(ledger: &Snapshot) -> Vec<u64> {
     ledger.cpus.iter().map(|cpu| cpu.processed).collect()
 }
 
-/// Two devices with different masks have separate maps. Therefore a bucket of one device is
-/// independent of the bucket with the same number of the other device.
+/// Two devices with different masks have separate maps of buckets to CPUs. Therefore a bucket of
+/// one device is independent of the bucket with the same number of the other device.
 #[test]
 fn devices_with_masks_of_their_own_are_apart_from_the_start() {
     for seed in 1..=10 {
@@ -92,8 +92,8 @@ fn the_mask_set_last_comes_into_force() {
             .input_on(traffic(2, 1_000_000, seed).input(), &[CpuId(0), CpuId(1)], None)
             .build(move |cpu| for_handlers.handler(cpu, seed))
             .unwrap();
-        // In every second run, other threads hold the control lock for a long time. Nothing repeats
-        // a request that a CPU drops because another thread holds the lock.
+        // In every second run, other threads hold the control lock for a long time. If a CPU drops
+        // a request because another thread holds the lock, nothing repeats the request.
         let control = [Control::OnTime, Control::Racing { once_in: 50, phases: 200 }][seed as usize % 2];
         let mut world = World::new(instance, Costs { control, ..Costs::default() }, seed);
         let mut last = mask(&[3]);
@@ -143,8 +143,9 @@ fn queues_end_however_fast_masks_change() {
     }
 }
 
-/// One CPU handles all packets, and each batch takes longer than the time limit of a round.
-/// Nevertheless, the queue of this CPU and the queues of the three other CPUs all make progress.
+/// One CPU handles all packets, and each batch takes longer than the time limit of a round (a pass
+/// of the CPU's loop). Nevertheless, the queue of this CPU and the queues of the three other CPUs
+/// all make progress.
 #[test]
 fn every_queue_has_its_turn_though_rounds_end_early() {
     let witness = Witness::new(Mood::default());

@@ -13,8 +13,8 @@ pub(crate) fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-/// Returns true if at least `count` seeds run. Some tests check totals over all seeds, and fewer
-/// seeds may not reach these totals.
+/// Returns true if at least `count` seeds run. Some tests check totals over all seeds. A run with
+/// fewer seeds may not reach these totals.
 pub(crate) fn all_run(count: u64) -> bool {
     seeds(count).len() as u64 >= count
 }

@@ -1,4 +1,4 @@
-//! Handlers that do not return. Tests a CPU that stalls: the memory stays below its maximum, the
+//! Handlers that do not return. Tests a CPU that stalls. The memory stays below its maximum, the
 //! other CPUs continue, and the stalled CPU is declared dead if it does not release its buckets.
 
 use std::sync::{Arc, Condvar, Mutex};
@@ -11,7 +11,7 @@ use steerage::{
 use steerage_fixtures::in_own_process;
 use steerage_sim::TrafficOptions;
 
-/// A barrier at which CPUs wait while it is closed.
+/// A barrier. While the barrier is closed, CPUs wait at it.
 #[derive(Default)]
 struct Door {
     open: Mutex<bool>,
@@ -78,8 +78,8 @@ fn start(cpus: usize, first_stalled: u16, door: &Arc<Door>) -> Running<()> {
         .unwrap()
 }
 
-/// Reads the ledger again and again until the function `so` returns true for the ledger. If `so`
-/// never returns true, the test hangs.
+/// Reads the packet counts (the ledger) again and again, until the function `so` returns true for
+/// them. If `so` never returns true, the test hangs.
 fn wait_until(handle: &Handle, so: impl Fn(&Snapshot) -> bool) -> Snapshot {
     loop {
         let now = handle.snapshot();
@@ -153,8 +153,8 @@ fn a_cpu_that_does_not_return_is_declared_dead_and_comes_back() {
     let moved = wait_until(&handle, |now| now.moves.buckets == 2048);
     assert_eq!(moved.cpus[2].processed, 0);
     assert_eq!(moved.moves.of(MoveCause::CpuDied), 2048);
-    // CPU 2 returns. The packets that CPU 2 had taken before are dropped, and CPU 2 handles new
-    // packets again.
+    // CPU 2 returns. The packets that CPU 2 had taken before it was declared dead are dropped. CPU
+    // 2 then handles new packets again.
     door.open();
     let back = wait_until(&handle, |now| now.cpus[2].deaths == 1 && now.cpus[2].backlog == 0);
     assert_eq!(back.cpus[2].dropped.get(DropReason::Revoked), back.cpus[2].processed);

@@ -14,8 +14,8 @@ use steerage_sim::{Chance, Mood, TrafficOptions, Wire, Witness};
 
 use crate::seeds::seeds;
 
-/// A run takes milliseconds, or seconds at worst on a busy machine. A run that takes longer than
-/// this time counts as a run that hangs.
+/// A run takes milliseconds, or seconds at worst on a busy machine. If a run takes longer than this
+/// time, the test fails, because the run seems to hang.
 const HANG_AFTER: Duration = Duration::from_secs(300);
 
 struct Run {
@@ -24,8 +24,9 @@ struct Run {
     traffic: TrafficOptions,
     mood: Mood,
     pause_between_masks: Duration,
-    /// True if the receive path records arrival numbers and checks them. Without the check of
-    /// arrival numbers, only the witnesses detect packets that are out of order.
+    /// True if the receive path numbers the packets as they arrive, and checks these arrival
+    /// numbers. Without the check of arrival numbers, only the witnesses (test handlers that check
+    /// the order) detect packets that are out of order.
     check_order: bool,
 }
 
@@ -147,7 +148,7 @@ fn many_small_runs() {
     assert_eq!(received, expected);
 }
 
-/// In CI, the run lasts for half a second, only to check the test itself. A minute when run by
+/// In CI, the long run lasts for only half a second, to check the test itself. A minute when run by
 /// hand.
 #[test]
 fn one_long_run() {

@@ -49,8 +49,8 @@ fn what_is_not_hex_is_invalid() {
     }
 }
 
-/// The kernel ignores the byte before a chunk of 8 digits, without checking the byte. See
-/// `bitmap_get_x32_reverse` in the kernel's lib/bitmap-str.c.
+/// The kernel ignores the byte before a chunk of 8 hex digits, without checking that the byte is a
+/// separator. See `bitmap_get_x32_reverse` in the kernel's lib/bitmap-str.c.
 #[test]
 fn a_byte_before_eight_digits_is_ignored() {
     assert_eq!(bitmap("x00000001", 8), ok("0"));

@@ -16,9 +16,9 @@ impl Topology {
     /// For each pair, two pinned threads spin for at most
     /// [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX), not counting the time in which they wait for
     /// their CPUs. At most [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs are measured. If there are
-    /// more pairs, only some CPUs of each cache are measured. Their results are used for all CPUs
-    /// of this cache. A pair cannot be measured if one of its CPUs is busy or must not be used.
-    /// Then the old result of the pair stays in use.
+    /// more pairs, only some CPUs of each cache are measured. The results of these CPUs are used
+    /// for all CPUs of the same cache. A pair cannot be measured if one of its CPUs is busy or must
+    /// not be used. An older result of such a pair stays in use.
     ///
     /// On virtual machines, repeat the measurement from time to time, because the hypervisor moves
     /// virtual CPUs between physical CPUs. Two CPUs that were 60 ns apart may be 200 ns apart a
@@ -56,7 +56,7 @@ impl Topology {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nearness {
     /// For each receiving CPU, the other CPUs in the order in which they should take over work from
-    /// it. The list is empty for a CPU that does not receive.
+    /// the receiving CPU. The list is empty for a CPU that does not receive packets.
     pub orders: Vec<Vec<u16>>,
     /// The measured time that a cache line takes from a receiving CPU to another CPU. Pairs of CPUs
     /// that were not measured are missing from this map. Pairs of two hardware threads of a core
@@ -64,9 +64,9 @@ pub struct Nearness {
     pub apart: BTreeMap<(u16, u16), Duration>,
 }
 
-/// Returns the distances between `cpus` and the receiving CPUs, whose indices are in `owners`. The
-/// kernel's distances are completed by measurements, because virtual machines report wrong
-/// topologies.
+/// Returns the distances between `cpus` and the receiving CPUs, whose indices are in `owners`.
+/// Distances are also measured and not only read from the kernel, because virtual machines report
+/// wrong topologies.
 ///
 /// ```
 /// use steerage_topology::{Topology, nearness};

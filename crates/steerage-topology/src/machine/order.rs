@@ -1,7 +1,8 @@
-//! Decides the order in which other CPUs join the receiving CPU.
+//! Decides the order in which other CPUs join the receiving CPU, which means that they begin to
+//! handle packets that it receives.
 //!
 //! Each additional CPU costs the receiving CPU time, mostly because the new CPU fetches cache lines
-//! from it. A cache line costs three times as much if the two CPUs share no cache
+//! from the receiving CPU. A cache line costs three times as much if the two CPUs share no cache
 //! (docs/performance.md). Therefore the CPUs join in this order:
 //!
 //! 1. CPUs that share the last-level cache of the receiving CPU. Unused cores come before second
@@ -55,7 +56,7 @@ impl Topology {
     pub fn joining_order(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let classes = self.classes(owner, candidates);
         // If any distance was measured, the CPUs without a measured distance come last. If no
-        // distance was measured, all CPUs are in the same class.
+        // distance was measured, all CPUs are in the same class of distance.
         let unknown = if classes.is_empty() { 0 } else { usize::MAX };
         let mut taken: BTreeMap<CpuId, usize> = BTreeMap::from([(self.core(owner), 1)]);
         let mut keyed: Vec<_> = Vec::new();

@@ -226,7 +226,7 @@ fn the_watch_tells_each_change_once() {
     assert_eq!(watch.poll(), None);
     made.remove("sys/fs/cgroup/cpuset.cpus.effective");
     assert_eq!(watch.poll(), Some(list("0-7")));
-    // First CPUs are removed from the affinity, and then the affinity cannot be read.
+    // At first, CPUs are removed from the affinity. Later, the affinity cannot be read.
     tell.send(Some(list("4-31"))).unwrap();
     assert_eq!(watch.poll(), Some(list("4-7")));
     tell.send(None).unwrap();

@@ -7,9 +7,9 @@ use steerage::CpuId;
 use super::interrupts;
 use crate::root::Root;
 
-/// The columns of /proc/net/softnet_stat (`softnet_seq_show` in net/core/net-procfs.c). In this
-/// file, the kernel omits the rows of offline CPUs. Since Linux 5.10, a separate column contains
-/// the number of the row's CPU.
+/// The columns of /proc/net/softnet_stat (`softnet_seq_show` in net/core/net-procfs.c). The kernel
+/// omits the rows of offline CPUs in this file. Since Linux 5.10, a separate column contains the
+/// number of the row's CPU.
 const PROCESSED: usize = 0;
 const DROPPED: usize = 1;
 const TIME_SQUEEZE: usize = 2;
@@ -31,7 +31,7 @@ const COLUMNS: usize = 8;
 const TICK_NS: f64 = 1e7;
 
 /// The time per packet is computed only if all packets together took at least this number of ticks.
-/// The error of the time per packet is then at most about a tenth.
+/// With this number of ticks, the error of the time per packet is at most about a tenth.
 const TICKS_MIN: u64 = 20;
 
 /// The counters of an interface that count packets that arrived but were lost

@@ -139,8 +139,8 @@ fn no_value_exceeds_its_bound() {
         }
         assert!(!plan.changes.is_empty() || ["rings_tx", "channels_rx"].contains(&stage.name), "{}", stage.name);
     }
-    // The kernel would round the number 3000 up. Then `tune` would read a value that differs from
-    // the value that it had set.
+    // The kernel would round the number 3000 up. If `tune` set 3000, it would later read a value
+    // that differs from the value that it had set.
     let plan = all.plan(&mut machine, "eth0", &Wish::default().set("rps_flow_cnt", Value::Number(3000)));
     assert_eq!(plan.changes[0].new, "4096");
 }

@@ -120,8 +120,8 @@ fn a_restarted_machine_and_another_interface_are_left_alone() {
         let restored = load(&made_up, &directory).unwrap().restore(&mut made_up.machine()).unwrap();
         assert!(restored.left[0].starts_with(note), "{:?}", restored.left);
         assert_eq!(made_up.read(RPS), "0c", "{file}");
-        // After a restart of the machine, the values that affect the whole machine belong to the
-        // new boot. They are not restored.
+        // After a restart of the machine, the settings of the whole machine have the values of the
+        // new boot. The old values of these settings are not restored.
         let budget = if value == "boot-2" { "600" } else { "300" };
         assert_eq!(made_up.read("proc/sys/net/core/netdev_budget"), budget, "{file}");
     }
@@ -185,8 +185,8 @@ fn a_link_file_is_removed_unless_somebody_changed_it() {
 }
 
 /// systemd sets the values in the .link file, and `tune` maintains the other values. `tune` sets
-/// the other values again, because the kernel reset them when the old number of queues was
-/// restored.
+/// the values that are not in the .link file again, because the kernel reset them when the old
+/// number of queues was restored.
 #[test]
 fn what_a_link_file_sets_is_not_kept_as_well() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
@@ -206,8 +206,8 @@ fn what_a_link_file_sets_is_not_kept_as_well() {
     assert_eq!(values(&made_up), ["00", "01", "2"]);
     let kept: Vec<&str> = undo.kept().unwrap().0.keys().map(|knob| knob.0.as_str()).collect();
     assert_eq!(kept, ["/sys/class/net/eth0/queues/tx-0/xps_cpus", "/sys/class/net/eth0/queues/tx-1/xps_cpus"]);
-    // Later, systemd has set the values in the .link file. These values do not change when the
-    // .link file is written again.
+    // Later, systemd has set the values in the .link file. The values that systemd has set do not
+    // change when the .link file is written again.
     made_up.write(RPS, "03");
     made_up.write(channels, "4");
     let mut undo = load(&made_up, &directory).unwrap();

@@ -73,7 +73,8 @@ impl RxQueue for Source {
     }
 }
 
-/// An output that accepts merged packets. It splits them to get the single frames.
+/// An output that accepts merged packets. The output splits merged packets to get the single
+/// frames.
 #[derive(Clone, Default)]
 struct Whole {
     frames: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -313,9 +314,9 @@ fn a_batch_of_one_flow_is_one_packet() {
     }
 }
 
-/// A sender may leave checksums to its network card. Such checksums are correct in the frames that
-/// are sent. If a frame is marked as having a partial checksum, but its checksum field has another
-/// value, the frame stays unchanged.
+/// A sender may leave checksums to its network card. In the frames that are sent, the checksums
+/// that the sender left to its card are correct. If a frame is marked as having a partial checksum,
+/// but its checksum field has another value, the frame stays unchanged.
 #[test]
 fn begun_checksums_are_finished() {
     let begun = |(frame, _): &(Vec<u8>, _), wrong: u16| {
@@ -334,8 +335,8 @@ fn begun_checksums_are_finished() {
     let complete = datagrams(128);
     for whole in [false, true] {
         let how = How { coalesce: true, lends: true, whole, ..How::default() };
-        // Frames with partial and with complete checksums alternate. The frames are merged
-        // nevertheless.
+        // Frames with partial and with complete checksums alternate. Frames are merged although the
+        // kind of checksum alternates.
         let mixed =
             complete.iter().enumerate().map(|(nth, one)| if nth % 2 == 0 { begun(one, 0) } else { one.clone() });
         let ran = run(&mixed.collect::<Vec<_>>(), how);
@@ -360,7 +361,8 @@ fn a_panic_loses_the_frames_of_the_packets_without_a_verdict() {
     assert_eq!(by_flow(&ran.sent, 0).len(), 1);
 }
 
-/// A handler that checks the contents of merged packets, and that some operations on them fail.
+/// A handler that checks the contents of merged packets. The handler also checks that some
+/// operations on merged packets fail.
 struct Looks;
 
 impl Handler for Looks {

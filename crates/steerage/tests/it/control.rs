@@ -209,7 +209,8 @@ fn the_load_is_measured_only_while_there_is_a_choice() {
             let after = (told.asked().looks.len(), singles.load(Ordering::SeqCst));
             (after.0 > before.0, after.1 > before.1, due)
         };
-        // The first round after a change only lets the control and the CPUs adapt to the change.
+        // In the first round of this test after a change, the control and the CPUs adapt to the
+        // change. The result of this round is ignored.
         round();
         round()
     };
@@ -238,8 +239,8 @@ fn a_wish_leaves_a_plan_that_outlives_the_control() {
         two.settle();
         assert_eq!(two.shares(), shares, "with CPUs {present:?}");
     }
-    // The policy is informed of the changed CPUs once, even if the call is late. It is not asked
-    // for its plan again.
+    // The policy is informed of the changed CPUs once, even if the call is late. The policy is not
+    // asked for its plan again.
     let asked = || {
         let asked = told.asked();
         (asked.changes, asked.plans.len())
@@ -324,7 +325,7 @@ fn nothing_waits_for_a_slow_policy() {
     handle.control(Timestamp::ZERO);
     let looks = thread::spawn(move || handle.control(now));
     has_begun.recv().unwrap();
-    // During the call of the policy, another call of `control` returns at once, packets are
+    // During the call of the policy, another call of `control` returns immediately, packets are
     // handled, and new masks take effect.
     assert_eq!(two.handle.control(now), Some(now + REFINE_RETRY));
     two.receive(100);
@@ -358,7 +359,7 @@ fn the_library_calls_the_control_by_itself() {
 /// The time at which the CPU time of other programs is first measured.
 const WATCH_EVERY: Duration = Duration::from_millis(250);
 
-/// With a live device, the policy decides only when the CPU time of other programs is known.
+/// With a live device, the policy makes no decision until the CPU time of other programs is known.
 #[test]
 #[expect(clippy::print_stderr, reason = "the reason of a skipped test")]
 fn the_policy_waits_for_the_time_that_others_take() {

@@ -18,7 +18,8 @@ use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::SendAll;
 use steerage_fixtures::manual_clock::ManualClock;
 
-/// A queue that hands over `.0` frames of eight bytes each. This queue can wait for room.
+/// A queue that hands over frames of eight bytes each. The field `.0` is the number of frames. This
+/// queue can wait for room.
 struct Frames(u64);
 
 impl RxQueue for Frames {

@@ -101,8 +101,8 @@ fn a_handler_stops_a_run_that_would_not_end() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Sends the packets of input 0 to the output `.0`, and all other packets to the output `.1`. The
-/// handler also tries to send to an output that does not exist.
+/// Sends the packets of input 0 to the output in the field `.0`, and all other packets to the
+/// output in the field `.1`. The handler also tries to send to an output that does not exist.
 struct Crosses(TxId, TxId);
 
 impl Handler for Crosses {

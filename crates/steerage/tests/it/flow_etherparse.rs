@@ -99,7 +99,7 @@ enum Upper {
 }
 
 /// The destination ports with which [`wrap`] marks a UDP datagram as a tunnel. Random payload with
-/// a tunnel's port may look like a tunnel, which etherparse does not read.
+/// a tunnel's port may look like a tunnel, but etherparse does not read tunnels.
 const TUNNEL_PORTS: [u16; 4] = [GTP_U, VXLAN, GENEVE, MPLS];
 const GTP_U: u16 = 2152;
 const VXLAN: u16 = 4789;
@@ -221,8 +221,8 @@ fn tunnel() -> impl Strategy<Value = Tunnel> {
 }
 
 /// Generates an outer IP header without fragmentation, because a later fragment does not show that
-/// it belongs to a tunnel. The header has only few extension headers, so that three nested tunnels
-/// do not exceed the maximum number of headers.
+/// it belongs to a tunnel. The outer IP header has only few extension headers, so that three nested
+/// tunnels do not exceed the maximum number of headers.
 fn outer_ip() -> impl Strategy<Value = IpHeaders> {
     (prop_oneof![ipv4(), ipv6()]).prop_map(|mut ip| {
         match &mut ip {

@@ -107,8 +107,8 @@ fn small_flows_pass_where_a_large_one_fills_the_backlog() {
         let both: CpuMask = [CpuId(0), CpuId(1)].into_iter().collect();
         two.handle.set_flow_limit_cpus(&both).unwrap();
         assert_eq!(two.handle.flow_limit_cpus(), both);
-        // In each round there are 64 frames, of which 48 belong to the elephant. All frames are
-        // accepted until the backlog is half full.
+        // In each round of the test, 64 frames arrive, of which 48 belong to the elephant (the
+        // large flow). All frames are accepted until the backlog is half full.
         two.rounds(4);
         assert_eq!(two.lost(), [0, 0]);
         // When the backlog is half full, only the packets of small flows are accepted. The

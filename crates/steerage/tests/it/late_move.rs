@@ -18,7 +18,7 @@ use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
 /// A queue that never runs out of frames. All frames belong to the first bucket, which moves with
-/// the first slice of buckets.
+/// the first slice, a group of buckets that move together.
 pub(crate) struct OneBucket;
 
 impl RxQueue for OneBucket {
@@ -61,8 +61,8 @@ impl<H: Handler> Two<H> {
         Self { receiver, worker, handle, clock }
     }
 
-    /// Advances the clock, and steps CPU 0 twice. In the second of these rounds, CPU 0 may act on
-    /// events of the first round.
+    /// Advances the clock, and steps CPU 0 twice. In the second step, CPU 0 may act on events of
+    /// the first step.
     fn receive_after(&mut self, time: Duration) {
         self.clock.advance(time);
         self.receiver.step();
@@ -162,7 +162,7 @@ fn a_request_outlives_the_handler_that_did_not_return() {
             receiver.step();
         }
         assert!(its_handle.snapshot().moves.of(MoveCause::CpuDied) > 0);
-        // CPU 0 ends at this point, which stops the run.
+        // At this point, CPU 0 finishes its part of the run, which stops the run.
         receiver.finish();
     })));
     handle.wake(CpuId(1)).unwrap();

@@ -185,8 +185,8 @@ fn without_a_limit_the_others_would_lose_theirs() {
     world.end();
 }
 
-/// If a bucket moves away from the stalled CPU, the bucket's new frames are parked. The parked
-/// frames do not occupy all blocks either.
+/// If a bucket moves away from the stalled CPU, the bucket's new frames are parked (they wait for
+/// the end of the move). Parked frames do not occupy all blocks either.
 #[test]
 fn frames_that_are_parked_leave_room_for_others() {
     let mut world = World::new(true);

@@ -117,8 +117,8 @@ fn they_are_in_force_once_every_cpu_has_come_round() {
     two.end();
 }
 
-/// A change or a stop that comes between a CPU's last round and its sleep wakes no CPU. The CPU
-/// itself must detect the change or stop.
+/// If the limits change or the run is stopped after a CPU's last round and before its sleep, the
+/// CPU is not woken. The CPU itself must detect the change or stop before it sleeps.
 #[test]
 fn no_cpu_falls_asleep_over_a_change_or_a_stop() {
     let mut two = two(1);
@@ -171,8 +171,9 @@ fn a_round_ends_when_its_budget_is_used_up() {
     };
     let all = 4 * HANDLE_BUDGET;
     assert_eq!(rounds_of(&mut two), (vec![all], 0));
-    // The budget of 100 frames is used up after two lists of 64 frames. The round that ends with
-    // the last list also counts in `time_squeeze`, because more packets might have been waiting.
+    // The budget of 100 frames is used up after two lists of 64 frames. The round in which the CPU
+    // handles the last list also counts in `time_squeeze`, because more packets might have been
+    // waiting.
     two.handle.set_limits(|limits| limits.budget = 100);
     assert_eq!(rounds_of(&mut two), (vec![all / 2; 2], 2));
     two.handle.set_limits(|limits| limits.budget = 1);

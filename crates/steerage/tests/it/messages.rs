@@ -239,8 +239,7 @@ fn messages_that_wait_for_a_move_keep_their_places() {
     assert_eq!(moving.end(), (0..PLACES as u32).collect::<Vec<_>>());
 }
 
-/// If the run ends while a message waits for the move of a bucket, the messages after it are not
-/// lost.
+/// If the run ends while a message waits for the move of a bucket, later messages are not lost.
 #[test]
 fn messages_that_wait_at_the_end_are_delivered() {
     let mut moving = Moving::new();
@@ -248,7 +247,7 @@ fn messages_that_wait_at_the_end_are_delivered() {
     moving.cpus[1].step();
     moving.post.to_cpu(CpuId(1), 8).unwrap();
     let heard = {
-        // The CPUs end at this point, while the bucket is moving.
+        // At this point, while the bucket is moving, both CPUs finish their part of the run.
         let [one, other] = moving.cpus;
         let [(), ()] = [other, one].map(Softnet::finish);
         Arc::into_inner(moving.heard).unwrap().into_inner().unwrap()

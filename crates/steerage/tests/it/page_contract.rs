@@ -171,7 +171,8 @@ fn a_copybreak_without_a_meaning_is_refused() {
     }
 }
 
-/// Takes all pages. It checks that `refill` returns the number of pages that it got.
+/// Takes all pages. This device checks that `refill` returns the number of pages that the device
+/// got.
 struct Empties(Vec<Page>);
 
 impl RxQueue for Empties {

@@ -75,8 +75,8 @@ fn it_waits_for_a_while_and_only_while_it_has_room() {
     assert_eq!(receiver.arm(), Armed::Work, "it looks for room once more before it sleeps");
     rounds(&mut receiver, 10);
     assert_eq!((handle.snapshot().received(), lost()), (2 * full, 0));
-    // At the next poll, the maximum waiting time is over. Therefore frames are dropped in each
-    // round.
+    // At the next poll, the queue has waited for the maximum time. Therefore frames are dropped in
+    // each round of the CPU.
     clock.advance(PATIENCE);
     rounds(&mut receiver, 3);
     assert_eq!(lost(), 3 * POLL_BUDGET as u64);

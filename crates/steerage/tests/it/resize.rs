@@ -28,7 +28,7 @@ enum Lie {
     ChainedWithHeader,
 }
 
-/// The ranges of a frame's bytes that lie in each of several pages.
+/// A frame lies in several pages. This list contains the range of the frame's bytes in each page.
 const PARTS: [std::ops::Range<usize>; 4] = [0..20, 20..20, 20..45, 45..60];
 
 struct Frames(Lie, usize, Option<Arc<Region>>, Option<Claim>);

@@ -128,8 +128,8 @@ impl Drop for ClosesSlowly {
     }
 }
 
-/// When the devices are closed, all packets were handled, and all CPUs end in time. The second
-/// queue is closed later than the first queue.
+/// When the devices are closed, all packets have been handled, and the threads of all CPUs end in
+/// time. The second queue is closed later than the first queue.
 #[test]
 fn a_device_that_closes_slowly_is_waited_for() {
     let queues: Vec<Box<dyn RxQueue>> = vec![Box::new(ClosesSlowly(Frames(None))), Box::new(Frames(None))];
@@ -142,7 +142,8 @@ fn a_device_that_closes_slowly_is_waited_for() {
     assert_eq!((outcome.left_behind, outcome.snapshot.in_flight()), (vec![], 0));
 }
 
-/// A handler with 3 MiB of state by value. The default stack is too small for this handler.
+/// A handler that contains 3 MiB of state itself, without a `Box` or `Vec`. The default stack is
+/// too small for this handler.
 struct Large([u8; 3 << 20]);
 
 impl Handler for Large {

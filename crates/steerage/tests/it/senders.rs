@@ -182,8 +182,8 @@ fn is_ready(fd: &impl AsFd, wait: PollTimeout) -> bool {
     poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], wait).unwrap() == 1
 }
 
-/// Copies of frames wake a sleeping CPU. A full sender refuses packets. The file descriptor of the
-/// sender becomes readable when the sender has room.
+/// If a copy of a frame is passed to the sender, a sleeping CPU is woken. A full sender refuses
+/// packets. The file descriptor of the sender becomes readable when the sender has room.
 #[test]
 fn copies_wake_a_cpu_and_wait_for_room() {
     let (output, recorded) = testing::output();
@@ -236,9 +236,9 @@ impl Handler for Twice {
     }
 }
 
-/// A handler sends the packets that it has kept. At a time, the handler can send at most
-/// `originated_max` packets. A sender does not send packets that another instance has kept, whether
-/// that instance has a sender or not.
+/// A handler sends the packets that it has kept. At most `originated_max` packets of the handler
+/// can wait to be sent at the same time. A sender does not send packets that another instance has
+/// kept, whether that instance has a sender or not.
 #[test]
 fn a_handler_sends_what_it_kept() {
     let (output, recorded) = testing::output();

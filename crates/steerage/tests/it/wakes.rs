@@ -220,7 +220,7 @@ fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handl
 const IDLE_POLL: Duration = Duration::from_micros(50);
 
 /// If the next frames arrive within `idle_poll`, a CPU continues to poll. However, the CPU sleeps
-/// at once if the frames of all its queues may be received later. The test counts the sleeps.
+/// immediately if the frames of all its queues may be received later. The test counts the sleeps.
 #[test]
 fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     let ran = |queues: &[(Answer, usize)]| {
@@ -233,7 +233,7 @@ fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     let coalesce: Answer = |now| Polled::Coalesce(now + Duration::from_micros(40));
     assert_eq!(ran(&[(not_before, 100)]), 0);
     assert_eq!(ran(&[(coalesce, 100)]), 100);
-    // A CPU does not go to sleep if the end of the sleep has already passed.
+    // A CPU does not go to sleep if the time at which the sleep would end has already passed.
     assert_eq!(ran(&[(Polled::Coalesce, 100)]), 0);
     // The CPU continues to poll because of one queue, although the frames of the other queue may
     // wait.

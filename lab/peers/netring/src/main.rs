@@ -14,7 +14,7 @@ use netring::{Capture, FanoutMode};
 const BLOCK_BYTES: usize = 512 << 10;
 const BLOCKS: usize = 64;
 const TIMEOUT_MILLIS: u32 = 10;
-/// After a stop, if no packet arrives for this time, the program has received all packets.
+/// After a signal to stop, the program receives packets until no packet arrives for this time.
 const LAST_LOOK: Duration = Duration::from_millis(100);
 
 /// The numbers of packets received, packets dropped, and bytes.
@@ -68,7 +68,7 @@ fn receive(mut capture: Capture, stopping: &AtomicBool) -> Result<Counted, netri
             continue;
         };
         for packet in &batch {
-            // The program reads these fields of a frame: the EtherType, the protocol, and the
+            // The program reads some fields of each frame: the EtherType, the protocol, and the
             // addresses.
             let word = |at: usize| {
                 packet.data().get(at..at + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_ne_bytes)

@@ -1,4 +1,4 @@
-//! Measures the whole receive path with many queues: packets are steered over all CPUs, with page
+//! Measures the whole receive path with many queues. Packets are steered over all CPUs, with page
 //! caches of several sizes.
 
 use std::thread;
@@ -59,7 +59,7 @@ pub(super) struct Path {
 }
 
 /// Runs `queues` queues on the CPUs of `on`. If `rate` is set, this number of frames arrives per
-/// second. Otherwise frames arrive as fast as the receive path accepts them.
+/// second. If `rate` is not set, frames arrive as fast as the receive path accepts them.
 pub(super) fn once(
     on: &[usize],
     queues: usize,

@@ -19,21 +19,21 @@ use crate::measurement::Measurement;
 use crate::placement::pin;
 
 /// The number of packets per second that the sender sends to the TUN. A single sender reaches this
-/// rate with half of a CPU.
+/// packet rate with half of a CPU.
 const OFFERED: f64 = 400_000.0;
 
 /// The number of packets in a burst of the sender. With shorter bursts, the pauses between bursts
 /// would be too short for the sender to sleep.
 const BURST: usize = 64;
 
-/// The number of flows. Each flow has its own socket. With this number of flows, the kernel spreads
-/// the flows evenly over the queues.
+/// The number of flows. Each flow has its own socket. The number of flows is so large that the
+/// kernel spreads the flows evenly over the queues.
 const FLOWS: u16 = 256;
 
 const NAME: &str = "lab0";
 const SENDER: &str = "10.211.0.1";
-/// An address of the TUN's network. Because no interface has this address, packets to it leave
-/// through the TUN.
+/// An address of the TUN's network. Because no interface has this address, packets to this address
+/// leave through the TUN.
 const RECEIVER: &str = "10.211.0.2";
 const FIRST_PORT: u16 = 20_000;
 
@@ -48,8 +48,8 @@ pub(super) fn plan(settings: &Settings) -> Experiment {
     let work = Duration::from_secs_f64(all as f64 / OFFERED);
     for (name, cpus, mut run) in runs_by_queues(settings) {
         let sender = settings.cpus[0];
-        // The last CPUs get the queues, so that the sender shares its CPU only if all CPUs have
-        // queues.
+        // The sender runs on the first CPU, and the last CPUs get the queues. Therefore the sender
+        // shares its CPU only if all CPUs have queues.
         run.cpus = settings.cpus.iter().rev().copied().take(cpus).collect();
         experiment.takes(run.takes());
         experiment.case(name, Some(all as f64), cpus, move || once(&run, sender, work));
@@ -122,8 +122,8 @@ mod tests {
 
     use super::*;
 
-    /// The test doubles the measured time until at least one packet arrives in this time, because
-    /// other programs may use all CPUs for a while.
+    /// The test doubles the measured time until at least one packet arrives in it. Other programs
+    /// may use all CPUs for a while.
     #[test]
     fn packets_that_the_kernel_sends_are_handled() {
         if Namespaces::new(1).is_none() {

@@ -17,7 +17,8 @@ const STREAMS: usize = 500;
 const QUICK: u32 = 50;
 
 /// The time in nanoseconds from a response to the next request, for two machines at one switch in
-/// 2010. This time is short compared with the time that packets wait in the queues.
+/// 2010. The time between response and request is short compared with the time that packets wait in
+///       the queues.
 const THERE_AND_BACK: f64 = 50_000.0;
 
 /// The share of the kernel's work on a packet that the receiving CPU does. In Zhang's measurement
@@ -91,7 +92,7 @@ impl Streams {
     fn measure(&self, with: &With) -> Result<Measurement, LabError> {
         let With { profile, seed, short } = with;
         let (receive, handle, program) = self.costs();
-        // With RPS, the server program runs on the CPU that handles its packets.
+        // With RPS, the server program runs on the CPU that handles the packets of the program.
         let work = if self.has_rps { handle + program } else { handle };
         let run = ScaleRun {
             profile: Profile { receive, hash: 0.0, ..profile.clone() },
@@ -124,8 +125,8 @@ impl Streams {
     }
 }
 
-/// The kernel's work to forward a packet, in nanoseconds (lab/notes/published.md), and the numbers
-/// of CPUs and queues of Zhang's machine.
+/// Constants of Zhang's machine: the kernel's work to forward a packet, in nanoseconds
+/// (lab/notes/published.md), and the numbers of CPUs and queues.
 const FORWARD: f64 = 2500.0;
 const ZHANG_CPUS: usize = 16;
 const ZHANG_QUEUES: usize = 16;
@@ -145,8 +146,8 @@ fn forward(collects: bool, with: &With) -> Result<Scaled, LabError> {
             flows: super::FLOWS,
             kind: Flows::Uniform,
             bursts: None,
-            // Without collectors, the CPUs of one package forward 60 % of the packets that are
-            // sent.
+            // Without collectors (CPUs that only receive), the CPUs of one package forward 60 % of
+            // the packets that are sent.
             per_second: receiving as f64 / FORWARD * 1e9 / 0.6,
             seed: *seed,
         },
@@ -169,8 +170,8 @@ fn gain(with: &With) -> Result<Measurement, LabError> {
         .and("cpu_percent", 100.0 * collected.cpus / ZHANG_CPUS as f64))
 }
 
-/// Agroskin's machine: 330 Gbit/s in frames of 1,500 bytes take 56 % of its CPUs with the page
-/// cache.
+/// The machine of Agroskin's measurement: 330 Gbit/s in frames of 1,500 bytes take 56 % of its CPUs
+/// with the page cache.
 const ENA_CPUS: usize = 96;
 const ENA_QUEUES: usize = 128;
 const ENA_PER_SECOND: f64 = 330e9 / (1500.0 * 8.0);
@@ -179,8 +180,8 @@ const ENA_CPU_SHARE: f64 = 0.56;
 fn page_cache(is_on: bool, with: &With) -> Result<Measurement, LabError> {
     let With { profile, seed, short } = with;
     let each = ENA_CPU_SHARE * ENA_CPUS as f64 / ENA_PER_SECOND * 1e9;
-    // Without the cache, another CPU used the page before, and another CPU also used the list of
-    // the shared allocator before. Therefore two cache lines are fetched from far CPUs.
+    // Without the page cache, another CPU has used the page before, and another CPU has used the
+    // list of the shared allocator before. Therefore two cache lines are fetched from far CPUs.
     let page = if is_on { 0.0 } else { 2.0 * profile.line[1] };
     let run = ScaleRun {
         // Two packages of 48 CPUs.

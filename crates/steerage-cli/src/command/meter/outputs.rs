@@ -92,8 +92,8 @@ impl OpenOutputs {
         ))
     }
 
-    /// Starts a thread for each output of flows. If the thread of an output fails, it stops the
-    /// run.
+    /// Starts a thread for each output of flows. If the thread of an output fails, this thread
+    /// stops the run.
     pub(super) fn start(self, can_wait: bool, stopper: &Stopper) -> Result<Writers, Error> {
         let stop = || {
             let stopper = stopper.clone();

@@ -17,8 +17,8 @@ use crate::error::Error;
 use crate::stdout;
 
 pub(super) fn run(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
-    // `create_directory` is called before signals are held. Otherwise a file system that does not
-    // answer could keep signals from ending the command.
+    // `create_directory` is called before the stop signals are held (blocked). If signals were held
+    // earlier, a file system that does not answer could keep signals from ending the command.
     create_directory(directory)?;
     let undo = Undo::load(directory, machine, interface)?;
     let stop = Stop::hold()?;

@@ -73,8 +73,8 @@ pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
 }
 
 pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
-    // `create_directory` is called before signals are held. Otherwise a file system that does not
-    // answer could keep signals from ending the command.
+    // `create_directory` is called before the stop signals are held (blocked). If signals were held
+    // earlier, a file system that does not answer could keep signals from ending the command.
     create_directory(directory)?;
     let found = Undo::load(directory, machine, interface)?;
     let manager = ServiceManager::connect();
@@ -121,6 +121,6 @@ fn serve_metrics(args: &TuneArgs, more: More) -> Result<Option<Server>, Error> {
         metrics.serve(None, Some(more))
     };
     // The thread of the metrics server inherits the restrictions of the thread that starts it.
-    // Therefore a separate thread restricts itself first, and then starts the server.
+    // Therefore a separate thread restricts itself first, and then starts the metrics server.
     thread::scope(|scope| scope.spawn(serve).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

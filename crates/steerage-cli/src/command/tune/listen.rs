@@ -20,7 +20,7 @@ use crate::terminal::print_to_stderr;
 /// its own sandbox, because the packets come from untrusted hosts. Returns `None` if a signal
 /// arrived while `explain` ran.
 pub(super) fn flows(args: &TuneArgs, interface: &str, stop: Option<&Stop>) -> Option<Flows> {
-    // A test of the program listens for at most two test windows (`test_window`).
+    // A test of the program listens for at most twice the measuring time of tests (`test_window`).
     let time = args.test_window.map_or(LISTENING, |window| LISTENING.min(2 * window));
     if io::stderr().is_terminal() {
         print_to_stderr(format_args!("listening to {interface} for {} s, to see its flows", time.as_secs()));

@@ -29,7 +29,7 @@ pub(super) struct Ground {
 pub(super) enum Planted {
     Link,
     LinkToNothing,
-    /// A link of root whose target is a link of the other user.
+    /// A symbolic link of root whose target is a symbolic link of the other user.
     Chain,
     DirectoryLink,
     /// Like `DirectoryLink`, but the program's working directory is the other user's directory.
@@ -37,12 +37,13 @@ pub(super) enum Planted {
     Fifo,
     Device,
     HardLink,
-    /// A link that root owns. A member of a group has moved root's link into a directory to which
-    /// the group may write.
+    /// A link that root owns. A member of a group has moved root's symbolic link into a directory
+    /// to which the group may write.
     InGroupDirectory,
     DirectoryLinkInGroupDirectory,
     InStickyDirectory,
-    /// A link that root owns. The other user has moved root's link into the sticky directory.
+    /// A link that root owns. The other user has moved root's symbolic link into the sticky
+    /// directory.
     MovedToStickyDirectory,
     DirectoryLinkInStickyDirectory,
 }
@@ -92,7 +93,7 @@ impl Ground {
         lchown(self.at(path), Some(uid), Some(uid)).unwrap();
     }
 
-    /// Plants an object. Returns the path to pass to the option, and the program's working
+    /// Plants an object. Returns the path to pass to the tested option, and the program's working
     /// directory.
     pub(super) fn plant(&self, planted: Planted, names: Names) -> (PathBuf, PathBuf) {
         // Returns the path to which the other user wants root to write.
@@ -102,8 +103,8 @@ impl Ground {
         };
         let (here, there) = (self.root.to_path_buf(), self.at("x").join(NAME));
         let named = |directory: &str| format!("{directory}/{NAME}");
-        // For an option with a file, returns the path of a new file below `link`. For an option
-        // with a directory, returns `link`.
+        // For an option whose value is a file, returns the path of a new file below `link`. For an
+        // option whose value is a directory, returns `link`.
         let below = |link: PathBuf| match names {
             Names::File => link.join("new.csv"),
             Names::Directory => link,

@@ -68,7 +68,7 @@ pub(super) const ROWS: &[Row] = &[
         names: Names::Directory,
         lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
     },
-    // `dump` writes only while a run sends it packets, so this table has no command line for
+    // `dump` writes only while a run sends packets to it, so this table has no command line for
     // `dump`. The tests of `dump` check its option `--write` with planted objects.
     Row { argument: "--write <FILE>", commands: &["dump"], names: Names::File, lines: &[] },
     Row { argument: "--out <DIR>", commands: &["man"], names: Names::Directory, lines: &["man --out {}"] },
@@ -111,9 +111,9 @@ pub(super) const READ: &[(&str, &[&str])] = &[
     ("<FLOW|DEVICE>...", &["explain"]),
     ("<INPUT>...", &["parallel"]),
     ("<FILE>", &["run", "check"]),
-    // This argument consists of a program and the program's own arguments.
+    // The words of this argument are the command line of a program that steerage starts.
     ("<COMMAND>...", &["parallel", "exec-when-ready"]),
-    // The words of this argument are options or devices for the command in the run file.
+    // The words of this argument are additional options or devices for the command in the run file.
     ("[OPTION|DEVICE]...", &["run", "check"]),
     // The paths of `get` and `set` are attributes of the control tree, and not files.
     ("[PATH]", &["get"]),

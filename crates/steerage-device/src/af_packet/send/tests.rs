@@ -71,9 +71,9 @@ fn what_is_none_for_the_interface_is_refused() {
     assert_eq!(namespaces.received_by(1, "in0"), 1000);
 }
 
-/// Sends through an interface that accepts IP packets without a link header. Packets that are
-/// written into the TUN `far` arrive at its other end. The TUN `far` has no offloads, so the kernel
-/// splits super-frames.
+/// Sends through an interface that accepts IP packets without a link header. Packets that are sent
+/// through the TUN `far` arrive at the other end of this TUN. The TUN `far` has no offloads, so the
+/// kernel splits super-frames.
 #[test]
 fn packets_without_a_link_header() {
     for (near, far) in [("tun:near0", "far0"), ("tun:near0,offload=on", "af_packet:far0,offload=on")] {
@@ -81,8 +81,8 @@ fn packets_without_a_link_header() {
         let (from, via) = namespaces.within(0, || (open(near).unwrap(), open("tun:far0").unwrap()));
         let sends = namespaces.within(0, || output::open(far).unwrap());
         let back = namespaces.within(0, || output::open("tun:near0").unwrap());
-        // Packets are sent through the interface `far0`, arrive at the other end of this TUN, and
-        // are returned from that end.
+        // Packets are sent through the TUN interface `far0`. They arrive at the other end of this
+        // TUN, which sends them back.
         let builder = Builder::new().virtual_cpus(2).input(from).input(via).output(back).output(sends);
         let running = namespaces.within(0, || builder.build(|_| Wire(1)).unwrap().start().unwrap());
         namespaces.address(0, 1, "near0");
@@ -99,8 +99,8 @@ fn packets_without_a_link_header() {
     }
 }
 
-/// A queueing discipline with a low rate drops packets. These packets count as "no room", and the
-/// device does not fail.
+/// A queueing discipline with a low rate drops packets. Packets that a queueing discipline drops
+/// count as "no room", and the device does not fail.
 #[test]
 fn what_finds_no_room_is_counted() {
     let Some(namespaces) = cable() else { return };
@@ -148,7 +148,7 @@ fn down_up_and_gone() {
 }
 
 /// A veth pair joins a TAP of one network namespace to an interface of another network namespace.
-/// Packets pass in both directions.
+/// In this test, packets pass in both directions.
 #[test]
 fn two_kernels_speak_over_a_tap_and_a_cable() {
     if !steerage_fixtures::is_installed("ethtool", "ethtool") {
@@ -156,8 +156,8 @@ fn two_kernels_speak_over_a_tap_and_a_cable() {
     }
     let Some(namespaces) = Namespaces::new(3) else { return };
     namespaces.veth((1, "out0"), (2, "far0"));
-    // Turn off the checksum offload. Otherwise, packets from the far namespace have no checksums,
-    // because the two ends of a veth pair do not need checksums.
+    // Turn off the checksum offload. With checksum offload, packets from the far namespace have no
+    // checksums, because the two ends of a veth pair do not need checksums.
     namespaces.features(2, "far0", "tx off");
     let builder = Builder::new().virtual_cpus(2).check_order(true);
     let (tap, tap_out) = namespaces.within(0, || (open("tap:left").unwrap(), output::open("tap:left").unwrap()));

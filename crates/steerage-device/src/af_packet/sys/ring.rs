@@ -1,13 +1,14 @@
 //! The memory of an AF_PACKET ring, which is mapped twice: once to access the status of blocks, and
 //! once to lend frames. The kernel's description of a frame is read through the mapping from which
-//! the frame is lent. If the description were read through the other mapping, each cache that is
-//! indexed by virtual address would have a miss.
+//! the frame is lent. Reading the description through the other mapping would cause a miss in each
+//! cache that is indexed by virtual address.
 //!
 //! Frames are lent from *places*. A place is an address range with the size of a block, at which a
-//! block of the ring is mapped. A copy can replace the block while its frames are lent: the handler
-//! that reads a frame sees the same bytes, and the kernel gets its block back. Later frames of the
-//! block are then lent from another place. Places take no memory, because places are only ranges of
-//! addresses. Copies do take memory.
+//! block of the ring is mapped. A copy can replace the block while the block's frames are lent: the
+//! handler that reads a frame sees the same bytes, and the kernel gets its block back. After this,
+//! later frames of the block are lent from another place (address range). Places take no memory,
+//! because a place is only a range of addresses at which a block or a copy can be mapped. Copies do
+//! take memory.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -94,7 +95,7 @@ const VLAN_TPID_AT: usize = 36;
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_packet) struct Frame {
-    /// The position of the frame. This position and the position of the frame's description are
+    /// The position of the frame. The position of the frame and the position of its description are
     /// offsets in the same bytes.
     pub(in crate::af_packet) at: usize,
     pub(in crate::af_packet) len: usize,
@@ -196,8 +197,8 @@ impl Drop for View {
     }
 }
 
-/// A second mapping of a whole ring. The mappings of single blocks are moved from this mapping to
-/// their places.
+/// A second mapping of a whole ring. The mappings of single blocks are moved out of this mapping to
+/// the address ranges (places) from which their frames are lent.
 #[derive(Debug)]
 struct Spare {
     base: NonNull<u8>,
@@ -228,8 +229,8 @@ impl Drop for Spare {
 pub(in crate::af_packet) struct Memory {
     shape: Shape,
     status: View,
-    /// The places from which frames are lent. The places are mapped as long as the region exists
-    /// through which frames are read.
+    /// The places (address ranges) from which frames are lent. Frames are read through a memory
+    /// region. The places (address ranges) stay mapped as long as this region exists.
     lent: Arc<View>,
     /// The claim: a value that gives access to the memory of the lent blocks. No code outside this
     /// struct gets the claim.
@@ -239,7 +240,7 @@ pub(in crate::af_packet) struct Memory {
 
 impl Memory {
     /// Maps the ring of `socket`, which has the shape `shape`. The blocks of the ring are mapped at
-    /// the first places.
+    /// the first places (address ranges for lending).
     pub(in crate::af_packet) fn map(socket: BorrowedFd<'_>, shape: Shape) -> io::Result<Self> {
         let status = View::map(shape.bytes(), Some(socket))?;
         let lent = Arc::new(View::reserve(shape.places.max(shape.blocks) * shape.block_bytes)?);
@@ -255,8 +256,9 @@ impl Memory {
         &self.shape
     }
 
-    /// Returns the places in the form of `Blocks`, from which frames are lent. `blocks` can be
-    /// called only once. Copies may take as much memory as the ring.
+    /// Returns the places (the address ranges from which frames are lent) in the form of `Blocks`.
+    /// `blocks` can be called only once. Copies of blocks may together take as much memory as the
+    /// ring.
     pub(in crate::af_packet) fn blocks(&mut self) -> io::Result<Blocks> {
         if self.claim.is_some() {
             return Err(io::Error::other("its memory was given away before"));
@@ -284,15 +286,16 @@ impl Memory {
         out.blocks(self.claim.as_ref()?)
     }
 
-    /// Sets how many units of lent memory a place counts as, before frames are lent from this
-    /// place: see
+    /// Sets how many units of lent memory a place (the address range of a block) counts as. Called
+    /// before frames are lent from the place: see
     /// [`Blocks::weigh`].
     pub(in crate::af_packet) fn weigh(&self, blocks: &mut Blocks, place: usize, units: u32) {
         self.claim.iter().for_each(|claim| blocks.weigh(claim, place, units));
     }
 
-    /// Returns the first `used` bytes of a filled block, which is mapped at `place`. Returns `None`
-    /// if the kernel owns the block, or if `out` contains other blocks than those of this ring.
+    /// Returns the first `used` bytes of a filled block, which is mapped at the address range
+    /// `place`. Returns `None` if the kernel owns the block, or if `out` contains other blocks than
+    /// those of this ring.
     pub(in crate::af_packet) fn lending<'o>(
         &self,
         out: &'o mut Completions<'_>,
@@ -318,13 +321,14 @@ impl Memory {
         self.word(block, STATUS_AT).load(Ordering::Acquire) & TP_STATUS_USER != 0
     }
 
-    /// Returns the contents of the block, if the kernel has filled it. If the kernel reports a
-    /// length that exceeds the block, the length is reduced to that of the block.
+    /// Returns the contents of the block, if the kernel has filled it. If the kernel reports more
+    /// bytes than the block has, the length of the block is used instead.
     pub(in crate::af_packet) fn filled(&self, block: usize) -> Option<Filled> {
         if !self.is_filled(block) {
             return None;
         }
-        // `Relaxed` suffices, because the `Acquire` load above makes these words visible.
+        // `Relaxed` suffices, because the `Acquire` load above makes these fields of the block
+        // visible.
         let word = |at| self.word(block, at).load(Ordering::Relaxed);
         let used = (word(USED_AT) as usize).min(self.shape.block_bytes);
         Some(Filled { frames: word(FRAMES_AT), first: word(FIRST_AT) as usize, used })
@@ -336,8 +340,9 @@ impl Memory {
         self.word(block, STATUS_AT).store(TP_STATUS_KERNEL, Ordering::Release);
     }
 
-    /// Returns the first `used` bytes of a filled block that is not mapped at any place. The frames
-    /// of such a block must be copied. Returns an empty slice if the kernel owns the block.
+    /// Returns the first `used` bytes of a filled block that is not mapped at any place (address
+    /// range for lending). The frames of a block without a place must be copied. Returns an empty
+    /// slice if the kernel owns the block.
     pub(in crate::af_packet) fn unlent(&self, block: usize, used: usize) -> &[u8] {
         if !self.is_filled(block) {
             return &[];
@@ -349,9 +354,9 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(base, used.min(self.shape.block_bytes)) }
     }
 
-    /// Replaces the block at a place by a copy of its first `used` bytes, so that the block can be
-    /// returned to the kernel. A thread that reads the block's frames sees the same bytes before,
-    /// during and after the call.
+    /// Replaces the block at a place (address range) by a copy of the block's first `used` bytes,
+    /// so that the block can be returned to the kernel. A thread that reads the block's frames sees
+    /// the same bytes before, during and after the call.
     pub(in crate::af_packet) fn rescue(&self, place: usize, used: usize) -> io::Result<()> {
         let bytes = self.shape.block_bytes;
         let place = self.lent.at(place * bytes);
@@ -368,12 +373,12 @@ impl Memory {
         Ok(())
     }
 
-    /// Maps a block of the ring at `place`. While `show` is called, no frame of this place may be
-    /// lent.
+    /// Maps a block of the ring at the address range `place`. No frame at the address range `place`
+    /// may be lent when `show` is called.
     pub(in crate::af_packet) fn show(&mut self, socket: BorrowedFd<'_>, block: usize, place: usize) -> io::Result<()> {
         let Shape { blocks, block_bytes, .. } = self.shape;
-        // A ring can only be mapped as a whole. The other blocks of this mapping are used by later
-        // calls of `show`.
+        // A ring can only be mapped as a whole. Later calls of `show` use the other blocks of the
+        // new mapping.
         if !self.spare.as_ref().is_some_and(|spare| spare.there[block]) {
             let view = View::map(self.shape.bytes(), Some(socket))?;
             self.spare = Some(Spare { base: view.base, block_bytes, there: vec![true; blocks].into() });

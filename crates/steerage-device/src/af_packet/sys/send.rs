@@ -23,9 +23,10 @@ fn address(interface: u32, protocol: u16) -> libc::sockaddr_ll {
 }
 
 impl Socket {
-    /// Binds the socket to the interface through which it will send. `protocol` is the protocol of
-    /// packets without a link header, or 0. A socket that is bound to a protocol would also receive
-    /// frames, so it gets a filter that accepts no frame.
+    /// Binds the socket to the interface through which it will send. `protocol` is the protocol
+    /// number for packets that have no link header. It is 0 if the packets have a link header. A
+    /// socket that is bound to a protocol would also receive frames, so it gets a filter that
+    /// accepts no frame.
     pub(crate) fn bind_to_send(&self, interface: u32, protocol: u16) -> io::Result<()> {
         if protocol != 0 {
             self.attach(&program::NOTHING)?;
@@ -36,8 +37,8 @@ impl Socket {
         checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
     }
 
-    /// Sets the maximum number of bytes in flight. If the process may not exceed the system's
-    /// limit, the maximum for unprivileged processes is set.
+    /// Sets the maximum number of bytes in flight. If the process may not exceed the system's limit
+    /// on socket buffers, it gets the maximum for unprivileged processes.
     pub(crate) fn set_send_buffer(&self, bytes: c_int) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
             .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))

@@ -73,8 +73,8 @@ fn another_program_stays_unless_it_is_to_be_replaced() {
             let ours = link().programs[0].id;
             assert!(ProgramInfo::of(ours).unwrap().is_ours() && ours != there);
             drop(taking);
-            // A child process that another test forks has copies of all file descriptors, including
-            // that of this XDP program, until the child runs another executable.
+            // Another test may fork a child process. Until the child calls `execve`, it has copies
+            // of all file descriptors, including the XDP program's.
             let start = Instant::now();
             while !link().programs.is_empty() {
                 assert!(start.elapsed() < HANG, "the program stays");
@@ -85,7 +85,7 @@ fn another_program_stays_unless_it_is_to_be_replaced() {
 }
 
 /// The kernel does not let `ip` detach a program that was attached by a link. Other software can
-/// detach the link itself.
+/// detach the BPF link itself.
 #[test]
 fn one_that_is_taken_away_is_missed() {
     let Some(namespaces) = cable() else { return };
@@ -109,8 +109,8 @@ fn one_that_is_taken_away_is_missed() {
     });
 }
 
-/// If the driver has lost the program, the program is attached again. Frames then go to the socket
-/// as before.
+/// If the driver has lost the program, the program is attached again. After the program was
+/// attached again, frames go to the socket as before.
 #[test]
 fn the_program_is_attached_again() {
     let Some(namespaces) = cable() else { return };
@@ -144,8 +144,8 @@ fn the_program_is_attached_again() {
     assert!(device.runs(&mut sys::ByCpu::new()).unwrap() >= 3);
 }
 
-/// The sender's VLAN tag is stored beside the frame, as if a card had removed the tag. The device
-/// puts the tag back into the frame, and still reads the frame's hash.
+/// The sender's VLAN tag is stored in the frame's metadata, as if a card had removed the tag. The
+/// device puts the tag back into the frame, and still reads the frame's hash.
 #[test]
 fn a_tag_that_is_beside_the_frame_returns_to_it() {
     use super::super::assembler::{R2, R3};

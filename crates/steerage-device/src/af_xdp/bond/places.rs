@@ -1,6 +1,7 @@
-//! The places for the ports of a bond. A place has receive queues, and keys in the maps of the XDP
-//! program, which one port uses. The thread in `watcher` changes which port uses a place. The
-//! queues of the place notice this change at their next check.
+//! The places (table entries) for the ports of a bond. A place (a table entry for one port) has
+//! receive queues, and has keys in the maps of the XDP program. The thread in `watcher` assigns
+//! ports of the bond to places. The queues of a place notice at their next check that another port
+//! uses the place.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -36,15 +37,16 @@ pub(in crate::af_xdp) struct Places {
 #[derive(Debug)]
 struct ToStart {
     watcher: Watcher,
-    /// The sockets for ports that the bond does not have yet. The process creates them at the
-    /// start, and may later no longer have the permission. A socket can be bound only once, so each
-    /// new port uses up a set of sockets.
+    /// The sockets for ports that the bond does not have yet. The process creates these sockets at
+    /// the start, because it may later no longer have the permission. A socket can be bound only
+    /// once, so each new port uses up a set of sockets.
     unbound: Vec<Vec<Socket>>,
 }
 
 impl Places {
-    /// Creates the places of a bond that has the given ports. `queues` are the numbers of the
-    /// queues of each place, and `keys` is the number of keys of each place.
+    /// Creates the places (table entries for ports) of a bond that has the given ports. `queues`
+    /// are the numbers of each place's queues. `keys` is the number of map keys that each place
+    /// has.
     pub(in crate::af_xdp) fn new(
         options: &AfXdpOptions,
         bond: &Link,
@@ -102,8 +104,8 @@ impl Places {
         for sockets in unbound {
             match self.model().prepare(sockets, region, |_, _| FEWEST) {
                 Ok(prepared) => self.table.add_spare((prepared, Arc::clone(region))),
-                // This is not an error of the run, because the queues of the bond's current ports
-                // already have their memory.
+                // A failure here does not end the run, because the queues of the bond's current
+                // ports already have their memory.
                 Err(error) => {
                     tracing::warn!(%error, "the packets of a new port of the bond will go to the kernel");
                     break;
@@ -115,8 +117,8 @@ impl Places {
         let run = move || watcher.run(&table, &ends, &ready);
         let spawned = thread::Builder::new().name("bond".to_owned()).spawn(run);
         spawned.map_err(|e| self.model().error("start a thread that watches the bond", e))?;
-        // Wait until the thread has given up its capabilities. It must do so before the process
-        // restricts its system calls.
+        // Wait until the thread has given up its capabilities. The thread must give up its
+        // capabilities before the process restricts its system calls.
         let _ = is_ready.recv();
         Ok(())
     }
@@ -133,7 +135,7 @@ impl Drop for Places {
 pub(in crate::af_xdp) struct View {
     places: Arc<Places>,
     place: usize,
-    /// The number of the queue among the queues of the place.
+    /// The number of the queue among the queues of its place (the entry for one port).
     nth: usize,
     version: u32,
     state: State,
@@ -154,22 +156,24 @@ impl View {
         &self.places
     }
 
-    /// The key of the place's queue 0 in the maps of the XDP program.
+    /// The key, in the maps of the XDP program, of queue 0 of this place (the entry for one port).
     pub(in crate::af_xdp) fn first_key(&self) -> u32 {
         self.place().first_key
     }
 
-    /// Returns the file descriptor that becomes readable when the state of the place changes.
+    /// Returns the file descriptor that becomes readable when the state of the place (the entry for
+    /// one port) changes.
     pub(in crate::af_xdp) fn event(&self) -> BorrowedFd<'_> {
         self.place().event(self.nth)
     }
 
-    /// The state of the place at the time of the last [`refresh`](Self::refresh).
+    /// The state of the place (the entry for one port) at the time of the last
+    /// [`refresh`](Self::refresh).
     pub(in crate::af_xdp) fn state(&self) -> &State {
         &self.state
     }
 
-    /// Reads the state of the place if the state has changed.
+    /// Reads the state of the place (the entry for one port) if the state has changed.
     pub(in crate::af_xdp) fn refresh(&mut self) {
         self.places.table.places[self.place].refresh(self.nth, &mut self.version, &mut self.state);
     }

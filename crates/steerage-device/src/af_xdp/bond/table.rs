@@ -1,5 +1,5 @@
-//! The table of a bond's ports. Each port has a place in the table. The thread in `watcher` writes
-//! the table, and the queues in `places` read it.
+//! The table of a bond's ports. Each port has a place (an entry) in the table. The thread in
+//! `watcher` writes the table, and the queues in `places` read it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,7 +20,8 @@ pub(super) type Prepared = (Vec<OpenSocket>, Arc<Region>);
 pub(super) struct Table {
     pub(super) bond: u32,
     pub(super) name: String,
-    /// The port that was the first one at the start. New ports are set up like this port.
+    /// The bond's first port when the device was opened. New ports are set up like the bond's first
+    /// port.
     pub(super) model: Arc<Device>,
     pub(super) places: Vec<Place>,
     /// The sockets for ports that the bond does not have yet. Each new port uses up a set of
@@ -37,7 +38,8 @@ pub(super) struct Place {
     state: Mutex<State>,
     /// The number of changes of the state since the start.
     version: AtomicU32,
-    /// Wakes the CPUs that poll the queues of this place, after a change of the state.
+    /// One eventfd for each queue of this place (table entry). After a change of the state, they
+    /// wake the CPUs that poll the queues.
     wakes: Vec<EventFd>,
 }
 
@@ -71,14 +73,14 @@ impl Table {
 
     /// Records that the bond was deleted.
     pub(super) fn end(&self) {
-        // Relaxed: the flag does not guard other memory.
+        // Relaxed, because no other memory is published by this flag.
         self.is_gone.store(true, Ordering::Relaxed);
         self.places.iter().for_each(Place::wake);
     }
 
     /// Whether the bond was deleted.
     pub(super) fn is_gone(&self) -> bool {
-        // Relaxed: the flag does not guard other memory.
+        // Relaxed, because no other memory is published by this flag.
         self.is_gone.load(Ordering::Relaxed)
     }
 }
@@ -103,9 +105,10 @@ impl Place {
 
     /// Copies the state and its version, if the state has changed since the version `version`. The
     /// caller never waits for the thread that changes the state. `nth` is the number of the
-    /// caller's queue among the queues of the place.
+    /// caller's queue among the queues of the place (table entry).
     pub(super) fn refresh(&self, nth: usize, version: &mut u32, state: &mut State) {
-        // The eventfd is read first, so that a change after this line wakes the CPU again.
+        // The eventfd is read before the version, so that a change after this read wakes the CPU
+        // again.
         let _ = self.wakes[nth].read();
         // Acquire pairs with the Release in `set`.
         let now = self.version.load(Ordering::Acquire);
@@ -121,8 +124,8 @@ impl Place {
         }
     }
 
-    /// Returns the file descriptor that becomes readable for the queue `nth` of the place when the
-    /// state changes.
+    /// Returns the file descriptor that becomes readable when the state of the place (table entry)
+    /// changes. Each queue `nth` has its own.
     pub(super) fn event(&self, nth: usize) -> BorrowedFd<'_> {
         self.wakes[nth].as_fd()
     }

@@ -22,17 +22,18 @@ use crate::af_xdp::program::{Maps, program};
 use crate::af_xdp::queue::Queue;
 use crate::af_xdp::sys::{Map, Mode, Program, Socket};
 
-/// The queue of the port that exists at the start, and the queue of a free place.
+/// The queue of the port that exists at the start, and the queue of a free place (an entry for a
+/// later port).
 struct Taking {
     started: Instant,
     queues: [QueueTester; 2],
-    /// The program to attach to new ports. `None` if the bond itself attaches the program to new
-    /// ports.
+    /// The XDP program to attach to new ports. `None` if the bond itself attaches the program to
+    /// new ports.
     program: Option<Program>,
 }
 
 impl Taking {
-    /// Takes UDP packets from the ports of bond0. The function must run in the network namespace of
+    /// Takes UDP packets from the ports of bond0. `from_bond` must run in the network namespace of
     /// the interfaces.
     fn from_bond() -> Self {
         let mut queues = AfXdpOptions::new("bond0").take("udp".parse().unwrap()).open().unwrap().input.queues;
@@ -102,8 +103,9 @@ impl Taking {
     }
 }
 
-/// A free place is used by a new port. After this port was deleted, another new port uses the
-/// place. The socket of the deleted port returns all its pages.
+/// A new port uses a free place (table entry for a port). After the new port was deleted, another
+/// new port uses the same place (table entry). The socket of the deleted port returns all its
+/// pages.
 fn a_place_has_one_port_after_another(ends: &Namespaces, controller: &str, take: fn() -> Taking) {
     let add = |nth: usize| {
         ends.veth((0, &format!("near{nth}")), (1, &format!("far{nth}")));

@@ -1,6 +1,6 @@
-//! The thread that watches a bond. This thread opens the queues of new ports. This requires system
-//! calls that a packet thread is not allowed to make, and that wait for the kernel's lock of all
-//! interfaces.
+//! The thread that watches a bond. This thread opens the queues of new ports. Opening queues
+//! requires system calls that a packet thread is not allowed to make. These calls also wait for the
+//! kernel's lock of all interfaces.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -26,9 +26,9 @@ pub(super) struct Watcher {
     changes: Changes,
     kernel: Rtnetlink,
     ethtool: Option<Ethtool>,
-    /// For each place, the last known state of the port that uses the place.
+    /// For each place (table entry), the last known state of the port that uses the place.
     known: Vec<Option<Known>>,
-    /// The interface numbers of the ports whose packets are left to the kernel.
+    /// The interface indexes of the ports whose packets are left to the kernel.
     refused: Vec<u32>,
 }
 
@@ -46,7 +46,7 @@ impl Known {
 
 impl Watcher {
     /// Opens the sockets in the network namespace of this thread. `ports` are the ports that use
-    /// the first places.
+    /// the first places (table entries).
     pub(super) fn open<'a>(ports: impl Iterator<Item = &'a Link>, places: usize) -> io::Result<Self> {
         let mut known: Vec<Option<Known>> = ports.map(|port| Some(Known::of(port))).collect();
         known.resize(places, None);
@@ -59,8 +59,8 @@ impl Watcher {
         })
     }
 
-    /// Watches the bond until its queues have ended. Sends to `ready` after the thread has given up
-    /// its capabilities.
+    /// Watches the bond until its queues have ended. Sends to the channel `ready` after the thread
+    /// has given up its capabilities.
     pub(super) fn run(mut self, table: &Weak<Table>, ends: &EventFd, ready: &Sender<()>) {
         if let Err(error) = sys::drop_capabilities() {
             tracing::warn!(%error, "the thread that watches the bond keeps its capabilities");
@@ -135,7 +135,7 @@ impl Watcher {
         }
     }
 
-    /// Called when the state of the port that uses a place has changed.
+    /// Called when the state of a port that has a place (table entry) has changed.
     fn update(&mut self, table: &Table, nth: usize, link: &Link) {
         let place = &table.places[nth];
         let State { port: Some(port), receives } = place.state() else { return };
@@ -147,7 +147,7 @@ impl Watcher {
         }
     }
 
-    /// Called when the port that used a place was deleted.
+    /// Called when a port that had a place (table entry) was deleted.
     fn leave(&mut self, table: &Table, nth: usize, index: u32) {
         let place = &table.places[nth];
         if let Some(port) = place.state().port {
@@ -155,14 +155,14 @@ impl Watcher {
         }
         self.known[nth] = None;
         if let Some(new_ports) = &table.program().new_ports {
-            // This fails for ports that the bond had at the start, because these ports are not in
-            // the map.
+            // The map has only new ports. So this call fails for a port that the bond had at the
+            // start.
             let _ = new_ports.clear(index);
         }
         place.set(State::default());
     }
 
-    /// Assigns a free place to a port of the bond that has no place yet.
+    /// Assigns a free place (table entry) to a port of the bond that has no place yet.
     fn enter(&mut self, table: &Table, link: &Link) {
         if self.refused.contains(&link.index) {
             return;

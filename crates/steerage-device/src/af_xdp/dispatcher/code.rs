@@ -1,7 +1,8 @@
 //! The instructions, the BPF types and the configuration of a dispatcher.
 //!
-//! The dispatcher calls one function for each component. The kernel replaces these functions by the
-//! components, which are programs. A program can replace only a function with the same signature.
+//! The dispatcher calls one function for each component. The kernel replaces each of the
+//! dispatcher's functions by a component, which is a BPF program. A BPF program can replace only a
+//! function that has the program's signature.
 
 use super::super::assembler::{Assembler, Instruction, Label, R0, R1, R2, R6, When};
 use super::super::sys::extension::Function;
@@ -19,31 +20,32 @@ const VERSION: u8 = 2;
 /// The flag `BPF_F_XDP_HAS_FRAGS`, which libxdp stores for each component.
 const HAS_FRAGS: u32 = 1 << 5;
 
-/// The return value of a function that no component replaces. After this value, the next component
-/// always runs.
+/// The return value of a function that no component replaces. After a function returns
+/// `NOT_REPLACED`, the next component always runs.
 const NOT_REPLACED: i32 = 31;
 
 const XDP_PASS: i32 = 2;
 const ADJUST_TAIL: i32 = 65;
 
-/// The length of the configuration in bytes: four bytes, and three numbers of four bytes for each
-/// component.
+/// The length of the configuration in bytes. The configuration has four bytes, and then three
+/// numbers of four bytes for each component.
 pub(super) const CONFIGURATION_BYTES: usize = 4 + 3 * COMPONENTS_MAX * 4;
 
 /// The rule by which the dispatcher runs a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
-    /// Components run in the order of their priorities, the lowest first.
+    /// Components run in the order of their priorities: the lowest number runs first.
     pub(super) priority: u32,
-    /// The return values after which the next component runs, one bit per value.
+    /// A mask with one bit per return value. If a component returns a value whose bit is set, the
+    /// next component runs.
     pub(super) goes_on_after: u32,
     /// True if the component supports frames of several chunks.
     pub(super) several: bool,
 }
 
 impl Rule {
-    /// Returns the rule for steerage's program: packets that this program leaves to the kernel are
-    /// passed to the next component.
+    /// Returns the rule for steerage's program. Packets that this program leaves to the kernel go
+    /// to the next component.
     pub(super) fn of_ours(priority: u32) -> Self {
         Self { priority, goes_on_after: 1 << XDP_PASS, several: true }
     }
@@ -63,8 +65,8 @@ pub(super) fn configuration(rules: &[Rule]) -> [u8; CONFIGURATION_BYTES] {
     bytes
 }
 
-/// Returns true if all components support frames of several chunks. Otherwise the dispatcher must
-/// not support such frames.
+/// Returns true if all components support frames of several chunks. If a component lacks this
+/// support, the dispatcher must not support frames of several chunks.
 pub(super) fn several(rules: &[Rule]) -> bool {
     rules.iter().all(|rule| rule.several)
 }
@@ -94,15 +96,15 @@ fn number_at(list: usize, nth: usize) -> usize {
 
 /// Returns the instructions of a dispatcher with the given rules, and its functions: first the
 /// dispatcher itself, and then one function for each component. `map` is the file descriptor of the
-/// map with the configuration.
+/// BPF map with the configuration.
 pub(super) fn dispatcher(rules: &[Rule], map: i32) -> Option<(Vec<Instruction>, Vec<Function>)> {
     let mut asm = Assembler::default();
     let mut functions = vec![Function { at: 0, kind: FIRST_FUNCTION }];
     let labels: Vec<Label> = rules.iter().map(|_| asm.label()).collect();
     let end = asm.label();
     asm.copy(R6, R1);
-    // The dispatcher must use the map with the configuration, because libxdp searches the
-    // dispatcher's maps for the configuration.
+    // The dispatcher must use the BPF map that contains the configuration, because libxdp searches
+    // the dispatcher's maps for it.
     asm.load_map(R1, map);
     for (rule, function) in rules.iter().zip(&labels) {
         let next = asm.label();
@@ -121,7 +123,7 @@ pub(super) fn dispatcher(rules: &[Rule], map: i32) -> Option<(Vec<Instruction>, 
     for (nth, label) in labels.into_iter().enumerate() {
         functions.push(Function { at: asm.len() as u32, kind: function_of(nth) });
         asm.bind(label);
-        // A program that changes packets can replace only a function that also calls a
+        // The kernel lets a program that changes packets replace only a function that also calls a
         // packet-changing helper.
         asm.set(R2, 0);
         asm.call(ADJUST_TAIL);
@@ -139,8 +141,8 @@ pub(super) fn function_of(nth: usize) -> u32 {
     FIRST_FUNCTION + 1 + nth as u32
 }
 
-/// Returns the types of a program whose functions have the given names, in the BPF type format (the
-/// kernel's Documentation/bpf/btf.rst). Each function is `int name(struct xdp_md *ctx)`.
+/// Returns, in the BPF type format (the kernel's Documentation/bpf/btf.rst), the types of a program
+/// whose functions have the given names. Each function is `int name(struct xdp_md *ctx)`.
 pub(super) fn types<'a>(functions: impl Iterator<Item = &'a str>) -> Vec<u8> {
     const MAGIC: u16 = 0xeb9f;
     const VERSION: u8 = 1;

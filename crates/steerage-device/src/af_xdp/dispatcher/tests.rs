@@ -12,8 +12,8 @@ fn a_configuration_is_read_as_it_was_written() {
     assert_eq!((bytes.len(), &bytes[..4]), (CONFIGURATION_BYTES, &[236, 2, 3, 0][..]));
     assert_eq!(rules(&bytes).unwrap(), written);
     assert!(several(&written[1..]) && !several(&written));
-    // The configured return values include the value that a function returns if no program replaces
-    // it.
+    // A dispatcher's function that no program replaces returns a special value. The configured
+    // return values include this value.
     assert_eq!(bytes[4..8], (1_u32 << 31 | 1 << 2).to_ne_bytes());
 }
 
@@ -22,7 +22,7 @@ fn another_layout_is_named_by_its_version() {
     let mut bytes = configuration(&[FILTER]);
     bytes[1] = 3;
     assert_eq!(rules(&bytes), Err(3));
-    // The first version of the layout began with the number of programs.
+    // The first version of the configuration's layout began with the number of programs.
     bytes[0] = 1;
     assert_eq!(rules(&bytes), Err(1));
     let mut bytes = configuration(&[FILTER]);

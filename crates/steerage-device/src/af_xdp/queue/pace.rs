@@ -6,13 +6,13 @@ use steerage::Timestamp;
 
 use super::super::COALESCE_MIN;
 
-/// The longest time for which a busily polled queue does not run the driver while the ring has
-/// frames. At 10 million packets per second, a card's ring of 2,048 frames is full after 200 us.
+/// While the ring has frames, a busily polled queue runs the driver at least once in this time. At
+/// 10 million packets per second, a card's ring of 2,048 frames is full after 200 us.
 const STALL_MAX: Duration = Duration::from_micros(150);
 
 /// A quarter (1 / `COALESCE_PART`) of a ring may fill up while frames are coalesced. If more frames
-/// arrive, the next wait is half as long. Therefore, at a steady rate, less than half of the ring
-/// is full.
+/// than a quarter of the ring arrive, the next wait is half as long. Therefore, at a steady rate,
+/// less than half of the ring is full.
 const COALESCE_PART: u64 = 4;
 
 /// The time by which the kernel prolongs a sleep (`PR_SET_TIMERSLACK` of prctl(2), and its
@@ -33,11 +33,11 @@ impl BusyPolling {
     }
 
     /// Returns true if the driver should run after a poll. `found` is true if the poll found
-    /// frames, and `more` is true if the poll left frames in the ring. A poll that emptied the ring
-    /// runs the driver at once, because more frames may be in the card's ring. After a poll that
-    /// found no frames, the driver runs at the set interval. If the ring has more frames, the CPU
-    /// handles these frames first. Meanwhile, the driver waits for at most [`STALL_MAX`], because
-    /// the card's ring fills up during this wait.
+    /// frames. `more` is true if the poll left frames in the ring. After a poll that emptied the
+    /// ring, the driver runs immediately, because more frames may be in the card's ring. After a
+    /// poll that found no frames, the driver runs at the set interval. If frames are left in the
+    /// ring, the CPU handles these frames before the driver runs. While the CPU handles frames, the
+    /// driver does not run, and the card's ring fills up. So this lasts for at most [`STALL_MAX`].
     pub(super) fn is_due(&mut self, now: Timestamp, found: bool, more: bool) -> bool {
         let since = now.since(self.last);
         let is_due = match (found, more) {
@@ -72,8 +72,8 @@ impl Coalescing {
 
     /// Returns how long frames may wait after a poll that emptied the ring. `ring` is the length of
     /// the ring, and `delivered` is the total number of delivered frames. Returns `None` if the
-    /// next frame should wake the CPU, because the poll found no frame, or because frames arrive at
-    /// longer intervals than a wait lasts.
+    /// next frame should wake the CPU. This is so if the poll found no frame, or if frames arrive
+    /// at longer intervals than a wait lasts.
     pub(super) fn after_poll(&mut self, now: Timestamp, delivered: u64, ring: u32) -> Option<Duration> {
         let arrived = delivered - std::mem::replace(&mut self.delivered, delivered);
         let waited = std::mem::replace(&mut self.waits, false);
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!([5, 20, 25, 39, 40].map(|micros| at(micros, false, false)), [false, true, false, false, true]);
         // While the ring has frames, the driver runs after 150 us.
         assert_eq!([60, 189, 190, 300].map(|micros| at(micros, true, true)), [false, false, true, false]);
-        // After a poll that emptied the ring, the driver runs at once.
+        // After a poll that emptied the ring, the driver runs immediately.
         assert_eq!([at(301, true, false), at(302, true, false), at(303, false, false)], [true, true, false]);
     }
 

@@ -18,12 +18,12 @@ use super::UNSEEN;
 /// program's counters. For each read, the kernel copies one counter per CPU.
 const COUNTERS_LOOK: Duration = Duration::from_secs(1);
 
-/// If the XDP program did not run in this number of consecutive checks, further frames count as
-/// unseen by the program. Some drivers update the statistics of their interface only every two
+/// If the XDP program did not run during `SETTLED_CHECKS` consecutive checks, further frames count
+/// as unseen by the program. Some drivers update the statistics of their interface only every two
 /// seconds.
 const SETTLED_CHECKS: u32 = 3;
 
-/// The number of frames unseen by the XDP program after which steerage concludes that the driver no
+/// If the XDP program has not seen this number of frames, steerage concludes that the driver no
 /// longer runs the program.
 const UNSEEN_MIN: u64 = 32;
 
@@ -32,13 +32,13 @@ pub(super) struct Watch {
     /// Reports changes of the interface. `None` if the interface is a port of a bond, which another
     /// thread watches.
     changes: Option<Changes>,
-    /// A timer that fires every second. It is necessary because no event reports that the XDP
-    /// program was detached.
+    /// A timer that fires every second. The timer is necessary because no event reports that the
+    /// XDP program was detached.
     seconds: TimerFd,
     /// True if the XDP program was not attached at the last check.
     missing: bool,
-    /// Detects frames that the XDP program does not see. One queue does this for all queues of the
-    /// interface.
+    /// Detects frames that the XDP program does not see. One queue detects such frames for all
+    /// queues of the interface.
     unseen: Option<Unseen>,
     up: bool,
     mtu: usize,
@@ -73,7 +73,8 @@ impl Watch {
         self.tells
     }
 
-    /// Adds the changes of the interface and the timer to `events`, so that both wake the CPU.
+    /// Adds the timer and the socket for changes of the interface to `events`, so that both wake
+    /// the CPU.
     pub(super) fn add_to(&self, events: &Epoll) -> io::Result<()> {
         if let Some(changes) = &self.changes {
             events.add(changes, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
@@ -82,8 +83,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Reads the timer, and returns true if another second has passed. An unread timer would keep
-    /// the CPU awake.
+    /// Reads the timer. Returns true if a second has passed since the last second that was
+    /// reported. An unread timer would keep the CPU awake.
     pub(super) fn is_second(&self) -> bool {
         self.seconds.wait().is_ok()
     }
@@ -131,7 +132,7 @@ impl Watch {
     }
 
     /// Checks whether the XDP program is still attached, and whether the driver still runs the
-    /// program. `handled` is the number of frames of this queue for which the program has run, or
+    /// program. `handled` is the number of this queue's frames for which the program has run. It is
     /// `None` if the queue has no interface. Returns the error that ends the queue.
     pub(super) fn look_for_program(
         &mut self,
@@ -142,9 +143,9 @@ impl Watch {
     ) -> Result<Option<DeviceError>, DeviceError> {
         let is_there = device.program.attachment.is_attached();
         let is_there = is_there.map_err(|e| device.error("look for the XDP program", e))?;
-        // A missing program is an error only at the second check, because the kernel also detaches
-        // the program of an interface that is being deleted. Netlink reports the deletion before
-        // the second check.
+        // When an interface is being deleted, the kernel detaches its program too. So a missing
+        // program is an error only at the second check. If the interface was deleted, netlink
+        // reports the deletion before the second check.
         if !is_there && std::mem::replace(&mut self.missing, true) {
             let cause = io::Error::other("another program took the XDP program away");
             return Ok(Some(device.error("go on receiving", cause).advise("start it again")));
@@ -163,7 +164,8 @@ impl Watch {
 #[derive(Debug)]
 struct Unseen {
     kernel: Rtnetlink,
-    /// The number of frames of the queue for which the program had run at the last check.
+    /// The number of the queue's frames for which the XDP program had run at the time of the last
+    /// check.
     handled: u64,
     silence: Silence,
     /// True if the program was attached again and has not run since.
@@ -179,9 +181,9 @@ impl Unseen {
         (self.silence, self.is_renewed) = (Silence::default(), false);
     }
 
-    /// While the queue receives frames, the check makes no system call. The interface's statistics
-    /// are requested only while the program does not run on any queue, because the kernel takes the
-    /// lock of all interfaces for this request.
+    /// While the queue receives frames, the check makes no system call. To read the interface's
+    /// statistics, the kernel takes its lock of all interfaces. So the statistics are requested
+    /// only while the program does not run on any queue.
     fn look(
         &mut self,
         device: &Device,
@@ -195,7 +197,7 @@ impl Unseen {
         }
         let runs = device.runs(by_cpu).map_err(|e| device.error("read the program's counters", e))?;
         self.is_renewed &= self.silence.runs == runs;
-        // The result has no statistics if the interface has just been deleted.
+        // If the interface has just been deleted, there are no statistics.
         let received = || self.kernel.link_at(device.index).ok()?.statistics.map(|statistics| statistics.rx_packets);
         let Some(unseen) = self.silence.look(runs, received) else { return Ok(None) };
         counts.add(UNSEEN, unseen);
@@ -217,7 +219,7 @@ impl Unseen {
 /// received in this time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Silence {
-    /// The number of times that the program has run.
+    /// How many times the XDP program has run.
     runs: u64,
     /// The number of checks since the last run of the program.
     checks: u32,
@@ -227,7 +229,7 @@ struct Silence {
 }
 
 impl Silence {
-    /// Returns the number of frames that the program has not seen, if this number is at least
+    /// Returns the number of frames that the XDP program has not seen, if that number is at least
     /// [`UNSEEN_MIN`].
     fn look(&mut self, runs: u64, received: impl FnOnce() -> Option<u64>) -> Option<u64> {
         if self.checks == 0 || runs != self.runs {
@@ -247,8 +249,8 @@ impl Silence {
 mod tests {
     use super::*;
 
-    /// Simulates a series of checks. Each pair has the number of runs of the program and the number
-    /// of received frames at one check.
+    /// Simulates a series of checks. Each pair in `checks` is one check: how many times the program
+    /// has run, and how many frames were received.
     fn found(checks: &[(u64, u64)]) -> Vec<Option<u64>> {
         let mut silence = Silence::default();
         checks.iter().map(|(runs, received)| silence.look(*runs, || Some(*received))).collect()

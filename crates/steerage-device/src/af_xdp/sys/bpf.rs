@@ -36,8 +36,9 @@ const DEVICE_BOUND: u32 = 1 << 6;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// The length in bytes of the used part of `union bpf_attr`, and of the kernel's description of a
-/// program or a link. Unset bytes are zero, which is the default of each field.
+/// The length in bytes of the used part of `union bpf_attr`. The kernel's description of a program
+/// or a link gets the same length. All bytes that are not set are zero, which is the default value
+/// of each field.
 const BYTES: usize = 128;
 
 /// The maximum number of CPUs that a Linux kernel supports (`NR_CPUS`). When a counter is read, the
@@ -68,7 +69,7 @@ impl Attributes {
         self.word(at, fd.as_raw_fd() as u32)
     }
 
-    /// Sets a field to the address of `value`, which must live until the system call ends.
+    /// Sets a field to the address of `value`. The value must live until the system call ends.
     pub(super) fn pointer<T>(mut self, at: usize, value: *const T) -> Self {
         self.0[at..at + 8].copy_from_slice(&(value.expose_provenance() as u64).to_ne_bytes());
         self
@@ -93,7 +94,8 @@ impl Attributes {
 /// The name of steerage's XDP program, by which steerage recognizes the program.
 pub(in crate::af_xdp) const NAME: &str = "steerage";
 
-/// The license of all programs. Some functions of the kernel require a GPL-compatible license.
+/// The license of all BPF programs of steerage. Some functions of the kernel require a
+/// GPL-compatible license.
 pub(super) const LICENSE: &[u8] = b"Dual MIT/GPL\0";
 
 /// # Safety
@@ -149,7 +151,7 @@ impl Map {
         unsafe { bpf_fd(MAP_CREATE, attributes) }.map(Self)
     }
 
-    /// Makes the XDP program send frames of `queue` to `socket` after this call.
+    /// After this call, the XDP program sends the frames of `queue` to `socket`.
     pub(in crate::af_xdp) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.set_number(queue, socket.as_raw_fd() as u32)
     }
@@ -162,8 +164,8 @@ impl Map {
         unsafe { bpf(MAP_UPDATE, &mut attributes) }.map(drop)
     }
 
-    /// Removes the value of a key. In a map of sockets, the frames of the queue are then no longer
-    /// sent to a socket.
+    /// Removes the value of a key. If a value is removed from a map of sockets, the frames of its
+    /// queue are no longer sent to a socket.
     pub(in crate::af_xdp) fn clear(&self, key: u32) -> io::Result<()> {
         let mut attributes = Attributes::new().descriptor(0, self.as_fd()).pointer(8, &raw const key);
         // SAFETY: the key has 32 bits. The kernel only reads it.
@@ -198,7 +200,7 @@ impl ByCpu {
 pub(in crate::af_xdp) enum Mode {
     /// The program runs in the driver, before the kernel processes the frames.
     Native,
-    /// The program runs after the driver. This mode is for drivers without support for XDP.
+    /// The XDP program runs after the driver. Skb mode is for drivers without support for XDP.
     Skb,
 }
 
@@ -250,7 +252,8 @@ impl Program {
         unsafe { bpf_fd(PROG_LOAD, attributes) }.map(Self)
     }
 
-    /// Attaches the program by a link, until the link is dropped or the process ends.
+    /// Attaches the XDP program by a BPF link. The program stays attached until the link is dropped
+    /// or the process ends.
     pub(in crate::af_xdp) fn attach(&self, interface: u32, mode: Mode) -> io::Result<Link> {
         let flags = match mode {
             Mode::Native => XDP_FLAGS_DRV_MODE,
@@ -270,13 +273,13 @@ impl Link {
     /// Returns true if the program is still attached. Other software may have detached the program,
     /// and the kernel detaches the program when its interface is deleted.
     pub(in crate::af_xdp) fn is_attached(&self) -> io::Result<bool> {
-        // The index of the interface is at byte 16 of `struct bpf_link_info`. This index is 0 if
-        // the XDP program was detached.
+        // The index of the interface is at byte 16 of `struct bpf_link_info`. The interface index
+        // in `struct bpf_link_info` is 0 if the XDP program was detached.
         Ok(info(self.0.as_fd())?.word_at(16) != 0)
     }
 
-    /// Replaces the attached program by `program`, in one step. The kernel does nothing if
-    /// `program` is already attached by this link.
+    /// Replaces the attached program by `program`, in one step. If `program` is already attached by
+    /// this BPF link, the kernel does nothing.
     pub(in crate::af_xdp) fn replace_program(&self, program: &Program) -> io::Result<()> {
         let mut attributes = Attributes::new().descriptor(0, self.0.as_fd()).descriptor(4, program.as_fd());
         // SAFETY: numbers only.
@@ -320,7 +323,7 @@ pub(super) fn info(fd: BorrowedFd<'_>) -> io::Result<Attributes> {
     unsafe { info_into(fd, Attributes::new()) }
 }
 
-/// Like [`info`], but the kernel also fills the lists whose addresses are in `info`.
+/// Like [`info`], but the argument `info` contains addresses of lists, which the kernel also fills.
 ///
 /// # Safety
 /// Each list must be valid for writes of the number of elements that `info` states.
@@ -379,8 +382,8 @@ impl Dissector {
     }
 }
 
-/// Returns the number of the flow dissector that is attached to the network namespace of this
-/// thread, if there is one.
+/// If a flow dissector is attached to the network namespace of this thread, returns the kernel's
+/// number for this BPF program.
 ///
 /// # Errors
 /// The query requires CAP_NET_ADMIN and Linux 4.20.
@@ -396,8 +399,8 @@ pub fn attached_dissector() -> io::Result<Option<u32>> {
 }
 
 /// Attaches a program that adds a VLAN tag to each frame that the interface sends. The tag is
-/// stored beside the frame, as network cards and VLAN interfaces store their tags. This function is
-/// for tests on kernels without VLAN interfaces.
+/// stored in the frame's metadata, as network cards and VLAN interfaces store tags. This function
+/// is for tests on kernels without VLAN interfaces.
 #[cfg(test)]
 pub(in crate::af_xdp) fn tag_what_is_sent(interface: u32, program: &[Instruction]) -> io::Result<Link> {
     const PROG_TYPE_SCHED_CLS: u32 = 3;
@@ -416,8 +419,8 @@ pub(in crate::af_xdp) fn tag_what_is_sent(interface: u32, program: &[Instruction
     unsafe { bpf_fd(LINK_CREATE, attributes) }.map(Link)
 }
 
-/// Returns the link that attaches the program with the number `program` to `interface`, if there is
-/// one.
+/// Returns the BPF link that attaches the program with the number `program` to `interface`, if such
+/// a link exists.
 pub(in crate::af_xdp) fn link_of(program: u32, interface: u32) -> io::Result<Option<Link>> {
     let mut id = 0;
     for _ in 0..LINKS_MAX {
@@ -431,7 +434,7 @@ pub(in crate::af_xdp) fn link_of(program: u32, interface: u32) -> io::Result<Opt
         // SAFETY: numbers only. A link that was removed during the search is skipped.
         let Ok(link) = (unsafe { bpf_fd(LINK_BY_ID, Attributes::new().word(0, id)) }) else { continue };
         // `struct bpf_link_info` begins with the type, the link's number and the program's number.
-        // For XDP, it also contains the interface's number, at offset 16.
+        // For XDP, `struct bpf_link_info` also contains the interface index, at offset 16.
         let info = info(link.as_fd())?;
         if (info.word_at(0), info.word_at(8), info.word_at(16)) == (LINK_TYPE_XDP, program, interface) {
             return Ok(Some(Link(link)));

@@ -1,5 +1,6 @@
-//! BPF programs that replace a function of another program (`freplace`), and other uses of bpf(2)
-//! for a dispatcher: types, a constant map, and objects that are pinned in a file system.
+//! Loads BPF programs that replace a function of another program (`freplace`). Also contains the
+//! other uses of bpf(2) for a dispatcher: types, a constant map, and objects that are pinned in a
+//! file system.
 
 use std::ffi::{CString, c_long};
 use std::io;
@@ -18,11 +19,11 @@ const TYPES_LOAD: c_long = 18;
 const MAP_FREEZE: c_long = 22;
 
 const PROG_TYPE_EXTENSION: u32 = 28;
-/// `BPF_F_RDONLY_PROG`: BPF programs may only read the map.
+/// `BPF_F_RDONLY_PROG`: BPF programs may read the map but not write to it.
 const READ_BY_PROGRAMS: u32 = 1 << 7;
 
-/// `struct bpf_func_info`: the instruction at which a function begins, and the function's type id
-/// in the program's types.
+/// `struct bpf_func_info`: the instruction at which a function begins, and the id of the function's
+/// type among the program's types.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_xdp) struct Function {
@@ -36,7 +37,7 @@ pub(in crate::af_xdp) struct Typed<'a> {
     pub(in crate::af_xdp) name: &'a str,
     pub(in crate::af_xdp) instructions: &'a [Instruction],
     pub(in crate::af_xdp) functions: &'a [Function],
-    /// The types, in the BPF type format.
+    /// The types of the program's functions, in the BPF type format.
     pub(in crate::af_xdp) types: &'a [u8],
 }
 
@@ -48,8 +49,8 @@ impl Typed<'_> {
         self.load_with(Attributes::new().word(0, PROG_TYPE_XDP).word(44, flags).word(68, ATTACH_XDP), log)
     }
 
-    /// Loads the program as a replacement for the function of `target` that has the type id
-    /// `function` in the types of `target`.
+    /// Loads the program as a replacement for a function of the program `target`. `function` is the
+    /// id of this function's type among the types of `target`.
     pub(in crate::af_xdp) fn load_for(
         &self,
         target: BorrowedFd<'_>,
@@ -82,8 +83,8 @@ impl Typed<'_> {
     }
 }
 
-/// Replaces the function of `target` by the loaded program, as long as the returned link exists or
-/// is pinned.
+/// Replaces a function of the program `target` by the loaded program. The replacement lasts as long
+/// as the returned BPF link exists or is pinned.
 pub(in crate::af_xdp) fn replace_function(
     program: BorrowedFd<'_>,
     target: BorrowedFd<'_>,
@@ -94,7 +95,7 @@ pub(in crate::af_xdp) fn replace_function(
     unsafe { bpf_fd(LINK_CREATE, attributes) }
 }
 
-/// Creates a map that contains only `value`, and that can never be changed.
+/// Creates a BPF map that contains only `value`, and that can never be changed.
 pub(in crate::af_xdp) fn constant(name: &str, value: &[u8]) -> io::Result<Map> {
     let attributes = Attributes::new().word(0, TYPE_ARRAY).word(4, 4).word(8, value.len() as u32);
     let attributes = attributes.word(12, 1).word(16, READ_BY_PROGRAMS).name(28, name);
@@ -111,8 +112,8 @@ pub(in crate::af_xdp) fn constant(name: &str, value: &[u8]) -> io::Result<Map> {
     Ok(Map::of(map))
 }
 
-/// Reads the only value of the map with the number `map` into `value`. Both must have the same
-/// length.
+/// Copies the only value of the BPF map with the number `map` to `value`. The value in the map must
+/// have the same length as `value`.
 pub(in crate::af_xdp) fn value_of(map: u32, value: &mut [u8]) -> io::Result<()> {
     // SAFETY: numbers only.
     let map = unsafe { bpf_fd(MAP_BY_ID, Attributes::new().word(0, map)) }?;
@@ -134,7 +135,7 @@ pub(in crate::af_xdp) fn value_of(map: u32, value: &mut [u8]) -> io::Result<()> 
 pub(in crate::af_xdp) struct Description {
     pub(in crate::af_xdp) id: u32,
     pub(in crate::af_xdp) name: String,
-    /// The number of the first of the maps that the program uses.
+    /// The kernel's number for the first BPF map that the program uses.
     pub(in crate::af_xdp) map: Option<u32>,
 }
 
@@ -159,8 +160,8 @@ pub(in crate::af_xdp) fn program_of(id: u32) -> io::Result<OwnedFd> {
     unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }
 }
 
-/// Pins a program or a link in a BPF file system, so that it stays loaded when no file descriptor
-/// refers to it.
+/// Pins a BPF program or a BPF link in a BPF file system, so that it stays loaded when no file
+/// descriptor refers to it.
 pub(in crate::af_xdp) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut attributes = Attributes::new().pointer(0, path.as_ptr()).descriptor(8, object);
@@ -168,7 +169,7 @@ pub(in crate::af_xdp) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<
     unsafe { bpf(OBJECT_PIN, &mut attributes) }.map(drop)
 }
 
-/// Opens the program or the link that is pinned at `path`.
+/// Opens the BPF program or the BPF link that is pinned at `path`.
 pub(in crate::af_xdp) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path ends with a zero. The kernel only reads it.

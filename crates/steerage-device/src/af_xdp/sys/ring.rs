@@ -39,7 +39,8 @@ pub(super) struct Ring<T> {
     entries: NonNull<T>,
     /// The number of entries, which is a power of two.
     size: u32,
-    /// The index of this side of the ring. It includes entries that are not published yet.
+    /// The index of this side of the ring. The index `position` includes entries that are not
+    /// published yet.
     position: u32,
     /// The index of the kernel's side of the ring at the time when it was last read.
     other: u32,
@@ -49,8 +50,8 @@ pub(super) struct Ring<T> {
 unsafe impl<T> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// Maps the socket's ring, which is at the offset `place` of the socket's file. The ring has
-    /// `size` entries. `size` must be a power of two.
+    /// Maps the ring of the socket, at the offset `place` of the socket's file descriptor. The ring
+    /// has `size` entries. `size` must be a power of two.
     pub(super) fn map(socket: BorrowedFd<'_>, place: i64, offsets: RingOffsets, size: u32) -> io::Result<Self> {
         let bytes = offsets.entries as usize + size as usize * size_of::<T>();
         let protection: c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -115,21 +116,22 @@ impl<T: Copy> Ring<T> {
         self.position.wrapping_sub(self.other).min(self.size)
     }
 
-    /// Returns the `nth` entry that the kernel has not consumed yet, with the value that was
-    /// pushed.
+    /// Returns the `nth` entry that the kernel has not consumed yet. The entry has the value that
+    /// was pushed.
     pub(super) fn peek_waiting(&mut self, nth: u32) -> Option<T> {
         // SAFETY: the entry is within the mapping, and only this side writes it.
         (nth < self.waiting()).then(|| unsafe { self.entry(self.other.wrapping_add(nth)).read() })
     }
 
-    /// Returns the entry that the kernel consumed last, with the value that was pushed.
+    /// Returns the entry that the kernel consumed last. The entry still has the value that was
+    /// pushed.
     pub(super) fn peek_taken(&mut self) -> Option<T> {
         // SAFETY: as in `peek_waiting`. No later push has overwritten the entry.
         (self.waiting() < self.size).then(|| unsafe { self.entry(self.other.wrapping_sub(1)).read() })
     }
 
-    /// Overwrites the `nth` entry that the kernel has not consumed yet. Call this function only if
-    /// the kernel reads entries only during system calls.
+    /// Overwrites the `nth` entry that the kernel has not consumed yet. `poke_waiting` may be
+    /// called only if the kernel reads entries during system calls and at no other time.
     pub(super) fn poke_waiting(&mut self, nth: u32, entry: T) {
         if nth < self.waiting() {
             // SAFETY: the entry is within the mapping. Any bytes are valid, because the kernel
@@ -140,8 +142,8 @@ impl<T: Copy> Ring<T> {
 
     #[inline]
     fn look(&mut self) {
-        // Pairs with the release with which the kernel stores the consumer index. The kernel has
-        // read the entries that this side will overwrite.
+        // This acquire load pairs with the kernel's release store of the consumer index. Therefore
+        // the kernel has already read the entries that this side will overwrite.
         self.other = self.word(self.offsets.consumer).load(Ordering::Acquire);
     }
 
@@ -157,15 +159,15 @@ impl<T: Copy> Ring<T> {
     /// Makes the pushed entries visible to the kernel.
     #[inline]
     pub(super) fn publish(&mut self) {
-        // Pairs with the kernel's acquire load of the producer index, so that the kernel sees the
-        // entries.
+        // This release store pairs with the kernel's acquire load of the producer index, so that
+        // the kernel sees the entries.
         self.word(self.offsets.producer).store(self.position, Ordering::Release);
     }
 
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
-        // Relaxed: this is a hint. If this poll does not see a change of the flag, the next poll
-        // will.
+        // Relaxed: this is a hint. If this poll does not see a change of the wake-up flag, the next
+        // poll will.
         self.word(self.offsets.flags).load(Ordering::Relaxed) & XDP_RING_NEED_WAKEUP != 0
     }
 
@@ -175,8 +177,8 @@ impl<T: Copy> Ring<T> {
     #[inline]
     pub(super) fn filled(&mut self) -> u32 {
         if self.other == self.position {
-            // Pairs with the kernel's release store of the producer index: the kernel has written
-            // the entries and the pages of the entries.
+            // This acquire load pairs with the kernel's release store of the producer index. So the
+            // kernel has already written the entries and their pages.
             self.other = self.word(self.offsets.producer).load(Ordering::Acquire);
         }
         self.other.wrapping_sub(self.position).min(self.size)
@@ -198,8 +200,8 @@ impl<T: Copy> Ring<T> {
     /// Frees the slots of the entries that were read, so that the kernel can use these slots again.
     #[inline]
     pub(super) fn consumed(&mut self) {
-        // Pairs with the kernel's acquire load of the consumer index: the kernel overwrites entries
-        // only after this side has read them.
+        // This release store pairs with the kernel's acquire load of the consumer index. So the
+        // kernel overwrites entries only after this side has read them.
         self.word(self.offsets.consumer).store(self.position, Ordering::Release);
     }
 }

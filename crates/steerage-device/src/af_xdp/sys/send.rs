@@ -17,7 +17,8 @@ const XDP_TX_RING: i32 = 3;
 const XDP_PGOFF_TX_RING: i64 = 0x8000_0000;
 const XDP_UMEM_PGOFF_COMPLETION_RING: i64 = 0x1_8000_0000;
 
-/// Properties of the shared rings, which the first sender of a queue sets up.
+/// Properties of the rings that all senders of a queue share. The first sender of the queue sets up
+/// these rings.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_xdp) struct Rings {
     /// True if the first sender must also register the memory with the kernel.
@@ -26,7 +27,8 @@ pub(in crate::af_xdp) struct Rings {
     pub(in crate::af_xdp) completions: u32,
 }
 
-/// An AF_XDP socket that sends. The kernel only reads the pages of such a socket.
+/// An AF_XDP socket that sends. The kernel reads the pages of a sending socket, and does not write
+/// to them.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Sender {
     tx: Ring<Descriptor>,
@@ -63,7 +65,7 @@ impl Socket {
     }
 
     /// Sets up the socket so that it sends from the pages of `region`. The first sender of a queue
-    /// also sets up the shared rings.
+    /// also sets up the rings that all senders of the queue share.
     pub(in crate::af_xdp) fn sending(
         self,
         region: &Arc<Region>,
@@ -74,7 +76,7 @@ impl Socket {
             if rings.register {
                 self.register(region, shape)?;
             }
-            // The socket receives nothing, but the kernel requires a fill ring.
+            // The socket receives no frames, but the kernel requires a fill ring.
             self.set(SOL_XDP, XDP_UMEM_FILL_RING, &FEWEST)?;
             self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
         }
@@ -87,7 +89,7 @@ impl Socket {
 
 impl Sender {
     /// Binds the socket to a queue. `shared` is another socket with the same memory. If this socket
-    /// did not set up the shared rings, `shared` must be a socket of the same queue.
+    /// did not set up the rings that senders share, `shared` must be a socket of the same queue.
     pub(in crate::af_xdp) fn bind(
         &self,
         place: InterfaceQueue,
@@ -97,9 +99,9 @@ impl Sender {
         self.socket.bind(place, how, shared)
     }
 
-    /// Maps the ring in which the kernel reports sent packets of all senders of the queue. The
-    /// mapping uses this socket's file descriptor, so it exists as long as the socket. A queue may
-    /// have only one mapping of its completion ring.
+    /// Maps the ring in which the kernel reports sent packets of all senders of the queue. The ring
+    /// is mapped through this socket's file descriptor, so the mapping exists as long as the
+    /// socket. A queue may have only one mapping of its completion ring.
     pub(in crate::af_xdp) fn completions(&self, size: u32) -> io::Result<Completions> {
         let offsets: MmapOffsets = self.socket.get(SOL_XDP, XDP_MMAP_OFFSETS)?;
         Ring::map(self.as_fd(), XDP_UMEM_PGOFF_COMPLETION_RING, offsets.completion, size).map(Completions)
@@ -139,8 +141,9 @@ impl Sender {
         self.tx.peek_taken().map(Unsent::of)
     }
 
-    /// Replaces the `nth` descriptor that the kernel has not taken yet by an empty one, which the
-    /// kernel skips. In copy mode, the kernel takes descriptors only during [`kick`](Self::kick).
+    /// Replaces the `nth` descriptor that the kernel has not taken yet by an empty descriptor. The
+    /// kernel skips an empty descriptor. In copy mode, the kernel takes descriptors only during
+    /// [`kick`](Self::kick).
     pub(in crate::af_xdp) fn void_waiting(&mut self, nth: u32) {
         self.tx.poke_waiting(nth, Descriptor { address: 0, len: 0, options: 0 });
     }
@@ -161,7 +164,8 @@ impl Sender {
     }
 }
 
-/// The completion ring: the addresses of the packets that a queue has sent.
+/// The completion ring, in which the kernel reports the addresses of the packets that a queue has
+/// sent.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Completions(Ring<u64>);
 

@@ -17,7 +17,7 @@ enum Kernel {
     RefusesSuperFrames,
     Full(usize),
     Down,
-    /// The kernel refuses frames with the given payload, whether or not they are super-frames.
+    /// The simulated kernel refuses both packets and super-frames that have the given payload.
     Dislikes(u8),
 }
 
@@ -27,7 +27,7 @@ struct Written {
     tried: usize,
 }
 
-/// A send queue that keeps packets until the next flush, like a packet socket.
+/// A send queue that keeps packets until the next flush, like an AF_XDP socket.
 #[derive(Debug)]
 struct Queue {
     kernel: Kernel,
@@ -135,7 +135,8 @@ fn a_kernel_without_super_frames_gets_every_packet_unchanged() {
     assert_eq!((snapshot.outputs[0].packets, dropped(&snapshot)), (DATAGRAMS as u64, (0, 0)));
     assert!(written.frames.iter().enumerate().all(|(nth, frame)| *frame == datagram(nth)));
     assert_eq!(written.frames.len(), DATAGRAMS);
-    // The output remembers a refused length, and sends no more super-frames of this length.
+    // The output remembers which length of super-frames was refused, and sends no more super-frames
+    // of that length.
     assert!(!whole.takes(steerage::flow::offload::OffloadKind::Udp, 64));
     assert!(written.tried < DATAGRAMS / 64 / 2, "{}", written.tried);
 }
@@ -160,8 +161,8 @@ fn an_interface_that_is_down_teaches_nothing() {
 
 #[test]
 fn a_packet_that_the_kernel_does_not_take_teaches_nothing() {
-    // The kernel refuses the packet with the payload 63, and super-frames that end with this
-    // packet.
+    // The simulated kernel refuses the packet with the payload 63. It also refuses super-frames
+    // that end with this packet.
     let (snapshot, whole, written) = sent_to(Kernel::Dislikes(63));
     let disliked = (0..DATAGRAMS).filter(|nth| *nth as u8 == 63).count() as u64;
     assert_eq!((dropped(&snapshot), snapshot.outputs[0].packets), ((disliked, 0), DATAGRAMS as u64 - disliked));

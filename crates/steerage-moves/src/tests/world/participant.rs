@@ -60,7 +60,8 @@ impl World {
                     |slice: &&Slice| slice.is_at(epoch, MovePhase::Leave) && slice.waits_for(usize::from(index));
                 if let Some(slice) = self.moves.slice().filter(takes) {
                     for (bucket, queue) in &carries {
-                        // Flows are identified by the number of their group.
+                        // The state of flows is identified by the number of their group (and by
+                        // bucket and queue).
                         self.known.remove(&(slice.group_before, *bucket, *queue));
                         // A queue that joins a group uses the current map of this group. State for
                         // a dead CPU is lost.
@@ -191,8 +192,8 @@ impl World {
                     if Some(late) == victim && self.can_be_declared_dead(usize::from(late)) && !waits {
                         self.cpus[usize::from(late)].is_declared_dead = true;
                         self.deaths += 1;
-                        // The state in the handler of the dead CPU is lost. State that was moving
-                        // to or from this CPU may be lost too.
+                        // The flow state in the handler of the dead CPU is lost. Flow state that
+                        // was moving to or from the dead CPU may be lost too.
                         self.known.clear();
                         asks.extend(self.on(Event::Died(late)));
                     }

@@ -46,6 +46,9 @@ pub fn packets_a_second(rate: f64) -> String {
         // rounded to 1000.
         rate if rate >= 999_950.0 => format!("{:.1} Mpps", rate / 1e6),
         rate if rate >= 999.5 => format!("{:.1} kpps", rate / 1e3),
+        // A rate of less than one packet per second is not the same as no packets.
+        rate if rate > 0.0 && rate < 0.05 => "<0.1 pps".to_owned(),
+        rate if rate > 0.0 && rate < 9.95 => format!("{rate:.1} pps"),
         rate => format!("{rate:.0} pps"),
     }
 }
@@ -139,6 +142,9 @@ mod tests {
         assert_eq!(texts, ["0 pps", "999 pps", "1.0 kpps", "999.9 kpps", "1.0 Mpps", "12.3 Mpps"]);
         assert_eq!(rate(601, Duration::from_micros(400)), "1.5 Mpps");
         assert_eq!(rate(1, Duration::ZERO), "0 pps");
+        let slow = [1, 6, 9_940, 9_950].map(|packets| rate(packets, 1000 * second));
+        assert_eq!(slow, ["<0.1 pps", "<0.1 pps", "9.9 pps", "10 pps"]);
+        assert_eq!(rate(600, 1000 * second), "0.6 pps");
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Measures the CPU time for one packet of a capture file. The three cases are: a bare loop that
-//! reads and walks the file, polling only, and polling with steering and counting.
+//! Measures the CPU time for one packet of a capture file. There are three cases: a bare loop that
+//! reads the file and steps through its records, steerage's polling alone, and steerage's polling
+//! with steering and counting.
 //!
 //! `cargo bench -p steerage-lab --bench capture [-- ROUNDS [FILE]]`. Without a FILE, the benchmark
 //! creates a capture of 2,000,000 frames of 60 bytes. The file is in the page cache when the
@@ -23,8 +24,8 @@ const FLOWS: u32 = 65_536;
 
 const READ_BYTES: usize = 256 << 10;
 
-/// A loop that does the minimum work: the loop calls read(2), and steps from record to record of a
-/// little-endian pcap file.
+/// A loop that does the minimum of work for comparison. The loop calls read(2), and steps from
+/// record to record of a little-endian pcap file.
 fn bare(path: &Path) -> u64 {
     let mut file = File::open(path).expect("it was just there");
     let mut memory = vec![0; 2 * READ_BYTES];

@@ -2,11 +2,11 @@
 //! do not depend on the noise of the machine.
 //!
 //! `cargo bench -p steerage-lab --bench instructions` needs valgrind and the runner (`cargo install
-//! gungraun-runner --version 0.18.2 --locked`). One thread steps all CPUs of an instance in turn,
-//! on a clock that advances by itself, so each run is the same. The result is the number of
-//! instructions that the receiver and the workers execute for [`PACKETS`] packets of 64 bytes in
-//! 65,536 flows. The benchmark also runs two other handlers, which count and meter the same number
-//! of packets from a capture.
+//! gungraun-runner --version 0.18.2 --locked`). One thread runs all CPUs of an instance step by
+//! step in turn, with a virtual clock, so each run executes the same instructions. The result is
+//! the number of instructions that the receiver and the workers execute for [`PACKETS`] packets of
+//! 64 bytes in 65,536 flows. The benchmark also runs two other handlers, which count and meter the
+//! same number of packets from a capture.
 #![allow(missing_docs, unused_qualifications, reason = "in what the macros make")]
 
 use std::cell::Cell;
@@ -36,7 +36,7 @@ const PACKETS: u64 = 64_000;
 
 const TICK: Duration = Duration::from_nanos(50);
 
-/// One thread steps all CPUs, which never sleep.
+/// One thread runs all CPUs step by step, and the CPUs never sleep.
 #[derive(Clone, Default)]
 struct Stepping(Rc<Cell<Timestamp>>);
 
@@ -95,10 +95,11 @@ fn single(targets: usize) -> Cpus<ReadsHeaders> {
 
 /// Makes the limit for the number of instructions per packet: the counted number plus 5 %, because
 /// later compilers may need more. If a change of the code lowers the number of instructions, lower
-/// the limit too. A poll of the device takes about 250 instructions, because an instance checks
-/// only rings in use. These 250 instructions matter if a poll returns one packet, or if there are
-/// 16 idle workers. For mixed traffic, code without branches executes more instructions than code
-/// with branches, but the CPU could not predict those branches.
+/// the limit too. A poll of the device takes only about 250 instructions, because an instance
+/// checks only the rings (between CPUs) that are in use. The 250 instructions of a poll matter if a
+/// poll returns only one packet, or if there are 16 idle workers. For mixed traffic, code without
+/// branches executes more instructions than code with branches, but the CPU could not predict those
+/// branches.
 fn at_most(each: u64) -> LibraryBenchmarkConfig {
     let limit = (EventKind::Ir, each * PACKETS);
     let mut config = LibraryBenchmarkConfig::default();

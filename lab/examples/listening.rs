@@ -1,5 +1,5 @@
-//! The two programs that `lab/peers/listen/measure.sh` runs: a sender that keeps a steady rate and
-//! writes the time into each packet, and a receiver that reports how late packets reach its packet
+//! The two programs that `lab/peers/listen/measure.sh` runs. The sender keeps a steady rate and
+//! writes the time into each packet. The receiver reports how late packets reach its packet
 //! function.
 //!
 //! ```text
@@ -49,7 +49,7 @@ fn now() -> u64 {
 /// Sends packets at equal intervals, and polls the clock between packets instead of sleeping. With
 /// a rate of 0, the function sends no packets. Prints the number of packets, and the mean time of
 /// the system call that sends a packet. Over a veth, the system call that sends a packet also runs
-/// the driver's part of receiving it, unless the receiver uses busy polling.
+/// the kernel code that receives it, unless the receiver uses busy polling.
 fn send(to: &str, rate: f64, seconds: f64) -> Result<(), Box<dyn Error>> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect(to)?;

@@ -1,10 +1,11 @@
 //! A loop that shows the minimum cost of the receive path: one CPU writes frames into pages and
 //! hands the pages to another CPU, without any further work.
 //!
-//! The loop has no page pool, no ledger and no backlog limit, and it never moves flows or sleeps.
-//! One writer and one reader use pages and slots in order, in batches of [`BATCH`] frames. Writer
-//! and reader share two positions: the writer's `written` and the reader's `read`. Only benchmarks
-//! use this bare loop, to compare the receive path with it.
+//! The loop has no page pool, no ledger (packet counters) and no backlog limit. The loop never
+//! moves flows, and never sleeps. One writer and one reader use pages and slots in order, in
+//! batches of [`BATCH`] frames. Writer and reader share two positions: `written`, which the writer
+//! advances, and `read`, which the reader advances. Only benchmarks use this bare loop, to compare
+//! the receive path with it.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crossbeam_utils::CachePadded;
 
 use steerage_mem::{Region, RegionError};
 
-/// The number of frames in one hand-over.
+/// The number of frames that the writer hands over at a time.
 pub const BATCH: usize = 32;
 
 /// The length of a frame.
@@ -27,8 +28,8 @@ const PAGES: u64 = 1024;
 /// of all pages are distributed over many cache sets.
 const PAGE_BYTES: usize = 2112;
 
-/// The description of a frame that the writer passes to the reader. The description of a frame has
-/// the same size as a slot (ring entry) of the receive path.
+/// What the writer passes to the reader for each frame: the description of the frame. The
+/// description of a frame has the same size as a slot (ring entry) of the receive path.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
@@ -90,7 +91,8 @@ pub struct BareReader {
 pub fn bare(prefetches: bool) -> Result<(BareWriter, BareReader), RegionError> {
     let (region, mut pages) = Region::map(PAGES as usize, PAGE_BYTES)?;
     // The pages are written once, because memory that was never accessed has no physical pages yet.
-    // After this, the page tokens are dropped, so that no other code can access the pages.
+    // After these writes, the page tokens (the rights to access the pages) are dropped, so that no
+    // other code can access the pages.
     pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
     let slots: Box<[UnsafeCell<Slot>]> = (0..PAGES).map(|_| UnsafeCell::default()).collect();
     let shared = Arc::new(Shared {

@@ -1,24 +1,24 @@
-//! Finds the highest packet rate at which a path loses no packets, by bisection.
+//! Finds, by bisection, the highest packet rate at which a receive path loses no packets.
 
 use std::time::Duration;
 
 use crate::error::LabError;
 
-/// The largest loss, in percent, that counts as no loss. The published measurement of `build_skb`
-/// lost this share of the packets.
+/// A loss of up to this percentage of the packets counts as no loss. In the published measurement
+/// of `build_skb`, the same percentage of the packets was lost.
 pub const NONE_LOST: f64 = 0.1;
 
 /// The maximum number of times that the packet rate is doubled or halved. After this number of
-/// doublings, the rate is too high for every CPU. After this number of halvings, every CPU keeps up
-/// with the rate.
+/// doublings, the packet rate is too high for any CPU. After this number of halvings, every CPU
+/// keeps up with the rate.
 const DOUBLINGS: u32 = 9;
 
 /// The number of bisections between a packet rate and its double. With this number of bisections,
 /// the error of the rate is at most 2 %.
 const BISECTIONS: u32 = 6;
 
-/// The maximum number of runs at each rate. Only the run with the least loss is used, because other
-/// programs can only increase the loss.
+/// The maximum number of runs at each packet rate. Of the runs at one rate, only the run with the
+/// least loss counts, because other programs on the machine can only increase the loss.
 const TRIES: u32 = 3;
 
 /// The approximate number of runs of a search.
@@ -38,7 +38,8 @@ pub fn frames_in(time: Duration, rate: f64) -> u64 {
     ((time.as_secs_f64() * rate) as u64).max(1)
 }
 
-/// Makes several runs at `rate`, and returns the result of the run that lost the fewest packets.
+/// Makes several runs at the packet rate `rate`, and returns the loss of the run that lost the
+/// fewest packets.
 ///
 /// # Errors
 /// Returns the error of a run.
@@ -71,7 +72,8 @@ pub fn highest_rate(most_lost: f64, from: f64, run: impl Fn(f64) -> Result<Loss,
         (low, halvings) = (low / 2.0, halvings + 1);
     }
     let mut high = 2.0 * low;
-    // If `low` was halved before, the search already knows that the rate `2.0 * low` is too high.
+    // If the loop above has halved `low`, the search already knows that the rate `2.0 * low` is too
+    // high.
     while halvings == 0 && high < from * f64::from(1 << DOUBLINGS) && keeps_up(high)? {
         (low, high) = (high, 2.0 * high);
     }

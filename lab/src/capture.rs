@@ -7,7 +7,7 @@ use std::{env, fs, io, process};
 use steerage::flow::wire::{FrameBuilder, ethernet, ethertype, ipv4};
 use steerage::testing::SplitMix64;
 
-/// The length of each short packet.
+/// The length of a short packet in bytes.
 pub const FRAME_BYTES: usize = 60;
 
 const HEAD_BYTES: usize = 24;
@@ -44,9 +44,9 @@ impl Lengths {
     }
 }
 
-/// Returns the flow and the length of each packet. The order of the flows is random, so that no
-/// prefetcher can predict the next flow. `lab/peers/capture/generate.c` makes captures with the
-/// same flows and lengths in the same order.
+/// Returns the number of the flow and the length of each packet. The order of the flows is random,
+/// so that no prefetcher can predict the next flow. `lab/peers/capture/generate.c` makes captures
+/// with the same flows and lengths in the same order.
 fn packets_of(packets: u32, flows: u32, lengths: Lengths) -> impl Iterator<Item = (u32, usize)> {
     let mut random = SplitMix64::new(0);
     (0..packets).map(move |_| {
@@ -79,7 +79,7 @@ pub fn capture(packets: u32, flows: u32, lengths: Lengths) -> Vec<u8> {
     file
 }
 
-/// Returns the number of flows in a file that [`capture`] makes with these arguments.
+/// Returns the number of flows in the file that [`capture`] makes if it gets the same arguments.
 pub fn flows_in(packets: u32, flows: u32) -> u64 {
     let mut seen = vec![false; flows as usize];
     packets_of(packets, flows, Lengths::All(0)).for_each(|(flow, _)| seen[flow as usize] = true);
@@ -146,9 +146,9 @@ impl Flows {
 
     fn find(&self, ends: [u64; 2]) -> usize {
         let mask = self.places.len() - 1;
-        // The hash needs two multiplications: after only one multiplication, consecutive flows
-        // would be next to each other in the hash table. After only one multiplication, a search in
-        // a half-full table would need hundreds of probes.
+        // The hash needs two multiplications. With only one multiplication, consecutive flow
+        // numbers would be next to each other in the hash table. If the hash used only one
+        // multiplication, a search in a half-full table would need hundreds of probes.
         let mixed = (ends[0] ^ ends[1].rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
         let mut place = (mixed >> 32) as usize & mask;
@@ -168,7 +168,7 @@ impl Flows {
     }
 }
 
-/// Reads a capture that [`capture`] made, and counts the packets and bytes of each IPv4 flow, both
+/// Reads a capture that [`capture`] made. Counts the packets and bytes of each IPv4 flow, for both
 /// directions together. The function uses one thread, and does not handle timeouts, flow records or
 /// fragments. Returns the number of packets and the number of flows.
 pub fn count_by_flow(file: &[u8]) -> (u64, u64) {

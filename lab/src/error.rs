@@ -19,7 +19,7 @@ pub enum LabError {
     /// The instance cannot be built.
     #[error("cannot set up a run: {0}")]
     Build(#[from] BuildError),
-    /// A resource that a run needs is missing.
+    /// A resource that a run needs (memory, a file, a CPU) is missing.
     #[error("cannot get {what}: {why}")]
     SetUp {
         /// The missing resource.

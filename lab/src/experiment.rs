@@ -17,15 +17,15 @@ use crate::simulation::Simulation;
 pub struct Settings {
     /// The CPUs to use, at least one CPU. The first CPU receives.
     pub cpus: Vec<usize>,
-    /// The number of runs of each case. If `None`, the experiment chooses the number.
+    /// The number of runs of each case. If `None`, the experiment chooses the number of runs.
     pub rounds: Option<usize>,
     /// The approximate time for which each run is measured.
     pub measured: Duration,
     /// The length of the warm-up for policies that choose CPUs by load.
     pub warm_up: Duration,
-    /// The time for which requests and responses are measured. This measuring time is longer than
-    /// for other measurements. The reasons are that opening the connections takes time, and that
-    /// client and server share the CPUs.
+    /// The measuring time of the experiment `rr` (requests and responses). The measuring time for
+    /// requests and responses is longer than that of other experiments. Two reasons for the longer
+    /// time are that opening the connections takes time, and that client and server share the CPUs.
     pub rr_measured: Duration,
     /// The number of TCP connections in the experiment with requests and responses.
     pub connections: usize,
@@ -47,10 +47,10 @@ pub const SECONDS_MAX: Duration = Duration::from_secs(3600);
 /// start of a run, but so short that all runs together take only minutes.
 const MEASURED: Duration = Duration::from_millis(500);
 
-/// The default warm-up, after which the `balance` policy has finished its trials of CPUs.
+/// The default warm-up time. After this time, the `balance` policy has finished its trials of CPUs.
 const WARM_UP: Duration = Duration::from_millis(1000);
 
-/// The divisor of the warm-up for policies that do not try different sets of CPUs.
+/// For policies that do not try different sets of CPUs, the warm-up time is divided by this number.
 const FIXED_WARM_UP: u32 = 5;
 
 /// The approximate real time that a simulated run takes.
@@ -60,7 +60,8 @@ const CONNECTIONS: usize = 500;
 
 const CONNECTIONS_QUICK: usize = 16;
 
-/// The minimum number of frames in a run. This number of frames fills a ring a few times.
+/// The minimum number of frames in a run. The minimum number of frames of a run fills a ring a few
+/// times.
 const FRAMES_MIN: f64 = 20_000.0;
 
 /// The minimum number of frames in a run of a smoke test.
@@ -81,8 +82,8 @@ impl Settings {
         }
     }
 
-    /// Returns the length of the warm-up of a run. `balances` is true if CPUs join and leave during
-    /// the run.
+    /// Returns the length of the warm-up of a run. `balances` is true if the run's policy adds and
+    /// removes CPUs during the run.
     pub(crate) fn warm_up_of(&self, balances: bool) -> Duration {
         if balances { self.warm_up } else { self.warm_up / FIXED_WARM_UP }
     }
@@ -97,7 +98,7 @@ impl Settings {
         Self { cpus, rounds, measured, warm_up, rr_measured, connections, ends_only, simulation }
     }
 
-    /// Returns the values of the axis `all` that the experiment measures.
+    /// `all` are the values of an axis. Returns those values that the experiment measures.
     pub fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
         match all {
             [first, .., last] if self.ends_only => vec![*first, *last],
@@ -111,8 +112,8 @@ impl Settings {
         (self.measured.as_nanos() as f64 / nanos_each).max(least) as u64
     }
 
-    /// Returns the CPUs of a run on two CPUs. If the settings have only one CPU, the result
-    /// contains this CPU twice, and cases that need two CPUs are skipped.
+    /// Returns the two CPUs that a run on two CPUs uses. If the settings have only one CPU, the
+    /// result contains this CPU twice, and cases that need two CPUs are skipped.
     pub fn pair(&self) -> CpuPair {
         let (first, second) = (self.cpus.first(), self.cpus.get(1));
         let receive = first.copied().unwrap_or_default();
@@ -120,7 +121,7 @@ impl Settings {
     }
 }
 
-/// Returns the CPUs of `list`. If there is no list, returns all CPUs that this process may use. The
+/// Returns the CPUs of `list`. If `list` is `None`, returns all CPUs that this process may use. The
 /// first CPU receives. After the first CPU, the other CPUs follow in the order in which steerage
 /// would add them.
 ///
@@ -162,11 +163,11 @@ pub struct Experiment {
     pub(crate) skipped: Vec<String>,
     pub(crate) rounds: usize,
     pub(crate) cpus: Vec<usize>,
-    /// The number of CPUs whose distance is measured before and after each run, starting with the
-    /// first CPU. This number of CPUs is the highest that any case uses, so that "near" and "far"
-    /// mean the same for all cases.
+    /// Before and after each run, the distance of this many CPUs is measured, starting with the
+    /// first CPU. The number is the largest number of CPUs that any case uses, so that "near" and
+    /// "far" mean the same for all cases.
     pub(crate) probed_cpus: usize,
-    /// The costs and the machine of the simulation, as text, if all runs are simulated.
+    /// If all runs are simulated: the costs and the machine of the simulation, as text.
     pub(crate) simulated: Option<String>,
     takes: Duration,
 }

@@ -15,8 +15,8 @@ use crate::rr;
 
 struct Group {
     name: &'static str,
-    /// The experiments of the group, except the one that has the group's name. These other
-    /// experiments run together with the experiment that has the group's name.
+    /// The experiments of the group, except the experiment that has the same name as the group.
+    /// These other experiments run together with the experiment that has the group's name.
     others: &'static [&'static str],
     plan: fn(&Settings) -> Vec<Experiment>,
 }

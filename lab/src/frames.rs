@@ -12,7 +12,8 @@ use steerage::{
 /// A frame's length.
 pub const FRAME_BYTES: usize = 64;
 
-/// The default number of flows. This number of flows is large for hardware that tracks flows.
+/// The default number of flows. Hardware that tracks flows would consider this a large number of
+/// flows.
 pub const FLOWS: u32 = 65_536;
 
 /// The seed of the random numbers for the frames. The seed is constant, so that every run has the
@@ -24,8 +25,8 @@ const SEED: u64 = 1;
 pub enum Mix {
     /// Only UDP over IPv4.
     Uniform,
-    /// Random frames with IPv4, IPv6, or IPv4 with a VLAN tag, and with TCP or UDP. The processor
-    /// cannot predict a parser's branches for such frames.
+    /// Random frames with IPv4, IPv6, or IPv4 with a VLAN tag, and with TCP or UDP. With such
+    /// random frames, the processor cannot predict the branches of a parser.
     Mixed,
 }
 
@@ -36,7 +37,8 @@ pub struct FrameOptions {
     pub mix: Mix,
     /// True if the device provides a hash for each frame.
     pub device_hash: bool,
-    /// The maximum number of frames per poll. All frames of a poll form one list of packets.
+    /// The maximum number of frames that a poll returns. All frames of a poll form one list of
+    /// packets.
     pub list: usize,
     /// The number of flows, at most 2^24, because each flow has its own address.
     pub flows: u32,
@@ -69,9 +71,9 @@ pub(crate) struct FrameWriter {
     rng: Rng,
 }
 
-/// Makes a frame of UDP over IPv4. A device copies this frame and replaces the source address and
-/// port. After the replacement, the checksums are wrong, because computing them again would cost
-/// time.
+/// Makes a frame of UDP over IPv4. A device copies this template, and replaces the source address
+/// and the source port. The device does not compute the checksums again, because this would cost
+/// time, so the checksums are wrong.
 pub(crate) fn udp4() -> [u8; FRAME_BYTES] {
     of_udp(&FrameBuilder::udp(([0; 4], 0), ([192, 168, 0, 1], DISCARD)))
 }
@@ -124,8 +126,8 @@ impl FrameWriter {
             frame[34..36].copy_from_slice(&port);
             return flow;
         }
-        // The following code has no branch, because the time of mispredicted branches would be a
-        // part of the measured time.
+        // The following code has no branch, because mispredicted branches would take time, and the
+        // measurement would include this time.
         let shape = &self.shapes[(drawn & 3) as usize];
         *frame = shape.frame;
         frame[shape.protocol] = PROTOCOLS[(drawn >> 2 & 1) as usize];

@@ -1,11 +1,11 @@
 //! A histogram of times.
 
-/// The longest time that the histogram distinguishes: 2^40 ns, about 18 minutes. A longer time is
+/// The longest time that the histogram can store: 2^40 ns, about 18 minutes. A longer time is
 /// counted as 2^40 ns.
 const NANOS_MAX: u64 = (1 << 40) - 1;
 
-/// The number of significant decimal digits with which a time is stored. With two digits, the error
-/// of a percentile is at most 1 %.
+/// The histogram stores a time with this number of significant decimal digits. With two digits, the
+/// error of a percentile is at most 1 %.
 const DIGITS: u8 = 2;
 
 /// A histogram of times in nanoseconds. The histogram stores the exact mean and the exact longest

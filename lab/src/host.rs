@@ -21,13 +21,13 @@ use crate::error::LabError;
 use crate::experiment::cpus;
 use crate::respond::{Config, End, Fate, Responding};
 
-/// The time for which a received packet may wait for further packets: the shortest block timeout of
-/// the kernel's rings.
+/// A received packet may wait for this time for further packets. The value is the shortest block
+/// timeout of the kernel's packet rings.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The maximum number of new packets that a CPU may send per batch. Replies that overwrite a
-/// received packet do not count. The limit is this high because each packet of a full batch may
-/// cause its connection to send a whole buffer.
+/// received packet do not count as new packets. The limit is so high because, for each packet of a
+/// full batch, the packet's connection may send a whole buffer.
 const ORIGINATED: usize = HANDLE_BUDGET * 8;
 
 /// The first bytes of the host's link address on a TAP. The other end of the TAP, which belongs to
@@ -70,7 +70,7 @@ pub struct HostArgs {
     pub seconds: Option<u64>,
 }
 
-/// Parses an address, which may be followed by the prefix length of its network, as for `ip addr`.
+/// Parses an address as `ip addr` does: the prefix length of the network may follow the address.
 fn network(text: &str) -> Result<IpNet, &'static str> {
     let alone = || text.parse::<IpAddr>().map(IpNet::from);
     text.parse().or_else(|_| alone()).map_err(|_| "write an address, such as 10.0.0.2/24 or fd00::2")
@@ -130,8 +130,8 @@ fn until_end(most: Option<Duration>) {
     thread::spawn(move || {
         let mut piece = [0; 64];
         while io::stdin().read(&mut piece).is_ok_and(|read| read > 0) {}
-        // Sending this stop message fails if the time of the run is already over, because no thread
-        // waits for the message then.
+        // Sending the stop message fails if the time of the run is already over, because then no
+        // thread waits for this message.
         let _ = ended.send(());
     });
     let _ = match most {
@@ -199,7 +199,8 @@ fn config(args: &HostArgs, interface: &str, is_tap: bool) -> Result<Config, LabE
     let mac = mac.filter(|_| !is_tap).unwrap_or_else(own);
     let config = Config::new(addresses.clone(), mac, args.mtu).map_err(|error| wrong(&error))?;
     let config = config.networks(&networks).verifies(!args.trust_checksums);
-    // A peer may have any number of connections, because the load generator is the only peer.
+    // The number of connections per peer is not limited, because the load generator is the only
+    // peer.
     let config = config.per_peer_max(usize::MAX);
     let with = |config: Config, rr: &(u16, usize, usize)| config.request_response(rr.0, rr.1, rr.2);
     args.rr.iter().try_fold(config, with).map_err(|error| wrong(&error))

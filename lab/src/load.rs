@@ -19,7 +19,8 @@ use crate::histogram::Histogram;
 /// card.
 const DEVICE_RING: u64 = 4096;
 
-/// The bytes of a frame that contain its due time: the time at which it should have been sent.
+/// The position in a frame of its due time, which is the time at which the frame should have been
+/// sent.
 const STAMP: std::ops::Range<usize> = 42..50;
 
 /// Computes the times at which the frames of a queue are due.
@@ -34,8 +35,9 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Makes a pace of `per_second` frames per second, independent of the speed of the receive
-    /// path. If there is no rate, the source delivers as many frames as the receive path accepts.
+    /// Makes a schedule on which `per_second` frames per second are due, independent of the speed
+    /// of the receive path. If `per_second` is `None`, the source delivers as many frames as the
+    /// receive path accepts.
     pub fn new(per_second: Option<f64>) -> Self {
         Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0, lost: 0 }
     }
@@ -92,13 +94,14 @@ pub struct Paced {
 }
 
 impl Paced {
-    /// Makes a source that delivers `per_second` packets per second. If there is no rate, the
+    /// Makes a source that delivers `per_second` packets per second. If `per_second` is `None`, the
     /// source delivers as many packets as the receive path accepts.
     pub fn input(per_second: Option<f64>) -> Input {
         Self::input_of_queues(per_second, 1)
     }
 
-    /// Makes a source with `queues` queues, which share the packet rate.
+    /// Makes a source with `queues` queues. The queues together deliver `per_second` packets per
+    /// second.
     pub fn input_of_queues(per_second: Option<f64>, queues: usize) -> Input {
         let pace = || Pace::new(per_second.map(|rate| rate / queues as f64));
         let queue =
@@ -130,18 +133,18 @@ impl RxQueue for Paced {
     }
 }
 
-/// Runs rounds of arithmetic that the compiler cannot shorten. Each round needs the result of the
-/// previous round. The value stays in a register. The value stays in a register. Through memory,
-/// rounds would take different times, because some CPUs need zero to five cycles to pass a value
-/// through memory.
+/// Runs rounds of arithmetic, to use CPU time. The compiler cannot shorten the rounds. Each round
+/// needs the result of the previous round. The value of a round stays in a register. If it went
+/// through memory, rounds would take different times, because some CPUs need zero to five cycles to
+/// pass a value through memory.
 #[inline(never)]
 pub fn spin(rounds: u64, seed: u64) -> u64 {
     (0..rounds).fold(seed | 1, |x, _| x.wrapping_mul(6_364_136_223_846_793_005).rotate_left(17))
 }
 
 /// Returns the number of rounds of the arithmetic in [`spin`] that take the given time. The CPU
-/// time of a round of [`spin`] is measured only once in a process. The shortest of several
-/// measurements is used, because it is the one that other programs disturbed least.
+/// time that a round of [`spin`] takes is measured only once in a process. Of several measurements,
+/// the shortest time is used, because other programs disturbed this measurement least.
 pub fn spin_rounds(time: Duration) -> u64 {
     const TIMES: usize = 5;
     const ROUNDS: u64 = 2_000_000;
@@ -164,8 +167,8 @@ pub(crate) fn thread_time() -> Duration {
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)
 }
 
-/// A handler that spins for each packet. If requested, the handler also records how long each
-/// packet had to wait.
+/// A handler that runs [`spin`] rounds for each packet. If requested, the handler also records how
+/// long each packet had to wait.
 #[derive(Debug)]
 pub struct SpinHandler {
     rounds: u64,
@@ -191,10 +194,10 @@ impl Handler for SpinHandler {
             if let Some(delays) = &mut self.delays {
                 delays.add(began.saturating_sub(stamp));
             }
-            // If possible, a CPU executes the instructions for several packets at the same time. To
-            // prevent that work on several packets overlaps, the work on each packet needs the
-            // result of the previous packet's work. Because the work on packets does not overlap,
-            // each packet takes the requested time.
+            // A CPU executes instructions for several packets at the same time (out of order) if
+            // they do not depend on each other. To prevent that work on several packets overlaps,
+            // the work on each packet needs the result of the previous packet's work. Because the
+            // work on packets does not overlap, each packet takes the requested time.
             self.sum = spin(self.rounds, self.sum.wrapping_add(stamp));
         }
     }

@@ -186,7 +186,7 @@ fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Writing fails only if standard error is closed.
+            // Writing to standard error fails only if it is closed.
             let _ = writeln!(io::stderr(), "steerage-lab: {error}");
             ExitCode::FAILURE
         }

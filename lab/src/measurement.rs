@@ -9,7 +9,7 @@ use serde::Serialize;
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Measurement {
-    /// The measured values. The key of the map is the name of the metric.
+    /// The measured values. The keys of the map are the names of the metrics.
     pub values: BTreeMap<String, f64>,
 }
 
@@ -19,8 +19,8 @@ impl Measurement {
         Self::default().and(metric, value)
     }
 
-    /// Adds the value of another metric. A value that is not finite means that the metric was not
-    /// measured, and is omitted.
+    /// Adds the value of another metric. If the value is not finite, the metric was not measured,
+    /// and the value is left out.
     pub fn and(mut self, metric: &str, value: f64) -> Self {
         if value.is_finite() {
             self.values.insert(metric.to_owned(), value);

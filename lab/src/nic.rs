@@ -1,5 +1,5 @@
-//! A device with a ring of posted pages, like a network card. The metadata of a packet can be
-//! allocated when the page is posted, as drivers did before `build_skb`.
+//! A device that has a ring of posted pages (ready for frames), like a network card. The metadata
+//! of a packet can be allocated when the page is posted, as drivers did before `build_skb`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use steerage::{
 /// measurement of `build_skb`.
 pub const RING: usize = 4096;
 
-/// The number of entries in the table of metadata. The table of metadata has more entries than an
-/// instance of two CPUs has pages for this device. Page numbers are consecutive, so that they can
-/// be indexes of the table of metadata.
+/// The number of entries in the table of packet metadata. The table has more entries than the
+/// number of pages that an instance of two CPUs has for this device. Page numbers are consecutive,
+/// so that a page number can be an index into the table of metadata.
 const METADATA: usize = 4 * RING;
 
 /// The length of the longest frame.
@@ -35,13 +35,13 @@ pub enum Metadata {
     /// The metadata is allocated and cleared when a CPU handles the packet, as `build_skb` does.
     Built,
     /// The metadata is created when a CPU handles the packet, on the stack of that CPU, as steerage
-    /// does. Only the fields of the metadata are written.
+    /// does. Only the fields in use are written, and nothing is cleared.
     Late,
 }
 
-/// The metadata of a packet. This type is as large as the part of an `sk_buff` that the kernel
-/// clears when it allocates the `sk_buff` (in Linux 6: up to the field `tail`, 184 bytes). The
-/// metadata has its own cache lines.
+/// The metadata of a packet. When the kernel allocates an `sk_buff`, it clears a part of it (in
+/// Linux 6: up to the field `tail`, 184 bytes). The type `Allocated` is as large as the part that
+/// the kernel clears. The metadata shares no cache line with other data.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct Allocated([AtomicU64; 24]);
@@ -103,8 +103,8 @@ pub struct NicOptions {
     pub frames: u64,
     /// The time at which metadata is created.
     pub metadata: Metadata,
-    /// The number of frames that arrive per second, even if no page is free. If `None`, frames
-    /// arrive as fast as polls accept them.
+    /// The number of frames that arrive per second, whether or not a page is free. If `None`,
+    /// frames arrive as fast as polls accept them.
     pub rate: Option<u64>,
     /// The minimum number of frames that must have arrived before the device delivers frames, as
     /// with interrupt moderation of a network card.
@@ -138,7 +138,7 @@ impl NicOptions {
 struct Nic {
     options: NicOptions,
     early: Option<Allocator>,
-    /// The number of the metadata of each posted page. The index is the page number.
+    /// For each posted page, the index of its metadata in the table. The index is the page number.
     metadata_of: Vec<Option<u32>>,
     ring: Vec<Option<Page>>,
     at: usize,
@@ -159,8 +159,8 @@ impl Nic {
         Some(page)
     }
 
-    /// Returns the number of frames in the ring. These are the frames that arrived, without those
-    /// that were delivered and those that did not fit into the ring.
+    /// Returns the number of frames in the ring. The result does not include frames that were
+    /// already delivered, or that did not fit into the ring.
     fn arrived(&mut self, out: &mut Completions<'_>) -> usize {
         let Some(rate) = self.options.rate else { return (self.options.frames - self.sent) as usize };
         let since = self.since.get_or_insert_with(Instant::now).elapsed();
@@ -192,9 +192,9 @@ impl RxQueue for Nic {
         let begins = self.ring.is_empty();
         while self.ring.len() < RING {
             let mut page = out.take_page().expect("as many pages as were asked for");
-            // The device writes to the page's memory before the measurement begins. Without this
-            // first write, the first frames would wait until the kernel provides physical memory.
-            // With a network card, frames never wait for physical memory.
+            // The device writes to the memory of each page before the measurement begins. Without
+            // this write before the measurement, the first frames would wait until the kernel
+            // provides physical memory. With a network card, frames never wait for physical memory.
             out.page_mut(&mut page).fill(0);
             let posted = self.post(page);
             self.ring.push(posted);
@@ -208,8 +208,9 @@ impl RxQueue for Nic {
             let mut page = self.ring[self.at].take().expect("a ring without holes");
             let number = page.number();
             self.write(&mut out.page_mut(&mut page)[HEADROOM..]);
-            // With one target CPU, the hash is not needed to choose the CPU. Because the hash is
-            // not needed, its field can contain the number of the metadata.
+            // If packets go to only one CPU, the hash is not needed to choose the CPU. Because the
+            // hash is not needed, its field can contain the number of the packet's entry in the
+            // table of metadata.
             let metadata = self.early.as_ref().zip(self.metadata_of[number as usize % METADATA]);
             let hash = metadata.map_or(number, |(early, metadata)| {
                 early.slab[metadata as usize].fill_in(len, number);

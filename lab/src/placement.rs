@@ -1,5 +1,5 @@
 //! Measures the current distance between two CPUs. On a virtual machine, the distance of two CPUs
-//! changes over time. The cost of sharing memory changes with it.
+//! changes over time. The cost of sharing memory between CPUs changes with their distance.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -21,8 +21,9 @@ pub fn pin(cpu: usize) -> Result<(), LabError> {
     set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)).map_err(|error| LabError::Pin { cpu, error })
 }
 
-/// Returns the distance of `cpus`: the median time in nanoseconds that a cache line takes from the
-/// first CPU to the farthest other CPU (one way). The distance is 0 if there is only one CPU.
+/// Returns the distance of `cpus`: the median one-way time in nanoseconds for the transfer of a
+/// cache line from the first CPU to the farthest other CPU. The distance is 0 if there is only one
+/// CPU.
 ///
 /// # Errors
 /// Returns an error if this process may not use one of the CPUs.
@@ -45,9 +46,9 @@ struct Game {
 #[repr(align(128))]
 struct Ball(AtomicU64);
 
-/// The number of times that a thread checks for the ball before it checks whether the measurement
-/// has ended. The check whether the measurement has ended is rare, because it reads another cache
-/// line.
+/// A thread checks this number of times for the ball (the cache line), and then once whether the
+/// measurement has ended. The check whether the measurement has ended is rare, because it reads
+/// another cache line.
 const LOOKS: u32 = 4096;
 
 fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
@@ -63,9 +64,8 @@ fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
 
 impl Game {
     /// Waits for the ball. Returns true if the ball (the cache line that is passed back and forth)
-    /// has arrived. The acquire load pairs with the release store of the other thread, and the
-    /// release store with its acquire load. While the threads pass the ball, they share no other
-    /// data.
+    /// has arrived. Each acquire load of one thread pairs with the release store of the other
+    /// thread. While the threads pass the ball (the cache line), they share no other data.
     fn is_there(&self, number: u64) -> bool {
         loop {
             for _ in 0..LOOKS {

@@ -24,27 +24,28 @@ use crate::placement::{pin, probe};
 use crate::runs::{CpuPair, ReadsHeaders, run, run_alone};
 use crate::simulation::Simulation;
 
-/// The smallest work per packet, in nanoseconds, for which a prediction must be within the allowed
-/// error. With less than this work per packet, a CPU works on several packets at the same time. How
-/// much the work on several packets overlaps differs between runs on one CPU and on two CPUs.
+/// Predictions must be within the allowed error only if the work per packet, in nanoseconds, is at
+/// least this number. If there is less work per packet, a CPU executes instructions of several
+/// packets at the same time (out of order). How much the work on several packets overlaps differs
+/// between runs on one CPU and on two CPUs.
 pub const WORK_MIN: f64 = 50.0;
 
-/// The maximum relative error of a prediction.
+/// The maximum relative error that is allowed for a prediction.
 pub const OFF_MAX: f64 = 0.1;
 
-/// The maximum relative error of the prediction for the policy `balance`. For `balance`, the
-/// predicted rate is that of the best distribution of buckets. For far CPUs and little work per
-/// packet, `balance` does not find the best distribution.
+/// The maximum relative error that is allowed for the prediction of the policy `balance`. For
+/// `balance`, the predicted rate is that of the best distribution of buckets. For far CPUs and
+/// little work per packet, `balance` does not find the best distribution.
 pub const BEST_OFF_MAX: f64 = 0.15;
 
-/// The distance above which CPUs are far, as in lab/page.py. A distance is the time in nanoseconds
-/// that a cache line takes from one CPU to the other.
+/// CPUs with a greater distance are far. lab/page.py has the same value. A distance is the time in
+/// nanoseconds that a cache line takes from one CPU to the other.
 const FAR_NANOS: f64 = 100.0;
 
 /// The number of measurements of each cost. The result is their median.
 const ROUNDS: usize = 9;
 
-/// The time before each wake-up. During this sleep, the CPU that will be woken becomes idle.
+/// The time before each wake-up. While the thread sleeps, the CPU that will be woken becomes idle.
 const SLEEP: Duration = Duration::from_millis(2);
 
 /// The options of `predict`.
@@ -78,10 +79,11 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Returns the rates that the simulation predicts. The input is `none`, the measured rate of
-    /// one CPU that does everything. The predicted rate of `balance` is the rate of the best
-    /// distribution of buckets according to the policy's model. The time of the work on a packet is
-    /// computed from the rate `none`, because a CPU works on several packets at the same time.
+    /// Returns the rates that the simulation predicts. The prediction is computed from the field
+    /// `none`, the measured rate of one CPU that does everything. For `balance`, the predicted rate
+    /// is that of the distribution of buckets that is best according to the policy's model. The
+    /// time of the work per packet is also computed from `none`, because a CPU overlaps the work on
+    /// several packets.
     ///
     /// # Errors
     /// Returns an error if a simulated instance cannot be built.
@@ -103,8 +105,8 @@ impl Rates {
                 },
                 steering,
                 work: Work::Fixed(work),
-                // If packets arrive at the rate `none`, 10,000 packets arrive in the warm-up, and
-                // 40,000 packets in the measured time.
+                // At the packet rate `none`, 10,000 packets arrive in the warm-up, and 40,000
+                // packets in the measured time.
                 warm_up: Duration::from_nanos((1e7 / self.none) as u64),
                 measured: Duration::from_nanos((4e7 / self.none) as u64),
                 stretch: 1.0,
@@ -126,8 +128,8 @@ impl Rates {
         })
     }
 
-    /// Returns the rates of `self` as multiples of the rates `other`, in this order: no steering,
-    /// one other CPU, hash, and `balance`.
+    /// Divides the rates of `self` by the rates of `other`. Returns the ratios in this order: no
+    /// steering, one other CPU, hash, and `balance`.
     pub fn over(&self, other: &Self) -> [f64; 4] {
         [self.none / other.none, self.other / other.other, self.hash / other.hash, self.balance / other.balance]
     }
@@ -185,15 +187,16 @@ pub fn run_predict(args: &PredictArgs, out: &mut impl io::Write) -> Result<(), L
     Ok(())
 }
 
-/// Returns the largest error of the ratios of [`Rates::over`], as a multiple of the allowed error.
+/// Returns the largest error of the ratios that [`Rates::over`] returns, divided by the allowed
+/// error.
 pub fn off([none, other, hash, balance]: [f64; 4]) -> f64 {
     let simulated = [none, other, hash].map(|ratio| (ratio - 1.0).abs() / OFF_MAX);
     simulated.into_iter().fold((balance - 1.0).abs() / BEST_OFF_MAX, f64::max)
 }
 
-/// Returns the median rates of the runs, by distance of the CPUs and by work per packet. Leaves out
-/// incomplete rows. Runs during which the host moved the virtual CPUs are also left out, unless the
-/// costs are the same at each distance.
+/// Returns the median rates of the runs, separately for each distance of the CPUs (near or far) and
+/// each work per packet. Leaves out incomplete rows. Runs during which the host moved the virtual
+/// CPUs are also left out, unless the costs are the same at each distance.
 fn measured(files: &[PathBuf], has_one_distance: bool) -> Result<Vec<(bool, Rates)>, LabError> {
     let mut rates: BTreeMap<(bool, u64, String), Vec<f64>> = BTreeMap::new();
     for file in files {
@@ -230,8 +233,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Measures the costs of the receive path on this machine, and prints a profile. The first CPU of
-/// `settings` receives. The second CPU of a measurement is first the nearest CPU, and then the
-/// farthest CPU.
+/// `settings` receives. The costs per packet are measured twice: with the nearest CPU as the second
+/// CPU, and with the farthest CPU.
 ///
 /// # Errors
 /// Returns an error if there are fewer than two CPUs, or if a run fails.
@@ -253,8 +256,8 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     let (receive, reading) = (near.alone, (near.alone_reading - near.alone).max(0.0));
     let hash = (near.ours_many - near.device_many).max(0.0);
     // The profile contains the costs of a hand-over to two target CPUs, as in a run that spreads
-    // packets. With two target CPUs, the lists of packets are shorter, so that a worker CPU works
-    // on fewer packets at the same time. If a packet function does some work, a CPU also works on
+    // packets. With two target CPUs, the lists of packets are shorter. Therefore a worker CPU
+    // overlaps the work on fewer packets. If a packet function does some work, a CPU also works on
     // fewer packets at the same time.
     let give = |pair: &Pair| (pair.two_targets - receive - hash).max(0.0);
     let take = |pair: &Pair| (pair.worker_of_two - reading).max(0.0);
@@ -275,7 +278,8 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
 /// The number of target CPUs in measurements with many targets, as in the experiment `path`.
 const MANY: usize = 16;
 
-/// The time, in nanoseconds, that the two clock readings of a round take together.
+/// The time, in nanoseconds, that the two clock readings of a round (pass of a CPU's loop) take
+/// together.
 const ROUND: f64 = 50.0;
 
 /// The costs per packet on one pair of CPUs, in nanoseconds.
@@ -286,7 +290,8 @@ struct Pair {
     /// `ours_many`, has the time with steerage's own hash.
     device_many: f64,
     ours_many: f64,
-    /// The time per packet on a worker CPU that handles the packets for two targets.
+    /// The time per packet on the worker CPU if the packets go to two targets (rings), which this
+    /// CPU handles.
     worker_of_two: f64,
     /// The time on one CPU that receives packets and handles them with a packet function that does
     /// nothing. For the next field, `alone_reading`, the packet function reads a header.
@@ -337,8 +342,8 @@ fn measure_pair(on: CpuPair, settings: &Settings) -> Result<Pair, LabError> {
     Ok(Pair { two_targets, device_many, ours_many, worker_of_two, alone, alone_reading })
 }
 
-/// Measures two times in nanoseconds: the time that a CPU needs to wake a sleeping CPU, and the
-/// time until the woken CPU runs.
+/// Measures two times in nanoseconds: how long a CPU is busy with waking a sleeping CPU, and how
+/// long it takes until the woken CPU runs.
 fn measure_wake(on: CpuPair) -> Result<(f64, f64), LabError> {
     let failed = |error: io::Error| LabError::set_up("a bell", error);
     let bell = std::sync::Arc::new(Bell::new().map_err(failed)?);

@@ -1,10 +1,11 @@
-//! Replies to packets as a host with its own addresses. The CPU to which a packet was steered
-//! replies to it. The host replies to ARP, neighbour discovery, ICMP echo, UDP echo and TCP echo.
-//! The host also replies to TCP requests of a fixed length with responses of another fixed length.
+//! Replies to packets as a host with its own addresses. The CPU to which a packet was steered sends
+//! the reply to this packet. The host replies to ARP, neighbour discovery, ICMP echo, UDP echo and
+//! TCP echo. The host also replies to TCP requests of a fixed length with responses of another
+//! fixed length.
 //!
-//! The page lab/notes/respond.md lists the packets that the host accepts, and the replies. This
-//! file contains the path of a packet through the host. The other files of the module `respond`
-//! are:
+//! The page lab/notes/respond.md lists the packets that the host accepts, and the replies to them.
+//! This file contains the path of a packet through the host. The other files of the module
+//! `respond` are:
 //!
 //! | file | contents |
 //! |---|---|
@@ -55,20 +56,20 @@ pub use config::{
 };
 pub use counts::{End, Fate, Responded};
 
-/// The number of the output for replies. The first output of the steerage instance must be the
-/// device on which packets arrive.
+/// The ID of the output to which replies are sent. The first output of the steerage instance must
+/// be the device on which packets arrive.
 const OUTPUT: TxId = TxId(0);
 
-/// The longest time between two checks for connections that are due (whose timers have expired). A
-/// connection that has moved to this CPU from another CPU is only found by this regular check,
+/// At least once in this time, a CPU checks for connections whose timers have expired (which are
+/// due). Only this regular check finds a connection that has moved to this CPU from another CPU,
 /// because a move does not schedule a tick (timer call).
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The maximum number of connections that are checked in one tick. The limit exists because packets
-/// wait while connections are checked.
+/// The maximum number of connections that are checked in one tick. The number is limited because
+/// packets have to wait while connections are checked.
 const LOOKS_MAX: usize = 64;
 
-/// The state that the responding CPUs share with the program that controls them.
+/// The responder's state that all CPUs share, also with the program that controls the responder.
 ///
 /// ```
 /// use steerage_lab::respond::{Config, Responding};
@@ -144,11 +145,11 @@ pub struct Respond {
     counted: Responded,
     /// The buffer into which a merged packet is copied, so that it is contiguous.
     whole: Vec<u8>,
-    /// The number of the current batch, counted from 1.
+    /// The number of the current batch. The first batch has number 1.
     batch: u64,
 }
 
-/// The connections of a bucket that moves to another CPU.
+/// The connections of a bucket (a group of flows) that moves to another CPU.
 #[derive(Debug)]
 pub struct Moved(table::Bucket);
 
@@ -337,7 +338,7 @@ impl Respond {
                     Read::Not => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
                 }
             }
-            // A listening port does not reply to a segment with neither ACK nor RST that cannot
+            // A listening port does not reply to a segment that has neither ACK nor RST and cannot
             // begin a connection: RFC 9293, 3.10.7.2. Linux also ignores a SYN with a FIN.
             Some(_) if tcp.has_none_of(ACK) => Err(Fate::Stray),
             _ => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
@@ -409,9 +410,9 @@ impl Respond {
         Ok((Fate::Tcp, then))
     }
 
-    /// The handler calls this function after work on a connection. If the connection is closed, the
-    /// function removes the connection. Otherwise, the function schedules the connection's next
-    /// check.
+    /// The handler calls this function after it has worked on a connection. If the connection is
+    /// closed, the function removes the connection. If the connection is still open, the function
+    /// schedules the connection's next check.
     fn settle(&mut self, bucket: BucketId, key: &Key, now: Timestamp, was_reset: bool) {
         let Some(connection) = self.table.get(bucket, key) else { return };
         if connection.is_over() {

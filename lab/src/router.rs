@@ -16,7 +16,7 @@ use crate::error::LabError;
 use crate::load::Pace;
 
 const FRAME_BYTES: usize = 64;
-/// The number of networks, each with 256 addresses. The routes to these networks lead through
+/// The number of networks, each with 256 addresses. The routes to the networks lead through
 /// `ROUTERS` next-hop routers.
 const ROUTES: u32 = 1000;
 const ROUTERS: u8 = 16;
@@ -32,8 +32,8 @@ struct Packets {
     template: [u8; FRAME_BYTES],
 }
 
-/// Makes a packet from 10.0.x.x to 100.x.x.x. When the addresses change, the header checksum stays
-/// correct, because the device adapts the identification field.
+/// Makes a packet from 10.0.x.x to 100.x.x.x. When the device changes the addresses, it also adapts
+/// the IPv4 identification field, so that the header checksum stays correct.
 fn template() -> [u8; FRAME_BYTES] {
     let udp = FrameBuilder::udp(([10, 0, 0, 0], 0), ([100, 0, 0, 0], DISCARD));
     udp.frame_of(FRAME_BYTES).try_into().expect("a frame of this length")
@@ -90,7 +90,7 @@ impl TxQueue for Sink {
 }
 
 fn table() -> Result<Table, LabError> {
-    // The router's link address, which is the destination of the frames that `FrameBuilder` makes.
+    // The router's link address. The frames that `FrameBuilder` makes have this destination.
     let ours = [2, 0, 0, 0, 0, 2];
     let interface = Interface {
         output: TxId(0),
@@ -122,9 +122,9 @@ fn table() -> Result<Table, LabError> {
     })
 }
 
-/// Creates the router of one run, the device that delivers `packets` packets, and the output. If
-/// `rate` is set, this number of packets arrives per second, even if the receive path does not
-/// accept them.
+/// Creates what one run needs: the router, the device that delivers `packets` packets, and the
+/// output. If `rate` is set, `rate` packets arrive per second, even if the receive path does not
+/// accept all of them.
 ///
 /// # Errors
 /// Returns an error if the system cannot provide a socket for the router.

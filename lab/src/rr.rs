@@ -1,6 +1,6 @@
-//! Repeats the published experiment on RPS: requests and responses over many connections. The
-//! compared servers are the kernel's network stack and the program `respond`, each with steering
-//! and without steering.
+//! Repeats the published experiment on RPS, in which requests and responses are sent over many
+//! connections. Two servers are compared: the kernel's network stack, and the program `respond`.
+//! Each runs with steering and without it.
 
 mod cpu_time;
 mod load;
@@ -32,11 +32,12 @@ pub use load::{Load, Measured, measure};
 
 const PORT: u16 = 5000;
 
-/// The length of a request and of a response in bytes, as in the published experiment.
+/// Each request and each response has this length in bytes, as in the published experiment.
 const MESSAGE_BYTES: usize = 1;
 
-/// If this process dies and cannot stop a `respond` server, the server ends on its own. A `respond`
-/// server without its parent runs for at most this time after the planned end of its run.
+/// If this process dies before it can stop the server `respond`, the server ends on its own. A
+/// server `respond` whose parent process is dead runs for at most this time after the planned end
+/// of its run.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +120,7 @@ impl Trial {
         let cpus = if steers { self.mask().to_string() } else { self.cpus[1].to_string() };
         args += &format!(" --cpus {cpus}");
         if xdp {
-            // Packets between the ends of a veth have no checksums.
+            // Packets between the two ends of a veth have no computed checksums.
             args += " --trust-checksums";
         }
         args.split_whitespace().map(str::to_owned).collect()
@@ -182,8 +183,8 @@ impl Trial {
 /// dies.
 struct Respond {
     child: Child,
-    /// The thread that reads the `respond` process's standard error to the end, so that `respond`
-    /// never blocks when it writes.
+    /// The thread that reads the standard error of the process `respond` until its end, so that
+    /// `respond` never blocks when it writes.
     said: Option<JoinHandle<()>>,
 }
 
@@ -210,7 +211,7 @@ impl Respond {
 
 impl Drop for Respond {
     fn drop(&mut self) {
-        // Closing its standard input ends the `respond` process.
+        // The process `respond` ends when its standard input is closed here.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
         if let Some(said) = self.said.take() {
@@ -220,7 +221,7 @@ impl Drop for Respond {
 }
 
 /// Reads the `respond` process's standard error until the process is ready. If the process ends
-/// before it is ready, the error has the last line of its standard error.
+/// before it is ready, the returned error has the last line that it wrote to standard error.
 fn until_ready(err: &mut BufReader<ChildStderr>) -> io::Result<()> {
     let mut last = String::new();
     loop {

@@ -20,18 +20,18 @@ use crate::placement::probe;
 /// could not be erased.
 const PROGRESS_WIDTH: usize = 79;
 
-/// The interval at which the progress of simulated runs is shown on a terminal. The next constant,
+/// On a terminal, the progress of simulated runs is shown at this interval. The next constant,
 /// `LINE_EVERY`, is the interval at which a progress line is written if standard error is not a
 /// terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// The number of seconds of finished runs after which their measured time and the estimated times
-/// have equal weight.
+/// When the finished runs have taken this number of seconds, their measured times and the estimated
+/// times have equal weight.
 const TRUSTED: f64 = 20.0;
 
-/// The maximum number of simulated runs that execute in parallel. The simulation of a machine with
-/// 1,024 CPUs and 256 queues takes 4 GiB of memory.
+/// At most this number of simulated runs execute in parallel, because of their memory. The
+/// simulation of a machine with 1,024 CPUs and 256 queues takes 4 GiB of memory.
 const SIMULATED_AT_ONCE: usize = 4;
 
 /// The line that is printed for one run.
@@ -41,8 +41,8 @@ pub struct Line<'a> {
     series: &'a str,
     x: Option<f64>,
     round: usize,
-    /// The distance of the CPUs before and after the run: the one-way time of a cache line, in
-    /// nanoseconds.
+    /// The distance of the CPUs before and after the run: the one-way time to transfer a cache
+    /// line, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     apart_ns: Option<[f64; 2]>,
     values: &'a Measurement,
@@ -74,8 +74,8 @@ struct Skipped<'a> {
     skipped: &'a str,
 }
 
-/// Returns a description of the processor, its CPUs, the kernel and the version of steerage. Only
-/// runs with equal descriptions of the machine may be pooled.
+/// Returns a description of the processor, its CPUs, the kernel and the version of steerage. Runs
+/// may be evaluated together only if their descriptions of the machine are equal.
 pub(crate) fn machine() -> &'static str {
     static MACHINE: OnceLock<String> = OnceLock::new();
     MACHINE.get_or_init(|| {
@@ -102,7 +102,8 @@ pub fn write_line(line: &impl Serialize, out: &mut impl Write) -> Result<(), Lab
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(LabError::Output)
 }
 
-/// Runs experiments one after the other. If an experiment is planned twice, it runs only once.
+/// Runs experiments one after the other. If the list contains an experiment twice, this experiment
+/// runs only once.
 ///
 /// # Errors
 /// Returns an error if no run could be measured or printed.
@@ -114,9 +115,9 @@ pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), Lab
     while let Some(experiment) = todo.pop_front() {
         let is_simulated = experiment.simulated.is_some();
         let mut together = vec![experiment];
-        // The runs of consecutive simulated experiments are distributed over the CPUs together.
-        // Therefore no CPU waits for the last run of an experiment before the next experiment
-        // begins.
+        // If several simulated experiments follow each other, all their runs are distributed over
+        // the CPUs together. Therefore, at the end of an experiment, no CPU waits until the last
+        // run of this experiment has finished.
         while is_simulated && todo.front().is_some_and(|next| next.simulated.is_some()) {
             together.extend(todo.pop_front());
         }
@@ -134,9 +135,9 @@ pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), Lab
     if measured > 0 { Ok(()) } else { Err(LabError::Nothing(why)) }
 }
 
-/// Runs all cases. A case that fails is left out of later rounds. Each run has its own thread, and
-/// the distance of the CPUs is measured before and after the run. Returns the number of runs, and
-/// the reason why the first skipped case was skipped.
+/// Runs all cases. If a case fails, it is left out of later rounds. Each run has its own thread,
+/// and the distance of the CPUs is measured before and after the run. Returns the number of runs,
+/// and the reason why the first skipped case was skipped.
 fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<(usize, String), LabError> {
     let mut progress = Progress::new();
     let Experiment { name, mut cases, mut skipped, rounds, mut cpus, probed_cpus, .. } = experiment;
@@ -213,7 +214,7 @@ fn simulate(experiments: Vec<Experiment>, later: Duration, out: &mut impl Write)
                 }
             });
         }
-        // If writing the output fails, each simulating thread ends after its current run.
+        // If writing the output fails, each thread that simulates ends after its current run.
         let (results, mut early, mut progress) = (results, BTreeMap::new(), Progress::new());
         for at in 0..all {
             while !early.contains_key(&at) {
@@ -265,8 +266,8 @@ impl Left {
 
     /// Returns the estimated remaining time. The estimated times of runs are correct only for one
     /// particular machine. Therefore the estimate of the remaining time also depends on the time
-    /// that the finished runs took. The longer the time of the finished runs is, the more weight it
-    /// has in the estimate.
+    /// that the finished runs took. The longer the finished runs took, the more weight their
+    /// measured times have in the estimate.
     fn time(&self, elapsed: Duration) -> Duration {
         let each = (elapsed.as_secs_f64() + TRUSTED) / (self.done + TRUSTED * self.threads);
         Duration::from_secs_f64((self.open * each).max(0.0))
@@ -286,8 +287,7 @@ impl Progress {
     }
 
     fn show(&mut self, text: &str) {
-        // Errors of the write are ignored, because a failed write means that standard error is
-        // closed.
+        // Errors of this write are ignored, because writing fails only if standard error is closed.
         if self.is_terminal {
             let text: String = text.chars().take(PROGRESS_WIDTH).collect();
             let _ = write!(io::stderr(), "\r{text}\x1b[K");
@@ -310,8 +310,9 @@ fn run_case(case: &mut Case, cpus: &[usize], last: &mut Option<f64>) -> Result<(
     if cpus.len() < 2 {
         return run_on_new_thread(case).map(|measured| (None, measured));
     }
-    // No case has run since the distance of the CPUs was measured after the last run. Therefore the
-    // distance after the last run is also the distance before this run.
+    // The distance of the CPUs was measured after the last run, and no case has run since then.
+    // Therefore the distance that was measured after the last run also counts as the distance
+    // before this run.
     let before = last.take().map_or_else(|| probe(cpus), Ok)?;
     let measured = run_on_new_thread(case)?;
     let after = probe(cpus)?;

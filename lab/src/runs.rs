@@ -1,5 +1,5 @@
-//! Makes two kinds of runs. One CPU receives and another CPU handles the packets of all targets, or
-//! one CPU does both.
+//! Makes two kinds of runs. In one kind, one CPU receives and another CPU handles the packets of
+//! all targets (rings). In the other kind, one CPU does both.
 
 use std::sync::mpsc;
 use std::thread;
@@ -57,7 +57,7 @@ impl Handler for ReadsHeaders {
 /// The two CPUs of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuPair {
-    /// The CPU that only receives packets.
+    /// The CPU that receives packets (and does no more).
     pub receive: usize,
     /// The CPU that handles the packets.
     pub work: usize,
@@ -69,10 +69,10 @@ pub struct Times {
     /// The receiving CPU's time per packet. The receiving CPU's time while all backlogs were full
     /// is not included.
     pub receive: f64,
-    /// The worker's time per packet, without its idle time. The worker's time is `None` if the
+    /// The worker's time per packet, not counting its idle time. The worker's time is `None` if the
     /// receiving CPU handles the packets.
     pub work: Option<f64>,
-    /// The time per packet of the whole run: the time from the first packet to the last packet,
+    /// The duration of the run per packet: the time from the first packet to the last packet,
     /// divided by the number of packets.
     pub whole: f64,
     /// The number of packets delivered.
@@ -94,8 +94,8 @@ impl Times {
         Loss { lost_percent, cpu_percent: 100.0 * self.receive / self.whole }
     }
 
-    /// Returns the times as metrics: `mpps` and `receive_ns`, and also `work_ns` if another CPU did
-    /// the work.
+    /// Returns the times as metrics: `mpps` and `receive_ns`. If another CPU did the work, the
+    /// result also has `work_ns`.
     pub fn measurement(&self) -> Measurement {
         let measurement = Measurement::of("mpps", 1e3 / self.whole).and("receive_ns", self.receive);
         match self.work {
@@ -105,8 +105,9 @@ impl Times {
     }
 }
 
-/// Measures the time for which a CPU is busy. The clock is read after each step without work and
-/// when work begins. It is not read between two steps with work.
+/// Measures the time for which a CPU is busy. While the CPU is idle, the clock is read before each
+/// step. The clock is read again after the first step without work, but not between two steps with
+/// work.
 #[derive(Debug, Default)]
 pub struct Busy {
     time: Duration,
@@ -132,8 +133,8 @@ impl Busy {
     }
 }
 
-/// Runs an input of `frames` frames once on two CPUs. One worker CPU serves the rings of all
-/// targets, because the run measures the receiving CPU's cost of many rings.
+/// Runs an input of `frames` frames once on two CPUs. One worker CPU handles the packets in the
+/// rings of all targets, because the run measures what many rings cost the receiving CPU.
 ///
 /// # Errors
 /// Returns an error if the run cannot be set up.
@@ -164,8 +165,8 @@ where
     let worker = thread::spawn(move || {
         pin(on.work)?;
         let cpus = parts.into_iter().map(CpuPart::enter_machine).collect();
-        // `send` fails if the receiving thread has failed. In this case, no thread waits for this
-        // message.
+        // `send` fails if the receiving thread has failed. If the receiving thread has failed, no
+        // thread waits for this message.
         let _ = ready.send(());
         Ok(work(cpus))
     });
@@ -186,8 +187,8 @@ where
 }
 
 /// Hands frames over from one CPU to another CPU with the [bare] loop, which does only the minimum
-/// work. Both CPUs do the same work per packet as in [`run`] with a device's hash. The number of
-/// frames is rounded up to whole batches, which adds up to 31 frames.
+/// work. Each CPU does the same work per packet as in [`run`] with frames that have a device's
+/// hash. The number of frames is rounded up to whole batches, which adds up to 31 frames.
 ///
 /// # Errors
 /// Returns an error if the run cannot be set up.
@@ -233,8 +234,8 @@ pub fn run_bare(on: CpuPair, frames: FrameOptions, prefetches: bool) -> Result<T
     Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole.elapsed()), delivered: total })
 }
 
-/// Runs the rounds of the CPUs in turn on one thread, until all CPUs have finished. Returns the
-/// busy time.
+/// One thread runs rounds (passes of the loop) of the CPUs in turn, until all CPUs have finished.
+/// Returns the busy time.
 fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
     let mut busy = Busy::default();
     let mut finished = 0;
@@ -296,8 +297,8 @@ where
     let (mut parts, handle) = builder.input(input).build(move |_| make())?.split();
     pin(on)?;
     let mut cpu = parts.remove(0).enter_machine();
-    // In the first round of a CPU, a device posts the pages of its ring. The first round is not
-    // part of the measurement.
+    // In the first round of a CPU, a device posts the pages of its ring. The first round (pass of a
+    // CPU's loop) is not part of the measurement.
     cpu.step();
     let (start, mut busy) = (Instant::now(), Busy::default());
     while !cpu.is_finished() {

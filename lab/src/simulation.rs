@@ -7,7 +7,8 @@ use steerage_sim::{Machine, Profile};
 
 use crate::error::LabError;
 
-/// The default file with costs: those of the machine that docs/performance.md describes.
+/// The default file with costs. The file has the costs on the machine that docs/performance.md
+/// describes.
 const PROFILE: &str = include_str!("../scale/zen5.toml");
 
 const MACHINE: &str = include_str!("../scale/server.toml");
@@ -24,8 +25,8 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// Reads the files `profile` and `machine`. If a file is not given, the file of the repository
-    /// is used.
+    /// Reads the files `profile` and `machine`. If the path of a file is `None`, the default file
+    /// in the repository is used.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read, or if its content is invalid.

@@ -1,11 +1,11 @@
-//! Implements Arrow's C data interface and C stream interface. The interfaces consist of three
-//! structures, whose fields are listed in the specification (arrow.apache.org, "The Arrow C data
-//! interface").
+//! Implements Arrow's C data interface and C stream interface. The two interfaces consist of three
+//! structures. The specification (arrow.apache.org, "The Arrow C data interface") lists the fields
+//! of these structures.
 //!
 //! All `unsafe` code of the crate is in this module. An Arrow structure belongs to the code that
-//! received it, until this code releases the structure or another consumer moves it. A consumer
-//! moves a structure by copying its bytes and clearing the field `release` of the original, so that
-//! dropping the original releases nothing.
+//! received it. The ownership ends when the code releases the structure, or when another consumer
+//! moves the structure. To move a structure, a consumer copies its bytes and clears the field
+//! `release` of the original. After that, dropping the original structure releases nothing.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -21,12 +21,13 @@ use steerage_meter::{Column, ColumnBatch, Values};
 /// The error number that a stream returns if it cannot continue (EIO in errno(3)).
 const CANNOT_READ: c_int = 5;
 
-/// The flag `ARROW_FLAG_NULLABLE`: rows of a column may have no value (null).
+/// The flag `ARROW_FLAG_NULLABLE` states that rows of a column may have no value (null).
 const NULLABLE: i64 = 2;
 
-/// A source of batches of columns. A consumer reads the batches one after another.
+/// A source of batches. A batch has several columns. A consumer reads the batches one after
+/// another.
 pub(crate) trait Batches: Send {
-    /// Returns empty columns that describe the schema, and the metadata of the schema.
+    /// Returns the schema as columns without rows, and the metadata of the schema.
     fn schema(&self) -> (ColumnBatch, Vec<(String, String)>);
     /// Returns the next batch, or `None` at the end of the source.
     fn next(&mut self) -> Result<Option<ColumnBatch>, String>;
@@ -141,8 +142,8 @@ impl ArrowSchema {
         Self::new(format_of(column.values()), column.name(), flags, Vec::new(), Vec::new())
     }
 
-    /// Returns the schema of a batch. The schema has the Arrow type struct, with a field for each
-    /// column.
+    /// Returns the schema of a batch. The schema has the Arrow type `struct`, with one field for
+    /// each column.
     fn of_batch(batch: &ColumnBatch, metadata: &[(String, String)]) -> Self {
         Self::new(c"+s", "", 0, encoded(metadata), batch.columns().iter().map(Self::of_column).collect())
     }
@@ -162,7 +163,7 @@ fn format_of(values: &Values) -> &'static CStr {
 }
 
 /// Encodes metadata as Arrow's C data interface requires: first the number of pairs, then each key
-/// and each value. The length of each key or value precedes it.
+/// and each value. The length of a key or value precedes the key or value.
 fn encoded(metadata: &[(String, String)]) -> Vec<u8> {
     if metadata.is_empty() {
         return Vec::new();
@@ -179,7 +180,7 @@ fn encoded(metadata: &[(String, String)]) -> Vec<u8> {
 struct ArrayParts {
     buffers: Vec<*const c_void>,
     children: Vec<*mut ArrowArray>,
-    /// The column that owns the buffers.
+    /// The column that owns the array's buffers.
     _column: Option<Column>,
 }
 
@@ -264,7 +265,7 @@ impl ArrowArray {
     }
 }
 
-/// The private data of an Arrow stream.
+/// The data that an Arrow stream keeps for itself.
 struct StreamParts {
     batches: Box<dyn Batches>,
     error: CString,
@@ -316,9 +317,9 @@ impl ArrowArrayStream {
 }
 
 impl StreamParts {
-    /// Writes the result of `make` to `to`. If the function `make` fails, stores the error for the
-    /// consumer. A panic of `make` is also converted to an error, because a panic must not unwind
-    /// into the consumer's code.
+    /// Calls `make`, and writes the result to `to`. If the function `make` fails, stores the error
+    /// for the consumer. A panic of `make` is also stored as an error, because a panic must not
+    /// unwind into the consumer's code.
     ///
     /// # Safety
     /// The pointer `to` must point to memory for a `T`. The previous contents of the memory at `to`
@@ -379,7 +380,7 @@ pub(crate) fn binary_column(capsule: &Bound<'_, PyCapsule>, name: &str) -> Resul
 }
 
 impl ArrowArrayStream {
-    /// Calls a function of the stream that writes a structure, and returns this structure.
+    /// Calls one of the stream's functions that write a structure. Returns the written structure.
     fn taken<T>(
         &mut self,
         function: Option<unsafe extern "C" fn(*mut Self, *mut T) -> c_int>,
@@ -402,8 +403,8 @@ impl ArrowArrayStream {
 }
 
 impl ArrowArray {
-    /// Appends the bytes of `rows` rows of the array to `to`. The first of these rows is the row
-    /// `from`.
+    /// Appends the bytes of `rows` rows of the array to `to`. The first row that is appended is the
+    /// row `from`.
     ///
     /// # Safety
     /// The array must have the memory layout of the Arrow format `format`.
@@ -424,10 +425,10 @@ impl ArrowArray {
                     }
                     b"vz" => {
                         // A view (an element of a binary view column) begins with the length of the
-                        // value. If the value of a view has at most 12 bytes, the length is
-                        // followed by these bytes. If the value is longer, the length is followed
-                        // by the first four bytes of the value, the number of a buffer, and the
-                        // position of the value in that buffer.
+                        // value. If the value has at most 12 bytes, the value itself follows the
+                        // length in the view. If the value is longer, three fields follow the
+                        // length in the view: the first four bytes of the value, the number of a
+                        // buffer, and the position of the value in that buffer.
                         let view = buffer(1).cast::<u8>().add(16 * nth);
                         let number = |at: usize| view.add(at).cast::<i32>().read_unaligned() as usize;
                         match number(0) {

@@ -44,8 +44,8 @@ enum GivenSource {
     Live(String),
 }
 
-/// A source, and the name of the source in error messages. If a thread writes data into the pipe
-/// that is the source, this thread reports its failure through the object `feed`.
+/// A source, and the name of the source in error messages. If the source is a pipe into which a
+/// thread writes data, this thread reports its failure through the object `feed`.
 #[derive(FromPyObject)]
 struct Given {
     source: GivenSource,
@@ -54,9 +54,9 @@ struct Given {
     filter: Option<String>,
     cpus: Option<usize>,
     outer: bool,
-    /// A Python function for the progress of the run. The arguments of the progress function are
-    /// the number of bytes read, the number of all bytes, and a flag that is true if the run is
-    /// over.
+    /// A Python function that is called with the progress of the run. The progress function has
+    /// three arguments: the number of bytes read, the number of all bytes, and a flag that is true
+    /// if the run is over.
     progress: Option<Py<PyAny>>,
 }
 
@@ -87,13 +87,13 @@ impl Feed {
         Self::default()
     }
 
-    /// Stores the error because of which the data in the pipe ended.
+    /// Stores the error because of which the thread stopped writing data into the pipe.
     fn fail(&self, message: String) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
     }
 }
 
-/// A run, and the stream of its batches.
+/// A run, and the Arrow stream of its batches of rows.
 #[pyclass(frozen, name = "Run")]
 struct PyRun {
     run: Arc<Run>,
@@ -126,7 +126,8 @@ impl PyRun {
         ffi::stream(py, Box::new(RunStream { run: Arc::clone(&self.run), strict }))
     }
 
-    /// Returns the rows that arrive in the next `seconds` seconds, and true if the run is over.
+    /// Returns the rows that arrive in the next `seconds` seconds, and a flag that is true if the
+    /// run is over.
     fn interval(&self, py: Python<'_>, seconds: f64) -> PyResult<(Rows, bool)> {
         let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let (batches, report, is_over) = self.run.interval(py, time)?;
@@ -141,13 +142,14 @@ impl PyRun {
         self.run.stop();
     }
 
-    /// The run's ledger (packet counters) as JSON. `None` until the run has ended.
+    /// The run's ledger (packet counters) as JSON. The value is `None` until the run has ended.
     #[getter]
     fn report(&self) -> Option<String> {
         self.run.ended().map(|ended| ended.report.to_string())
     }
 
-    /// The flows at the edges of a part of a recording, as bytes. `None` until the run has ended.
+    /// The edges of a part of a recording (flows that may continue in another part), as bytes. The
+    /// value is `None` until the run has ended.
     #[getter]
     fn edges<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         let edges = self.run.ended().and_then(|ended| ended.edges.as_deref());
@@ -173,8 +175,8 @@ struct RunStream {
 }
 
 impl RunStream {
-    /// Converts the result of a call that may raise a Python exception. The consumer of the stream
-    /// does not handle exceptions, so an exception is converted to a text.
+    /// Converts the result of a call that may raise a Python exception. The consumer of the Arrow
+    /// stream does not handle Python exceptions, so an exception is converted to a text.
     fn of_python<T>(&self, py: Python<'_>, result: PyResult<T>) -> Result<T, String> {
         result.map_err(|error| {
             if error::is_interrupt(py, &error) {

@@ -12,8 +12,8 @@ use crate::error::Failure;
 use crate::run::{Batching, Run, RunOptions, Source, Stop, Work};
 use crate::{Given, PyRun, ffi, metadata, parts};
 
-/// At the end of a run, records are made of the flows that are still open. This constant is the
-/// number of records that are made at a time.
+/// At the end of a run, flow records are made of the flows that are still open. At most this number
+/// of flow records is made at a time.
 const PASSED_AT_A_TIME: usize = 8192;
 
 /// The options of a meter.
@@ -31,9 +31,9 @@ pub(crate) struct GivenMeter {
     part: Option<u64>,
 }
 
-/// Returns the columns with these names. Without `cic`, the names may include `joined`, a column of merged parts.
-/// If there are no names, returns all columns, or, if `cic` is true, only the columns with flow
-/// statistics.
+/// Returns the columns with these names. If `cic` is false, the names may include `joined`, a
+/// column that merged parts have. If there are no names and `cic` is false, returns all columns. If
+/// there are no names and `cic` is true, returns only the columns with flow statistics.
 fn columns(names: Option<&[String]>, cic: bool) -> Result<ColumnBatch, Failure> {
     Ok(match names {
         Some(names) if cic => ColumnBatch::all().and(ColumnBatch::cic()).chosen(names)?,
@@ -54,8 +54,8 @@ pub(crate) fn meter(py: Python<'_>, given: Given, options: GivenMeter, strict: b
     if is_live { Ok(PyRun::new(run)) } else { PyRun::started(py, run, strict) }
 }
 
-/// Returns a capsule with the Arrow schema of flows. `report` is the ledger of the last run as
-/// JSON.
+/// Returns a capsule with the Arrow schema of flows. `report` is the ledger (packet counters) of
+/// the last run as JSON.
 #[pyfunction]
 #[pyo3(signature = (names, report, cic))]
 pub(crate) fn flow_schema<'py>(
@@ -89,7 +89,7 @@ fn start(source: Source, run_options: RunOptions, given: &GivenMeter) -> Result<
     Run::start(source, run_options, columns, |batching, stop| work(options, part, batching, stop))
 }
 
-/// Returns the functions of a metering run. If `part` is set, the run meters the part of a
+/// Returns the functions that a metering run calls. If `part` is set, the run meters the part of a
 /// recording with this number.
 fn work(options: MeterOptions, part: Option<u64>, batching: &Batching, stop: Stop) -> Result<Work<Meter>, Failure> {
     let to = batching.clone();
@@ -99,7 +99,7 @@ fn work(options: MeterOptions, part: Option<u64>, batching: &Batching, stop: Sto
     let counting = metering.clone();
     let finish = move |mut reports: Vec<MeterReport>, batching: &Batching| {
         let output = writer.output();
-        // An error of the writer is ignored. After an error, the stream simply ends for the
+        // An error of the flow writer is ignored. After an error, the stream simply ends for the
         // consumer.
         let _ = writer.finish(Vec::new());
         let mut lost = output.counts().lost;
@@ -144,8 +144,8 @@ fn now() -> WallTime {
     WallTime::from_nanos(since_1970.as_nanos() as u64)
 }
 
-/// Converts a timeout in seconds. A time that is too long for the type `Duration`, such as
-/// infinity, means that there is no timeout.
+/// Converts a timeout in seconds. If the time is too long for the type `Duration` (such as
+/// infinity), there is no timeout.
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }

@@ -15,7 +15,7 @@ use crate::error::Failure;
 use crate::run::{Batcher, Run, Stop, Work};
 use crate::{Given, PyRun, ffi, metadata};
 
-/// The property of a packet that a column contains.
+/// A property of a packet. A column contains one property of each packet.
 #[derive(Clone, Copy)]
 enum Field {
     Time,
@@ -41,7 +41,7 @@ enum Field {
     Data,
 }
 
-/// Returns all fields, with the names and types of their columns. The last element of a tuple is
+/// Returns all fields, with the names and types of their columns. In a tuple, the last element is
 /// true if the column may have rows without a value.
 fn fields() -> [(Field, &'static str, Values, bool); 21] {
     let (u8s, u16s, u32s) = (|| Values::U8(Vec::new()), || Values::U16(Vec::new()), || Values::U32(Vec::new()));
@@ -73,7 +73,7 @@ fn fields() -> [(Field, &'static str, Values, bool); 21] {
 }
 
 /// Returns the columns with these names. If there are no names, returns all columns except those
-/// that copy the bytes of packets.
+/// that contain the bytes of packets.
 fn columns(names: Option<&[String]>) -> Result<(ColumnBatch, Vec<Field>), Failure> {
     let all = fields().map(|(field, name, values, optional)| (field, Column::new(name, &values, optional)));
     let batch = ColumnBatch::new(all.iter().map(|(_, column)| column.clone()).collect());
@@ -106,8 +106,8 @@ pub(crate) fn packets(py: Python<'_>, given: Given, names: Option<Vec<String>>, 
     PyRun::started(py, run, strict)
 }
 
-/// Returns a capsule with the Arrow schema of packets. `report` is the ledger of the last run as
-/// JSON.
+/// Returns a capsule with the Arrow schema of packets. `report` is the ledger (packet counters) of
+/// the last run as JSON.
 #[pyfunction]
 #[pyo3(signature = (names, report))]
 pub(crate) fn packet_schema<'py>(
@@ -146,8 +146,7 @@ impl Handler for Rows {
     }
 
     fn finish(mut self, _cpu: &mut Cpu) {
-        // An error of `flush` means that the consumer has dropped the stream and needs no more
-        // rows.
+        // If `flush` returns an error, the consumer has dropped the stream and needs no more rows.
         let _ = self.batcher.flush();
     }
 }
@@ -195,8 +194,8 @@ fn push_address(column: &mut Column, address: Option<IpAddr>) {
     });
 }
 
-/// Returns the addresses of the packet's own IP header, even if the packet is an ICMP error that
-/// contains the header of another packet.
+/// Returns the addresses in the packet's own IP header. For an ICMP error, these are not the
+/// addresses in the header of the packet that caused the error.
 fn addresses(data: &[u8], found: &Dissection) -> Option<[IpAddr; 2]> {
     let ip = found.ip?;
     let header = data.get(ip.offset as usize..)?;

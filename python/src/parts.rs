@@ -1,8 +1,8 @@
 //! Merges parts of a recording. The *edges* of a part of a recording are the flows that may
-//! continue in a neighbouring part. They are stored as bytes or as rows.
+//! continue in a neighbouring part. Edges are stored as bytes or as rows.
 //!
-//! Merging joins parts of a recording as soon as two neighbouring parts are there. Therefore parts
-//! can be merged in any order and in any groups.
+//! Merging joins two neighbouring parts of a recording as soon as both are known. Therefore the
+//! parts of a recording can be merged in any order and in any groups.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -18,8 +18,8 @@ pub(crate) fn bytes_of_part(part: u64, edges: Edges) -> Vec<u8> {
     PartEdges { first: part, last: part, edges }.to_bytes()
 }
 
-/// Joins neighbouring parts. Returns the joined parts, and the records of flows that cannot
-/// continue in another part.
+/// Joins neighbouring parts. Returns the joined parts, and the records of those flows that cannot
+/// continue in any other part.
 fn join(mut parts: Vec<PartEdges>) -> Result<(Vec<PartEdges>, Vec<FlowRecord>), String> {
     parts.sort_by_key(|part| part.first);
     let (mut joined, mut records): (Vec<PartEdges>, Vec<FlowRecord>) = (Vec::new(), Vec::new());
@@ -40,7 +40,8 @@ fn join(mut parts: Vec<PartEdges>) -> Result<(Vec<PartEdges>, Vec<FlowRecord>), 
     Ok((joined, records))
 }
 
-/// The result of merging parts: the finished flows, and the edges of the merged parts.
+/// The result of merging parts: the finished flows, and the edges (flows that may continue in
+/// another part).
 #[pyclass(frozen)]
 pub(crate) struct Merged {
     #[pyo3(get)]
@@ -61,7 +62,7 @@ impl Merged {
 }
 
 /// Merges the edges of parts (flows that may continue in another part) in any order. If `finish` is
-/// true, also ends all flows at the remaining edges.
+/// true, also ends all flows that the remaining edges contain.
 #[pyfunction]
 pub(crate) fn merge(
     py: Python<'_>,
@@ -74,8 +75,8 @@ pub(crate) fn merge(
     Ok(Merged { rows: Py::new(py, rows)?, edges, parts, joined })
 }
 
-/// The finished flows, the edges, the first and the last part of each sequence of merged parts, and
-/// the number of flows that were joined.
+/// Has the finished flows, the edges, and the number of flows that were joined. For each sequence
+/// of merged parts, it also has the numbers of the first and the last part.
 type MergedParts = (Rows, Vec<u8>, Vec<(u64, u64)>, u64);
 
 fn merge_all(edges: &[PyBackedBytes], columns: Option<&[String]>, finish: bool) -> Result<MergedParts, String> {
@@ -106,7 +107,7 @@ fn merge_all(edges: &[PyBackedBytes], columns: Option<&[String]>, finish: bool) 
     Ok((Rows::new(schema, batches, None), bytes, numbers, joined))
 }
 
-/// Returns the edges of parts as rows.
+/// Returns the edges of parts (their open flows) as rows.
 #[pyfunction]
 pub(crate) fn edge_rows(py: Python<'_>, edges: PyBackedBytes) -> PyResult<Rows> {
     let rows = py.detach(|| {
@@ -118,8 +119,8 @@ pub(crate) fn edge_rows(py: Python<'_>, edges: PyBackedBytes) -> PyResult<Rows> 
     rows.map_err(PyValueError::new_err)
 }
 
-/// Returns the edges whose rows are in an Arrow stream, as bytes: the contents of the stream's
-/// column `state`.
+/// Reads edges that are stored as rows of an Arrow stream. Returns the edges as bytes, which are
+/// the contents of the stream's column `state`.
 #[pyfunction]
 pub(crate) fn edges_of_rows<'py>(py: Python<'py>, stream: Bound<'py, PyCapsule>) -> PyResult<Bound<'py, PyBytes>> {
     let edges = ffi::binary_column(&stream, "state").map_err(PyValueError::new_err)?;

@@ -1,9 +1,10 @@
-//! A run reads a source. A thread of the consumer receives the run's results batch by batch.
+//! A run reads a source. The consumer (Python code) receives the run's results batch by batch, in a
+//! thread of its own.
 //!
-//! A run has the threads of the receive path, and one more thread, which waits until the other
-//! threads have ended. Batches of rows wait in a bounded queue. If the queue of batches is full
-//! because the consumer does not take them, the run waits. Therefore the memory of a run does not
-//! depend on the length of the capture.
+//! A run has the threads of the receive path, and one more thread. The additional thread waits
+//! until the other threads have ended. Batches of rows wait in a bounded queue. If the queue of
+//! batches is full because the consumer does not take them, the run waits. Therefore the memory of
+//! a run does not depend on the length of the capture.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,11 +33,11 @@ pub(crate) const BATCH_ROWS: usize = 32_768;
 /// The maximum number of batches that wait in the queue for the consumer.
 const WAITING_MAX: usize = 2;
 
-/// The number of batches that are collected before the consumer gets the schema. If the run ends
-/// with fewer batches, the schema contains the ledger (packet counters) of the run.
+/// The consumer gets the schema only after this number of batches has been collected. If the run
+/// ends with fewer batches, the schema contains the ledger (packet counters) of the run.
 const FIRST_MAX: usize = 8;
 
-/// The maximum number of batches that the rows of one interval may fill.
+/// The rows that arrive in one interval (of a live source) may fill at most this number of batches.
 const INTERVAL_MAX: usize = 64;
 
 /// The maximum time until the run reacts to Ctrl-C.
@@ -46,9 +47,9 @@ pub(crate) const SIGNAL_LOOK: Duration = Duration::from_millis(100);
 pub(crate) enum Source {
     /// Capture files, one after another.
     Paths(Vec<PathBuf>),
-    /// A capture in memory, with the name of the capture in error messages.
+    /// A capture in memory, and the name of the capture for error messages.
     Bytes(String, PyBackedBytes),
-    /// A pipe from which a capture is read, with the name of the capture in error messages.
+    /// A pipe from which a capture is read, and the name of the capture for error messages.
     Pipe(String, OwnedFd),
     /// The name of an interface, or the text that names another live device.
     Live(String),
@@ -69,7 +70,7 @@ pub(crate) struct RunOptions {
     /// The number of CPUs. If `cpus` is `None`, the run uses all CPUs that the process may use.
     pub(crate) cpus: Option<usize>,
     pub(crate) layers: Layers,
-    /// The error of the thread that writes into the pipe of the source, if that thread failed.
+    /// If the source is a pipe and the thread that writes into it failed, the error of this thread.
     pub(crate) feed: Arc<Mutex<Option<String>>>,
     pub(crate) progress: Option<Progress>,
 }
@@ -78,8 +79,8 @@ pub(crate) struct RunOptions {
 /// Python function.
 pub(crate) struct Progress {
     show: Py<PyAny>,
-    /// The time of the latest call of the Python function, and a flag that is true if that call
-    /// reported the end of the run.
+    /// The time of the latest call of the Python function, and a flag. The flag is true if this
+    /// call reported the end of the run.
     last: Mutex<(Instant, bool)>,
 }
 
@@ -138,8 +139,8 @@ pub(crate) struct Batcher {
 }
 
 impl Batcher {
-    /// Adds flow records, and puts full batches into the consumer's queue. Waits while the queue
-    /// has no free space for a batch.
+    /// Adds flow records, and puts full batches into the consumer's queue. Waits as long as the
+    /// consumer's queue has no free space for a batch.
     pub(crate) fn add(&mut self, mut records: &[FlowRecord]) -> io::Result<()> {
         while !records.is_empty() {
             let (now, later) = records.split_at(records.len().min(BATCH_ROWS - self.rows));
@@ -160,7 +161,7 @@ impl Batcher {
         if std::mem::take(&mut self.rows) == 0 {
             return Ok(());
         }
-        // An error of `send` means that the consumer has dropped the stream and reads no more
+        // If `send` returns an error, the consumer has dropped the stream and reads no more
         // batches.
         self.to.send(Some(self.batch.take())).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
@@ -171,8 +172,8 @@ impl Batcher {
 pub(crate) struct Batching(Arc<Mutex<Batcher>>);
 
 impl Batching {
-    /// Creates a separate batcher for the same consumer. If each CPU has its own batcher, CPUs do
-    /// not wait for each other.
+    /// Creates another batcher (collector of rows) for the same consumer. If each CPU has its own
+    /// batcher, CPUs do not wait for each other.
     pub(crate) fn own(&self) -> Batcher {
         let mut shared = self.lock();
         let batch = shared.batch.take();
@@ -184,8 +185,8 @@ impl Batching {
     }
 }
 
-/// The results at the end of a run: the ledger, the edges if a part of a recording was metered, and
-/// the error that ended the run.
+/// The results at the end of a run: the ledger (packet counters), and the error that ended the run.
+/// If a part of a recording was metered, also the edges of the part.
 pub(crate) struct Ended {
     pub(crate) report: Value,
     pub(crate) edges: Option<Vec<u8>>,
@@ -229,8 +230,8 @@ pub(crate) struct Run {
 }
 
 /// The function that is called at the end of a run. The function `Finish` adds the last rows of the
-/// run. The function `Finish` returns counters for the report. It also returns the edges if a part
-/// of a recording was metered.
+/// run. `Finish` returns counters for the report. If a part of a recording was metered, `Finish`
+/// also returns the part's edges (open flows).
 pub(crate) type Finish<R> = Box<dyn FnOnce(Vec<R>, &Batching) -> (Map<String, Value>, Option<Vec<u8>>) + Send>;
 
 /// The two functions of a run: `make` makes the handler of a CPU, and `finish` is called at the end
@@ -271,15 +272,15 @@ impl Run {
             let mut report = ledger(&snapshot, of_capture.as_deref());
             let (counts, edges) = finish(reports.into_iter().map(|(_cpu, report)| report).collect(), &batching);
             report.extend(counts);
-            // An error of `flush` means that the consumer has dropped the stream and needs no more
+            // If `flush` returns an error, the consumer has dropped the stream and needs no more
             // rows.
             let _ = batching.lock().flush();
             let fed = feed.lock().unwrap_or_else(PoisonError::into_inner).take().map(Failure::Feed);
             let failure = fed.or_else(|| Failure::of_run(&snapshot));
             report.insert("error".to_owned(), failure.as_ref().map_or(Value::Null, |f| f.to_string().into()));
             let _ = to_set.set(Ended { report: Value::Object(report), edges, failure });
-            // The results of the run are stored before this message is sent, so the consumer always
-            // finds them.
+            // The results of the run are stored before this message is sent. Therefore they are
+            // there when the consumer gets the message.
             let _ = end.send(None);
         };
         let spawned = thread::Builder::new().name("steerage".to_owned()).spawn(wait);
@@ -299,7 +300,7 @@ impl Run {
     }
 
     /// Waits until the run has ended or the first batches have arrived. If the run has ended, the
-    /// schema contains the ledger.
+    /// schema contains the ledger (packet counters).
     pub(crate) fn wait_for_first(&self, py: Python<'_>) -> PyResult<()> {
         for _ in 0..FIRST_MAX {
             match self.receive(py)? {
@@ -341,9 +342,9 @@ impl Run {
         }
     }
 
-    /// Returns true if the Python function must be called again with the progress. The progress
-    /// must be reported if some time has passed, or if the run has ended and its end has not been
-    /// reported.
+    /// Returns true if the Python function must be called again to report the progress. The
+    /// progress must be reported if some time has passed since the last report. It must also be
+    /// reported if the run has ended and its end has not been reported.
     pub(crate) fn is_progress_due(&self, is_over: bool) -> bool {
         self.progress.as_ref().is_some_and(|progress| progress.is_due(is_over))
     }
@@ -356,8 +357,8 @@ impl Run {
         progress.show.call1(py, (read, total, is_over)).map(drop)
     }
 
-    /// Returns the rows that arrive during `time`, the ledger so far, and `true` if the run is
-    /// over.
+    /// Returns the rows that arrive during `time`, the ledger (packet counters) so far, and `true`
+    /// if the run is over.
     pub(crate) fn interval(&self, py: Python<'_>, time: Duration) -> PyResult<(Vec<ColumnBatch>, Value, bool)> {
         let (begin, mut batches) = (Instant::now(), Vec::new());
         let queue = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -373,8 +374,8 @@ impl Run {
             }
         }
         let is_over = queue().is_over;
-        // If the batcher is locked, another thread waits to put its rows into the queue. These rows
-        // will soon be in the queue.
+        // If the batcher is locked, the thread that locked it is waiting to put its rows into the
+        // queue. The other thread's rows will soon be in the queue.
         if let Ok(mut batcher) = self.batching.0.try_lock()
             && std::mem::take(&mut batcher.rows) > 0
         {
@@ -399,8 +400,8 @@ impl Run {
         self.ended.get()
     }
 
-    /// Returns the number of bytes of the source that were read, and the total number of bytes of
-    /// the source's files if it is known.
+    /// Returns the number of bytes of the source that were read. Also returns the total number of
+    /// bytes of the source's files, if this number is known.
     pub(crate) fn progress(&self) -> (u64, Option<u64>) {
         self.info.as_ref().map_or((0, None), |info| (info.bytes_read(), info.bytes_total().or(self.bytes)))
     }
@@ -412,7 +413,7 @@ impl Drop for Run {
     }
 }
 
-/// Stops a run. A handle of this type can be created before the run has started.
+/// Stops a run. A `Stop` handle can be created before the run has started.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Arc<Mutex<StopState>>);
 

@@ -1,8 +1,8 @@
 //! Reads the sources of a crate: its modules, the names that each module defines, and the paths
 //! that each module mentions. The reader ignores code that is compiled only for tests.
 //!
-//! The sources are read as a sequence of tokens. Because only tokens are read, method calls, and
-//! names that a macro assembles, are not found.
+//! The sources are read as a sequence of tokens. Because only tokens are read, the reader finds
+//! neither method calls nor names that a macro assembles.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Ident, UseTree};
 
-/// The maximum number of steps in a chain of re-exports or globs. A longer chain of re-exports
-/// counts as a circle.
+/// The maximum number of steps in a chain of re-exports or glob imports. A longer chain of
+/// re-exports counts as a circle.
 const HOPS_MAX: usize = 8;
 /// The Rust keywords that are followed by the name of an item.
 const KEYWORDS: &[&str] = &["const", "enum", "fn", "macro_rules", "mod", "static", "struct", "trait", "type", "union"];
-/// Further words, which are not in `KEYWORDS`, with which an item can begin. A variant or an
-/// arm of a `match` cannot begin with one of these words, and a field only with `pub`.
+/// Further words (not in `KEYWORDS`) with which a Rust item can begin. A variant or an arm of a
+/// `match` cannot begin with one of these words. A field can begin only with `pub`.
 const BEGINNINGS: &[&str] = &["async", "extern", "impl", "pub", "unsafe", "use"];
 
 type Names = Vec<String>;
@@ -29,16 +29,17 @@ pub(crate) struct Crate {
     /// The public names in the root of the crate. The entry `*` means all names of a glob import.
     pub(crate) public: Names,
     modules: BTreeMap<Names, Module>,
-    /// Each path that a module mentions. The parts of an entry are the file, the module in the
-    /// file, the path, and the line.
+    /// Each path that a module mentions. An entry has the index of the file, the module in the
+    /// file, the mentioned path, and the line.
     mentions: Vec<(usize, Names, Names, usize)>,
-    /// The module that is being read. The next field, `folder`, is the folder with the child
-    /// modules of this module.
+    /// The module that is being read. The next field, `folder`, is the folder that contains the
+    /// child modules of this module.
     module: Names,
     folder: PathBuf,
     /// The lines of the current file that are compiled only for tests.
     tests: BTreeSet<usize>,
-    /// The modules whose files have not been read yet, with the paths of these files without `.rs`.
+    /// The modules whose files have not been read yet. An entry has the path of the file without
+    /// `.rs`, and the module.
     waiting: Vec<(PathBuf, Names)>,
 }
 
@@ -53,8 +54,8 @@ pub(crate) struct File {
 #[derive(Default)]
 struct Module {
     file: usize,
-    /// The names in the module. If `use` imports a name, the value is the path of the imported
-    /// item.
+    /// The names in the module. If a `use` imports the name, the map's value is the path of the
+    /// imported item.
     names: BTreeMap<String, Option<Names>>,
     globs: Vec<Names>,
 }
@@ -77,9 +78,10 @@ impl Crate {
         Ok(krate)
     }
 
-    /// Describes each import that is part of a circle. An import by a file also counts as an import
-    /// by all modules that contain the file. Therefore each import is also an import between two
-    /// modules with the same parent. Every circle of files is a circle of such modules.
+    /// Returns a text for each import that is part of a circle of imports. If a file imports
+    /// something, this counts as an import by all modules that contain the file. Therefore each
+    /// import is also an import between two modules with the same parent. Every circle of imports
+    /// between files is a circle of such modules.
     pub(crate) fn circles(&self) -> Vec<String> {
         let mut imports = BTreeMap::<&[String], BTreeMap<&[String], String>>::new();
         for (file, module, path, line) in &self.mentions {
@@ -132,8 +134,8 @@ impl Crate {
         self.mentions.push((self.files.len(), self.module.clone(), path, line));
     }
 
-    /// Reads tokens of the current module. `is_item` is true for tokens outside of all braces,
-    /// except the braces of a module.
+    /// Reads tokens of the current module. `is_item` is true if the tokens are outside of all
+    /// braces, not counting the braces of a module.
     fn walk(&mut self, tokens: TokenStream, is_item: bool) {
         self.here();
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
@@ -154,8 +156,8 @@ impl Crate {
                 TokenTree::Ident(_) if word == "use" && next != "<" => {
                     let (part, others) =
                         after.split_at(after.iter().position(|token| token.to_string() == ";").unwrap_or(after.len()));
-                    // In the sources of the workspace, no `use` begins with `::`, so its tokens can
-                    // always be parsed as a tree.
+                    // In the sources of the workspace, no `use` begins with `::`. Therefore the
+                    // tokens of a `use` can always be parsed as a tree.
                     let tree = syn::parse2::<UseTree>(part.iter().cloned().collect());
                     for (name, path) in tree.iter().flat_map(|tree| leaves(tree, &[])) {
                         self.public.extend(is_public.then(|| name.clone()));
@@ -200,8 +202,8 @@ impl Crate {
             match (before.as_str(), word.as_str()) {
                 (":", ":") | (".", ".") => before += &word,
                 ("macro_rules", "!") => {}
-                // The tokens of a lifetime, of a raw pointer, or of a module that was already read
-                // declare no further names.
+                // Three kinds of tokens declare no further names: those of a lifetime, of a raw
+                // pointer, and of a module that was already read.
                 ("'", _) | ("*", "const") | (_, "mod") => before.clear(),
                 _ => before = word,
             }

@@ -53,8 +53,8 @@ fn files_that_import_each_other_are_a_circle() {
     }
 }
 
-/// The circle of imports between `a` and `b` leads through a name that a third file re-exports. It
-/// also leads through files inside of `a` and `b`.
+/// The circle of imports between `a` and `b` leads through a name that a third file re-exports. The
+/// circle also leads through files inside of `a` and `b`.
 #[test]
 fn re_exports_and_folders_hide_no_circle() {
     let files = [

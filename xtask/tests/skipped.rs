@@ -1,15 +1,16 @@
 //! Prints the number of tests that were skipped. `cargo test` runs the tests of this package last,
-//! because the name `xtask` is the last one in alphabetical order. Rust's test harness itself
-//! cannot show that a test was skipped.
+//! because `xtask` is the last name in alphabetical order. Rust's test harness itself cannot show
+//! that a test was skipped.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Returns the reasons for skipped tests in the test run with the number `run`, and how often each
-/// reason was given. The most frequent reason for skipped tests is the first in the result. Also
-/// removes the files that contain the reasons of this test run and of earlier test runs.
+/// Returns the reasons for skipped tests in the test run with the number `run`. For each reason,
+/// also returns how often it was given. In the result, the most frequent reason for skipped tests
+/// comes first. Also removes the files that contain the reasons of this test run and of earlier
+/// test runs.
 fn sums(folder: &Path, run: u32) -> Vec<(usize, String)> {
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -225,8 +225,8 @@ impl Run {
         self.handle.get().ok_or_else(not_yet)
     }
 
-    /// Stops the run. If the run has not started yet, it ends as soon as it starts. Signal handlers
-    /// call `stop`, so it takes no lock and allocates no memory.
+    /// Stops the run. If a stop is requested before the run has started, the run ends as soon as it
+    /// starts. Signal handlers call `stop`, so it takes no lock and allocates no memory.
     pub(crate) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
         // This memory fence pairs with the memory fence in `started`.

@@ -74,7 +74,8 @@ impl Installed {
     }
 }
 
-/// The names of the functions that the header declares. Each declaration begins a line.
+/// The names of the functions that the header declares. Each function declaration in the header
+/// begins a line.
 fn declared() -> BTreeSet<String> {
     let header = header();
     let is_code = |line: &&str| !line.starts_with([' ', '/', '#', '}']) && line.contains('(');

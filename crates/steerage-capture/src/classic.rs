@@ -37,8 +37,8 @@ const MODIFIED_BYTES: usize = 8;
 const VERSION_MAJOR: u16 = 2;
 const VERSION_MINOR_MAX: u16 = 4;
 
-/// The bits of the file header's last field that contain the link type. The bits above the link
-/// type describe frame check sequences.
+/// In the last field of the file header, the bits that contain the link type. The bits above the
+/// link type describe frame check sequences.
 const LINK_TYPE_MASK: u32 = 0xffff;
 
 /// Returns true if a file that begins with these bytes is a pcap file.
@@ -135,7 +135,7 @@ impl Classic {
 
     /// Returns the form of the records if the file can be read in place (without a copy). Returns
     /// `None` if frames need a [`FrameHeader`], because the two lengths may be in another order or
-    /// the link type does not fit a slot.
+    /// the link type does not fit into a slot (an entry of a packet ring).
     pub(super) fn form(&self) -> Option<RecordForm> {
         let has_usual_header = self.lengths == Lengths::InOrder && self.record_bytes == RECORD_HEADER_BYTES;
         let is_plain = has_usual_header && LinkType::READ.contains(&self.link);
@@ -161,8 +161,8 @@ impl Classic {
     }
 
     /// Returns the length of the first record of `rest` and the time of the record's packet. The
-    /// function `records` has its own copy of this code. When both functions called a common
-    /// function, steerage needed 20 more instructions for each packet.
+    /// function `records` has its own copy of this code. When `records` and this function called a
+    /// common function, steerage needed 20 more instructions for each packet.
     pub(super) fn next(&self, rest: &[u8]) -> Result<(usize, u64), Stop> {
         let Some(header) = rest.first_chunk::<RECORD_HEADER_BYTES>() else {
             return Err(Stop::Short { needs: RECORD_HEADER_BYTES });

@@ -6,8 +6,8 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// The default resolution of timestamps: microseconds.
 const MICROSECONDS: u8 = 6;
 
-/// The bit of `if_tsresol` that is set if the resolution is a power of 2. This bit of `if_tsresol`
-/// is clear if the resolution is a power of 10.
+/// The bit of `if_tsresol` that is set if the resolution is a power of 2. The highest bit of
+/// `if_tsresol` is clear if the resolution is a power of 10.
 const POWER_OF_TWO: u8 = 0x80;
 
 /// Converts an interface's ticks to nanoseconds since 1970.

@@ -69,7 +69,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Returns the program, for `SO_ATTACH_FILTER`.
+    /// Returns the filter program, for the socket option `SO_ATTACH_FILTER`.
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
     }

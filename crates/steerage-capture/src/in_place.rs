@@ -1,9 +1,10 @@
 //! Reads a file in place: directly in the kernel's page cache, without copying the bytes.
 //!
 //! The file is mapped piece by piece, but only while the kernel grants a read lease. A separate
-//! thread takes the read leases of the files. When another process wants to change a file, that
-//! thread returns the file's lease to the kernel. When the read lease of a file is returned, or at
-//! the end of the file, the queue continues with read(2) at the same record.
+//! thread takes the read leases of the files. When another process wants to change a file, the
+//! thread that takes the leases returns the file's lease to the kernel. When the read lease of a
+//! file is returned, or at the end of the file, the queue continues with read(2) at the same
+//! record.
 
 use std::fs::File;
 use std::io;
@@ -19,8 +20,8 @@ use super::{BLOCKS, RECORD_BYTES_MAX};
 /// mapped into memory at the moment. Windows (mapped parts of a file) are large, because moving a
 /// window to another part of the file takes two system calls and empties the processor's cache of
 /// address translations. A process that wants to change the file waits until the file's windows
-/// (mapped parts) are copied. The waiting time of a process that wants to change the file limits
-/// the size of windows.
+/// (mapped parts) are copied. Because a process that wants to change the file waits for this copy,
+/// windows (mapped parts of the file) must not be too large.
 pub(super) const WINDOW_BYTES: usize = 32 << 20;
 
 /// The number of windows. With several windows (mapped parts of the file), the queue can read one
@@ -48,7 +49,7 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// Starts the thread that takes the leases, which has no capabilities.
+    /// Starts the thread that takes the read leases of files. The thread has no capabilities.
     pub(super) fn new(windows: FileWindows) -> io::Result<Self> {
         let windows = Arc::new(windows);
         let requests = windows.serve(|| capabilities::drop_all().map_err(io::Error::other))?;

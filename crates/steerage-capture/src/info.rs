@@ -62,8 +62,8 @@ impl CaptureInfo {
 
     /// Returns the times of the earliest and the latest packet, or `None` if no packet has a time.
     pub fn times(&self) -> Option<(WallTime, WallTime)> {
-        // The queue writes `earliest` before `latest`. A reader that sees `latest` of the first
-        // packet therefore also sees `earliest`.
+        // The queue writes `earliest` before `latest`. Therefore, a thread that sees the first
+        // packet's value of `latest` also sees `earliest`.
         let latest = self.latest.load(Ordering::Relaxed);
         let earliest = self.earliest.load(Ordering::Relaxed);
         (earliest <= latest).then(|| (WallTime::from_nanos(earliest), WallTime::from_nanos(latest)))
@@ -80,7 +80,7 @@ impl CaptureInfo {
     }
 
     /// Returns the number of bytes that were read from all files. For compressed files, the number
-    /// counts compressed bytes.
+    /// of bytes read counts compressed bytes.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }

@@ -10,13 +10,13 @@
 //! read(2) from the beginning.
 //!
 //! With read(2), the queue fills [`BLOCKS`] blocks of memory, and each read gets a piece of
-//! [`READ_BYTES`]. The frames are handed over in these blocks, without a copy. A
-//! [`FrameHeader`](steerage::device::FrameHeader) with time, length on the wire, link type and
-//! interface replaces the header of each record in place. If a piece (the bytes of one read) ends
-//! in the middle of a record, the record is moved to the block of the next piece, or the rest of
-//! the record is read into the same block. A block of memory is filled again after handlers have
-//! released all of the block's frames. While handlers hold frames of all blocks, a poll delivers
-//! nothing, but no packet is lost, because the device [can
+//! [`READ_BYTES`]. Frames that were read with read(2) are handed over in these blocks of memory,
+//! without a copy. A [`FrameHeader`](steerage::device::FrameHeader) with time, length on the wire,
+//! link type and interface replaces the header of each record in place. If a piece (the bytes of
+//! one read) ends in the middle of a record, the record is moved to the block of the next piece, or
+//! the rest of the record is read into the same block. A block of memory is filled again after
+//! handlers have released all of the block's frames. While handlers hold frames of all blocks, a
+//! poll delivers nothing, but no packet is lost, because the device [can
 //! wait](steerage::device::Capabilities::can_wait).
 //!
 //! A separate thread unpacks compressed input into a pipe, and the queue reads the pipe. Therefore
@@ -107,8 +107,8 @@ use crate::filter::{FileFilters, FilterError};
 
 /// The number of bytes that are read from a file at a time. This read size is so large that the
 /// cost of the system call per packet is negligible. This read size is so small that other CPUs do
-/// not run out of packets during a read. The kernel copies a piece of this size in about 10 us, and
-/// a CPU needs 20 us for a full backlog of cheap packets.
+/// not run out of packets during a read. The kernel copies the bytes of one read in about 10 us,
+/// and a CPU needs 20 us for a full backlog of cheap packets.
 pub const READ_BYTES: usize = 64 << 10;
 
 /// The size of the blocks that contain frames, in bytes. A block has room for a piece of
@@ -199,8 +199,8 @@ pub struct Capture {
     file: String,
     source: Source,
     window: Window,
-    /// The queue's access to the frame blocks, which the queue needs after the blocks themselves
-    /// were handed to the instance.
+    /// The queue's access to the frame blocks. The queue needs this access after the blocks
+    /// themselves were handed to the instance.
     claim: Option<Claim>,
     /// The windows (mapped parts of files) through which files are read in place.
     windows: Option<Windows>,
@@ -270,8 +270,8 @@ impl Capture {
     }
 
     /// Makes a capture from any reader. The reader must not block: without data, it returns
-    /// [`io::ErrorKind::WouldBlock`], and is called again at once. If the data is not a capture, a
-    /// poll reports the error.
+    /// [`io::ErrorKind::WouldBlock`], and is called again immediately. If the data is not a
+    /// capture, a poll reports the error.
     pub fn from_reader(name: impl Into<String>, reader: impl io::Read + Send + 'static) -> Self {
         let (name, info, files) = (name.into(), Arc::new(CaptureInfo::new(None, None)), Files::none());
         let source = files.source(name.clone(), source::Input::Reader(Box::new(reader)), &info);

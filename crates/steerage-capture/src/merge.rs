@@ -95,7 +95,7 @@ struct Stream {
     nanos: u64,
     /// True if the next bytes of a pcap file are the file's header.
     is_new: bool,
-    /// The record that `next` has found last, until this record is appended.
+    /// The record that `next` found most recently, kept until it is appended.
     found: Option<CaptureRecord>,
     /// For each interface in this stream's current section, the number of the interface in the
     /// merged file.

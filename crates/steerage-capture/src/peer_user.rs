@@ -83,8 +83,8 @@ mod tests {
         let line = "   7: 0100007F:84D2 0100007F:DEB4 01 00000000:00000000 00:00000000 00000000  1000        0 204811 1 0 20 4 30 10 -1";
         let (local, remote) = (listed(peer).0, listed(ours).0);
         assert_eq!(user(line, &local, &remote), Some(1000));
-        // Lines that must not match: the socket at this end of the connection, the same pair in a
-        // state without an owner, and the header line.
+        // Lines that must not match: the socket at this end of the connection, the same pair of
+        // addresses in a state without an owner, and the header line.
         assert_eq!(user(line, &remote, &local), None);
         assert_eq!(user(&line.replace(" 1000        0 204811", "    0        0 0"), &local, &remote), None);
         let names = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode";

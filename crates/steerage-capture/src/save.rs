@@ -151,8 +151,8 @@ pub(super) struct SavedFile {
     interfaces: Mutex<Vec<Interface>>,
     /// The wall time at which the receive path's clock started.
     epoch: WallTime,
-    /// The function that finds the part of each packet to write. This function is `None` if whole
-    /// packets are written, and not only parts of packets.
+    /// The function that finds the part of each packet to write. The function that finds the part
+    /// to write is `None` if whole packets are written.
     unwrap: Option<Unwrap>,
     /// The link types of the packets in a group of streams. `None` for a single file.
     pub(super) seen: Option<Arc<LinksSeen>>,

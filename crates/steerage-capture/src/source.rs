@@ -150,8 +150,8 @@ impl Read for Waiting<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// An epoll instance that becomes readable when a silent pipe has data. All pipes of a capture
-    /// share the epoll instance, because a waiting CPU requests the descriptor of the instance only
-    /// once. The epoll instance is `None` if the input is a reader.
+    /// share the epoll instance, because a waiting CPU requests the descriptor of the epoll
+    /// instance only once. The epoll instance is `None` if the input is a reader.
     pub(super) waker: Option<Arc<Epoll>>,
     /// The thread that unpacks.
     pub(super) unpacker: OnceLock<Helper>,

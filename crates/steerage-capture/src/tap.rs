@@ -1,10 +1,10 @@
 //! Copies of the packets of a running instance, for readers that may be slow.
 //!
-//! [`Tap::around`] wraps the packet function. A client is attached with [`Tap::attach`]. After
-//! that, each packet CPU copies the packets that the client requested to a ring, which belongs to
-//! that CPU and client. The client's thread moves these packets from the rings to a socket. Packet
-//! CPUs never wait: if the ring is full, a packet CPU counts the packet as missed. While no client
-//! is attached, a tap costs one comparison per batch.
+//! [`Tap::around`] wraps the packet function. A client is attached with [`Tap::attach`]. While a
+//! client is attached, each packet CPU copies the packets that the client requested. The copies go
+//! to a ring, which belongs to that CPU and client. The client's thread moves these packets from
+//! the rings to a socket. Packet CPUs never wait: if the ring is full, a packet CPU counts the
+//! packet as missed. While no client is attached, a tap costs one comparison per batch.
 //!
 //! `steerage dump` uses a tap to get packets from a running instance, through the control socket.
 //!

@@ -58,8 +58,8 @@ impl Compression {
     }
 
     /// Returns true if compressed data may begin with these bytes, of which there are at most
-    /// [`MAGIC_BYTES`]. If there are fewer bytes than that, the input may have been cut off within
-    /// a magic number.
+    /// [`MAGIC_BYTES`]. If there are fewer than [`MAGIC_BYTES`] bytes, the input may have been cut
+    /// off within a magic number.
     fn may_begin_with(self, start: &[u8]) -> bool {
         match (self, start.first_chunk()) {
             (Self::Gzip, _) => start.starts_with(&GZIP_MAGIC) || GZIP_MAGIC.starts_with(start),

@@ -113,8 +113,9 @@ pub(super) enum Found {
     Other { bytes: usize },
 }
 
-/// Returns the error for a frame that lies outside of its memory block. This error cannot occur,
-/// because the reader checks all positions. Returning an error is nevertheless safer than a panic.
+/// Returns the error for a frame that lies outside of its memory block. A frame outside of its
+/// memory block cannot occur, because the reader checks all positions. Returning an error is
+/// nevertheless safer than a panic.
 #[cold]
 fn no_place() -> Stop {
     Stop::Wrong(Wrong::new("a packet lies outside of what was read".to_owned(), "report this as a fault"))

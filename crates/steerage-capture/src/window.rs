@@ -27,7 +27,7 @@ pub(super) struct Window {
     block: usize,
     at: usize,
     end: usize,
-    /// The offset of `at` in the unpacked file.
+    /// The offset of `at` (the window's start) in the unpacked file.
     offset: u64,
     /// The first bytes of an incomplete record, while these bytes are copied to another block.
     carry: Vec<u8>,
@@ -51,11 +51,12 @@ const CARRY_BYTES: usize = READ_BYTES / 4;
 /// The outcome of [`Window::fill`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filled {
-    /// The window has more bytes, or the file has ended.
+    /// The window (the unhandled bytes in memory) has more bytes, or the file has ended.
     Read,
     /// No data is available yet.
     Later,
-    /// All blocks have frames that handlers still hold, so the window has not changed.
+    /// All blocks have frames that handlers still hold, so the window (the unhandled bytes in
+    /// memory) has not changed.
     FramesOut,
 }
 
@@ -77,13 +78,15 @@ impl Window {
         (self.at, self.offset, self.skip, self.ended, self.in_place) = (self.end, 0, 0, false, None);
     }
 
-    /// Continues to read the file in place, beginning at the start of the window. The bytes in the
-    /// window are dropped, because the mapped file contains the same bytes.
+    /// From now on, reads the file in place (without a copy), beginning at the file offset at which
+    /// the window starts. The bytes in the window (read but not handled yet) are dropped, because
+    /// the mapped file contains the same bytes.
     pub(super) fn go_on_in_place(&mut self, file: InPlace) {
         (self.at, self.in_place) = (self.end, Some(file));
     }
 
-    /// Returns the block that contains the window, and the window's start and end in this block.
+    /// Returns the memory block that contains the window (the unhandled bytes), and the window's
+    /// start and end in this block.
     #[inline]
     pub(super) fn place(&self) -> (usize, usize, usize) {
         (self.block, self.at, self.end)
@@ -93,26 +96,27 @@ impl Window {
         self.end - self.at
     }
 
-    /// Moves the start of the window to `at`, because all earlier bytes have been handled.
+    /// Moves the start of the window (the unhandled bytes) to `at`, because all earlier bytes have
+    /// been handled.
     pub(super) fn walked_to(&mut self, at: usize) {
         let at = at.clamp(self.at, self.end);
         self.offset += (at - self.at) as u64;
         self.at = at;
     }
 
-    /// Skips `bytes` bytes, in the window and after it.
+    /// Skips `bytes` bytes, in the window (the unhandled bytes in memory) and after it.
     pub(super) fn skip(&mut self, bytes: u64) {
         let here = bytes.min(self.len() as u64);
         self.walked_to(self.at + here as usize);
         self.skip = bytes - here;
     }
 
-    /// Returns true if bytes after the window must be skipped.
+    /// Returns true if bytes after the window (the unhandled bytes in memory) must be skipped.
     pub(super) fn skips(&self) -> bool {
         self.skip > 0
     }
 
-    /// Returns the offset of the window's start in the unpacked file.
+    /// Returns the offset of the window's start (the first unhandled byte) in the unpacked file.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
@@ -123,11 +127,12 @@ impl Window {
 
     /// Reads more of the file, for a record of `needs` bytes.
     ///
-    /// If handlers release frames quickly, the window alternates between two blocks, with the bytes
-    /// of one read in each. If the window alternates between two blocks, both blocks stay in the
-    /// CPU's cache. If handlers release frames late, or if a pipe delivers small pieces, the window
-    /// fills a block before it moves to the next block. Because each block is filled, the blocks
-    /// hold as many frames as possible.
+    /// If handlers release frames quickly, the window (the unhandled bytes) alternates between two
+    /// blocks of memory, with the bytes of one read in each. If the window (the unhandled bytes)
+    /// alternates between two blocks of memory, both blocks stay in the CPU's cache. If handlers
+    /// release frames late, or if a pipe delivers small pieces, the window (the unhandled bytes)
+    /// fills a block of memory before it moves to the next block. Because each block of memory is
+    /// filled, the blocks hold as many frames as possible.
     pub(super) fn fill(
         &mut self,
         (blocks, claim): (&mut Blocks, &Claim),
@@ -143,9 +148,9 @@ impl Window {
                 }
                 Step::Later => return Ok(Filled::FramesOut),
                 Step::End => {
-                    // Reading from the offset of the window reads the last incomplete record again.
-                    // The second read of this record also returns bytes that were appended to the
-                    // file in the meantime.
+                    // Reading from the offset of the window (the first unhandled byte) reads the
+                    // last incomplete record again. The second read of this record also returns
+                    // bytes that were appended to the file in the meantime.
                     source.seek(self.offset)?;
                     (self.at, self.in_place) = (self.end, None);
                 }
@@ -176,7 +181,7 @@ impl Window {
         Ok(Filled::Read)
     }
 
-    /// Copies the window's bytes to another block.
+    /// Copies the window's bytes (read but not handled yet) to another block of memory.
     fn carry_to(&mut self, block: usize, (blocks, claim): (&mut Blocks, &Claim)) {
         self.carry.clear();
         self.carry.extend_from_slice(blocks.readable(claim, self.block).get(self.at..self.end).unwrap_or_default());

@@ -73,7 +73,7 @@ pub(super) struct Lane {
     account: OnceLock<TxAccount>,
     /// The number of bytes that the CPU has in the buffer. `Relaxed` is sufficient: only this CPU
     /// increases the number, so the CPU never reads a value that is too small. No other memory
-    /// depends on the number.
+    /// depends on a CPU's number of bytes in the buffer.
     held: AtomicUsize,
 }
 
@@ -460,7 +460,7 @@ impl Writer {
         let mut lingered = false;
         loop {
             // `Relaxed` is sufficient: other threads set `input_ended` only while they hold the
-            // lock of the buffer, and this thread sets it itself when it ends.
+            // lock of the buffer, and this thread sets `input_ended` itself when it ends.
             let over = buffer.senders == 0 || self.input_ended.load(Ordering::Relaxed);
             if buffer.bytes >= WRITE_BYTES || ((buffer.hurry || lingered || over) && buffer.bytes > 0) {
                 buffer.wakes_at = None;
@@ -706,7 +706,7 @@ mod tests {
             WriterOptions { format: StreamFormat::PcapNanos, buffer_bytes: 1 << 16, patient: false, watched: false };
         let writer = Writer::new("test".to_owned(), options);
         *writer.file() = Some(Arc::new(File::create(&path).unwrap()));
-        // The thread was not started, so no chunk is written.
+        // The writing thread was not started, so no chunk is written.
         let [first, last] = [writer.lane(), writer.lane()];
         writer.leave(&first, b"head");
         assert_eq!(std::fs::read(&path).unwrap(), b"");

@@ -1,5 +1,6 @@
 //! Zstandard (RFC 8878). The memory of the decoder is bounded, whatever sizes a file states. The
-//! decoder's memory grows with the number of unpacked bytes, up to the size of the window.
+//! decoder's memory grows with the number of unpacked bytes, up to the size of the window (the
+//! earlier output to which data may refer).
 
 use std::error::Error;
 use std::fmt::Display;
@@ -12,19 +13,19 @@ const MAGIC: u32 = 0xfd2f_b528;
 /// The first of the 16 magic numbers of skippable frames.
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 
-/// The largest supported window in bytes. A frame may refer back to earlier unpacked bytes up to
-/// this distance. `zstd -d` has the same limit. The compressor uses 8 MiB at level 19, and up to
-/// 128 MiB with `--ultra` or `--long`.
+/// The largest supported window of a zstd frame, in bytes. A zstd frame may refer back to earlier
+/// unpacked bytes up to this distance. `zstd -d` has the same limit. The compressor uses 8 MiB at
+/// level 19, and up to 128 MiB with `--ultra` or `--long`.
 const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
-/// The number of bytes at the start of a frame: the magic number, the descriptor, and the window
-/// byte if there is one. No frame is shorter.
+/// The number of bytes at the start of a zstd frame: the magic number, the descriptor, and the
+/// window byte if there is one. No frame is shorter.
 const FRAME_START_BYTES: usize = 6;
-/// The bit of the frame's descriptor that is set if the frame has no window byte. A frame without a
-/// window byte has its whole content as its window.
+/// The bit of a zstd frame's descriptor that is set if the frame has no window byte. A zstd frame
+/// without a window byte has its whole content as its window.
 const SINGLE_SEGMENT: u8 = 0x20;
 
-/// An empty block that ends a frame, followed by zeros in place of a checksum.
+/// An empty block that ends a zstd frame, followed by zeros in place of a checksum.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
 /// Returns true if a file that begins with these bytes is compressed with zstd.
@@ -50,7 +51,8 @@ pub(super) fn unpack(from: &mut impl BufRead, to: &mut impl Write) -> io::Result
         return Ok(());
     }
     if let Err(error) = unpack_blocks(&mut frame, from, to) {
-        // The decoder returns the bytes of the window only after the last block.
+        // The decoder returns the bytes of the window (the latest output) only after the last
+        // block.
         let _ = frame.decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::UptoBlocks(1));
         return write_unpacked(&mut frame, to).and(Err(error));
     }
@@ -99,7 +101,8 @@ fn unpack_blocks(frame: &mut FrameDecoder, from: &mut impl BufRead, to: &mut imp
     }
 }
 
-/// Writes the unpacked bytes. The window of an unfinished frame is not written yet.
+/// Writes the unpacked bytes. The window (the latest output) of an unfinished zstd frame is not
+/// written yet.
 fn write_unpacked(frame: &mut FrameDecoder, to: &mut impl Write) -> io::Result<()> {
     while frame.can_collect() > 0 {
         match frame.collect_to_writer(&mut *to) {

@@ -71,7 +71,8 @@ impl Helper {
 }
 
 /// Blocks all signals in a helper process. A service manager sends a signal to all processes of a
-/// service. Such a signal must end only the run, and the helper process ends after the run.
+/// service. A signal of the service manager must end only the run, and the helper process ends
+/// after the run.
 pub(crate) fn outlive_signals() -> Result<(), Error> {
     SigSet::all().thread_block().map_err(|error| Error::System { operation: "block signals", error: error.into() })
 }

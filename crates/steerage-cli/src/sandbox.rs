@@ -280,8 +280,8 @@ impl Confinement {
             // new handler has already installed its seccomp filter.
             let enters = filter.as_ref().filter(|_| !ENTERED.replace(true));
             if let Some(Err(error)) = enters.map(enter_packet_thread) {
-                // If the filter cannot be installed, the program exits, because no packet may be
-                // handled outside of the sandbox.
+                // If the seccomp filter cannot be installed, the program exits, because no packet
+                // may be handled outside of the sandbox.
                 warn(&error);
                 process::exit(1);
             }

@@ -65,8 +65,8 @@ impl Keys {
     /// Call `take` before the sandbox is entered.
     pub(crate) fn take() -> Option<Self> {
         let stdin = io::stdin();
-        // If the terminal belongs to another session, it cannot put this process into the
-        // background or stop this process.
+        // A terminal of another session cannot put this process into the background or stop this
+        // process.
         let in_background = tcgetpgrp(&stdin).is_ok_and(|foreground| foreground != rustix::process::getpgrp());
         if !can_redraw() || in_background {
             return None;

@@ -1,5 +1,5 @@
 //! `steerage top` shows a running instance live in a terminal or in a browser. `top` reads from the
-//! control socket of the instance, and does not disturb its packets.
+//! control socket of the instance, and does not disturb the handling of packets.
 
 mod page;
 mod remote;

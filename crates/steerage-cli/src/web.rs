@@ -31,7 +31,8 @@ impl Web {
     }
 
     /// Starts the server of the live page, if the command line requests one. `report` creates the
-    /// report as JSON. The report's content depends on who may read it (the audience).
+    /// report as JSON. The content of the report depends on the audience, that is, on who may read
+    /// the report.
     pub(crate) fn serve(
         &self,
         report: impl Fn(Audience) -> String + Send + 'static,

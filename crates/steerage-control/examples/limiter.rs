@@ -13,12 +13,12 @@ use steerage_control::metrics::{ADDRESS_DEFAULT, Listener, Source};
 use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput};
 
 /// The maximum number of flows that a CPU keeps. If a CPU has more flows than this maximum, the
-/// limiter passes all packets of the additional flows. If a flow has had no packets for the time
-/// `IDLE`, the CPU removes the flow from its table.
+/// limiter does not limit the additional flows. If a flow has had no packets for the time `IDLE`,
+/// the CPU removes the flow from its table.
 const FLOWS_MAX: usize = 1_000_000;
 const IDLE: Duration = Duration::from_secs(10);
 
-/// The largest burst of a flow has as many packets as the flow sends in this time at its maximum
+/// A flow's largest burst has as many packets as the flow may send in this time at its maximum
 /// rate.
 const BURST: Duration = Duration::from_millis(50);
 

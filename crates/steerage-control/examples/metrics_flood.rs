@@ -14,8 +14,8 @@
 //! FROM is the source address of the client that connects. PATH_MS is the time between a client's
 //! connection and the client's request, in milliseconds. This delay simulates a long network path.
 //! KIND is what the flooding client sends: nothing (`silent`), half a request (`half`), a request
-//! (`whole`), or a request without reading the reply (`deaf`). `flood` may run in another network
-//! namespace.
+//! (`whole`), or a request without reading the reply (`deaf`). The command `flood` may run in a
+//! network namespace of its own.
 #![allow(clippy::print_stdout, reason = "the result of a measurement")]
 
 use std::collections::VecDeque;
@@ -34,8 +34,8 @@ const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 const HELD: usize = 200;
 
-/// How long the client that does not flood waits for a page of metrics. The value is the default
-/// timeout of Prometheus.
+/// How long the client that does not flood the server waits for a page of metrics. The client's
+/// maximum waiting time is the default timeout of Prometheus.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const PAUSE: Duration = Duration::from_millis(100);

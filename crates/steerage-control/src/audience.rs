@@ -1,6 +1,6 @@
 //! Defines who may see which data of a run.
 
-/// The audience of a reply: the users who may read this reply of the instance.
+/// The audience of a reply of the instance: the users who may read the reply.
 ///
 /// Counters are public. The traffic itself is private: addresses, ports and names of flows. The
 /// names of the files to which the run writes flows are private, too.
@@ -13,7 +13,8 @@ pub enum Audience {
 }
 
 impl Audience {
-    /// Returns the audience to which user `uid` belongs, if the instance belongs to user `owner`.
+    /// Returns the audience (public or private) of user `uid`, if the instance belongs to user
+    /// `owner`.
     pub fn of(uid: u32, owner: u32) -> Self {
         if uid == 0 || uid == owner { Self::Private } else { Self::Public }
     }

@@ -267,8 +267,8 @@ mod tests {
         let later = start + Duration::from_secs(2);
         assert_eq!(clients.admit(host(3), later, "new").unwrap().1, Some("first"));
         // Two hosts still have clients at this point of the test: the first host has one client,
-        // and the second host has two. Therefore the older client of the second host is
-        // disconnected.
+        // and the second host has two. Because the second host has the most clients, its older
+        // client is disconnected.
         assert_eq!(clients.admit(host(3), later, "newer").unwrap().1, Some("second"));
     }
 

@@ -1,4 +1,4 @@
-//! Errors of the control tree. The errors have error numbers of the kernel.
+//! Errors of the control tree. Each error of the control tree has an error number of the kernel.
 
 use rustix::io::Errno;
 
@@ -27,8 +27,8 @@ pub enum ErrorCode {
     Overflow,
     /// `ETIMEDOUT`: the change did not take effect within the time limit, so it has been undone.
     TimedOut,
-    /// An error of the kernel for one of the kernel's own files, such as a file in /sys. The value
-    /// of the field is the kernel's error number.
+    /// The kernel returned an error for one of its own files, such as a file in /sys. The value of
+    /// the field is the kernel's error number.
     Kernel(i32),
 }
 

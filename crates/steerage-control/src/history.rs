@@ -12,7 +12,8 @@ use crate::limits::EVENTS_MAX;
 #[cfg_attr(feature = "socket", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Event {
-    /// The number of the change in the history. Numbers start at 1 and have no gaps.
+    /// The number of the change in the history. The numbers of the changes start at 1 and have no
+    /// gaps.
     pub number: u64,
     /// The time at which the change took effect, in seconds since 1970-01-01 00:00 UTC.
     pub time: f64,
@@ -37,7 +38,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Adds a change that takes effect now to the history, and sets the number and the time of the
+    /// Adds to the history a change that takes effect now. Sets the number and the time of the
     /// change.
     pub(crate) fn note(&mut self, event: Event) {
         self.last += 1;

@@ -64,8 +64,8 @@ impl Listener {
 
     /// Makes the server also answer requests whose header `Host` has one of these names. The server
     /// also answers to `localhost`, to the machine's own name, and to any IP address. The server
-    /// refuses all other names, because the owner of any DNS name can make the name resolve to this
-    /// machine.
+    /// refuses all other host names, because the owner of any DNS name can make the name resolve to
+    /// this machine.
     #[must_use]
     pub fn answering_to(mut self, names: &[String]) -> Self {
         self.hosts = hosts::Hosts::with_own_name(names);

@@ -97,14 +97,14 @@ pub enum SearchError {
 /// The reason why the search found no run.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub enum NoInstance {
-    /// The caller is root, which searches only for runs of root.
+    /// The caller is root, and a search by root finds only runs of root.
     #[error("no run of root was found: start one, or name another user's socket with --to PATH")]
     OfRoot,
     /// Neither this user nor root runs an instance.
     #[error("no run was found: start one, or name its socket with --to PATH")]
     OfUser,
-    /// The runs of this user have no control sockets, because no directory for control sockets
-    /// exists.
+    /// If this user has runs, they have no control sockets, because no directory for control
+    /// sockets exists.
     #[error("no run was found: {NO_DIRECTORY}")]
     NoDirectory,
 }
@@ -121,7 +121,7 @@ pub struct InstanceSocket {
 
 impl InstanceSocket {
     /// Returns the name of the instance, which is the file name of the socket without `.sock`. By
-    /// default, the name is the process number of the instance.
+    /// default, the name of an instance is its process number.
     pub fn name(&self) -> String {
         self.path.file_stem().map_or(String::new(), |name| name.to_string_lossy().into_owned())
     }
@@ -158,7 +158,7 @@ pub fn connect(to: Option<&str>) -> Result<Client, SearchError> {
     socket.connect().map_err(|error| SearchError::Connect { path: socket.path, error })
 }
 
-/// Returns the socket of the instance called `to`. If the name contains a `/`, the name is the path
+/// Returns the socket of the instance called `to`. If the name `to` contains a `/`, it is the path
 /// of the control socket. If the caller gives no name, exactly one instance must be running.
 ///
 /// # Errors
@@ -204,8 +204,8 @@ pub fn all() -> Result<Vec<InstanceSocket>, SearchError> {
     let own = runtime_directory();
     let mut all = own.as_deref().map_or(Ok(Vec::new()), find).map_err(SearchError::Directory)?;
     if env::var_os(DIRECTORY_VARIABLE).is_none() && own.as_deref() != Some(Path::new(ROOT_DIRECTORY)) {
-        // Errors are ignored: if this user cannot read root's directory, this user cannot use
-        // root's sockets either.
+        // Errors in reading root's directory are ignored: if this user cannot read the directory,
+        // this user cannot use root's sockets either.
         all.extend(find(Path::new(ROOT_DIRECTORY)).unwrap_or_default());
     }
     Ok(all.into_iter().map(|path| InstanceSocket { path, was_found: true }).collect())

@@ -16,9 +16,9 @@ pub const SETTLE_MAX: Duration = Duration::from_secs(10);
 /// (a set of moving buckets) takes a few rounds of the CPUs' loops, and a round takes microseconds.
 pub const SETTLE_LOOK: Duration = Duration::from_micros(20);
 
-/// Each later interval between checks is the time since the write began, divided by this number.
-/// Therefore the checks delay the end of a write by at most an eighth of the time that the write
-/// takes.
+/// After the first check, each interval between two checks is the time since the write began,
+/// divided by this number. Therefore the checks delay the end of a write by at most an eighth of
+/// the time that the write takes.
 pub const SETTLE_LOOK_PART: u32 = 8;
 
 /// The longest interval between two checks whether a change has taken effect. Users do not notice a
@@ -29,8 +29,8 @@ pub const SETTLE_LOOK_MAX: Duration = Duration::from_millis(1);
 /// fills several screens.
 pub const EVENTS_MAX: usize = 256;
 
-/// The maximum length of a client's request in bytes. A request with a path and the longest value
-/// fits, even if the value contains many JSON escapes.
+/// The maximum length of a client's request in bytes. The longest value and its path fit into a
+/// request, even if the value contains many JSON escapes.
 pub const REQUEST_BYTES_MAX: usize = 8 * WRITE_BYTES_MAX;
 
 /// The maximum length of a reply that a client accepts, in bytes. The report of an instance
@@ -41,8 +41,8 @@ pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// exporter and a few scripts are connected to the control socket.
 pub const CLIENTS_MAX: usize = 64;
 
-/// The number of connections to the control socket that are reserved for root. The same number of
-/// further connections is reserved for root and the instance's user together.
+/// The number of connections to the control socket that are reserved for root. In addition, the
+/// same number of connections is reserved for root and the instance's user together.
 pub const CLIENTS_RESERVED: usize = 8;
 
 /// The maximum number of connections of a user who is neither root nor the instance's user.
@@ -59,8 +59,8 @@ pub const CLIENT_IDLE_SCARCE: Duration = Duration::from_secs(5);
 /// The maximum time within which a client must read a reply.
 pub const CLIENT_READS_WITHIN: Duration = Duration::from_secs(5);
 
-/// The maximum time that a client waits for the reply after it has set a value. The client waits
-/// longer than the instance's limit for a write ([`SETTLE_MAX`]).
+/// The maximum time that a client waits for the reply after it has set a value. The client's
+/// waiting time is longer than the instance's time limit for a write ([`SETTLE_MAX`]).
 pub const SET_WITHIN: Duration = Duration::from_secs(15);
 
 /// The maximum time that a client waits for the reply to a request that sets no value. A reply
@@ -71,15 +71,15 @@ pub const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// the text of the attribute, which the reader may read in pieces.
 pub const OPEN_FILES_MAX: usize = 1024;
 
-/// The number of open files that are reserved for root. The same number of further open files is
-/// reserved for root and the instance's user together.
+/// The number of open files that are reserved for root. In addition, the same number of open files
+/// is reserved for root and the instance's user together.
 pub const OPEN_FILES_RESERVED: usize = 128;
 
 /// The maximum number of open files of a user who is neither root nor the instance's user. `cat`
 /// opens only one file at a time.
 pub const OPEN_FILES_PER_USER_MAX: usize = 256;
 
-/// The maximum number of writes to files that may wait until an earlier write has finished.
+/// While one write to a file is in progress, at most this many writes may wait.
 pub const WAITING_WRITES_MAX: usize = 64;
 
 /// When a run ends, it waits at most this long until the control tree is unmounted. Unmounting

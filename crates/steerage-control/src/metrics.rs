@@ -1,6 +1,6 @@
 //! Metrics of an instance in Prometheus' text format. This module can serve the text of the metrics
-//! over HTTP, in reply to `GET /metrics` only. A program can also serve the text of the metrics by
-//! its own means.
+//! over HTTP. It serves only the request `GET /metrics`. A program can also serve the text of the
+//! metrics by its own means.
 //!
 //! docs/metrics.md describes each metric. There are no metrics for single flows or buckets.
 //! Therefore the number of metrics depends only on the numbers of queues, CPUs, and counters of the
@@ -79,9 +79,9 @@ impl Source {
         Self { version: Some(version), ..self }
     }
 
-    /// Adds metrics that are not in the ledger. The source calls the function `more` for each
-    /// request for metrics. Counters of a packet function are already in the ledger
-    /// (see [`Builder::counters`](steerage::Builder::counters)).
+    /// Adds metrics that are not in the ledger (all counts of packets). Each time that a client
+    /// requests metrics, the source calls the function `more`. The ledger already contains the
+    /// counters of a packet function (see [`Builder::counters`](steerage::Builder::counters)).
     #[must_use]
     pub fn more(self, more: More) -> Self {
         Self { more: Some(more), ..self }
@@ -108,7 +108,7 @@ pub struct Metric {
     /// [conventions](https://prometheus.io/docs/practices/naming/), without the prefix `steerage_`
     /// and without the suffix `_total` of a counter.
     ///
-    /// The name must differ from the names of the ledger's metrics, which [`names`] lists.
+    /// The name must differ from the names of steerage's own metrics, which [`names`] lists.
     /// Prometheus refuses a page that contains a metric twice.
     pub name: &'static str,
     /// The help text of the metric, as a sentence.

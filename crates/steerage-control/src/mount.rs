@@ -38,8 +38,8 @@ use crate::quota::{Party, Quota, QuotaFull};
 use crate::tree::{Entry, NodeId, Tree};
 use fusermount::{Failure, Watched};
 
-/// The text at the start of the mount's source in /proc/mounts. In /proc/mounts, a colon and the
-/// instance's process number follow this text.
+/// The text at the start of the mount's source in /proc/mounts. In /proc/mounts, the mount's source
+/// consists of this text, a colon, and the instance's process number.
 const SOURCE: &str = "steerage";
 const KIND: &str = "fuse.steerage";
 
@@ -56,9 +56,9 @@ const TTL: Duration = Duration::from_secs(3600);
 /// when the process ends.
 #[derive(Debug)]
 pub struct Mounted {
-    // Rust drops the fields of a struct in the order in which they are declared. `fuse` must be
-    // closed before `fusermount3` checks the mount, because the check must find that no process
-    // serves the mount.
+    // Rust drops the fields of a struct in the order in which they are declared. The field `fuse`
+    // must be closed before `fusermount3` checks the mount, because the check must find that no
+    // process serves the mount.
     fuse: OwnedFd,
     mount: Mount,
 }
@@ -155,8 +155,8 @@ impl Mounted {
     pub fn on(directory: &Path) -> Result<Self, MountError> {
         let wrong = |error| MountError::Directory(directory.to_owned(), error);
         let failed = |failure| MountError::of(directory, failure);
-        // `fusermount3` resolves the path of the directory again after this program has checked the
-        // path. Therefore only root and this user may have permission to change the directories of
+        // After this program has checked the path of the directory, `fusermount3` resolves the path
+        // again. Therefore only root and this user may have permission to change the directories of
         // the path.
         let strict = |path: &Path| Directory::open_strict(path).map_err(|error| MountError::of_path(directory, error));
         if let Some((process, path)) = instance_at(directory).map_err(wrong)? {
@@ -226,8 +226,8 @@ impl Mounted {
 impl Drop for ServedFiles {
     fn drop(&mut self) {
         // Rust drops the field `_mount` after this function returns. When `_mount` is dropped,
-        // `fusermount3` opens the directory, and `opendir` reads `ending`. This `Release` store
-        // pairs with the `Acquire` load in `opendir`.
+        // `fusermount3` opens the mounted directory. Then this file system's `opendir` reads the
+        // flag `ending`. This `Release` store pairs with the `Acquire` load in `opendir`.
         self.ending.store(true, Ordering::Release);
     }
 }
@@ -389,8 +389,8 @@ impl Filesystem for Files {
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
         if writes && !self.tree.is_writable(node(inode)) {
-            // The kernel lets root open a file regardless of the file's mode. Therefore this check,
-            // whether the attribute can be written, also applies to root.
+            // The kernel lets root open a file regardless of the file's mode. Therefore the program
+            // also checks for root whether the attribute can be written.
             return reply.error(Errno::EACCES);
         }
         let mut open = self.locked();
@@ -478,8 +478,9 @@ impl Filesystem for Files {
         reply.ok();
     }
 
-    /// After `ending` is set, opening a directory fails with an error. From this error,
-    /// `fusermount3` recognizes that no process serves the mount, and unmounts the directory.
+    /// After the flag `ending` is set, opening a directory fails with an error. From the error of
+    /// opening the directory, `fusermount3` recognizes that no process serves the mount, and
+    /// unmounts the directory.
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         // This `Acquire` load pairs with the `Release` store in the `drop` of `ServedFiles`.
         if self.ending.load(Ordering::Acquire) {
@@ -497,8 +498,8 @@ impl Filesystem for Files {
         let entries = self.tree.list(at).into_iter().map(|entry| (entry.id, entry.is_directory, entry.name));
         for (nth, (id, is_directory, name)) in here.into_iter().chain(entries).enumerate().skip(offset as usize) {
             let kind = if is_directory { FileType::Directory } else { FileType::RegularFile };
-            // `add` returns true when the reply buffer is full. If the reply buffer is full, the
-            // kernel requests the remaining directory entries with another call.
+            // The method `add` returns true when the reply buffer is full. If the reply buffer is
+            // full, the kernel requests the remaining directory entries with another call.
             if reply.add(inode(id), nth as u64 + 1, kind, name) {
                 break;
             }

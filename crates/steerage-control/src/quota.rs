@@ -1,7 +1,7 @@
 //! Quotas for *parties* (users or hosts) that share a limited number of slots, such as connections.
-//! No party can take all of the slots. Some slots are reserved for root. The same number of further
-//! slots is reserved for root and the instance's owner together. Every party other than root and
-//! the owner may use only a limited number of slots.
+//! No party can take all of the slots. Some of the shared slots are reserved for root. In addition,
+//! the same number of slots is reserved for root and the instance's owner together. Every party
+//! other than root and the owner may use only a limited number of slots.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -38,8 +38,8 @@ impl Party {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     pub(crate) all: usize,
-    /// The number of slots that are reserved for root. The same number of further slots is reserved
-    /// for root and the owner together.
+    /// The number of slots that are reserved for root. In addition, the same number of slots is
+    /// reserved for root and the owner together.
     pub(crate) reserved: usize,
     pub(crate) per_party: usize,
     /// The user who owns the instance. The owner is `None` if the parties are hosts.
@@ -49,12 +49,12 @@ pub(crate) struct Quota {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuotaFull {
     Party,
-    /// All slots that this party may use are in use, by this party or by other parties.
+    /// Every slot that this party may use is already in use, by this party or by another party.
     All,
 }
 
-/// The rank of a party. The ranks are, from the highest to the lowest, root, owner and other. A
-/// party may use the slots that are reserved for its own rank and the slots for lower ranks.
+/// The rank of a party. A party's rank is root (the highest), owner, or other (the lowest). A party
+/// may use the slots that are reserved for its own rank and the slots for lower ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Other,
@@ -100,8 +100,8 @@ mod tests {
     const OWNER: u32 = 1000;
     const PLACES: Quota = Quota { all: 20, reserved: 2, per_party: 6, owner: Some(OWNER) };
 
-    /// Admits clients of the user `uid` until the quota refuses a client. Returns the number of
-    /// admissions, and the reason for the first refusal.
+    /// Admits clients of the user `uid`, one after another, until the quota refuses a client.
+    /// Returns the number of admissions, and the reason for the first refusal.
     fn fill(taken: &mut Vec<Party>, uid: u32) -> (usize, QuotaFull) {
         let before = taken.len();
         let user = Party::User(uid);

@@ -55,8 +55,8 @@ struct Report<'a> {
     r#type: &'static str,
     version: &'static str,
     started: &'a str,
-    /// `ended_by` is always `None`, because an instance that has ended answers no request for a
-    /// report.
+    /// The report's field `ended_by` is always `None`, because an instance that has ended answers
+    /// no request for a report.
     ended_by: Option<Empty>,
     snapshot: Snapshot,
     app: Empty,

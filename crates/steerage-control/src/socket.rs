@@ -1,5 +1,5 @@
-//! Serves the tree over a Unix socket. A request is one line of JSON, and a reply is one line of
-//! JSON. README.md lists the requests.
+//! Serves the control tree over a Unix socket. A request is one line of JSON, and a reply is one
+//! line of JSON. README.md lists the requests.
 
 mod client;
 mod directory;

@@ -2,8 +2,8 @@
 //!
 //! The structure of the tree never changes, because the devices and queues of an instance never
 //! change. The value of an attribute is computed each time that a client reads the attribute. The
-//! name of a device's directory is also computed each time, because a network interface may be
-//! renamed.
+//! name of a device's directory is also computed each time that a client reads it, because a
+//! network interface may be renamed.
 
 mod buckets;
 mod devices;
@@ -116,14 +116,14 @@ enum Attribute {
     Fixed(Cow<'static, str>),
     SoftnetStat,
     Number(Number),
-    /// The attribute with the CPUs whose backlogs have a flow limit.
+    /// The attribute that lists the CPUs whose backlogs have a flow limit.
     FlowLimitCpus,
     Policy,
     Steering,
     Count(fn(&Snapshot) -> u64),
     QueueCount(usize, QueueCount),
-    /// A count of a receive queue that only queues of some device types have. The fields are the
-    /// queue's index, and the count's index in the device's list of counts.
+    /// A count of a receive queue. Only queues of some device types have this count. The fields are
+    /// the queue's index, and the count's index in the device's list of counts.
     DeviceCount(usize, usize),
     /// The memory that the local page caches of these receive queues may use, in bytes.
     LpcBytes(Vec<usize>),
@@ -249,9 +249,9 @@ impl Tree {
     /// Returns the current value of an attribute, with its newline.
     ///
     /// # Errors
-    /// Returns `EISDIR` for a directory, and `ENOENT` if the node does not exist. For an attribute
-    /// that the kernel provides for a network interface, returns the kernel's error if the kernel
-    /// reports one.
+    /// Returns `EISDIR` for a directory, and `ENOENT` if the node does not exist. If the kernel
+    /// provides the attribute (for a network interface), and the kernel's read fails, returns the
+    /// kernel's error.
     pub fn read(&self, id: NodeId) -> Result<String, AttributeError> {
         Ok(match self.attribute(id)? {
             Attribute::Mask(queue, form) => self.shown_mask(*queue, *form) + "\n",
@@ -307,10 +307,11 @@ impl Tree {
             return Err(AttributeError::new(ErrorCode::NotPermitted, message));
         }
         // The conversion of the value to a string replaces bytes that are not valid UTF-8. Such
-        // bytes are never digits. The value's text before the end of the line stays readable.
+        // bytes are never digits. The valid text of the value's first line stays readable after the
+        // conversion to a string.
         let text = String::from_utf8_lossy(&value[..value.len().min(WRITE_BYTES_MAX)]).into_owned();
-        // The lock allows only one change at a time: the history records each change before the
-        // next change begins.
+        // The lock allows only one change at a time. Therefore the history records each change
+        // before the next change begins.
         let _turn = locked(&self.writer);
         let change = match attribute {
             Attribute::Mask(queue, form) => self.store_mask(queue, form, &text)?,

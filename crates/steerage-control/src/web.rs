@@ -4,10 +4,10 @@
 //! page requests the run's report as JSON from `/report`. The page contacts no other server.
 //!
 //! Every user of this machine can connect to a loopback address. Therefore a client that does not
-//! send the key gets only the data that all users may see. The address that the run prints also
-//! contains a [key](new_key) after a `#`. A browser sends the part of an address after `#` to no
-//! server. The script of the page sends the key in an HTTP header. If a client sends the key, the
-//! report for this client also contains addresses and flows.
+//! send the key gets only the data that all users may see. The address of the live page, as the run
+//! prints it, also contains a [key](new_key) after a `#`. A browser sends the part of an address
+//! after `#` to no server. The script of the page sends the key in an HTTP header. If a client
+//! sends the key, the report for this client also contains addresses and flows.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -32,8 +32,8 @@ const KEY_BYTES: usize = 16;
 /// this time. An open page requests a report every second.
 const WATCHED: Duration = Duration::from_millis(2500);
 
-/// When a run ends, its server waits at most this long until an open page has requested the last
-/// report.
+/// When a run ends and a browser has the live page open, the server waits at most this long until
+/// the page has requested the last report.
 const LAST_REPORT_MAX: Duration = Duration::from_millis(1500);
 
 /// The HTTP headers of all files of the live page. The files and the report belong to one run, so a
@@ -91,8 +91,8 @@ struct Reports {
 
 #[derive(Debug, Default)]
 struct ReportState {
-    /// The last report in two versions: one for the public, and one for the owner of the run. The
-    /// last report is `None` until the run ends.
+    /// The last report of the run in two versions: one for the public, and one for the owner of the
+    /// run. The last report is `None` until the run ends.
     last: Option<[String; 2]>,
     /// The time at which a page in a browser last requested a report.
     requested_at: Option<Instant>,
@@ -121,8 +121,8 @@ impl Reports {
 
 impl Listener {
     /// Starts a thread that serves the live page. `report` creates the current report as JSON. The
-    /// report's content depends on who may read it (the audience). A client that sends the key
-    /// `key` gets the report for the owner of the run.
+    /// content of the report depends on the audience, that is, on who may read the report. A client
+    /// that sends the key `key` gets the report for the owner of the run.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.

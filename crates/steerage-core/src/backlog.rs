@@ -1,13 +1,14 @@
-//! A ring from a receive queue to a CPU has two ends. A backlog is the receiving end, on the CPU
-//! that takes frames from the ring. The sending end of a queue's ring, on the CPU that polls the
-//! queue, is in the module `queue`.
+//! A ring from a receive queue to a CPU has two ends. A backlog is the receiving end of a ring, on
+//! the CPU that takes frames from the ring. The sending end of a queue's ring, on the CPU that
+//! polls the queue, is in the module `queue`.
 //!
 //! As in Linux, `netdev_max_backlog` limits how many frames wait for a CPU. The frames of all live
 //! queues (queues that cannot wait) count together. With several live queues (queues that cannot
-//! wait), the limit is checked when a list of frames is published. The newest frames that exceed
-//! the limit are dropped. If there is only one live queue (a queue that cannot wait), the size of
-//! the queue's ring limits the number of its frames. For a queue that can wait (such as a file),
-//! only the size of the queue's ring limits the number of frames.
+//! wait), the limit is checked when a list of frames is published. If more frames wait than
+//! `netdev_max_backlog` allows, the newest frames are dropped. If there is only one live queue (a
+//! queue that cannot wait), the size of the queue's ring limits the number of its frames. For a
+//! queue that can wait (such as a file), only the size of the queue's ring limits the number of
+//! frames.
 
 use std::sync::Arc;
 
@@ -34,13 +35,14 @@ pub(crate) struct Backlog {
 pub(crate) struct Source {
     pub(crate) input: InputId,
     pub(crate) queue: usize,
-    /// The CPU that handles the frames, if the instance has [`Sender`](crate::sender::Sender)s.
+    /// The CPU that handles the frames. The field is set only if the instance has
+    /// [`Sender`](crate::sender::Sender)s.
     pub(crate) sends: Option<CpuIndex>,
     /// When kept packets are dropped, their pages return to the queue through this stack.
     pub(crate) kept_pages: Arc<KeptPages>,
     pub(crate) hasher: QueueHasher,
     /// True if packets of the queue may have separate copies to which handlers write. Packets have
-    /// such copies if their frames lie in blocks (memory of the device) or are merged.
+    /// separate writable copies if their frames lie in blocks (memory of the device) or are merged.
     pub(crate) copies: bool,
     /// True if consecutive segments of a flow are merged before the handler is called.
     pub(crate) coalesces: bool,
@@ -49,9 +51,9 @@ pub(crate) struct Source {
 }
 
 impl Backlog {
-    /// The CPU calls this function after it has found the backlog empty in several checks.
-    /// Afterwards, the CPU does not check the backlog until frames are published in the backlog's
-    /// ring.
+    /// The CPU calls this function after it has found the backlog empty several times in a row.
+    /// After this call, the CPU does not check the backlog again until frames are published in the
+    /// backlog's ring.
     #[cold]
     fn forget(&mut self, inbox: &Inbox) {
         self.idle_looks = 0;
@@ -93,7 +95,8 @@ impl Backlogs {
     }
 
     /// Returns the next backlog that has frames and was not served in this round (the CPU's current
-    /// pass). With `held_back`, the backlogs of queues that can wait (such as files) are skipped.
+    /// pass). If `held_back` is true, the backlogs of queues that can wait (such as files) are
+    /// skipped.
     #[inline(always)]
     pub(crate) fn next_to_serve(&mut self, held_back: bool) -> Option<usize> {
         let inbox = &self.inboxes[usize::from(self.me)];
@@ -114,8 +117,9 @@ impl Backlogs {
         None
     }
 
-    /// Returns the backlogs that contain frames. Before a CPU with 256 queues sleeps, it reads only
-    /// four 64-bit integers of the inbox, and the rings whose bits are set there.
+    /// Returns the backlogs that contain frames. The inbox has a bit for each ring. Before a CPU
+    /// with 256 queues sleeps, it reads only four 64-bit integers of the inbox, and the rings whose
+    /// bits are set.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &Backlog> {
         let inbox = &self.inboxes[usize::from(self.me)];
         let mut turns = inbox.begin(0);

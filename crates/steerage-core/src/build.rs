@@ -50,7 +50,7 @@ pub struct InputSpec {
     /// The device.
     pub input: Input,
     /// The CPUs that poll the input's queues. The CPUs in this list get the input's queues in turn.
-    /// If the list is empty, all CPUs of the instance poll.
+    /// If the list of CPUs is empty, all CPUs of the instance poll the input's queues.
     pub rx_cpus: Vec<CpuId>,
     /// The input's RPS mask, if the input has a mask of its own.
     pub mask: Option<CpuMask>,
@@ -63,9 +63,9 @@ pub struct Spec {
     pub workers: CpuMask,
     /// The CPUs over which packets of an input are spread if the input has no mask of its own.
     pub mask: CpuMask,
-    /// The masks of single queues. Each entry of the list contains the number of a queue, counted
-    /// over all inputs. A queue's mask replaces the mask of its input and of the instance. If a
-    /// queue has several entries in the list of masks, its last entry applies.
+    /// The masks of single queues. Each entry of the list of masks contains the number of a queue,
+    /// counted over all inputs. A queue's mask replaces the mask of its input and of the instance.
+    /// If a queue has several entries in the list of masks, its last entry applies.
     pub queue_masks: Vec<(usize, CpuMask)>,
     /// The inputs.
     pub inputs: Vec<InputSpec>,
@@ -76,8 +76,8 @@ pub struct Spec {
     /// The packets that the device's hash must keep together, if steerage uses hashes of devices.
     /// The field is `None` if no hash of a device is used.
     pub device_hash: Option<Affinity>,
-    /// Sets of packets that must go to the same CPU. Every hash must assign all packets of such a
-    /// set to the same bucket.
+    /// Defines sets of packets. All packets of a set must go to the same CPU. Every hash must
+    /// assign all packets of such a set to the same bucket.
     pub affinity: Affinity,
     /// Limits of all CPUs.
     pub limits: Limits,
@@ -118,7 +118,8 @@ pub struct Spec {
 
 type PlanOfGroup = dyn FnMut(&[CpuIndex], usize) -> Plan + Send;
 
-/// Creates the first plan for a group of queues: see [`Spec::bucket_plan`].
+/// Creates the first plan (which CPU gets which buckets) for a group of queues: see
+/// [`Spec::bucket_plan`].
 pub struct BeginWith(pub Box<PlanOfGroup>);
 
 impl fmt::Debug for BeginWith {
@@ -137,8 +138,8 @@ pub struct Built {
 }
 
 impl Built {
-    /// The [`CpuPart`] of each CPU. The part of each CPU runs on a thread of its own, where `make`
-    /// creates the CPU's handler.
+    /// The [`CpuPart`] of each CPU. Each CPU's part of the instance runs on a separate thread. On
+    /// this thread, the function `make` creates the CPU's handler.
     pub fn into_parts<H: Handler>(self, make: &MakeHandler<H>) -> Vec<CpuPart<H>> {
         let in_transit = Arc::new(InTransit::new(Transit::with_capacity(BUCKETS)));
         let part = |side| CpuPart { side, make: Arc::clone(make), in_transit: Arc::clone(&in_transit) };
@@ -196,7 +197,7 @@ pub fn build(spec: Spec, nearness: Nearness<'_>) -> Result<Built, BuildError> {
     let state = steering.lock();
     owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
     // The queues get their limits before the first round (pass of a CPU's loop). The first poll
-    // must not depend on whether the CPU gets the control lock in that round.
+    // must not depend on whether the CPU gets the control lock in its first round.
     let limits = &state.limits;
     owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
     infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
@@ -342,10 +343,10 @@ impl CheckedSpec {
         Ok(queues)
     }
 
-    /// Maps as many pages as frames can be in flight. Because the pool has so many pages, a stalled
-    /// CPU delays or loses only packets that were steered to it. If the memory limit is too low for
-    /// this number of pages, backlogs and other limits are reduced. The pages of each CPU are in
-    /// the memory of the CPU's NUMA node.
+    /// Maps memory for as many pages as there can be frames in flight. Because the pool has a page
+    /// for each frame that can be in flight, a stalled CPU delays or loses only packets that were
+    /// steered to it. If the memory limit is too low for this number of pages, backlogs and other
+    /// limits are reduced. The pages of each CPU are in the memory of the CPU's NUMA node.
     fn map_memory(&mut self, queues: &[PlannedQueue], sends: &[Vec<OwnedTx>]) -> Result<Supply, BuildError> {
         let spec = &self.spec;
         let page_bytes =
@@ -364,8 +365,8 @@ impl CheckedSpec {
             let caches = self.caches(lends);
             QueueNeeds { segments, lends, waits: can_wait, caches, fixed: own + 2 * POOL_BULK }
         };
-        // Each CPU needs pages for three purposes: copies of lent frames, packets that its function
-        // originates, and outputs that send from pages.
+        // Each CPU needs pages for three purposes: copies of lent frames (in memory of the device),
+        // packets that its packet function originates, and outputs that send from pages.
         let for_others = |outputs: &Vec<OwnedTx>| {
             POOL_BULK + spec.originated_max + outputs.iter().map(|output| output.can.pages_max).sum::<usize>()
         };
@@ -415,8 +416,8 @@ impl CheckedSpec {
         Ok(lent)
     }
 
-    /// Returns true if a queue gets a local page cache. By default, a queue that provides blocks
-    /// gets no cache.
+    /// Returns true if a queue gets a local page cache. By default, a queue whose device supplies
+    /// memory blocks gets no local page cache.
     fn caches(&self, lends: bool) -> bool {
         !lends || self.spec.lpc_pages.is_some()
     }

@@ -1,11 +1,12 @@
-//! Merges consecutive segments of a flow within a batch. The CPU that handles the batch merges them
-//! before it calls the handler: `Builder::coalesce`.
+//! Merges consecutive segments of a flow within a batch. The CPU that handles the batch merges the
+//! segments before it calls the handler: `Builder::coalesce`.
 //!
 //! The rules for merging are those of [`steerage_flow::offload::coalesce`], which outputs use too.
 //! No payload is copied: a merged packet has a copy of its headers, and its payload stays in the
-//! original frames. After the handler, each frame gets the verdict of its packet. If an output
-//! cannot send merged packets, each frame gets its own headers again. If the frame lies in a page
-//! of the pool, the restored headers are written into the frame itself.
+//! original frames. After the handler has returned, each frame gets the verdict of the merged
+//! packet to which it belongs. If an output cannot send merged packets, each frame gets its own
+//! headers again. If the frame lies in a page of the pool, the restored headers are written into
+//! the frame itself.
 //!
 //! In the batch, a merged packet has the position of its first frame. Therefore the packets of a
 //! flow stay in order. Packets of different flows may change their order within a batch, as with
@@ -57,9 +58,9 @@ fn candidate<'f>(frame: &'f Frame<'_>, common: (LinkType, Option<u16>)) -> Optio
     merges.then_some((received.data, offload))
 }
 
-/// Gives each frame the verdict of its merged packet. Splits merged packets for outputs that cannot
-/// send merged packets. Returns how many frames and packets the outputs see, and how many frames
-/// were dropped because no page was free for their headers.
+/// Gives each frame the verdict of the merged packet to which it belongs. Splits merged packets for
+/// outputs that cannot send merged packets. Returns how many frames and packets the outputs see,
+/// and how many frames were dropped because no page was free for their headers.
 #[inline(never)]
 pub(crate) fn settle(
     hand: &mut Hand<'_>,
@@ -70,8 +71,8 @@ pub(crate) fn settle(
     let (verdicts, mut cut) = (&mut actions.verdicts, 0);
     for (nth, copy) in actions.copies[..packets].iter().enumerate() {
         let Some((copy, (from, count))) = copy.as_ref().and_then(|copy| Some((copy, copy.hidden()?))) else { continue };
-        // If a handler shortens a merged packet, the packet becomes a separate frame. The other
-        // frames that were merged into the packet are discarded.
+        // If a handler shortens a merged packet, the packet becomes a separate frame. All other
+        // frames that were merged into the shortened packet are discarded.
         let verdict = if copy.frames() > 1 { verdicts[nth] } else { Verdict::Discarded };
         verdicts[from..from + count].fill(verdict);
         let Verdict::Transmitted(to) = verdict else { continue };

@@ -1,5 +1,6 @@
-//! [`Completions`] is the interface between a device and one poll. The device puts the frames that
-//! it received into [`Completions`], and takes free pages from [`Completions`].
+//! [`Completions`] is the interface between a device and one poll of the device's queue. The device
+//! puts the frames that it received into [`Completions`], and takes free pages from
+//! [`Completions`].
 
 mod gather;
 
@@ -53,8 +54,8 @@ impl Filled {
 }
 
 /// Returns the number of bytes that the counters add for a frame. A frame counts with the length on
-/// the wire that the device reports. This length is limited to the maximum of the length field in
-/// the frame's header. A packet function reads the same length from the frame's header.
+/// the wire that the device reports. The counted length is limited to the maximum of the length
+/// field in the frame's header. A packet function reads the same length from the frame's header.
 #[inline(always)]
 fn on_the_wire(claimed: usize) -> u64 {
     claimed.min(u32::MAX as usize) as u64
@@ -122,10 +123,10 @@ impl Completions<'_> {
 
     /// Refills a device's ring: allocates up to `room` pages for frames like `fit`, passes each
     /// page to `post`, and returns how many pages were posted. If `post` cannot post a page, it
-    /// returns the page, and `refill` ends. If fewer than `room` pages were posted although `post`
-    /// accepted every page, no page is free, and the device should poll again later. To keep its
-    /// ring full, a device calls `refill` once per poll, and posts the pages
-    /// that [`rx_finish`](Self::rx_finish) returns.
+    /// returns the page, and `refill` ends. If `post` accepted every page, but fewer than `room`
+    /// pages were posted, no page is free. In this case, the device should poll again later. To
+    /// keep its ring full, a device calls `refill` once per poll, and posts the pages that
+    /// [`rx_finish`](Self::rx_finish) returns.
     pub fn refill(&mut self, room: usize, fit: Fit, mut post: impl FnMut(Page) -> Result<(), Page>) -> usize {
         for posted in 0..room {
             let Some(page) = self.alloc(fit) else { return posted };
@@ -138,23 +139,23 @@ impl Completions<'_> {
     }
 
     /// Fills up to `count` pages. `fill` is for devices whose frames are written by code on this
-    /// CPU (and not by hardware), and which post no pages. `write` gets the bytes of a page that
-    /// follow the page's headroom. `write` returns a description of the frame, or `None` if no
-    /// frame arrived. When `write` returns `None`, `fill` returns, and the page stays in the pool.
-    /// If `write` reports more bytes than it was given, the frame is counted as lost (`device`),
-    /// and `fill` also returns.
+    /// CPU (and not by hardware), and which post no pages. The function `write` gets the bytes of a
+    /// page that follow the page's headroom. `write` returns a description of the frame, or `None`
+    /// if no frame arrived. When `write` returns `None`, `fill` returns, and the page stays in the
+    /// pool. If `write` reports more bytes than it was given, the frame is counted as lost
+    /// (`device`), and `fill` also returns.
     ///
-    /// Returns how many pages were filled. If fewer than `count` pages were filled although `write`
-    /// never returned `None`, no page is free, and the device should poll again later.
+    /// Returns how many pages were filled. If `write` never returned `None`, but fewer than `count`
+    /// pages were filled, no page is free. In this case, the device should poll again later.
     #[inline(always)]
     pub fn fill(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> Option<Filled>) -> usize {
         let Self { frames, pages, .. } = self;
         let pool = &mut pages.pool;
         let (first, mut more, mut lost, mut wire_bytes) = (frames.len(), true, 0, 0);
         let (region, pages) = pool.take_many(count);
-        // First, entries for all pages are added to the list. Therefore the list need not check its
-        // capacity for each frame. After the loop, the entries of pages that were not filled are
-        // removed again.
+        // First, entries for all pages are added to the list of received frames. Because all
+        // entries are added together, the list need not check its capacity for each frame. After
+        // the loop, the entries of pages that were not filled are removed again.
         frames.extend(pages.map(|mut page| {
             let bytes = &mut region.page_mut(&mut page)[HEADROOM..];
             let room = bytes.len();
@@ -171,7 +172,7 @@ impl Completions<'_> {
         }));
         let mut filled = frames.len() - first;
         if !more {
-            // If an entry has no headroom, its page was not filled.
+            // An entry without headroom marks a page that was not filled.
             filled = frames[first..].iter().take_while(|frame| frame.offset() == HEADROOM).count();
             let unused = frames.drain(first + filled..).rev();
             unused.filter_map(|frame| frame.into_page().ok()).for_each(|page| pool.put_back(page));
@@ -298,9 +299,10 @@ impl Completions<'_> {
         self.pages.take_home(frame);
     }
 
-    /// Returns the part of `block` from the end of the last lent frame to the byte at offset `end`.
-    /// The device hands over the frames in this part of the block from front to back. Returns
-    /// `None` if the block does not exist, or if `claim` belongs to blocks of another queue.
+    /// Returns the part of `block` that begins at the end of the last lent frame and ends at the
+    /// offset `end`. The device hands over the frames in this part of the block from front to back.
+    /// Returns `None` if the block does not exist, or if `claim` belongs to blocks of another
+    /// queue.
     #[inline]
     pub fn lending(&mut self, claim: &Claim, block: usize, end: usize) -> Option<Lending<'_>> {
         let tail = self.pages.blocks.as_mut()?.tail(claim, block)?.up_to(end);
@@ -325,10 +327,10 @@ impl Completions<'_> {
         self.counts.passed += frames;
     }
 
-    /// Filters the frames that the device has handed over in this poll, from index `from` on.
-    /// Removes the frames for which `keep` returns false, as if these frames had not arrived. The
-    /// argument of `keep` is the part of the frame in its first page. This method is for devices
-    /// that wrap other devices.
+    /// Filters the frames that the device has handed over in this poll, beginning with the frame at
+    /// index `from`. Removes the frames for which `keep` returns false, as if these frames had not
+    /// arrived. The argument of `keep` is the part of the frame in its first page. This method is
+    /// for devices that wrap other devices.
     pub fn retain(&mut self, from: usize, mut keep: impl FnMut(&[u8]) -> bool) {
         let from = from.min(self.frames.len());
         for frame in self.frames.split_off(from) {
@@ -433,7 +435,7 @@ impl Lending<'_> {
     /// Like [`push_hashed`](Self::push_hashed), for a frame that needs offload work: a super-frame,
     /// or a packet whose checksum is not complete. `offload` is written to the memory before
     /// `header`, so [`OFFLOAD_BYTES`] bytes must be free before the frame. Returns false if fewer
-    /// bytes are free before the frame.
+    /// than [`OFFLOAD_BYTES`] bytes are free before the frame.
     pub fn push_offload(
         &mut self,
         at: usize,

@@ -33,9 +33,9 @@ pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> R
         .collect()
 }
 
-/// A handle changes, reads and stops an instance. A handle can be used on any thread, while the
-/// instance runs and after it has ended. The `Handle` of the crate `steerage` dereferences to this
-/// type.
+/// A handle changes, reads and stops an instance. A handle can be used on any thread, both while
+/// the instance runs and after the instance has ended. The `Handle` of the crate `steerage`
+/// dereferences to this type.
 #[derive(Clone)]
 pub struct Handle(pub(crate) Arc<Shared>);
 
@@ -107,9 +107,9 @@ impl Handle {
     /// until it releases the queue between two of its rounds (passes of its loop). A CPU that is
     /// stuck in its handler cannot release a queue to another CPU. If the new CPU is too busy to
     /// take the queue within [`OFFER_WAIT`](crate::limits::OFFER_WAIT), the old CPU takes the queue
-    /// back. [`is_settled`](Self::is_settled) returns true once the outcome is known, and
-    /// the [`snapshot`](Self::snapshot) shows which CPU polls the queue. After a call of
-    /// `set_rx_cpu`, policies no longer move the queue to another CPU.
+    /// back. [`is_settled`](Self::is_settled) returns true once the outcome is known, and the
+    /// [`snapshot`](Self::snapshot) shows which CPU polls the queue. After a call of `set_rx_cpu`
+    /// for a queue, policies no longer move this queue to another CPU.
     ///
     /// # Errors
     /// Returns the same errors as [`set_queue_rps_cpus`](Self::set_queue_rps_cpus).
@@ -168,8 +168,8 @@ impl Handle {
     }
 
     /// Like [`cpu_of`](Self::cpu_of), but never waits for a lock. Also returns `None` if the bucket
-    /// may be moving, or if another thread holds the control lock. Between two rounds (passes of a
-    /// CPU's loop) of the returned CPU, the handler of this CPU has the state of the bucket.
+    /// may be moving, or if another thread holds the control lock. Whenever the returned CPU is
+    /// between two rounds (passes of its loop), its handler has the state of the bucket.
     pub fn try_cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
         let (cpu, is_moving) = self.0.owner_of(&*self.0.steering.try_lock()?, bucket)?;
         (!is_moving).then_some(cpu)
@@ -252,12 +252,13 @@ impl Handle {
     }
 
     /// Sets a flow limit for the backlogs of exactly these CPUs: `flow_limit_cpu_bitmap`. A flow
-    /// limit applies while the backlog is more than half full. Of the
-    /// last [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY) packets for this
-    /// backlog, a flow may have more than half. The flow limit applies to such flows. The flow
-    /// limit drops only packets of the flows to which it applies (`flow_limit`), and no packets of
-    /// other flows. If a queue can wait for room in the backlog, such as a file, the flow limit
-    /// drops none of its packets. By default, no CPU has a flow limit.
+    /// limit applies while the backlog is more than half full. The flow limit applies to a flow
+    /// that has more than half of the last
+    /// [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY) packets for this backlog.
+    /// The flow limit drops only packets of the flows to which it applies (counted as
+    /// `flow_limit`), and no packets of other flows. If a queue can wait for room in the backlog,
+    /// such as a file, the flow limit drops none of its packets. By default, no CPU has a flow
+    /// limit.
     ///
     /// # Errors
     /// [`SetError::NotOurCpu`] if the mask contains a CPU that the instance does not have. If
@@ -278,10 +279,10 @@ impl Handle {
         self.0.change(|state| state.on(Event::Present(&present)));
     }
 
-    /// Sets, for each CPU, the share of its time that other programs used recently, from 0 to 1
-    /// (`ForeignLoad`). Policies take other programs' shares into account. Threads that steerage
-    /// starts call `set_others_time` themselves. You need to call `set_others_time` only if your
-    /// program runs its own threads.
+    /// Sets, for each CPU, the share of the CPU's time (from 0 to 1) that other programs used
+    /// recently (`ForeignLoad`). Policies take other programs' shares into account. Threads that
+    /// steerage starts call `set_others_time` themselves. You need to call `set_others_time` only
+    /// if your program runs its own threads.
     pub fn set_others_time(&self, shares: &[(CpuId, f64)]) {
         let mut state = self.0.steering.lock();
         for (cpu, share) in shares {

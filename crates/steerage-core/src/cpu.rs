@@ -82,8 +82,8 @@ impl Cpu {
 
     /// Sends a packet that the packet function has created. `send` copies the bytes in `frame`,
     /// which begin with a header of type `link`. The CPU sends the packet after the handler has
-    /// returned. Packets of this batch that the handler transmits are sent first. If the output
-    /// cannot send the packet or has no room for it, the packet is dropped and counted
+    /// returned. If the handler transmits packets of this batch, these packets are sent first. If
+    /// the output cannot send the packet or has no room for it, the packet is dropped and counted
     /// ([`CpuSnapshot::originated_dropped`](steerage_ledger::CpuSnapshot::originated_dropped)).
     ///
     /// # Errors
@@ -93,11 +93,11 @@ impl Cpu {
         self.origin.stage(to, link, frame)
     }
 
-    /// Sends a packet that the handler has [kept](crate::packet::Packet::keep),
-    /// like [`send`](Self::send). The packet's pages return to the pool after the packet was sent.
-    /// If the kept packet lies in several pages, its parts are first joined in one page. Until the
-    /// handler returns, each kept packet that is sent counts against the limit
-    /// `Builder::originated_max`.
+    /// Sends a packet that the handler has [kept](crate::packet::Packet::keep), like
+    /// [`send`](Self::send). The packet's pages return to the pool after the packet was sent. If
+    /// the kept packet lies in several pages, its parts are first joined in one page. Each kept
+    /// packet that the handler sends counts against the limit `Builder::originated_max` until the
+    /// handler returns.
     ///
     /// # Errors
     /// Returns the packet as an error if `Builder::originated_max` packets already wait, or if the
@@ -113,7 +113,7 @@ impl Cpu {
 
     /// Stops the run, as [`Handle::stop`](crate::control::Handle::stop) does: no more packets are
     /// received, and packets in flight are still handled. A handler calls `stop` when it has its
-    /// result or cannot continue. The handler returns the reason in its
+    /// result or cannot continue. A handler that stops the run returns the reason in its
     /// [report](crate::handler::Handler::Report).
     pub fn stop(&self) {
         self.shared.stop();

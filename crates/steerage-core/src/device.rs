@@ -28,9 +28,9 @@ pub struct Capabilities {
     /// the queue provides blocks, `fit` describes the longest frame that handlers can keep or
     /// write, because that frame is first copied to a page.
     pub fit: Fit,
-    /// True if the queue's frames lie in memory blocks that the device supplies. If false, the
-    /// frames lie in pages of the pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before
-    /// each frame.
+    /// True if the queue's frames lie in memory blocks that the device supplies. If this field is
+    /// false, the frames lie in pages of the pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes
+    /// before each frame.
     pub lends: bool,
     /// The maximum number of pages that a frame may occupy, from 1
     /// to [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The page pool gets `segments_max` times as
@@ -57,8 +57,8 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Describes a live queue whose device sets no hashes. The queue's frames lie in pages of the
-    /// pool, and the longest frame has `frame_bytes_max` bytes.
+    /// Describes a live queue (one that cannot wait) whose device sets no hashes. The queue's
+    /// frames lie in pages of the pool, and the longest frame has `frame_bytes_max` bytes.
     pub const fn pages(frame_bytes_max: usize) -> Self {
         let (lends, can_wait, hash, names_buckets) = (false, false, None, false);
         let fit = Fit::new(frame_bytes_max);
@@ -71,8 +71,9 @@ impl Capabilities {
         Self { fit, ..self }
     }
 
-    /// Describes a live queue whose device sets no hashes. The queue's frames lie in blocks that
-    /// the device supplies. Handlers can keep or write frames of up to `copy_bytes_max` bytes.
+    /// Describes a live queue (one that cannot wait) whose device sets no hashes. The queue's
+    /// frames lie in blocks that the device supplies. Handlers can keep or write frames of up to
+    /// `copy_bytes_max` bytes.
     pub const fn blocks(copy_bytes_max: usize) -> Self {
         Self { lends: true, ..Self::pages(copy_bytes_max) }
     }
@@ -114,9 +115,10 @@ impl Capabilities {
         Self { hash: Some(affinity), names_buckets: true, ..self }
     }
 
-    /// Declares that the device sets a hash on frames, though not always on all of them:
-    /// see [`hash`](Self::hash). The upper 12 bits of the hash choose the bucket. If only low bits
-    /// distinguish flows, use [`FlowHash::from_low_bits`](steerage_flow::FlowHash::from_low_bits).
+    /// Declares that the device sets a hash on frames, though not always on all of them: see
+    /// [`hash`](Self::hash). The upper 12 bits of the hash choose the bucket. If only the low bits
+    /// of the device's hash distinguish flows, use
+    /// [`FlowHash::from_low_bits`](steerage_flow::FlowHash::from_low_bits).
     #[must_use]
     pub const fn hashes(self, affinity: Affinity) -> Self {
         Self { hash: Some(affinity), ..self }
@@ -173,16 +175,16 @@ pub struct TxCapabilities {
     /// True if the queue may accept a packet and report its outcome later
     /// ([`Sent::deferred`](crate::tx::Sent::deferred)).
     pub defers: bool,
-    /// True if the queue of the output accepts packets that were merged from several frames. The
-    /// queue counts a merged packet as several packets: as its number
-    /// of [`frames`](crate::tx::OutgoingPacket::frames). If false, the queue of the output gets the
-    /// original frames instead of merged packets.
+    /// True if the queue of the output accepts packets that were merged from several frames. In its
+    /// counts of packets, the queue adds the number of
+    /// [`frames`](crate::tx::OutgoingPacket::frames) for a merged packet. If this field is false,
+    /// the queue of the output gets the original frames instead of merged packets.
     pub merged: bool,
 }
 
 impl TxCapabilities {
-    /// Declares that the queue sends from pages of the pool that only this queue uses, up to
-    /// `pages` of them.
+    /// Declares that the queue sends from up to `pages` pages of the pool. No other queue uses
+    /// these pages.
     #[must_use]
     pub const fn pages(self, pages: usize) -> Self {
         Self { pages_max: pages, ..self }
@@ -238,7 +240,7 @@ pub struct TxResources {
     pub region: Arc<Region>,
     /// The pages of the pool that the queue [needs](TxCapabilities::pages_max) to send packets.
     pub pages: Vec<Page>,
-    /// The account of an output's queue that reports the outcome of packets later
+    /// The account of the output's queue, if the queue reports the outcome of packets later
     /// ([defers](TxCapabilities::defers)). The queue reports the outcome of each packet to this
     /// account.
     pub account: Option<TxAccount>,

@@ -29,7 +29,7 @@ pub enum SetError {
         /// The list of the instance's CPUs, as text.
         ours: String,
     },
-    /// There is no receive queue with this number.
+    /// The instance has no receive queue with this number.
     #[error("there is no receive queue {queue}: they are numbered from 0, and there are {queues}")]
     NoSuchQueue {
         /// The requested number.
@@ -51,8 +51,8 @@ pub enum SetError {
     },
 }
 
-/// The reason why an instance could not be built. The error's text contains the operation that
-/// failed and advice for the user.
+/// The reason why an instance could not be built. The text of the error names the operation that
+/// failed, and gives advice to the user.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::error::BuildError; }
@@ -73,7 +73,7 @@ pub enum BuildError {
     /// There are more CPUs, queues or outputs than an instance can have.
     #[error("{asked} {what} are more than an instance can have: {most}")]
     TooMany {
-        /// What there is too much of: The kind of object: `CPUs`, `receive queues` or `outputs`.
+        /// The kind of object that exceeds its maximum: `CPUs`, `receive queues` or `outputs`.
         what: &'static str,
         /// How many were requested.
         asked: usize,
@@ -136,7 +136,8 @@ impl fmt::Debug for BuildError {
     }
 }
 
-/// `Debug` prints the same text as `Display`, for the same reason as in [`BuildError`].
+/// `Debug` prints the same text as `Display`, because `main` may return this error: see
+/// [`BuildError`].
 impl fmt::Debug for SetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -54,8 +54,9 @@ pub trait Handler: Sized + 'static {
     /// Handles a batch of up to [`HANDLE_BUDGET`](crate::limits::HANDLE_BUDGET) packets of one
     /// queue. A packet to which the handler gives no verdict counts as consumed.
     ///
-    /// If the handler panics, the verdicts that it gave before the panic are kept. The other
-    /// packets of the batch count as `handler_panicked`, and a new handler is created.
+    /// If the handler panics, the verdicts that it gave before the panic are kept. If the handler
+    /// panics, the batch's packets without a verdict count as `handler_panicked`, and a new handler
+    /// is created.
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu);
 
     /// The CPU calls `tick` before its first round (pass of its loop), and then each time that the
@@ -71,8 +72,8 @@ pub trait Handler: Sized + 'static {
     fn woken(&mut self, _cpu: &mut Cpu) {}
 
     /// Called when a bucket moves from this CPU to another CPU. `bucket_leaves` removes the state
-    /// of the bucket's flows from this handler, and returns the state. Before the call of
-    /// `bucket_leaves`, this CPU has finished all packets of the bucket that it got.
+    /// of the bucket's flows from this handler, and returns the state. When `bucket_leaves` is
+    /// called, this CPU has finished all packets of the bucket that it had received.
     fn bucket_leaves(&mut self, _bucket: BucketId) -> Option<Self::Moved> {
         None
     }

@@ -82,11 +82,12 @@ pub enum Verdict {
     /// discard the packet. Packets have the verdict `Consumed` by default.
     #[default]
     Consumed,
-    /// [`Packet::discard`](crate::packet::Packet::discard).
+    /// The handler has called [`Packet::discard`](crate::packet::Packet::discard).
     Discarded,
-    /// [`Packet::keep`](crate::packet::Packet::keep).
+    /// The handler has called [`Packet::keep`](crate::packet::Packet::keep).
     Kept,
-    /// [`Packet::transmit`](crate::packet::Packet::transmit), to this output.
+    /// The handler has called [`Packet::transmit`](crate::packet::Packet::transmit) with this
+    /// output.
     Transmitted(TxId),
 }
 

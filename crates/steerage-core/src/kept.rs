@@ -27,7 +27,7 @@ use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 /// ```
 pub struct Kept {
     pub(crate) frame: steerage_mem::Kept,
-    /// The CPU that kept the packet, and the packet's bucket. The CPU and the bucket are present
+    /// The CPU that kept the packet, and the packet's bucket. The CPU and the bucket are stored
     /// only if the instance has a [`Sender`](crate::sender::Sender).
     pub(crate) home: Option<(CpuIndex, u16)>,
 }
@@ -104,8 +104,9 @@ impl AsRef<[u8]> for Kept {
     }
 }
 
-/// The type of the first header in a frame. The type is stored in the frame's slot (ring entry).
-/// Rare types are stored in the frame's header.
+/// The type of the first header in a frame. The type of a frame's first header is stored in the
+/// frame's slot (ring entry). If the type of the first header is rare, it is stored in the
+/// `FrameHeader` of the frame.
 #[inline(always)]
 pub(crate) fn link_of(code: u8, header: impl FnOnce() -> Option<FrameHeader>) -> LinkType {
     match LinkType::of_code(code) {

@@ -3,8 +3,8 @@
 //! this crate through the crate `steerage`.
 //!
 //! The tables list the modules in the order in which a packet passes through them. Each module
-//! imports only modules that are listed below it in these tables. The modules of the last table are
-//! at the bottom of this order.
+//! imports only modules that are listed below it in these tables. The modules of the last table
+//! come last in the order of all modules.
 //!
 //! | module | what happens there |
 //! |---|---|

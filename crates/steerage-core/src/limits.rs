@@ -41,9 +41,9 @@ pub const PUBLISH_POLLS: u32 = 8;
 
 /// While a queue still has frames to poll and room for them, it reclaims its finished lent frames
 /// (in memory of the device) only once in this many polls. To reclaim frames, the queue reads the
-/// finished index of a ring. All slots before this index were handled. The finished index of a ring
-/// is in a cache line that other CPUs write, so reading the index is expensive. Eight polls return
-/// up to 512 frames, which is half of a full backlog.
+/// finished index of a ring. All slots before a ring's finished index were handled. The finished
+/// index of a ring is in a cache line that other CPUs write, so reading the index is expensive.
+/// Eight polls return up to 512 frames, which is half of a full backlog.
 pub const RECLAIM_POLLS: usize = 8;
 
 /// The number of buckets into which the flow hash is divided. With 16 CPUs, each CPU has 256
@@ -57,10 +57,10 @@ pub const BUCKETS: usize = 4096;
 pub const BUCKET_SHIFT: u32 = 32 - BUCKETS.ilog2();
 
 /// If a CPU's backlog is full, a live queue whose device provides the memory waits at most this
-/// long for the CPU. For such a queue, the kernel hands over whole blocks of frames, so frames
-/// arrive as fast as memory can be read. A CPU needs some time to catch up if it sleeps, or if
-/// another program runs on it for one or two time slices. If a CPU's backlog still has no room
-/// after this time, the CPU is overloaded.
+/// long for the CPU. For a live queue whose device provides the memory, the kernel hands over whole
+/// blocks of frames, so frames arrive as fast as memory can be read. A CPU needs some time to catch
+/// up if it sleeps, or if another program runs on it for one or two time slices. If a CPU's backlog
+/// still has no room after the maximum waiting time, the CPU is overloaded.
 pub const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The interval at which the instance checks whether the set of CPUs that the process may use has
@@ -79,28 +79,28 @@ pub const BACKLOG_DEFAULT: usize = 1000;
 pub const BACKLOG_MAX: usize = steerage_mem::ring::RING_SLOTS_MAX;
 
 /// The number of frames of moving buckets that a queue can store in its parking lot. Buckets move
-/// in slices, and a slice is a sixteenth of the buckets. While a slice (a sixteenth of the buckets)
-/// moves, the queue parks about a sixteenth of the frames that arrive during the time in which a
-/// CPU handles a full backlog.
+/// in slices, and a slice is a sixteenth of the buckets. A slice (a sixteenth of the buckets) moves
+/// in about the time in which a CPU handles a full backlog. The parking lot gets about a sixteenth
+/// of the frames that arrive in this time.
 pub const PARKING_LOT_SLOTS: usize = steerage_mem::supply::LOT_SLOTS;
 
 /// The number of buckets that move at a time. The parking lot has room for the frames of a
 /// sixteenth of the buckets.
 pub const SLICE_BUCKETS: usize = BUCKETS / 16;
 
-/// In one of this many batches, the CPU handles the first packet separately, and measures the time
-/// for it. Reading the clock costs 25 ns, and handling the packet as a separate batch costs about
-/// 20 ns.
+/// In one of this many batches, the CPU handles the first packet separately, and measures how long
+/// handling takes. For such a measurement, reading the clock costs 25 ns, and handling the packet
+/// as a separate batch costs about 20 ns.
 pub const TIMED_ONCE_IN: u32 = 32;
 
 /// If the measured time of a packet is more than this many times the average, the measured time is
-/// reduced to this limit. If a packet took longer than the limit, the CPU ran other code during the
-/// measurement.
+/// reduced to this limit. If the measured time exceeds this limit, the CPU ran other code during
+/// the measurement.
 pub const TIMED_MAX: u64 = 64;
 
 /// The maximum number of flows that CPUs record before a policy collects them. A policy that
-/// collects the flows a hundred times per second finds about this many flows each time. More
-/// samples would not identify the largest flow better.
+/// collects the flows a hundred times per second finds about this many flows each time. With more
+/// recorded flows, a policy would not identify the largest flow better.
 pub const FLOWS_SEEN_MAX: usize = 64;
 
 /// In one of this many rounds (passes of its loop), a CPU measures the time that it spends
@@ -108,15 +108,15 @@ pub const FLOWS_SEEN_MAX: usize = 64;
 pub const RECEIVE_TIMED_ONCE_IN: u32 = 16;
 
 /// The maximum time that a move waits for its fence (a marked position in the ring), that is, until
-/// the old CPU has finished the moving buckets' earlier packets. After this time, steerage drops
-/// frames that arrive for the moving buckets (`moving`), and orders the old CPU to discard its
-/// backlog (`revoked`).
+/// the old CPU has finished the moving buckets' earlier packets. If the move has waited this long,
+/// steerage drops frames that arrive for the moving buckets (counted as `moving`), and orders the
+/// old CPU to discard its backlog (counted as `revoked`).
 pub const MOVE_WAIT: Duration = Duration::from_millis(20);
 
 /// When the old CPU of a queue has released the queue, the queue waits at most this long for its
 /// new CPU. If the new CPU has not taken the queue within this time, the old CPU takes the queue
-/// back. This wait is shorter than [`MOVE_WAIT`], so that a move of buckets that begins during the
-/// wait loses no packets.
+/// back. A queue's maximum wait for its new CPU is shorter than [`MOVE_WAIT`], so that a move of
+/// buckets that begins during the wait loses no packets.
 pub const OFFER_WAIT: Duration = Duration::from_millis(10);
 
 /// If a move waits for a CPU that makes no progress for this time, the CPU is declared dead.
@@ -127,12 +127,13 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(1);
 pub const MOVE_LOOK: Duration = Duration::from_micros(500);
 
 /// The time for which an idle CPU continues to poll before it sleeps. On a virtual machine, waking
-/// a halted CPU takes 22 us. The CPU that wakes the halted CPU is busy for 7 us of the 22 us. After
-/// about twice the time that a wake-up takes, further polling costs more than sleeping.
+/// a halted CPU takes 22 us. The CPU that wakes the halted CPU is busy for 7 us of the 22 us. If a
+/// CPU has polled for about twice the time that a wake-up takes, further polling costs more than
+/// sleeping.
 pub const IDLE_POLL: Duration = Duration::from_micros(50);
 
 /// The number of pages that a queue takes from the shared pool, or returns to the pool, at a time.
-/// With this number, one atomic exchange supplies the pages for a whole poll.
+/// With this number of pages, one atomic exchange supplies the pages for a whole poll.
 pub const POOL_BULK: usize = POLL_BUDGET;
 
 /// The default maximum number of packets of one queue that handlers keep at the same time.

@@ -10,9 +10,9 @@
 //! dead, its originated packets are dropped.
 //!
 //! To send a kept packet, the CPU stages an empty frame in one of the pages for originated packets.
-//! The output reads the kept packet in place of the empty frame, as if it were a copy that a
-//! handler wrote. The output reads the kept packet from the packet's own pages. The CPU sends the
-//! packets of [`Sender`](crate::sender::Sender)s in the same way as kept packets.
+//! Instead of the empty frame, the output reads the kept packet, as if the kept packet were a copy
+//! that a handler wrote. The output reads the kept packet from the packet's own pages. The CPU
+//! sends the packets of [`Sender`](crate::sender::Sender)s in the same way as kept packets.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(crate) struct Origin {
     pages: Vec<Page>,
     lane: Lane,
     to: Vec<Verdict>,
-    /// For each staged packet, the kept packet that the output sends instead, if there is one.
+    /// For each staged packet: the kept packet that the output sends instead, or `None`.
     kept: Vec<Option<WrittenCopy>>,
     /// All senders, with the number of packets that this CPU has staged for each sender.
     pub(crate) senders: Vec<(Arc<SendQueue>, u64)>,
@@ -92,9 +92,9 @@ impl Origin {
         self.kept.push(kept);
     }
 
-    /// Stages the packets that other threads have passed to this CPU for sending, as long as there
-    /// is room. If a staged packet cannot be sent, it is dropped and counted. Returns true if some
-    /// packets may not have been staged yet.
+    /// Stages the packets that other threads have passed to this CPU for sending, as long as a page
+    /// is free for them. If a staged packet cannot be sent, it is dropped and counted. Returns true
+    /// if there may be packets that have not been staged yet.
     pub(crate) fn pull(&mut self, cpu: CpuIndex, closes: bool, counts: &CpuLedger) -> bool {
         let mut senders = std::mem::take(&mut self.senders);
         let mut is_more = false;

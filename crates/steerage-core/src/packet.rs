@@ -256,7 +256,7 @@ pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy
     Received { data, total_len, link, time, wire_len }
 }
 
-/// Iterates over the packets of a super-frame: see [`Packet::parts`].
+/// Iterates over the packets of a super-frame (a merged packet): see [`Packet::parts`].
 pub type Parts<'a> = steerage_flow::offload::Segments<'a, Behind<'a>>;
 
 pub(crate) fn parts<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy>, offload: &Offload) -> Parts<'p> {
@@ -373,9 +373,9 @@ impl Packet<'_> {
     }
 
     /// Like [`data`](Self::data), but returns writable bytes. If the frame is lent (in memory of
-    /// the device), it is first copied to a page. If the frame is a super-frame, only its headers
-    /// are copied. The payload of a super-frame stays in the device's memory and is
-    /// read-only. [`segments`](Self::segments) returns both headers and payload.
+    /// the device), it is first copied to a page. If the frame is a super-frame (a merged packet),
+    /// only its headers are copied. The payload of a super-frame stays in the device's memory and
+    /// is read-only. [`segments`](Self::segments) returns both headers and payload.
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy, or if the frame is longer than a page.
@@ -387,8 +387,8 @@ impl Packet<'_> {
         self.copy_mut(None).map(|copy| &mut **copy)
     }
 
-    /// Returns the writable copy of a lent frame. If the frame has no copy yet, creates a copy of
-    /// up to `most` bytes.
+    /// Returns the writable copy of a lent frame (a frame in the device's memory). If the frame has
+    /// no copy yet, creates a copy of up to `most` bytes.
     fn copy_mut(&mut self, most: Option<usize>) -> Result<&mut WrittenCopy, NoRoom> {
         if !matches!(self.0.copy, Some(Some(_))) {
             let copied = self.copied(most)?;
@@ -426,8 +426,8 @@ impl Packet<'_> {
 
     /// Returns the offload work that the frame still needs. Work is needed for a super-frame, which
     /// represents several packets, and for a packet with an incomplete checksum. `None` for any
-    /// other packet. Writing to a packet that is no super-frame completes its checksum, so
-    /// `offload` returns `None` afterwards.
+    /// other packet. If the handler writes to a packet that is no super-frame, the packet's
+    /// checksum is completed. Afterwards, `offload` returns `None`.
     #[inline(always)]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.0.frame, self.written())
@@ -512,9 +512,9 @@ impl Packet<'_> {
         }
     }
 
-    /// Takes the packet out of its batch, so that it can be used later. The kept packet is owned
-    /// and `Send`. When the kept packet is dropped, on any thread, its pages return to the pool. A
-    /// lent frame is copied.
+    /// Takes the packet out of its batch, so that the handler can use the packet later. The kept
+    /// packet is owned and `Send`. When the kept packet is dropped, on any thread, its pages return
+    /// to the pool. A lent frame is copied.
     ///
     /// # Errors
     /// Returns the packet itself in these cases: the queue's limit of kept packets is reached, no
@@ -544,8 +544,9 @@ impl Packet<'_> {
         Ok(Kept { frame: kept, home })
     }
 
-    /// Creates a copy of a lent frame. The copy contains either the whole frame, only the headers
-    /// (of a super-frame), or only the first `most` bytes, as a separate frame.
+    /// Creates a copy of a lent frame (a frame in the device's memory). The copy contains either
+    /// the whole frame, only the headers (of a super-frame), or only the first `most` bytes, as a
+    /// separate frame.
     fn copied(&self, most: Option<usize>) -> Result<WrittenCopy, NoRoom> {
         let (bytes, header, told) = (self.0.frame.bytes(), self.0.frame.header(), offload(&self.0.frame, None));
         if let Some(cut) = most.and_then(|most| bytes.len().checked_sub(most)).filter(|cut| *cut > 0) {

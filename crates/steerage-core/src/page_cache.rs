@@ -2,12 +2,12 @@
 //!
 //! The local page cache follows the model of the local page cache (LPC) of Amazon's ENA driver,
 //! which was proposed in March 2021 for Linux 5.12. A receive queue reuses its own pages and rarely
-//! needs the shared allocator. The ENA driver checks its pages one after another, and stops at the
-//! first page that is still in use. steerage does not search for free pages. A page returns when
-//! the finished index of a ring (the position up to which all packets are handled) has passed its
-//! packet, or through the stack of kept pages. Therefore a page in use does not delay the return of
-//! other pages. When an instance has ended and no packet is kept any more, the shared pool has all
-//! pages again.
+//! needs the shared allocator. To find free pages, the ENA driver checks its pages one after
+//! another, and stops at the first page that is still in use. steerage does not search for free
+//! pages. A page returns when the finished index of a ring (the position up to which all packets
+//! are handled) has passed the page's packet. The pages of kept packets return through a stack.
+//! Therefore a page in use does not delay the return of other pages. When an instance has ended and
+//! no packet is kept any more, the shared pool has all pages again.
 //!
 //! Three techniques reduce the cost of pages, as benchmarks confirm:
 //!
@@ -19,16 +19,17 @@
 //!   lines of all frames would compete for a few sets of the CPU's cache.
 //! - Pages are handed out in random order, because the shared pool is shuffled when it is created.
 //!   If pages were handed out in the order of their addresses, the stride prefetcher of the
-//!   worker's CPU would fetch the next frames while the receiving CPU still writes them. This
-//!   prefetching by the worker's CPU would double the time that the receiving CPU needs for a
+//!   handling CPU would fetch the next frames while the receiving CPU still writes them. This
+//!   prefetching by the handling CPU would double the time that the receiving CPU needs for a
 //!   packet.
 //!
 //! Each CPU has its share of the pages on the CPU's own NUMA node. All shares are parts of one
 //! memory region, because all AF_XDP sockets of an interface share one region. A page's number
 //! shows to which part of the region the page belongs. A queue takes pages of another NUMA node
 //! when its own node has no free page. When a page of another node returns, it goes to the shared
-//! pool instead of the local cache. So the queue replaces pages of other nodes by pages of its own
-//! node, as the ENA driver does. To check the NUMA node of a page takes two comparisons.
+//! pool instead of the local cache. In this way, a queue replaces pages of other NUMA nodes by
+//! pages of its own node, as the ENA driver does. To check the NUMA node of a page takes two
+//! comparisons.
 //!
 //! In debug and fuzz builds, `steerage-mem` detects a page that is used after its release, and a
 //! page that is released twice.
@@ -58,16 +59,17 @@ pub struct PagePool {
     cache: Vec<Page>,
     cache_max: usize,
     own: Range<u32>,
-    /// `has` is the number of pages that the queue has from the shared pool. `has_had` is the
-    /// largest value of `has` since the size of the cache last changed.
+    /// `has` is the number of pages of the shared pool that the queue has at present. `has_had` is
+    /// the largest value of `has` since the size of the cache last changed.
     has: usize,
     has_had: usize,
     spill: Vec<Page>,
-    /// The number of pages in `spill` that belong to another NUMA node.
+    /// The number of pages of other NUMA nodes in the list `spill`, whose pages will return to the
+    /// shared pool.
     foreign: u64,
     served: u64,
-    /// The number of pages taken from the shared pool, minus those that `recycled` has already
-    /// counted as served.
+    /// The number of pages that were taken from the shared pool and that `recycled` has not yet
+    /// counted.
     from_shared: u64,
     came_home: u64,
     copied_out: u64,
@@ -123,8 +125,8 @@ impl PagePool {
         self.cache.len()
     }
 
-    /// Returns how many of the pages that were taken came from the local cache, and how many from
-    /// the shared pool.
+    /// Of the pages that were taken, returns how many came from the local cache, and how many came
+    /// from the shared pool.
     pub fn served(&self) -> (u64, u64) {
         (self.counters.alloc_fast.get(), self.counters.alloc_slow.get())
     }
@@ -232,7 +234,7 @@ impl PagePool {
             self.came_home += 1;
             self.cache.push(page);
         } else if self.region.holds(&page) {
-            // The list `spill` must not grow, because growing would allocate memory.
+            // The capacity of the list `spill` must not grow, because that would allocate memory.
             if self.spill.len() == self.spill.capacity() {
                 self.recycled();
             }
@@ -260,8 +262,8 @@ impl PagePool {
         }
     }
 
-    /// Counts the pages that were added to a list. If the pages of many frames could not be taken
-    /// back in one step, they are taken back frame by frame.
+    /// Counts the pages that have returned to the local cache or to the list `spill`. If the pages
+    /// of many frames could not be taken back in one step, they are taken back frame by frame.
     #[inline(always)]
     fn count_home(&mut self, returned: Result<usize, Finished<'_>>) {
         match returned {
@@ -271,8 +273,8 @@ impl PagePool {
     }
 
     /// Takes back the pages of one frame. A lent frame is in the device's memory and has no page. A
-    /// lent frame outside of this queue's memory blocks belongs to another queue, so the frame is
-    /// not counted.
+    /// lent frame that does not lie in this queue's memory blocks belongs to another queue, so the
+    /// frame is not counted.
     #[inline(always)]
     pub(crate) fn recycle_frame(&mut self, frame: Completion) {
         match frame.into_page() {
@@ -293,8 +295,8 @@ impl PagePool {
         pages.into_iter().flatten().for_each(|page| self.recycle(page));
     }
 
-    /// Ends a series of [`recycle`](Self::recycle) calls. Updates the counters. Pages for which the
-    /// cache has no room return to the shared pool, in bulk.
+    /// Call this method after one or more calls of [`recycle`](Self::recycle). Updates the
+    /// counters. Pages for which the cache has no room return to the shared pool, in bulk.
     pub fn recycled(&mut self) {
         let served = std::mem::take(&mut self.served);
         let slow = served.min(self.from_shared);
@@ -308,8 +310,9 @@ impl PagePool {
             self.counters.lpc_wrong_numa.add(foreign);
             self.counters.recycle_cache_full.add(spilt - foreign);
             self.give_spilt();
-            // The pages of other NUMA nodes have left the queue. So pages that the queue later
-            // takes from the shared pool count as filling the cache.
+            // The pages of other NUMA nodes have left the queue. When the queue later takes pages
+            // from the shared pool to replace pages of other NUMA nodes, that counts as filling the
+            // cache.
             self.has_had = self.has_had.saturating_sub(foreign as usize);
         }
     }
@@ -342,8 +345,8 @@ impl PagePool {
         self.shared.give(&mut self.cache);
     }
 
-    /// Prefetches, for writing, the first cache line of the frame in a free page. The queue will
-    /// take this page after `nth` other pages.
+    /// Prefetches, for writing, the first cache line of the frame in a free page. The prefetched
+    /// page is the one that the queue will take after `nth` other pages.
     #[inline(always)]
     pub fn prefetch(&self, nth: usize) {
         if let Some(page) = self.cache.len().checked_sub(nth + 1).and_then(|at| self.cache.get(at)) {

@@ -1,10 +1,10 @@
-//! The part of a packet CPU that carries out requests of control threads: moves, new limits and
-//! hooks.
+//! The part of a packet CPU (a CPU that handles packets) that carries out requests of control
+//! threads: moves, new limits and hooks.
 //!
-//! Requests are stored in the state that the control lock protects. A CPU tries to take this lock
-//! between two rounds, and only if a request concerns this CPU. A packet CPU never waits for the
-//! lock. If another thread holds the control lock, the CPU stores its report and tries again in the
-//! next round.
+//! Requests are stored in the state that the control lock protects. A CPU tries to take the control
+//! lock between two rounds (passes of its loop), and only if a request concerns this CPU. A packet
+//! CPU never waits for the control lock. If another thread holds the control lock, the CPU stores
+//! its report and tries again in the next round.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -61,8 +61,8 @@ pub(crate) struct Participant<M> {
     /// The version of the control state that this CPU last applied.
     seen: u64,
     pub(crate) pending: bool,
-    /// True if this CPU was declared dead. A CPU that was declared dead may steer only after
-    /// control knows that it is alive.
+    /// True if this CPU was declared dead. A CPU that was declared dead may steer only after the
+    /// control state records that it is alive.
     is_void: bool,
     pub(crate) limits: Limits,
     hook: Option<Arc<dyn BetweenRounds>>,
@@ -106,7 +106,7 @@ impl<M: Send> Participant<M> {
 
     /// Acts on the control requests to this CPU, if there are any. Returns true if the CPU may
     /// steer and handle packets in this round. A CPU that was declared dead may steer and handle
-    /// packets only after control knows that it is alive.
+    /// packets only after the control state records that it is alive.
     #[inline]
     pub(crate) fn take_part<H: Handler<Moved = M>>(
         &mut self,
@@ -121,8 +121,8 @@ impl<M: Send> Participant<M> {
         !self.is_void
     }
 
-    /// Carries out the requests of control. Also runs the handler's tasks for the moving slice (set
-    /// of buckets) that can be done now.
+    /// Carries out the requests of control threads. Also runs the handler's tasks for the moving
+    /// slice (set of buckets) that can be done now.
     #[cold]
     #[inline(never)]
     fn apply_requests<H: Handler<Moved = M>>(&mut self, own: &mut Own<'_, H>, sampler: &mut Sampler) {
@@ -130,7 +130,7 @@ impl<M: Send> Participant<M> {
         loop {
             let me = Me { index: own.runner.index, now: own.runner.cpu.now, shared: &shared };
             // The handler runs without the control lock, because its task may take time. After the
-            // handler has run, this CPU reports to control.
+            // handler has run, this CPU reports to the control state.
             let Some(part) = self.follow(me, own.queues, own.sleep, sampler) else { return };
             let is_void = match part.phase {
                 MovePhase::Leave => self.give_up_state(part, own.runner),
@@ -152,8 +152,8 @@ impl<M: Send> Participant<M> {
         sampler: &mut Sampler,
     ) -> Option<HandlerPart> {
         let Me { index, now, shared } = me;
-        // The version is read before the state, so that the next round detects a later change of
-        // the state.
+        // The version of the control state is read before the state itself, so that the next round
+        // detects a later change of the state.
         let version = shared.steering.version();
         self.pending = true;
         let mut state = shared.steering.try_lock()?;
@@ -302,7 +302,8 @@ impl<M: Send> Participant<M> {
     }
 
     /// Advances the move of the current slice (set of buckets) for this CPU's queues, through as
-    /// many phases as possible. Returns the handler's task in the move, if there is one.
+    /// many phases of the move as possible. Returns the handler's task in the move, if there is
+    /// one.
     fn advance_move(&mut self, me: Me<'_>, queues: &mut [OwnedQueue], state: &mut State) -> Option<HandlerPart> {
         let Me { index, .. } = me;
         self.open.clear();
@@ -411,8 +412,8 @@ impl<M: Send> Participant<M> {
     }
 
     /// Called when this CPU detects that it was declared dead. The CPU drops all outdated state.
-    /// After the CPU has reported to control, the CPU counts as alive again: see
-    /// [`take_part`](Self::take_part).
+    /// After the CPU has recorded in the control state that it is alive, the CPU counts as alive
+    /// again: see [`take_part`](Self::take_part).
     #[cold]
     pub(crate) fn start_over<H: Handler>(&mut self, runner: &mut Runner<H>) {
         if std::mem::replace(&mut self.is_void, true) {

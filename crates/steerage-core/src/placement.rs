@@ -62,9 +62,10 @@ pub struct GroupFindings {
     pub elephants: Vec<Elephant>,
 }
 
-/// A hook: code that a CPU runs between two rounds, without a lock, for at most
-/// [`BETWEEN_ROUNDS_MAX`](crate::limits::BETWEEN_ROUNDS_MAX). An example is the part of a
-/// measurement that needs this CPU. A hook must neither wait for a lock nor allocate memory.
+/// A hook: code that a CPU runs between two rounds (passes of its loop), without a lock, for at
+/// most [`BETWEEN_ROUNDS_MAX`](crate::limits::BETWEEN_ROUNDS_MAX). An example of a hook is the part
+/// of a measurement that must run on this CPU. A hook must neither wait for a lock nor allocate
+/// memory.
 pub trait BetweenRounds: Send + Sync + fmt::Debug {
     /// Runs the hook on the CPU. `now` reads the CPU's clock.
     fn run(&self, now: &dyn Fn() -> Timestamp) -> HookStatus;

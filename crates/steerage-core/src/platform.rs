@@ -42,7 +42,7 @@ pub trait Platform {
     fn now(&self) -> Timestamp;
 
     /// Sleeps until the bell (an eventfd) rings, a device is readable, or the time `until` has come
-    /// (`None`: no time limit). `park` may also return earlier.
+    /// (`None`: no time limit). `park` may also return before any of these events.
     ///
     /// # Errors
     /// Returns the kernel's error if the CPU cannot wait for one of the `devices`.

@@ -60,9 +60,9 @@ pub(crate) struct OwnedQueue {
     /// The number of frames that the queue has steered. The number of steered frames is also the
     /// arrival number of the last frame.
     arrivals: u64,
-    /// After a poll, the lane of this outbox (a list of frames) contains all frames of the poll.
-    /// After steering, the lane contains only the frames that stay on this CPU. The queue is not
-    /// polled while frames are in the lane (the list for this CPU).
+    /// After a poll, the lane (a list of frames in this outbox) contains all frames of the poll.
+    /// After steering, the lane (the list for this CPU) contains only the frames that stay on this
+    /// CPU. The queue is not polled while frames are in the lane (the list for this CPU).
     pub(crate) outbox: Outbox,
     polls_unpublished: u32,
     moving: Moving,
@@ -191,14 +191,14 @@ impl OwnedQueue {
             return room;
         }
         // A CPU whose ring has got no room within [`PATIENCE`] is overloaded. The queue waits for
-        // this CPU again only after the CPU's ring has had room.
+        // an overloaded CPU again only after that CPU's ring has had room.
         let since = *self.state.full_since.get_or_insert(now);
         if now.since(since) < PATIENCE { 0 } else { weight }
     }
 
-    /// Returns how many frames may be received now. Every ring has room for this number of frames.
-    /// The result is the budget of a whole poll, or 0. If a backlog is almost full, polling for a
-    /// few frames would cost as much as polling for many.
+    /// Returns how many frames may be received now. Every ring has room for the returned number of
+    /// frames. The result is either 0 or the full budget (maximum number of frames) of a poll. If a
+    /// backlog is almost full, polling for a few frames would cost as much as polling for many.
     fn room_everywhere(&mut self) -> usize {
         let weight = self.limits.weight;
         let budget = weight.min(self.outbox.backlog()).min(self.outbox.lot().limit());
@@ -244,8 +244,9 @@ impl OwnedQueue {
         self.ledger.in_lane.set(self.outbox.staying() as u64);
     }
 
-    /// Stages the frames of a poll one by one, except the first `staged` frames. This function is
-    /// used if the frames of a poll are for too many rings, or for rings that are full.
+    /// Stages the frames of a poll (writes them to rings, not yet visible) one by one, except the
+    /// first `staged` frames. This function is used if the frames of a poll are for too many rings,
+    /// or for rings that are full.
     #[inline]
     fn stage_singly(&mut self, staged: usize, first: u64) {
         self.outbox.touch(&self.table.in_use);
@@ -263,8 +264,9 @@ impl OwnedQueue {
     /// Takes up to `most` frames from the lane, the list of this CPU's own frames.
     #[inline]
     pub(crate) fn take(&mut self, most: usize) -> Hand<'_> {
-        // If the device announces the pages that it will write, or lends its own memory blocks, it
-        // has written the frames just now. So the frames are in the cache.
+        // Some devices announce the pages that they will write, and some devices lend their own
+        // memory blocks. Both have written the frames just now. So the frames are in the CPU's
+        // cache.
         let is_cold = self.prefetch == 0 && self.pages.blocks.is_none();
         self.outbox.lane().take(most, is_cold)
     }
@@ -307,7 +309,7 @@ impl OwnedQueue {
     }
 
     /// Drops frames that exceed a flow limit. The newest frames are dropped first, so that the
-    /// oldest frames can pass. Frames that stay on this CPU do not wait in a backlog, so no flow
+    /// oldest frames are kept. Frames that stay on this CPU do not wait in a backlog, so no flow
     /// limit applies to them.
     #[cold]
     fn limit_flows(&mut self) {
@@ -327,9 +329,9 @@ impl OwnedQueue {
         self.outbox.put_list(frames);
     }
 
-    /// Publishes each ring that has enough staged frames. All rings are published if the poll was
-    /// not full, or if the last publication of all rings was many polls ago. Each CPU that got
-    /// frames is added to `published`.
+    /// Publishes (makes visible) the staged frames of each ring that has enough of them. All rings
+    /// are published if the poll was not full, or if the last publication of all rings was many
+    /// polls ago. Each CPU that got frames is added to `published`.
     pub(crate) fn publish(&mut self, published: &mut Vec<Published>) {
         self.polls_unpublished += 1;
         let all = self.frames_polled < self.limits.weight || self.polls_unpublished >= PUBLISH_POLLS;

@@ -39,8 +39,8 @@ pub const fn hash_of_bucket(bucket: u16) -> FlowHash {
 }
 
 /// The CPU of `bucket` (an index from 0 to `cpus` - 1), if the buckets are divided into `cpus`
-/// equal ranges. After a mask was set, buckets are first mapped to CPUs by this division: `hash *
-/// cpus >> 32`, as in Linux. Returns 0 if `cpus` is 0.
+/// equal ranges. After a CPU mask was set, the buckets are first divided into equal ranges, one for
+/// each CPU: `hash * cpus >> 32`, as in Linux. Returns 0 if `cpus` is 0.
 #[must_use]
 pub const fn even_share(bucket: u16, cpus: usize) -> usize {
     steerage_moves::even_share(bucket as usize, cpus, BUCKETS)

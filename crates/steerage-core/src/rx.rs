@@ -44,8 +44,8 @@ use steerage_mem::{Page, Region};
 /// }
 /// ```
 pub trait RxQueue: Send {
-    /// The requirements and capabilities of the queue. The returned values must not change.
-    /// `capabilities` is called when the instance is built.
+    /// The requirements and capabilities of the queue. `capabilities` must return the same values
+    /// each time. `capabilities` is called when the instance is built.
     fn capabilities(&self) -> Capabilities;
 
     /// Opens the queue. `open` is called once, before the first poll. If the queue writes frames to
@@ -61,8 +61,9 @@ pub trait RxQueue: Send {
     }
 
     /// Hands over up to `budget` frames that have arrived. All frames of a poll begin with a header
-    /// of the same type. The type is Ethernet unless the queue calls [`Completions::set_link`].
-    /// `poll` must not block. `poll` must not allocate memory after the first few calls.
+    /// of the same type. The type of this header is Ethernet unless the queue calls
+    /// [`Completions::set_link`]. `poll` must not block. `poll` must not allocate memory after the
+    /// first few calls.
     ///
     /// # Errors
     /// An error ends the queue. Frames that the queue handed over before an error are still
@@ -81,7 +82,7 @@ pub trait RxQueue: Send {
 
     /// The file descriptor that becomes readable when frames arrive. The CPU waits for the file
     /// descriptor after [`Polled::Drained`]. Returns `None` if polls of this queue never return
-    /// `Drained`. Such polls return the time of the next frames instead.
+    /// `Drained`. Polls that never return `Drained` return the time of the next frames instead.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -96,9 +97,9 @@ pub trait RxQueue: Send {
 
     /// Informs the queue that it will not be polled again, because it has ended or because the run
     /// stops. The queue appends its remaining pages of `region` to `pages`, except pages to which
-    /// the device may still write. The appended pages include those of a frame that the queue was
-    /// [assembling](steerage_mem::Gather::close). If the queue does not return a page, nobody can
-    /// use this page as long as the region exists.
+    /// the device may still write. The appended pages include the pages of a frame that the queue
+    /// was [assembling](steerage_mem::Gather::close). If the queue does not return a page, nobody
+    /// can use this page as long as the region exists.
     fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
         let _ = (region, pages);
     }
@@ -118,8 +119,8 @@ pub enum Polled {
     /// time. If all queues of a CPU return `Coalesce`, and the CPU has no other work, the CPU
     /// sleeps immediately, until the earliest of the returned times. If a queue returns
     /// [`NotBefore`](Self::NotBefore) instead, the CPU continues to poll for a while before it
-    /// sleeps. The frames share one wake-up, as packets share an interrupt of a network card that
-    /// *coalesces* interrupts.
+    /// sleeps. The frames share one wake-up of the CPU, as packets share an interrupt of a network
+    /// card that *coalesces* interrupts.
     Coalesce(Timestamp),
     /// No more frames will ever arrive.
     Ended,
@@ -153,8 +154,8 @@ pub struct Input {
     pub name: DeviceName,
     /// The kind of the device, such as `synthetic`, `capture`, `af_packet` or `af_xdp`.
     pub kind: &'static str,
-    /// The mode of the device, such as `zero-copy` or `copy`. The text is empty if the device has
-    /// only one mode.
+    /// The mode of the device, such as `zero-copy` or `copy`. The mode is an empty text if the
+    /// device has only one mode.
     pub mode: &'static str,
     /// The receive queues, in the order of their numbers.
     pub queues: Vec<Box<dyn RxQueue>>,

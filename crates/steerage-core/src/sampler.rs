@@ -27,8 +27,8 @@ use steerage_ledger::CpuLedger;
 
 pub(crate) struct Sampler {
     is_on: bool,
-    /// The numbers of the current round and batch. The numbers of the round and the batch select
-    /// the few rounds and batches that are timed.
+    /// The numbers of this CPU's current round (pass of its loop) and batch. The numbers of the
+    /// round and the batch select the few rounds and batches that are timed.
     nth_round: u32,
     nth_batch: u32,
     /// Set while a packet is timed: the start of the measurement, the packet's queue, and the

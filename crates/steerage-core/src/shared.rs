@@ -16,7 +16,8 @@ use steerage_ledger::{Facts, Ledgers, MemoryUse, Snapshot};
 use steerage_moves::cpus_in;
 
 /// The state that all CPUs of an instance share. The state does not include `make`, the function
-/// that creates handlers. So a handle that outlives the instance does not keep this function alive.
+/// that creates handlers. So a handle that outlives the instance does not keep `make`, the function
+/// that creates handlers, alive.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) steering: Steering,
@@ -29,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) admissions: Arc<[Admission]>,
     pub(crate) gates: Vec<Gate>,
     pub(crate) ledgers: Ledgers,
-    /// For each CPU, the shared pool as seen from the CPU's NUMA node.
+    /// For each CPU, the shared page pool as seen from the CPU's NUMA node.
     pub(crate) pools: Vec<Arc<SharedPool>>,
     pub(crate) supply: Supply,
     /// The size of the blocks of all devices, in bytes.
@@ -120,7 +121,8 @@ impl Shared {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Counts a queue as closed. If this was the last open queue, all other CPUs are woken.
+    /// Counts a queue as closed. If the closed queue was the last open queue, all other CPUs are
+    /// woken.
     pub(crate) fn close_one(&self) {
         // O1, release: pairs with O2. O1 (`fetch_sub`) is also an acquire operation. So the CPU
         // that closes the last queue also publishes the stores that other CPUs made before they
@@ -183,8 +185,8 @@ impl Shared {
     }
 
     /// After all queues were closed, takes the pages of kept packets that the program has dropped,
-    /// and returns these pages to the shared pool. The queues' owners no longer collect the pages
-    /// of kept packets.
+    /// and returns these pages to the shared pool. After all queues were closed, their owners no
+    /// longer collect the pages of kept packets.
     pub(crate) fn collect_kept(&self) {
         if self.all_closed() {
             let mut pages = Vec::new();
@@ -194,9 +196,9 @@ impl Shared {
     }
 }
 
-/// Stops the instance if a CPU ends before the run has finished, because of a panic or because its
-/// future was dropped. Otherwise, the other CPUs of the instance would wait forever for the CPU
-/// that has ended.
+/// Stops the instance if a CPU's loop ends before the run has finished, because of a panic or
+/// because the CPU's future was dropped. Otherwise, the other CPUs of the instance would wait
+/// forever for the CPU whose loop has ended.
 #[derive(Debug)]
 pub(crate) struct StopsUnlessFinished {
     pub(crate) shared: Arc<Shared>,

@@ -1,17 +1,17 @@
 //! The rules by which a CPU goes to sleep and is woken.
 //!
 //! A CPU without work first continues to poll for up to [`IDLE_POLL`](crate::limits::IDLE_POLL).
-//! The CPU polls for a shorter time if recent polls found no packets. KVM's `halt_poll_ns` adapts
-//! its polling in the same way (`Softnet::run`). Then the CPU sets its bit in `Sleepers`, executes
-//! a memory fence, and checks for work once more. Finally, one call of `ppoll` waits on the CPU's
-//! eventfd (its bell), and on those devices that have no waiting frames. A CPU that hands frames to
-//! other CPUs executes one memory fence per poll, and then checks the `Sleepers` bits of those
-//! CPUs. So either the sleeping CPU sees the frames, or the CPU that hands over the frames sees the
-//! bit and rings the bell.
+//! The CPU polls for a shorter time if its recent sleeps were long. KVM's `halt_poll_ns` adapts
+//! the duration of polling in the same way as `Softnet::run`. Before a CPU sleeps, it sets its bit
+//! in `Sleepers`, executes a memory fence, and checks for work once more. Finally, one call of
+//! `ppoll` waits on the CPU's eventfd (its bell), and on those devices that have no waiting frames.
+//! A CPU that hands frames to other CPUs executes one memory fence per poll, and then checks the
+//! `Sleepers` bits of those CPUs. So either the sleeping CPU sees the frames, or the CPU that hands
+//! over the frames sees the bit and rings the bell.
 //!
 //! A caller with its own event loop gets a single epoll file descriptor for the bell (the CPU's
-//! eventfd) and all devices (`Softnet::event_fd`). A device is added to the epoll when the CPU
-//! begins to wait for this device, and removed after the wait.
+//! eventfd) and all devices (`Softnet::event_fd`). A device is added to the epoll instance when the
+//! CPU begins to wait for this device, and removed after the wait.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -72,8 +72,8 @@ impl Sleep {
         }
     }
 
-    /// Makes the epoll listen only to those devices for which the CPU waits. Other devices are
-    /// excluded, because they would make the epoll readable again and again.
+    /// Makes the epoll instance listen only to those devices for which the CPU waits. Other devices
+    /// are excluded, because they would make the epoll file descriptor readable again and again.
     pub(crate) fn listen(&self, queues: &mut [OwnedQueue]) {
         let Some(events) = &self.events else { return };
         for queue in queues {
@@ -123,8 +123,8 @@ pub(crate) struct Patience {
     longest: Duration,
     now: Duration,
     idle_since: Option<Timestamp>,
-    /// The time of the last round without work. The `bool` is true if the frames of all queues
-    /// could wait at that time.
+    /// The time of the last round without work. The `bool` is true if the frames of all queues were
+    /// allowed to wait at that time.
     idle: (Timestamp, bool),
 }
 

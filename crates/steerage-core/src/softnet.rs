@@ -1,10 +1,11 @@
-//! [`Softnet`] is one CPU of the receive path: the object that a thread steps, with everything that
-//! only this CPU uses.
+//! [`Softnet`] is one CPU of the receive path: the object whose rounds a thread runs, with all data
+//! that only this CPU uses.
 //!
-//! A round of a CPU runs the phases of [`Phase`] in order. As in a Linux network softirq, a round
-//! has two halves: receive and handle. The CPU first receives from the queues that it owns. The CPU
-//! then handles those received packets that stay on this CPU, and last the packets that other CPUs
-//! have handed to this CPU. After a round without work, the CPU waits (module `waiting`).
+//! A round (one pass of a CPU's loop) runs the phases of [`Phase`] in order. As in a Linux network
+//! softirq, a round has two halves: receive and handle. The CPU first receives from the queues that
+//! it owns. The CPU then handles those received packets that stay on this CPU, and last the packets
+//! that other CPUs have handed to this CPU. After a round without work, the CPU waits (module
+//! `waiting`).
 
 mod waiting;
 
@@ -43,12 +44,12 @@ pub enum Stepped {
     Finished,
 }
 
-/// The phases of a round, in order. The number in a variant of `Phase` is the index of one of the
-/// CPU's queues or backlogs. [`Softnet::advance`] runs one phase, and the example of [`Softnet`]
-/// runs whole rounds.
+/// The phases of a round (one pass of a CPU's loop), in order. The number in a variant of `Phase`
+/// is the index of one of the CPU's queues or backlogs. [`Softnet::advance`] runs one phase, and
+/// the example of [`Softnet`] runs whole rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Carry out requested changes: moves, new limits, the end of the run.
+    /// Carry out requested changes: moves of buckets, new limits, the end of the run.
     Control,
     /// Take received frames from a queue's device.
     Poll(usize),
@@ -60,13 +61,12 @@ pub enum Phase {
     Wake,
     /// Call the handler with a batch of packets.
     Handle(usize),
-    /// Count the verdicts of the batch, and finish its slots.
+    /// Count the verdicts of the batch, and mark its slots as finished.
     Finish(usize),
 }
 
-/// The part of an instance that one CPU will run. `CpuPart` is the form of that part before the
-/// CPU's thread starts. `Instance::split` of the crate `steerage` creates one `CpuPart` for each
-/// CPU.
+/// The part of an instance that one CPU will run. A `CpuPart` is this part before the CPU's thread
+/// starts. `Instance::split` of the crate `steerage` creates one `CpuPart` for each CPU.
 pub struct CpuPart<H: Handler> {
     pub(crate) side: CpuSide,
     pub(crate) make: MakeHandler<H>,
@@ -164,8 +164,8 @@ pub struct Softnet<H: Handler, P: Platform> {
     can_wait: bool,
     phase: Phase,
     round: Round,
-    /// The number of frames that were received and handled since [`poll`](Self::poll) was last
-    /// called.
+    /// The number of frames that were received, and the number that were handled, since
+    /// [`poll`](Self::poll) was last called.
     received: usize,
     handled: usize,
     /// The time until which packets in flight are still handled. The time is set after a stop was
@@ -362,10 +362,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.queues.get(place).map_or_else(|| place - self.queues.len(), |queue| queue.id)
     }
 
-    /// Returns true if an output is full. Packets must then wait if their queue can wait. By this
-    /// waiting, a capture file is read only as fast as its packets are written to the output. After
-    /// a stop was requested, packets wait for outputs only during the first half of the maximum
-    /// time for draining.
+    /// Returns true if an output is full. While an output is full, packets of a queue that can wait
+    /// must wait. Because packets wait for a full output, a capture file is read only as fast as
+    /// its packets are written to the output. After a stop was requested, packets wait for outputs
+    /// only during the first half of the maximum time for draining.
     #[inline(never)]
     fn holds_back(&self) -> bool {
         let time_left = self.drain_until.is_none_or(|until| self.runner.cpu.now + DRAIN_MAX / 2 < until);
@@ -411,8 +411,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     fn begin_round(&mut self, now: Timestamp) {
         let round = &mut self.round;
         if std::mem::take(&mut round.worked) {
-            // The last round has just ended, so one reading of the clock gives both the end of the
-            // last round and the start of this round.
+            // The previous round has just ended, so one reading of the clock gives both the end of
+            // the previous round and the start of this round.
             note_batch(self.runner.ledger(), &self.runner.cpu, now);
             let ledger = self.runner.ledger();
             ledger.busy_nanos.add(now.since(round.start).as_nanos() as u64);
@@ -452,8 +452,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let polled = queue.frames_polled;
         if polled > 0 {
             self.round.worked = true;
-            // This poll may have returned fewer frames than allowed. If the device's next poll is
-            // due now, the device has more frames.
+            // The poll of the device may have returned fewer frames than allowed. If the device's
+            // next poll is due now, the device has more frames.
             let has_more = matches!(queue.state.polled, Polled::NotBefore(due) if due <= self.runner.cpu.now);
             self.round.full |= has_more || polled >= self.control.limits.dev_weight;
             self.received += polled;
@@ -546,11 +546,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// Ends this CPU, and returns the report of its handler. Packets that are still in this CPU's
-    /// rings stay in the rings, and count as in flight.
+    /// Ends this CPU's part in the run, and returns the report of its handler. Packets that are
+    /// still in this CPU's rings stay in the rings, and count as in flight.
     pub fn finish(mut self) -> H::Report {
-        // If this CPU ends before the run has finished, other CPUs would wait for this CPU forever.
-        // Before the end of the run, dropping `stops` stops the other CPUs too.
+        // If this CPU ends its rounds before the run has finished, other CPUs would wait for this
+        // CPU forever. Before the end of the run, dropping `stops` stops the other CPUs too.
         self.stops.finished = self.is_finished();
         self.runner.cpu.now = self.platform.now();
         self.runner.finish()

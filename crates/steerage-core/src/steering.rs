@@ -2,10 +2,11 @@
 //! the state machine that moves buckets, the limits, and the data that a policy stores.
 //!
 //! Control threads wait for the lock of the shared state. A packet CPU only tries to take the
-//! control lock. It does so between two rounds, and only if a request concerns the CPU. If another
-//! thread holds the lock, the CPU stores its report and tries again in the next round. A CPU
-//! detects a change of the state by loading one version number. The data path takes no lock in a
-//! move: it parks packets, waits for the fence (a ring position), and releases the packets.
+//! control lock. A CPU tries to take the lock between two rounds of its loop, and only if a request
+//! concerns the CPU. If another thread holds the control lock, the CPU stores its report and tries
+//! again in the next round. A CPU detects a change of the control state by loading one version
+//! number. The data path takes no lock in a move: it parks packets, waits for the fence (a ring
+//! position), and releases the packets.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -72,11 +73,11 @@ impl fmt::Debug for Offer {
 pub(crate) struct Steering {
     state: ControlLock<State>,
     version: AtomicU64,
-    /// A slice (set of moving buckets) is stored here before queues park its buckets. The end of
-    /// the slice's move is stored after the queues have released the parked packets. A CPU may
-    /// handle a packet that a queue received after the queue had parked a moving bucket. A CPU that
-    /// handles a packet received during the move reads `None` until the queue has released the
-    /// parked packets.
+    /// A slice (set of moving buckets) is stored in this field before queues park the slice's
+    /// buckets. The end of the slice's move is stored after the queues have released the parked
+    /// packets. A CPU may handle a packet that a queue received after the queue had parked a moving
+    /// bucket. A CPU that handles a packet received during the move reads `None` from this field
+    /// until the queue has released the parked packets.
     pub(crate) slice: LastSlice,
     /// A signal that shows whether [`State::is_settled`] returns true. The signal is set by the
     /// thread that holds the control lock.
@@ -125,8 +126,8 @@ impl Steering {
         self.state.lock()
     }
 
-    /// Releases the control lock. If the state has changed, its version number is incremented. The
-    /// CPUs that must be woken are added to `wake`.
+    /// Releases the control lock. If the control state has changed, its version number is
+    /// incremented. The CPUs that must be woken are added to `wake`.
     pub(crate) fn publish(&self, mut state: MutexGuard<'_, State>, wake: &mut Vec<CpuIndex>) {
         wake.clear();
         wake.append(&mut state.actions.wake);
@@ -143,9 +144,9 @@ impl State {
         self.moves.on(event, &mut self.actions);
     }
 
-    /// Checks whether the current phase of the slice's move takes too long. If it does, reports
-    /// this to the state machine of moves. The list `open` contains the CPUs whose fences (ring
-    /// positions) the caller still waits for.
+    /// Checks whether the current phase of the slice's move takes too long. If the phase takes too
+    /// long, reports this to the state machine of moves. The list `open` contains the CPUs whose
+    /// fences (ring positions) the caller still waits for.
     pub(crate) fn check_deadline(
         &mut self,
         (me, now): (CpuIndex, Timestamp),
@@ -189,9 +190,9 @@ impl State {
         queues.iter().enumerate().any(|(at, queue)| self.moves.waits(at) && has_frames(at, queue))
     }
 
-    /// Checks the frames of a dead CPU's queue. Returns the epoch (number) of the moving slice if
-    /// all old CPUs of the slice that are alive have finished the frames of this queue. Frames that
-    /// this queue sent to dead CPUs are revoked (must be discarded).
+    /// Checks the frames of a queue whose owner is a dead CPU. Returns the epoch (number) of the
+    /// moving slice if all old CPUs of the slice that are alive have finished the frames of this
+    /// queue. Frames that this queue sent to dead CPUs are revoked (must be discarded).
     fn are_fences_passed(&self, rings: &[Arc<RingLedger>]) -> Option<u64> {
         let slice = self.moves.slice()?;
         let mut all_passed = true;
@@ -301,8 +302,8 @@ impl State {
     }
 
     /// Records the flow of a packet that belongs to one of the buckets in
-    /// [`to_name`](Self::to_name). If the policy does not collect the recorded flows, flows above a
-    /// limit are ignored.
+    /// [`to_name`](Self::to_name). If the policy does not collect the recorded flows, flows beyond
+    /// a maximum number are ignored.
     pub(crate) fn saw_flow(&mut self, bucket: BucketId, flow: FlowKey) {
         if self.flows_seen.len() < FLOWS_SEEN_MAX {
             self.flows_seen.push((bucket, flow));

@@ -3,19 +3,19 @@
 //! Each CPU has its own queue to each output, so a CPU that sends never waits for a lock. All
 //! packets of a batch for one output are passed to the CPU's queue in one call of `send`, in order
 //! of arrival. The CPU calls `send` after it has left its gate (the marker that it runs a handler).
-//! The reason is that verdicts of a CPU that was declared dead do not count. The batch counts as
-//! finished only after the call of `send`. A move waits until earlier packets are finished, and
-//! therefore until they are sent. So when a flow moves, its new CPU sends nothing before all
-//! earlier packets of the flow were sent, and the flow keeps its order on the wire.
+//! The CPU leaves its gate first, because verdicts of a CPU that was declared dead do not count.
+//! The batch counts as finished only after the call of `send`. A move waits until earlier packets
+//! are finished, and therefore until they are sent. So when a flow moves, its new CPU sends nothing
+//! before all earlier packets of the flow were sent, and the flow keeps its order on the wire.
 //!
 //! If a device cannot send a packet immediately, it copies the packet, or takes the packet's page
-//! in exchange for a page of its own ([`OutgoingPacket::swap`]). For this exchange, the device gets
-//! pages of the pool ([`TxCapabilities::pages_max`]). The page that the device gives away returns
-//! through the packet's slot. The device keeps the packet's page after the packet was sent. Without
-//! an exchange, a device that keeps pages would need a counter, a limit and a second way to return
-//! pages. (Measured with AF_XDP on a veth, in five pairs of runs on a busy machine: with frames of
-//! 64 bytes, the exchange was as fast as a copy. With frames of 1500 bytes, the exchange had 1.06
-//! times the packet rate of a copy.)
+//! in exchange for a page of its own ([`OutgoingPacket::swap`]). To exchange pages, the device gets
+//! pages of the pool ([`TxCapabilities::pages_max`]). The page that the device gives in exchange
+//! returns through the packet's slot. The device keeps the packet's page after the packet was sent.
+//! Without an exchange, a device that keeps pages would need a counter, a limit and a second way to
+//! return pages. (Measured with AF_XDP on a veth, in five pairs of runs on a busy machine: with
+//! frames of 64 bytes, the exchange was as fast as a copy. With frames of 1500 bytes, the exchange
+//! had 1.06 times the packet rate of a copy.)
 
 use std::fmt;
 use std::slice;
@@ -57,8 +57,8 @@ use steerage_topology::CpuId;
 /// assert_eq!(output.kind, "example");
 /// ```
 pub trait TxQueue: Send {
-    /// The requirements and capabilities of the queue. The returned values must not change.
-    /// `capabilities` is called when the instance is built.
+    /// The requirements and capabilities of the queue. `capabilities` must return the same values
+    /// each time. `capabilities` is called when the instance is built.
     fn capabilities(&self) -> TxCapabilities {
         TxCapabilities::default()
     }
@@ -77,8 +77,8 @@ pub trait TxQueue: Send {
     /// `has_room` is called before each batch is handled. If the packets of a batch [can
     /// wait](crate::device::Capabilities::can_wait), the batch waits until all outputs of the CPU
     /// have room. If an output accepts no more packets at all, its `has_room` must not return false
-    /// forever. After a stop, packets wait for half of the time for draining, and then count as
-    /// `tx_full`.
+    /// forever. After a stop, packets wait for a full output for half of the maximum time for
+    /// draining, and then count as `tx_full`.
     fn has_room(&self) -> bool {
         true
     }
@@ -99,8 +99,8 @@ pub trait TxQueue: Send {
     /// another CPU may later send packets of the same flow.
     ///
     /// # Errors
-    /// The same errors as [`send`](Self::send). If `flush` fails, the packets that were held back
-    /// have already been counted as sent.
+    /// Returns the same errors as [`send`](Self::send). If `flush` fails, the packets that were
+    /// held back have already been counted as sent.
     fn flush(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -213,8 +213,8 @@ impl<'a> Outgoing<'a> {
         self.source
     }
 
-    /// The next packet. `Outgoing` is not an `Iterator`, because each packet is read in place, and
-    /// only until the next packet is requested.
+    /// The next packet. `Outgoing` is not an `Iterator`, because each packet is read without a
+    /// copy, and only until the next packet is requested.
     pub fn next_packet(&mut self) -> Option<OutgoingPacket<'a>> {
         loop {
             let frame = self.frames.next()?;

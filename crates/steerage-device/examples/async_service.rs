@@ -12,8 +12,8 @@ use steerage::{Batch, Builder, Cpu, Handler, Output, Packet, Snapshot, flow::pro
 use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput};
 use tokio::{runtime, signal, sync::mpsc, task, time::sleep};
 
-/// The maximum number of queries that wait for a task. Also the maximum number of answers that wait
-/// for a CPU.
+/// The maximum number of queries that wait for a task. This number is also the maximum number of
+/// answers that wait for a CPU.
 const WAITING_MAX: usize = 512;
 
 /// The number of bytes before the payload of a query: Ethernet, IPv4 without options, UDP.

@@ -1,6 +1,6 @@
 //! Counts packets and bytes by application. The first bytes of the payload identify the
-//! application. If they are not known, the ports identify it: `cargo run --release -p
-//! steerage-device --example dpi -- eth0`
+//! application. If the first bytes are not known, the ports identify the application: `cargo run
+//! --release -p steerage-device --example dpi -- eth0`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};

@@ -9,8 +9,8 @@ use steerage::messages::TakesMessages;
 use steerage::{Batch, Builder, Cpu, Handler, TxId, flow::protocol::has_ports};
 use steerage_device::tap::{Layer, TapOptions};
 
-/// The blocked ports. A flow is blocked if either of its two ports is in the set `Rules`. The file
-/// has one port per line.
+/// The blocked ports. A flow is blocked if either of its two ports is in the set `Rules`. The rules
+/// file has one port per line.
 pub(crate) type Rules = HashSet<u16>;
 
 /// At the start and after a panic, the firewall has no rules, and no packet passes.

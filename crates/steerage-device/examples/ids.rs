@@ -134,8 +134,8 @@ mod tests {
         assert_eq!(alerts(attempts(3)), [(seconds(57), source.into()), (seconds(117), source.into())]);
         // 19 intervals of 4 seconds are longer than `WINDOW`.
         assert_eq!(alerts(attempts(4)), []);
-        // No scanners: a source that tries one port repeatedly, and a server that answers many
-        // clients.
+        // Two hosts that are not scanners: a source that tries one port repeatedly, and a server
+        // that answers many clients.
         assert_eq!(alerts((0..40).map(|_| syn(source, 80, 1, false)).collect()), []);
         assert_eq!(alerts((0..40).map(|port| syn(source, port, 1, true)).collect()), []);
         // Two sources together try as many ports as one scanner would try. Each source alone tries
@@ -159,7 +159,7 @@ mod tests {
         let ports =
             |ports: Range<u16>| ports.flat_map(|port| sources.iter().map(move |source| syn(*source, port, 1, false)));
         // Each source tries half of its ports before the move. Then many other packets arrive, so
-        // that the move ends before the second half.
+        // that the move ends before the sources try their other ports.
         let between = (0..30_000).map(|port| syn([10, 0, 2, 1], port, 1, true));
         let frames = ports(0..PORTS as u16 / 2).chain(between).chain(ports(PORTS as u16 / 2..PORTS as u16));
         let (parts, handle) = instance(2, frames).split();

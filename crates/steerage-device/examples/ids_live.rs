@@ -14,8 +14,8 @@ use steerage::messages::TakesMessages;
 use steerage::{Batch, BucketId, Builder, Cpu, FlowKey, Handler, Input, Timestamp, WallTime};
 use steerage_device::{af_packet::AfPacketOptions, capture::CaptureOptions};
 
-/// A rule has a port and a number of packets. It matches a flow to the port as soon as the flow's
-/// client has sent that many packets.
+/// A rule has a port and a number of packets. A rule matches a flow to the rule's port as soon as
+/// the flow's client has sent that number of packets.
 #[derive(Debug, PartialEq, Eq)]
 struct Rule {
     port: u16,
@@ -37,8 +37,8 @@ fn parse(text: &str) -> Result<Rules, String> {
     lines.map(|line| rule(line).ok_or_else(|| format!("`{line}` is no rule: write such as `23 1 telnet`"))).collect()
 }
 
-/// A flow that has no packets for the time `IDLE`, by the timestamps of packets, is forgotten. A
-/// CPU knows at most `FLOWS_MAX` flows, and ignores further flows.
+/// A flow is forgotten if it has no packets for the time `IDLE`, measured by the timestamps of
+/// packets. A CPU knows at most `FLOWS_MAX` flows, and ignores further flows.
 const IDLE: Duration = Duration::from_secs(60);
 const FLOWS_MAX: usize = 1_000_000;
 
@@ -82,7 +82,7 @@ impl Ids {
         Self { rules, flows, clock: PacketClock::default(), alerts, done: Done::default() }
     }
 
-    /// Forgets idle flows. To find them, each call checks about `most` flows.
+    /// Forgets idle flows. To find idle flows, each call checks about `most` flows.
     fn expire(&mut self, most: usize) {
         self.flows.expire(self.clock.now(), most, |_key, _flow| self.done.expired += 1);
     }
@@ -203,7 +203,7 @@ pub(crate) fn run(
         sum.alerts_lost += done.alerts_lost;
         sum.expired += done.expired;
     }
-    // The CPUs may have found more alerts between the last check and the end.
+    // The CPUs may have found more alerts between the last check and the end of the run.
     alerts.try_iter().for_each(|alert| say(shown(alert)));
     Ok(sum)
 }

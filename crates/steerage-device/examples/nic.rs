@@ -51,8 +51,8 @@ impl RxQueue for Nic {
                 self.ring.drain(..).for_each(|page| out.give_page(page));
                 return Ok(Polled::Ended);
             };
-            // The frame is handed to a CPU. In the ring, the page that `rx_finish` returns replaces
-            // the frame's page.
+            // The frame is handed to a CPU. The page that `rx_finish` returns replaces the frame's
+            // page in the ring.
             self.ring.push(out.rx_finish(page, HEADROOM, Filled::whole(len)));
             self.next = (self.next + 1) % self.ring.len();
         }

@@ -11,12 +11,13 @@
 //! both kinds:
 //!
 //! * The first packets of a client contain an id that the *client* chose. The server answers with
-//!   an id in the same *bucket*: it draws random ids until one of them is in this bucket. So the
-//!   packets of the connection stay on one CPU, even if the bucket moves meanwhile.
+//!   an id in the same *bucket*: it draws random ids until one of them is in this bucket. So all
+//!   packets of the connection go to the same CPU, even if the bucket moves to another CPU
+//!   meanwhile.
 //! * A client that changes its address on purpose switches to another id, so that observers cannot
-//!   link the two addresses (9.5). The server issued the client's other ids earlier, and chose them
-//!   from the same bucket too. The hash has a secret key, so an observer learns nothing from the
-//!   ids.
+//!   link the two addresses (RFC 9000, 9.5). The server issued the client's other ids earlier, and
+//!   chose these ids from the same bucket too. The hash has a secret key, so an observer learns
+//!   nothing from the ids.
 //!
 //! The example creates its own packets in a small [`RxQueue`]. Run it without arguments.
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
@@ -38,8 +39,8 @@ const QUIC_PORT: u16 = 443;
 
 // ---- the flow key
 
-/// For a QUIC packet to this server, returns its connection id as the flow key. Returns `None` for
-/// packets that are not QUIC, which are steered by their flow.
+/// Returns the connection id of a QUIC packet to this server, as the packet's flow key. Returns
+/// `None` for packets that are not QUIC, which are steered by their flow.
 fn quic_key(frame: &[u8]) -> Option<FlowKey> {
     match SlicedPacket::from_ethernet(frame).ok()?.transport? {
         TransportSlice::Udp(udp) if udp.destination_port() == QUIC_PORT => {
@@ -100,8 +101,8 @@ impl Issuer {
         bucket_of(self.hasher.hash(&FlowKey::from_bytes(cid)))
     }
 
-    /// Returns an id in the bucket of `cid`. To find such an id takes 4096 random draws on average,
-    /// and less than 100 us.
+    /// Returns a connection id in the same bucket as the connection id `cid`. To find such an id
+    /// takes 4096 random draws on average, and less than 100 us.
     fn issue_beside(&mut self, cid: &[u8]) -> [u8; CID_BYTES] {
         let bucket = self.bucket(cid);
         loop {
@@ -193,8 +194,8 @@ pub(crate) struct Seen {
 }
 
 pub(crate) fn run(cpus: usize, connections: u32) -> Result<(Seen, Seen), Box<dyn Error>> {
-    // A real key must be random and secret. A client that knows the key can direct all packets to
-    // one CPU.
+    // The hash key of a real server must be random and secret. A client that knows the hash key can
+    // direct all packets to one CPU.
     let hasher = FlowHasher::keyed(&HashKey::new([0x51; HashKey::LEN]));
     let frames = traffic(connections, &mut Issuer { hasher: hasher.clone(), rng: fastrand::Rng::with_seed(1) });
     let builder = || {

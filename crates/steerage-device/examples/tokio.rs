@@ -56,8 +56,8 @@ fn run<S: Future + Send + 'static>(device: &str, cpus: usize, stop: S) -> Result
     let threads: Vec<_> = parts.into_iter().map(serve).collect();
     let (policy, running, mut packets) = (handle.clone(), handle.clone(), 0);
     runtime()?.block_on(async {
-        // This task runs the policy, which lets further CPUs handle packets. The task ends with
-        // this runtime.
+        // This task runs the policy, which lets further CPUs handle packets. The policy's task ends
+        // when this async runtime ends.
         task::spawn(async move {
             while let Some(next) = policy.control(policy.now()) {
                 tokio::time::sleep(next.since(policy.now())).await;

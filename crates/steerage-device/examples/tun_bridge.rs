@@ -13,8 +13,9 @@
 //!
 //! Each packet is handled by the CPU that receives it, and each TUN has its own CPU. This small
 //! handler would not be faster on another CPU, and super-frames stay in the cache of one CPU. With
-//! `steered` as a further argument, the default policy spreads packets over CPUs. This would help a
-//! tunnel that encrypts. The program ends when its standard input ends.
+//! `steered` as a further argument, the default policy spreads packets over CPUs. Spreading the
+//! packets over CPUs would help a tunnel that encrypts. The program ends when its standard input
+//! ends.
 #![expect(clippy::print_stdout, reason = "an example shows what it counted")]
 
 use std::fs::File;

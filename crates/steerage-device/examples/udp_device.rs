@@ -111,8 +111,8 @@ mod tests {
         let tunnel = Tunnel::bind().unwrap();
         let to = tunnel.0.local_addr().unwrap();
         let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        // The datagrams of this test fit into the socket's buffer. They all belong to one flow, so
-        // they arrive on one CPU.
+        // The datagrams of this test fit into the socket's buffer. All datagrams belong to one
+        // flow, so they arrive on one CPU.
         for _ in 0..50 {
             sender.send_to(&[0x45; 40], to).unwrap();
         }

@@ -58,8 +58,8 @@ impl Receiver {
 impl RxQueue for Receiver {
     /// The sender waits for room in the socket, so no frame is lost while the queue is not polled.
     fn capabilities(&self) -> Capabilities {
-        // The page has room for one byte more than a part. A datagram that is too long fills this
-        // extra byte, and is detected by it.
+        // The page has room for one byte more than a part. A datagram that is too long fills the
+        // extra byte of the page, and is detected by this byte.
         Capabilities::pages(PART_BYTES_MAX + 1).segments(PARTS_MAX).hashes(Affinity::BothDirections).can_wait()
     }
 

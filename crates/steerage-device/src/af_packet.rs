@@ -3,10 +3,9 @@
 //!
 //! Each queue is a socket with a TPACKET_V3 ring. The kernel copies each frame into a block of the
 //! ring. The kernel passes a block to the process when the block is full or the block's timeout
-//! expires. The queue lends the frames directly from the ring, without another copy. Before each
-//! frame is a
-//! [`FrameHeader`](steerage::device::FrameHeader). With PACKET_FANOUT, several sockets share an
-//! interface. Frames that the kernel drops because the ring is full are counted as
+//! expires. Handlers read the frames directly in the ring ("lent" frames), without another copy. A
+//! [`FrameHeader`](steerage::device::FrameHeader) precedes each frame. With PACKET_FANOUT, several
+//! sockets share an interface. Frames that the kernel drops because the ring is full are counted as
 //! [lost](steerage::device::Completions::lost).
 //!
 //! The kernel fills the blocks of a ring in turn, and stops at the first block that was not
@@ -76,8 +75,8 @@ pub const BLOCK_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 /// (`PACKET_FANOUT_MAX`).
 pub const QUEUES_MAX: usize = 256;
 
-/// The longest frame in bytes: tcpdump's maximum, which exceeds the frames that receive offload
-/// creates.
+/// The longest frame in bytes: tcpdump's maximum, which is larger than any frame that receive
+/// offload creates.
 pub const SNAPLEN_MAX: usize = 262_144;
 
 /// The size of a block if the ring has room for [`BLOCKS`] such blocks. A frame of [`SNAPLEN_MAX`]
@@ -86,13 +85,13 @@ const BLOCK_BYTES_MAX: usize = 512 << 10;
 /// The smallest block. Frames merged by receive offload are up to 64 KiB long.
 const BLOCK_BYTES_MIN: usize = 128 << 10;
 /// The number of blocks in a ring, if the ring is large enough. The ring is full when all of its
-/// blocks are lent or wait for their timeout.
+/// blocks are lent (in use by handlers) or wait for their timeout.
 const BLOCKS: usize = 64;
 const BLOCKS_MIN: usize = 4;
-/// The limit on the lent memory that one CPU holds is counted in units (see
-/// [`Blocks::shared`](steerage::device::Blocks::shared)), and a full block has this many units. A
-/// block that the kernel passed on before it was full counts for fewer units. With the default
-/// ring, a unit is 64 KiB, the size of a super-frame.
+/// The number of units in a full block: the limit on the lent memory that one CPU holds is counted
+/// in units (see [`Blocks::shared`](steerage::device::Blocks::shared)). A block that the kernel
+/// passed on before it was full counts for fewer units. With the default ring, a unit is 64 KiB,
+/// the size of a super-frame.
 const BLOCK_UNITS: usize = 8;
 
 /// The number of bytes that a sending socket may have in flight, as the kernel counts them. The
@@ -387,7 +386,7 @@ impl AfPacketOptions {
         socket.attach(&program::NOTHING).map_err(cannot("attach a filter"))?;
         if self.direction_on(interface) == Direction::In && self.queues == 1 {
             // Kernels before 4.20 do not have the option `PACKET_IGNORE_OUTGOING`, and a fanout
-            // group ignores this option. The filter excludes outgoing frames in any case.
+            // group ignores this option. The socket's filter excludes outgoing frames in any case.
             let _ = socket.ignore_outgoing();
         }
         socket.bind(interface.index).map_err(cannot("listen to the interface"))?;

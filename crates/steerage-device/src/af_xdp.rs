@@ -127,9 +127,9 @@ pub fn busily_polled() -> Vec<u32> {
 /// Lets this process write a line to the pipe `to` for each interface of [`busily_polled`] whose
 /// driver cannot be polled busily. The line that is written to the pipe contains the interface
 /// index. If a driver cannot be polled busily, the interrupts of its interface should not be
-/// deferred any more. Otherwise, only the kernel's timer would run the driver. The first packet
-/// shows whether the driver can be polled: the driver must report which of its NAPI instances
-/// delivered the packet.
+/// deferred any more. With deferred interrupts, only the kernel's timer would run such a driver.
+/// The first packet shows whether the driver can be polled: the driver must report which of its
+/// NAPI instances delivered the packet.
 ///
 /// No line is written after the last clone of `to` is dropped. A write that waits for the pipe's
 /// reader would block a packet thread, so the pipe should have room for one line per interface.
@@ -165,13 +165,13 @@ pub enum Mode {
     /// Native mode if the driver supports XDP, otherwise skb mode.
     #[default]
     Auto,
-    /// The program runs in the driver, before the kernel processes the frame. Frames are not copied
-    /// if the driver supports reception without a copy.
+    /// The XDP program runs in the driver, before the kernel processes the frame. Frames are not
+    /// copied if the driver supports reception without a copy.
     Native,
     /// Like [`Mode::Native`], but always with a copy.
     Copy,
-    /// The program gets a frame after the driver has processed the frame (skb mode). This mode is
-    /// slower, but works with every driver.
+    /// The XDP program gets a frame after the driver has processed the frame (skb mode). This mode
+    /// is slower, but works with every driver.
     Skb,
 }
 
@@ -190,8 +190,8 @@ pub enum Mode {
 pub struct AfXdpOptions {
     /// The interface's name.
     pub interface: String,
-    /// The packets to take away from the kernel. There is no default: [`open`](Self::open) fails
-    /// without an expression.
+    /// The packets to take away from the kernel. The option `take` has no default:
+    /// [`open`](Self::open) fails without an expression.
     pub take: Option<Take>,
     /// The range of the interface's receive queues to use. `None` means all receive queues.
     pub queues: Option<RangeInclusive<u32>>,
@@ -215,9 +215,9 @@ pub struct AfXdpOptions {
     pub ports: Option<u32>,
     /// If true, an XDP program that is already attached is replaced.
     pub replace: bool,
-    /// The priority of the program in libxdp's dispatcher. If a priority is set and no program is
-    /// attached, a dispatcher is attached. `None` means [`dispatcher::PRIORITY_DEFAULT`] if a
-    /// dispatcher is attached.
+    /// The priority of the XDP program in libxdp's dispatcher. If a priority is set and no XDP
+    /// program is attached, a dispatcher is attached. `None` means [`dispatcher::PRIORITY_DEFAULT`]
+    /// if a dispatcher is attached.
     pub priority: Option<u32>,
 }
 
@@ -254,8 +254,8 @@ impl AfXdpOptions {
     }
 
     setters! {
-        /// The packets to take away from the kernel. There is no default: [`open`](Self::open)
-        /// fails without an expression.
+        /// The packets to take away from the kernel. The option `take` has no default:
+        /// [`open`](Self::open) fails without an expression.
         take: Take => Some;
         /// The range of the interface's receive queues to use. Default: all queues.
         queues: RangeInclusive<u32> => Some;
@@ -281,14 +281,14 @@ impl AfXdpOptions {
         /// hardware computes no hash for fragments, so steerage computes the hash of fragments.
         device_hash: DeviceHash;
         /// Sets the number of ports for which there is room if the interface is a bond: 1 to
-        /// [`PORTS_MAX`]. Packets of further ports are left to the kernel. Room for a port takes as
-        /// much memory as a port. Default: one port more than the bond has when the device is
-        /// opened.
+        /// [`PORTS_MAX`]. Packets of further ports are left to the kernel. The room that is
+        /// reserved for a port takes as much memory as a port in use. Default: one port more than
+        /// the bond has when the device is opened.
         ports: u32 => Some;
         /// Sets whether to replace an XDP program that is attached already. Default: no.
         replace: bool;
         /// Shares the interface with other XDP programs by libxdp's dispatcher. The dispatcher runs
-        /// programs in the order of their priorities, the lowest number first. Default:
+        /// XDP programs in the order of their priorities, the lowest number first. Default:
         /// [`dispatcher::PRIORITY_DEFAULT`] if a dispatcher is attached. If no program is attached,
         /// the default is to attach the XDP program without a dispatcher.
         priority: u32 => Some;
@@ -302,7 +302,7 @@ impl AfXdpOptions {
     ///
     /// # Errors
     /// [`DeviceError`] if the options do not say which packets to take, the interface or queue does
-    /// not exist, another program is attached, or the process lacks permission.
+    /// not exist, another XDP program is attached, or the process lacks permission.
     pub fn open(&self) -> Result<AfXdp, DeviceError> {
         let Some(take) = &self.take else {
             let cause =
@@ -370,8 +370,9 @@ impl AfXdpOptions {
         let places = places.transpose()?;
         let mut rows: Vec<_> = devices.into_iter().map(|(_, device, queues)| (device, queues)).collect();
         if let Some(places) = &places {
-            // The other rows are reserved for ports that the bond does not have yet. The queues
-            // that are reserved for new ports are created like the queues of the first port.
+            // The other elements of `rows` are reserved for ports that the bond does not have yet.
+            // The queues that are reserved for new ports are created like the queues of the first
+            // port.
             rows.resize_with(places.count(), || (Arc::clone(places.model()), most.clone()));
         }
         let mut inputs: Vec<Box<dyn RxQueue>> = Vec::new();
@@ -395,7 +396,7 @@ impl AfXdpOptions {
     /// [`AfXdp::is_listening`] is true if the device listens.
     ///
     /// The memory of the instance is pinned when the instance is built. If the memory cannot be
-    /// pinned at that time, the device does not fall back to listening.
+    /// pinned when the instance is built, the device does not fall back to listening.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open) if an option is wrong, or if this process or another
@@ -445,7 +446,8 @@ impl AfXdpOptions {
 
 /// Returns true if the error is a reason not to listen to the interface instead. The reason is
 /// either a wrong option, or that steerage already takes away the packets, so that a listener would
-/// not get them. Errors of these two kinds are created by steerage and not by the kernel.
+/// not get them. Errors for these two reasons (a wrong option, packets already taken) are created
+/// by steerage and not by the kernel.
 fn is_final(error: &DeviceError) -> bool {
     let is_ours = error.cause.raw_os_error().is_none();
     is_ours && matches!(error.cause.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::ResourceBusy)

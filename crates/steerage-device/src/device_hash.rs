@@ -1,11 +1,11 @@
-//! Decides whether steerage uses the flow hash that an interface provides. For this, determines
-//! whether the hash key is random.
+//! Decides whether steerage uses the flow hash that an interface provides. For this decision,
+//! determines whether the key of the interface's hash is random.
 //!
 //! A network card that hashes packets uses a hash key that its driver sets. Most drivers use the
-//! kernel's random key (`netdev_rss_key`). Some drivers use a published hash key. An attacker can
-//! then compute which packets get the same hash. If the card does not hash, the kernel hashes with
-//! its own random key. A packet keeps its hash when the kernel forwards it. So a packet from a
-//! bridge or a veth may have a hash from an unknown network card.
+//! kernel's random key (`netdev_rss_key`). Some drivers use a published hash key. With a published
+//! hash key, an attacker can compute which packets get the same hash. If the card does not hash,
+//! the kernel hashes with its own random key. A packet keeps its hash when the kernel forwards it.
+//! So a packet from a bridge or a veth may have a hash from an unknown network card.
 
 use std::fs;
 
@@ -32,10 +32,11 @@ pub enum DeviceHash {
     /// steerage computes the hash.
     #[default]
     Never,
-    /// The device's hash is used under two conditions. First, steerage knows that the hash key is
-    /// random. The second condition for the device's hash is that all fragments of a datagram get
-    /// the same hash, or that fragments get no hash. With the device's hash, the two directions of
-    /// a flow may get different hashes ([`Affinity::OneDirection`]).
+    /// The device's hash is used under two conditions. The first condition for the device's hash is
+    /// that steerage knows that the hash key is random. The second condition for the device's hash
+    /// is that all fragments of a datagram get the same hash, or that fragments get no hash. With
+    /// the device's hash, the two directions of a flow may get different hashes
+    /// ([`Affinity::OneDirection`]).
     IfSafe,
     /// The device's hash is used if the device provides a hash. The user guarantees that all
     /// packets of a flow have the same hash.
@@ -63,8 +64,9 @@ pub(crate) enum HashedBy {
 impl DeviceHash {
     /// Returns which packets get the same device hash if frames are received by AF_PACKET. Returns
     /// `None` if steerage computes the hash. A packet that this machine sends has a hash from its
-    /// socket, or, if it is forwarded, from the card that received it. So steerage knows where a
-    /// packet's hash comes from only if the packet was received.
+    /// socket. If the machine forwards the packet, the packet has a hash from the card that
+    /// received it. So steerage knows where a packet's hash comes from only if the packet was
+    /// received.
     pub(crate) fn of_af_packet(self, by: HashedBy, only_received: bool) -> Option<Affinity> {
         self.if_safe(only_received && by == HashedBy::Kernel)
     }

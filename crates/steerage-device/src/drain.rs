@@ -20,8 +20,8 @@ const LOOK: Duration = Duration::from_millis(2);
 /// `Downstream` (the part of the program that processes its frames) allows the end. The polling
 /// CPUs call the methods of `Downstream`, so the methods must not block.
 pub trait Downstream: Send + Sync {
-    /// Returns true if the input is allowed to end. `handed_over` is the number of frames that it
-    /// has delivered. The queues call `may_end` every 2 ms after their frames have ended.
+    /// Returns true if the input is allowed to end. `handed_over` is the number of frames that the
+    /// input has delivered. The queues call `may_end` every 2 ms after their frames have ended.
     fn may_end(&self, handed_over: u64) -> bool;
 
     /// If enough packets are waiting, returns the time for which the input should deliver no

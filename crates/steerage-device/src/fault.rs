@@ -140,7 +140,7 @@ pub struct Fault {
     faults: Faults,
     rng: Rng,
     held: VecDeque<Held>,
-    /// Duplicates of frames. The current poll must still deliver them.
+    /// Duplicates of frames. The current poll must still deliver these duplicates.
     now: Vec<Vec<u8>>,
     counts: Arc<FaultCounts>,
 }

@@ -16,7 +16,8 @@
 //! | [`rules`] | no device: the rules by which a card leads chosen traffic to chosen queues |
 //! | [`limit`] | a wrapper that ends the input after a number of frames |
 //!
-//! All features are on by default. The cargo feature `capture` adds most of the dependencies.
+//! All cargo features of this crate are on by default. The cargo feature `capture` adds most of the
+//! dependencies.
 //!
 //! [`open`] opens a device that a text describes. A device has a [`steerage::device::RxQueue`]
 //! for each of its queues. [`steerage::testing::QueueTester`] tests queues of devices.

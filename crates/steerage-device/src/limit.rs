@@ -43,7 +43,7 @@ impl Limit {
         Self::with(&Self::allowance(packets), input)
     }
 
-    /// Limits several devices. They end after all of them together have delivered `packets` frames.
+    /// Limits several devices. The devices end after they have delivered `packets` frames in total.
     pub fn over(inputs: Vec<Input>, packets: u64) -> Vec<Input> {
         let allowance = Self::allowance(packets);
         inputs.into_iter().map(|input| Self::with(&allowance, input)).collect()

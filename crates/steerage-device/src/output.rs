@@ -105,7 +105,7 @@ fn is_output(spec: &str) -> bool {
 
 /// Creates the output that `spec` names, for as many CPUs as this process may use. If the output's
 /// interface is also an input, the output and the input share the interface: see [`tap`] and
-/// [`af_xdp`]. If they share it, open the input before the output.
+/// [`af_xdp`]. If an input and an output share an interface, open the input before the output.
 ///
 /// # Errors
 /// [`OutputError`] if `spec` is not an output, or the output cannot be created. An output whose

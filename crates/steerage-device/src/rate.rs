@@ -31,9 +31,10 @@ pub struct Rate {
 
 impl Rate {
     /// Limits the rate of `input` to `per_second` frames per second over all queues. Each queue has
-    /// the same share of the rate, except for a remainder of less than one frame per queue. The share applies from the first poll of the queue. If a queue
-    /// is polled late, it delivers all frames that have become due since its last poll. The name,
-    /// kind and mode of the input stay unchanged.
+    /// the same share of the rate, except for a remainder of less than one frame per queue. A
+    /// queue's share of the rate applies from the first poll of the queue. If a queue is polled
+    /// late, it delivers all frames that have become due since its last poll. The name, kind and
+    /// mode of the input stay unchanged.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, per_second: u64) -> Input {
         let queues = input.queues.len().max(1) as u64;

@@ -150,8 +150,8 @@ pub struct Rule {
 /// The table of rules of a network card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// The number of locations (slots for a rule) in the table. It is 0 if the card chooses the
-    /// locations itself.
+    /// The number of locations (slots for a rule) in the table. The number of locations is 0 if the
+    /// card chooses the locations itself.
     pub size: u32,
     /// The locations (slots of the table) that contain a rule.
     pub used: Vec<u32>,

@@ -73,8 +73,8 @@ fn is_writable(socket: BorrowedFd<'_>) -> bool {
     let mut socket = [PollFd::new(socket, PollFlags::POLLOUT)];
     match poll(&mut socket, PollTimeout::ZERO) {
         Ok(_) => socket[0].revents().is_some_and(|events| events.contains(PollFlags::POLLOUT)),
-        // A signal interrupted the system call. The buffer may have no space. Packets are then
-        // counted as dropped.
+        // A signal interrupted the system call. The buffer may have no space. If the buffer has no
+        // space, packets are then counted as dropped.
         Err(_) => true,
     }
 }

@@ -97,9 +97,10 @@ pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<
 /// network namespace. `words` is the structure for the command, and begins with the command's
 /// number.
 ///
-/// `steerage_netlink::ethtool` cannot make some requests on all kernels since 5.10. This function
-/// is only for those requests. In netlink, no message contains the driver's name or the card's
-/// rules, and the key of the card's hash is reported only since 6.3.
+/// For some requests, `steerage_netlink::ethtool` does not work on every kernel since 5.10. This
+/// function is only for requests that need ioctl(2) on some kernels. In netlink, no message
+/// contains the driver's name or the card's rules, and the key of the card's hash is reported only
+/// since 6.3.
 ///
 /// # Safety
 /// `words` must be at least as long as the structure of the command, because the kernel reads and writes that many bytes.

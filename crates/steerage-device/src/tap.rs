@@ -327,7 +327,8 @@ impl Tap {
     /// `IFF_NO_PI` for the descriptors. (The kernel does not report this flag.)
     ///
     /// Packets of up to `mtu` bytes are received. If `mtu` is `None`, the MTU of the interface with
-    /// the same name in this network namespace is used. If there is no such interface, it is 1500.
+    /// the same name in this network namespace is used. If there is no such interface, an MTU of
+    /// 1500 is used.
     ///
     /// # Errors
     /// [`DeviceError`] if the descriptors are not queues of one interface.

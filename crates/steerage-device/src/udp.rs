@@ -160,10 +160,10 @@ impl UdpOptions {
         /// Default: 1500.
         mtu: usize;
         /// Sets whether the kernel adapts to the MTU of the path (path MTU discovery). With path
-        /// MTU discovery, the kernel refuses packets that are longer than the path's MTU. They are
-        /// counted as `too_long`. Without path MTU discovery, the kernel fragments packets that are
-        /// longer than the path's MTU. Default: yes, because fragments have no ports for steering,
-        /// and a packet is lost if one of its fragments is lost.
+        /// MTU discovery, the kernel refuses packets that are longer than the path's MTU. Refused
+        /// packets are counted as `too_long`. Without path MTU discovery, the kernel fragments
+        /// packets that are longer than the path's MTU. Default: yes, because fragments have no
+        /// ports for steering, and a packet is lost if one of its fragments is lost.
         pmtu: bool;
         /// Sets whether the kernel merges received datagrams of a flow into
         /// [super-frames](steerage::Packet::offload), and whether packets to one destination are
@@ -348,8 +348,8 @@ impl Shared {
     }
 }
 
-/// Returns true if the error is about an earlier datagram or about a single peer. Such an error
-/// does not end the socket's use.
+/// Returns true if the error is about an earlier datagram or about a single peer. An error about an
+/// earlier datagram or a single peer does not end the socket's use.
 fn is_of_a_peer(error: &io::Error) -> bool {
     const OF_A_PEER: [i32; 12] = [
         libc::ECONNREFUSED,

@@ -10,16 +10,16 @@ use crate::wrapper::delegate_to_queue;
 
 /// One queue of a wrapped live device. The queue waits for room in backlogs and outputs.
 ///
-/// Without the wrapper `Wait`, a live device is always polled. Packets for which a backlog or an
-/// output has no room are then dropped (`backlog_full`, `tx_full`). With the wrapper `Wait`, the
-/// device is polled only while each CPU has room for the packets of a poll. While an output has no
-/// room ([`TxQueue::has_room`](steerage::device::TxQueue::has_room)), packets wait in the backlogs.
-/// While the device is not polled, further packets stay in the buffer of the device. When the
-/// device's buffer is full, either the device loses packets (drop reason `device`), or the sender
-/// of the packets waits.
+/// Without the wrapper `Wait`, a live device is always polled. Without waiting, packets for which a
+/// backlog or an output has no room are dropped (`backlog_full`, `tx_full`). With the wrapper
+/// `Wait`, the device is polled only while each CPU has room for the packets of a poll. While an
+/// output has no room ([`TxQueue::has_room`](steerage::device::TxQueue::has_room)), packets wait in
+/// the backlogs. While the device is not polled, further packets stay in the buffer of the device.
+/// When the device's buffer is full, either the device loses packets (drop reason `device`), or the
+/// sender of the packets waits.
 ///
 /// If a handler does not return, the whole input stops, and the handler's CPU is not declared dead.
-/// After a stop, packets wait for an output for up to one second.
+/// After a stop of the run, packets that wait for an output wait for one second at most.
 ///
 /// ```
 /// use steerage::Builder;
@@ -37,7 +37,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Makes `input` wait for room. The name, kind and mode of the input stay unchanged.
+    /// Makes `input` wait for room. The wrapped input has the name, kind and mode of `input`.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input) -> Input {
         input.wrap_queues(|queue, _| Box::new(Self { queue }))

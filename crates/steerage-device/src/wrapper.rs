@@ -2,8 +2,9 @@
 //! changes, for example, the rate of the packets.
 
 /// Delegates all methods of [`RxQueue`](steerage::device::RxQueue) except `poll` to `self.queue`.
-/// If the macro gets an argument, it does not delegate `capabilities` either. All wrappers use this
-/// macro, so a new method of the trait must be added only to this macro.
+/// If the macro gets the argument `except capabilities`, it does not delegate the method
+/// `capabilities`. All wrappers use this macro, so a new method of the trait must be added only to
+/// this macro.
 macro_rules! delegate_to_queue {
     () => {
         fn capabilities(&self) -> steerage::device::Capabilities {

@@ -19,7 +19,7 @@ pub(crate) struct Cpus {
     /// The CPU time that the cgroup of the process allows, expressed as a number of CPUs. `None` if
     /// there is no limit.
     quota: Option<f64>,
-    /// One list of CPUs for each core with several hardware threads: the usable CPUs of that core.
+    /// For each core with several hardware threads, the list of the core's usable CPUs.
     smt: Vec<String>,
     /// The CPUs that share a last-level cache.
     caches: Vec<Cache>,
@@ -116,9 +116,9 @@ impl Cpus {
         findings
     }
 
-    /// Describes the measured distances of the default CPUs if the distances contradict the kernel.
-    /// Distances contradict the kernel if CPUs are far apart although the kernel reports that they
-    /// share a cache.
+    /// Describes the measured distances between the default CPUs if they contradict what the kernel
+    /// reports. The measured distances contradict the kernel if the CPUs are far apart although the
+    /// kernel reports that they share a cache.
     fn measured_otherwise(&self) -> Option<String> {
         let (first, distances) =
             self.distances.as_ref().filter(|(_, distances)| !distances.unlike_reported.is_empty())?;

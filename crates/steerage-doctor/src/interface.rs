@@ -214,14 +214,15 @@ impl Interface {
         Finding::info("rx queues", found)
     }
 
-    /// Reports whether the kernel steers the queues.
+    /// Reports whether the kernel itself steers the packets of the interface's receive queues
+    /// (RPS).
     fn kernel_steers(&self) -> Option<Finding> {
         let masks = self.masks.in_force()?;
         Some(Finding::info("rps_cpus", format!("the kernel steers {masks}")).or(self.masks.remedy()))
     }
 
-    /// Reports whether a capture shows the packets that were on the wire. Offloads may merge
-    /// packets or cut them.
+    /// Reports whether a capture would show the packets as they were on the wire. Offloads may
+    /// merge packets or cut them.
     fn listening(&self) -> Vec<Finding> {
         let needs = self.nic.needs(Purpose::Listen);
         let ok = || Finding::ok("offloads", "none merges packets: they are seen as on the wire");
@@ -231,7 +232,8 @@ impl Interface {
 }
 
 /// The crate steerage-tune finds the changes that an interface needs for a purpose, such as
-/// listening. This function converts one needed change to a finding with a fix.
+/// listening. This function converts one needed change to a finding (the result of a check) with a
+/// fix.
 fn finding(need: &Need) -> Finding {
     match need.fix() {
         Some(fix) if need.is_missing => Finding::missing(need.about, need.found.clone(), fix),
@@ -291,8 +293,8 @@ mod tests {
     }
 
     /// The test checks facts about an ENA card. Users notice these facts only when something fails.
-    /// The checked facts about an ENA card are too many queues for AF_XDP, the MTU, and merged UDP
-    /// packets.
+    /// The checked facts about an ENA card concern its number of queues (too large for AF_XDP), its
+    /// MTU, and merged UDP packets.
     #[test]
     fn a_cloud_machine_with_ena() {
         let fake = FakeHost::new(

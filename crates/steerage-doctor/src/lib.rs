@@ -2,8 +2,9 @@
 //! missing. The checks change nothing on the machine.
 //!
 //! A [`Diagnosis`] has a list of [`Finding`]s and numbers for scripts. Each finding is printed as
-//! one line. All files are read below a root directory, which tests replace by a directory with
-//! made-up files. The module `probe` contains the checks that must run on the real machine.
+//! one line. The checks read all files below a root directory. Tests replace this directory by a
+//! directory with made-up files. The module `probe` contains the checks that must run on the real
+//! machine.
 //!
 //! [`check`] returns the findings about an interface and the machine.
 #![forbid(unsafe_code)]
@@ -46,7 +47,7 @@ pub struct Diagnosis {
     interface: Option<Interface>,
 }
 
-/// The error if the machine has no interface with this name.
+/// The error if the machine has no interface with the requested name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoInterface(pub String);
 
@@ -58,12 +59,12 @@ impl fmt::Display for NoInterface {
 
 impl std::error::Error for NoInterface {}
 
-/// Checks the interface with this name and this machine, with the privileges of this process. A
+/// Checks this machine, and the interface with this name, with the privileges of this process. A
 /// program calls `check` before it opens the interface, for example to show the user what is
 /// missing.
 ///
 /// # Errors
-/// [`NoInterface`] if the machine has no such interface.
+/// [`NoInterface`] if the machine has no interface with this name.
 ///
 /// ```
 /// use steerage_doctor::{State, check};
@@ -79,10 +80,10 @@ pub fn check(interface: &str) -> Result<Vec<Finding>, NoInterface> {
 }
 
 impl Diagnosis {
-    /// Checks the interface with this name and this machine, with the privileges of this process.
+    /// Checks this machine, and the interface with this name, with the privileges of this process.
     ///
     /// # Errors
-    /// [`NoInterface`] if the machine has no such interface.
+    /// [`NoInterface`] if the machine has no interface with this name.
     pub fn of_this_machine(interface: Option<&str>) -> Result<Self, NoInterface> {
         let host = Host::this();
         let probes = Probes::of_this_machine();

@@ -36,7 +36,8 @@ const CAPABILITIES: [(CapabilitySet, &str, &str); 6] = [
 /// The results of the probes.
 #[derive(Debug)]
 pub(crate) struct Probes {
-    /// Whether sockets of each kind can be opened. The probe closes the opened sockets immediately.
+    /// Whether AF_PACKET sockets and AF_XDP sockets can be opened. The probe closes the opened
+    /// sockets immediately.
     pub(crate) af_packet: Result<(), Errno>,
     pub(crate) af_xdp: Result<(), Errno>,
     /// Whether /dev/fuse can be opened.
@@ -45,8 +46,8 @@ pub(crate) struct Probes {
     /// The maximum amount of memory that this process may lock, in bytes. `None` if there is no
     /// limit.
     pub(crate) memlock: Option<u64>,
-    /// The memory in bytes that this process may use. `None` if the kernel does not report the
-    /// amount.
+    /// The memory in bytes that this process may use. `None` if the kernel does not report this
+    /// amount of memory.
     pub(crate) memory: Option<u64>,
     pub(crate) tcpdump: Option<PathBuf>,
     /// The path of the program that mounts FUSE file systems for unprivileged users.
@@ -77,8 +78,8 @@ impl Probes {
     }
 }
 
-/// Checks whether a socket of this address family can be opened. The socket has no protocol, so it
-/// receives nothing. The socket is closed immediately.
+/// Checks whether a socket of this address family can be opened. The probe opens the socket without
+/// a protocol, so the socket receives nothing. The probe closes the socket immediately.
 fn opens(family: AddressFamily) -> Result<(), Errno> {
     socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None).map(drop)
 }

@@ -22,8 +22,8 @@ pub(crate) fn kernel(host: &Host) -> String {
     host.text("proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// The findings about the system: all findings except those about CPUs and interfaces. A run uses
-/// `cpus` CPUs by default.
+/// The findings about the system: all findings except those about CPUs and interfaces. A run of
+/// steerage uses `cpus` CPUs by default.
 pub(crate) fn findings(host: &Host, probes: &Probes, cpus: usize) -> Vec<Finding> {
     vec![
         Finding::info("kernel", format!("Linux {}", kernel(host))),
@@ -207,8 +207,8 @@ fn packet_memory(cpus: usize) -> Finding {
     Finding::info(ABOUT, found).or(format!("of {} at most: --memory, --backlog", size(cap)))
 }
 
-/// The maximum packet memory in the local page caches of a run's receive queues, with frames of
-/// usual length.
+/// The maximum packet memory in the local page caches (the stocks of free packet pages) of a run's
+/// receive queues, with frames of usual length.
 fn page_cache(memory: Option<u64>) -> Finding {
     const ABOUT: &str = "page cache";
     let memory = memory.unwrap_or(u64::MAX).min(MEMORY_MAX_DEFAULT as u64);

@@ -24,8 +24,9 @@ const WORTH_A_WORD: f64 = 0.01;
 const NIC_QUEUES: u32 = 8;
 const NIC_ENTRIES: u32 = 128;
 
-/// The advice warns about the hashes of a device if at least `HASHES_SAMPLE` packets are in fewer
-/// than one bucket out of `HASHES_FEW`. The notes that a run prints use the same limits.
+/// The advice warns about the hashes of a device if at least `HASHES_SAMPLE` packets arrived, and
+/// fewer than one in `HASHES_FEW` buckets has packets. The notes of a run that warn about a
+/// device's hashes use the same limits.
 const HASHES_SAMPLE: u64 = 10_000;
 const HASHES_FEW: usize = 100;
 

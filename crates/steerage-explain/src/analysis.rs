@@ -43,8 +43,8 @@ pub struct AnalyzedFlow {
     /// The flow key of the flow's first packet, in the direction of that packet.
     pub flow: FlowKey,
     /// The flow key that is hashed for each packet of the flow. For most flows, the hashed key is
-    /// made from `flow`. If the first fragment of a datagram did not arrive before the other
-    /// fragments, the datagram has its own flow key.
+    /// made from the field `flow`. If the first fragment of a datagram did not arrive before the
+    /// other fragments, the datagram has its own flow key.
     pub key: FlowKey,
     /// The number of packets and the number of bytes of the flow.
     pub weight: Volume,
@@ -222,9 +222,9 @@ impl<const BOTH: bool> Analyze<BOTH> {
     }
 }
 
-/// Returns the flow that the report shows for the flow key of a packet. A fragmented datagram may
-/// have its own flow key, because its ports were unknown when its first fragment arrived. For such
-/// a datagram, the report shows only addresses and protocol.
+/// Returns the flow key that the report shows for a packet. A fragmented datagram may have its own
+/// flow key, because the fragment that arrived first did not show the ports. For a fragmented
+/// datagram with its own flow key, the report shows only addresses and protocol.
 fn shown(key: &SteeringKey, headers: &Dissection) -> FlowKey {
     let is_custom = || matches!(key.flow.parts(), FlowParts::Bytes { .. });
     if headers.key.protocol().is_some() && is_custom() { headers.key.without_ports() } else { key.flow }

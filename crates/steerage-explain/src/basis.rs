@@ -13,7 +13,7 @@ use super::candidates::CandidateCpus;
 pub struct Command {
     /// The command's name on the command line.
     pub name: &'static str,
-    /// Which packets the command's packet function keeps on one CPU.
+    /// Which packets the command's packet function needs together on one CPU.
     pub affinity: Affinity,
     /// What follows the name.
     pub operands: Operands,

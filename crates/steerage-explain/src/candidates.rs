@@ -25,7 +25,7 @@ impl CandidateCpus {
 
     /// Returns the candidate CPUs of this machine, whose topology is `topology`. This function
     /// takes a fraction of a second, because it measures the distances between the CPUs. `receiver`
-    /// is the CPU that receives, if it is known.
+    /// is the CPU that receives the packets, if that CPU is known.
     pub fn this(mut topology: Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
         let ours = topology.default_mask();
         if let Some(first) = first(&ours, receiver) {
@@ -57,7 +57,8 @@ impl CandidateCpus {
 }
 
 /// Returns the CPU that receives packets. If a run uses the CPU `receiver` by default, this
-/// function returns `receiver`. Otherwise it returns the first CPU that a run uses.
+/// function returns `receiver`. If a run does not use `receiver` by default, this function returns
+/// the first CPU that a run uses.
 fn first(ours: &CpuMask, receiver: Option<CpuId>) -> Option<CpuId> {
     receiver.filter(|cpu| ours.contains(*cpu)).or_else(|| ours.first())
 }

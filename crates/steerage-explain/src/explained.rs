@@ -116,7 +116,7 @@ pub(super) fn name(flow: &FlowKey) -> String {
 }
 
 /// Whether this is a flow of IP. Steering also keeps packets without an IP header together, but
-/// these packets are not conversations that could be divided into flows.
+/// such packets are not a conversation and cannot be divided into flows.
 pub(super) fn is_ip(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some()
 }

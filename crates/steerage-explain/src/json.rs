@@ -42,7 +42,7 @@ struct ExplanationJson<'a> {
 #[derive(Serialize)]
 struct FlowPlacement {
     flow: String,
-    /// The flow key that was hashed, unless the device computed the hash.
+    /// The flow key that was hashed, or `None` if the device computed the hash.
     key: Option<String>,
     hash: String,
     bucket: u16,
@@ -76,8 +76,8 @@ struct TrafficJson {
     kernel: Option<KernelJson>,
 }
 
-/// The share of the packets for each of `cpus` CPUs, if a map gave each CPU an equal part of the
-/// buckets.
+/// The share of the packets that each of `cpus` CPUs would have if a map gave each CPU an equal
+/// part of the buckets.
 #[derive(Serialize)]
 struct Spread {
     cpus: usize,
@@ -85,7 +85,7 @@ struct Spread {
     busiest_packets: f64,
     busiest_bytes: f64,
     speed_up: f64,
-    /// The number of packets of each CPU, in the order of the CPUs in the mask.
+    /// The number of packets that each CPU would have, in the order of the CPUs in the mask.
     packets: Vec<u64>,
 }
 

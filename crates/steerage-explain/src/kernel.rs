@@ -1,6 +1,6 @@
-//! The CPU time that the kernel spends on an interface, and whether another mask would help. The
-//! module creates a *verdict* on the kernel's steering: a text of one sentence, with commands and
-//! figures.
+//! Computes the CPU time that the kernel spends on an interface, and whether another RPS mask would
+//! help. The module creates a *verdict* on the kernel's steering: a text of one sentence, with
+//! commands and figures.
 
 use std::fmt::Write as _;
 
@@ -13,11 +13,11 @@ use steerage_tune::{CpuLoad, KernelLoad};
 /// most time in softirq.
 const ROWS_MAX: usize = 16;
 
-/// The advice is to spread packets only if this reduces the busiest CPU's time in softirq enough:
-/// the remaining time is at most this fraction of the current time.
+/// The advice is to spread packets only if the busiest CPU's time in softirq would fall to this
+/// fraction of the current time, or below it.
 const GAIN_MIN: f64 = 0.8;
 
-/// Shares below this limit are written as "less than 1 %".
+/// Shares of CPU time below this limit are written as "less than 1 %".
 const SHARE_MIN: f64 = 0.01;
 
 /// The verdict on the kernel's own steering, with the commands that improve it.
@@ -29,7 +29,7 @@ pub(super) struct Verdict {
     pub(super) commands: Vec<String>,
 }
 
-/// The figures on which the verdict is based, for the JSON report.
+/// The figures on which the verdict on the kernel's steering is based, for the JSON report.
 #[derive(Debug, Serialize)]
 pub(super) struct KernelJson {
     #[serde(flatten)]
@@ -37,8 +37,8 @@ pub(super) struct KernelJson {
     seconds: f64,
     packets: u64,
     receive_cpu: Option<u16>,
-    /// The time in softirq per packet in nanoseconds. `null` if the time was too short to be
-    /// counted.
+    /// The time in nanoseconds that the kernel spends in softirq per packet. `null` if the kernel's
+    /// softirq time was too short to be counted.
     packet_ns: Option<f64>,
     cpus: Vec<CpuJson>,
     /// The queues whose packets the kernel steers, and the CPUs of each queue's mask.
@@ -190,8 +190,8 @@ mod tests {
         CpuMask::parse_list(list, 8).unwrap()
     }
 
-    /// The load of an interface whose CPU 1 handles 203,100 packets per second, as measured in a
-    /// flood of veth0.
+    /// The kernel's load from an interface. CPU 1 handles 203,100 packets per second, as measured
+    /// in a flood of veth0.
     fn load(busy: f64, mask: Option<&str>) -> KernelLoad {
         let cpu = |cpu, busy, softirq| CpuLoad { cpu: CpuId(cpu), busy, softirq, packets: 1_015_500, interrupts: 0 };
         KernelLoad {

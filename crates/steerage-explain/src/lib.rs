@@ -1,12 +1,12 @@
 //! Explains which CPU handles which packets, how evenly the CPUs would share the packets, and what
 //! to change.
 //!
-//! [`Analyze`] is a packet function that reads the traffic of a device, and creates an [`Analysis`]
-//! of it. An [`Explanation`] shows the analysis: one packet in detail, the busiest CPU's share for
-//! several numbers of CPUs, and the largest flows. The explanation also lists traffic that cannot
-//! be spread. The explanation also advises how many CPUs, which mask and which hash to use. This
-//! advice is based on the costs per packet that the policy `balance` assumes. The explanation lists
-//! the commands for steerage and for the kernel's own steering.
+//! [`Analyze`] is a packet function that reads the traffic of a device and creates an [`Analysis`]
+//! of this traffic. An [`Explanation`] shows the analysis: one packet in detail, the busiest CPU's
+//! share for several numbers of CPUs, and the largest flows. The explanation also lists traffic
+//! that cannot be spread. The explanation also advises how many CPUs, which mask and which hash to
+//! use. The advice is based on the costs per packet that the policy `balance` assumes. The
+//! explanation lists the commands for steerage and for the kernel's own steering.
 //!
 //! ```
 //! use steerage::flow::{FlowHasher, HashKey, Layers};

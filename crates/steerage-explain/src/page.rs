@@ -15,7 +15,7 @@ use super::kernel;
 use super::shares::Shares;
 use super::suggest::Suggestion;
 
-/// This text replaces the tables of packets and flows if no packet arrived.
+/// If no packet arrived, the page has this text in place of the tables of packets and flows.
 const NO_PACKETS: &str = "\nno packets, so there is no advice: try another input, listen for longer with --seconds, or \
                           change the filter\n";
 
@@ -103,7 +103,7 @@ fn one_packet(page: &mut String, explanation: &Explanation, traffic: &TrafficExp
 fn goes_to(page: &mut String, explanation: &Explanation, key: &FlowKey, hash: FlowHash) {
     let about = match key.parts() {
         // Some flow keys are bytes without addresses, such as the key of a fragmented datagram or
-        // of an MPLS label. A key without addresses has no direction.
+        // of an MPLS label. A flow key without addresses has no direction.
         FlowParts::Bytes { .. } => "",
         _ if explanation.command.keeps_both_directions() => " (the same for both directions)",
         _ => " (the other direction has another key)",

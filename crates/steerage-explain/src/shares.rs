@@ -1,5 +1,6 @@
-//! Computes how a map that gives each CPU an equal part of the buckets divides traffic among CPUs.
-//! An explanation uses these figures in its table, its notes and its advice.
+//! Computes how traffic is divided among CPUs by a map that gives each CPU an equal part of the
+//! buckets. An explanation uses each CPU's share of the traffic in its table, its notes and its
+//! advice.
 
 use steerage::{flow::even_share, limits::BUCKETS};
 
@@ -23,8 +24,8 @@ impl Shares {
         Self { cpus: loads, all }
     }
 
-    /// Computes the shares of the packets and bytes if each bucket has its own CPU. No map can
-    /// spread traffic more evenly, because a bucket is always on one CPU.
+    /// Computes the shares of the packets and bytes if each bucket has its own CPU. No map of
+    /// buckets to CPUs can spread the traffic more evenly, because a bucket is always on one CPU.
     pub(super) fn thinnest(buckets: &[Volume; BUCKETS]) -> Self {
         Self::even(buckets, BUCKETS)
     }

@@ -2,7 +2,7 @@
 //! steerage and for the kernel's own RPS.
 //!
 //! The advice is computed from the traffic and from costs that were measured on other machines. The
-//! report names each assumption.
+//! report names each assumption of the advice.
 
 mod commands;
 mod cpu_count;
@@ -55,20 +55,22 @@ pub(super) struct Suggestion {
     /// The number of CPUs that the machine has.
     of: usize,
     receive_cpu: u16,
-    /// The advised mask in the kernel's format. The mask 0 means that packets are not steered.
+    /// The advised mask of CPUs, in the format of the kernel's `rps_cpus`. The mask 0 means that
+    /// packets are not steered.
     mask: String,
     #[serde(skip)]
     mask_cpus: CpuMask,
-    /// Two shares of the packets that the busiest CPU has: the share if an even map spreads the
-    /// buckets, and the share after the policy has balanced the buckets.
+    /// The busiest CPU's share of the packets: `busiest` for an even map of the buckets, and
+    /// `balanced` after the policy has balanced the buckets.
     busiest: f64,
     balanced: f64,
     /// The packet rate in packets per second, or `null` if the rate is not known.
     rate: Option<f64>,
-    /// The load of the busiest CPU. If the load is above 1, the busiest CPU cannot keep up with the
-    /// packet rate.
+    /// The load of the busiest CPU. If the busiest CPU's load is above 1, this CPU cannot keep up
+    /// with the packet rate.
     load: Option<f64>,
-    /// Whether the busiest CPU has idle time. `None` if the packet rate is not known.
+    /// Whether the busiest CPU has enough time for the packet rate. `None` if the packet rate is
+    /// not known.
     #[serde(skip)]
     is_enough: Option<bool>,
     /// The largest flow's share of the packets.
@@ -187,7 +189,7 @@ impl Suggestion {
         })
     }
 
-    /// Returns the part of this advice that concerns the kernel's own steering.
+    /// Returns the part of the advice that concerns the kernel's own steering (RPS).
     pub(super) fn advised(&self) -> Advised {
         let largest = self.largest.as_ref().filter(|flow| flow.share > 0.5);
         Advised {
@@ -201,8 +203,8 @@ impl Suggestion {
         }
     }
 
-    /// The advice as text. If `has_verdict` is true, the text leaves out the commands for the
-    /// kernel, because the verdict on the kernel's steering contains them.
+    /// The advice as text. If `has_verdict` is true, the text of the advice leaves out the commands
+    /// for the kernel, because the verdict on the kernel's steering has them.
     pub(super) fn page(&self, has_verdict: bool) -> String {
         let mut page = String::from("\n");
         let mut line = |about: &str, says: &str| {

@@ -20,7 +20,7 @@ const FAR_MAC: &str = "02:00:00:00:00:02";
 /// IPv6 is off, and each end knows the MAC address of the other end.
 #[derive(Debug)]
 pub struct Net {
-    /// The name of the near namespace.
+    /// The name of the namespace with the near end of the veth pair.
     pub near: String,
     /// The name of the far namespace.
     pub far: String,
@@ -33,8 +33,8 @@ impl Net {
         Self::with("")
     }
 
-    /// Like [`new`](Self::new), but passes further arguments for both ends to `ip link add`: `mtu
-    /// 9000`, `numrxqueues 4`.
+    /// Like [`new`](Self::new), but passes further arguments for both ends of the veth pair to `ip
+    /// link add`, for example: `mtu 9000`, `numrxqueues 4`.
     pub fn with(wishes: &str) -> Option<Self> {
         let net = Self { near: fresh_name(), far: fresh_name() };
         if !ip(&format!("netns add {}", net.near)) || !ip(&format!("netns add {}", net.far)) {
@@ -60,17 +60,17 @@ impl Net {
         Some(net)
     }
 
-    /// Runs the program `ip` with these arguments. The test fails if `ip` fails.
+    /// Runs the program `ip` with the arguments `args`. The test fails if `ip` fails.
     pub fn must(&self, args: &str) {
         assert!(ip(args), "ip {args}");
     }
 
-    /// Runs `body` in the near namespace, on a separate thread, and returns its result.
+    /// Runs `body` in the namespace `near`, on a separate thread, and returns the result of `body`.
     pub fn near<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
         within(&self.near, body)
     }
 
-    /// Runs `body` in the far namespace, on a separate thread, and returns its result.
+    /// Runs `body` in the namespace `far`, on a separate thread, and returns the result of `body`.
     pub fn far<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
         within(&self.far, body)
     }

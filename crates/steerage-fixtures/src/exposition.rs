@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 
 use crate::skip;
 
-/// A parsed page of metrics. A series (a time series of Prometheus) is the name of a sample
-/// together with its labels, in the notation of the metrics page.
+/// A parsed page of metrics. A series (a time series of Prometheus) is identified by the name and
+/// the labels of a sample, in the notation of the metrics page.
 #[derive(Debug)]
 pub struct Page {
     /// The value of each series.

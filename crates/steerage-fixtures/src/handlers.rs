@@ -33,7 +33,8 @@ impl Handler for SendAll {
 }
 
 /// Joins two interfaces. The field is a number `n`. Packets from the first `n` receive queues are
-/// sent to the second output. Packets from all other receive queues are sent to the first output.
+/// sent to the second output (`n` is the handler's field). Packets from all other receive queues
+/// are sent to the first output.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire(pub usize);
 

@@ -55,8 +55,9 @@ pub fn skip(why: &str) {
 /// xtask/tests/skipped.rs prints all recorded reasons.
 pub(crate) fn report_skip(why: &str) {
     let _ = writeln!(io::stderr(), "skipped: {why}");
-    // If the file with the reason cannot be written, the error is ignored. Each test binary has its
-    // own file, and the file's name begins with the identifier of the process that runs the tests.
+    // If the file with the reason cannot be written, the error is ignored. Each test binary writes
+    // the reasons to its own file. The file's name begins with the identifier of the process that
+    // runs the tests.
     let Some(folder) = env::current_exe().ok().and_then(|test| Some(test.ancestors().nth(2)?.join("skipped-tests")))
     else {
         return;
@@ -68,10 +69,10 @@ pub(crate) fn report_skip(why: &str) {
     }
 }
 
-/// Prints why a test that needs Debian's kernel is skipped. In CI, the test does not fail, because
-/// the CI machine cannot install a kernel. If the environment variable `STEERAGE_VLANS` is set, the
-/// kernel supports the tests that need Debian's kernel. If `STEERAGE_VLANS` is set, a test that
-/// would be skipped fails.
+/// Prints why a test is skipped that needs the features of Debian's kernel. In CI, the test does
+/// not fail, because the CI machine cannot install a kernel. If the environment variable
+/// `STEERAGE_VLANS` is set, the kernel supports the tests that need Debian's kernel. If
+/// `STEERAGE_VLANS` is set, a test that would be skipped fails.
 pub fn skip_on_this_kernel(why: &str) {
     assert!(env::var_os("STEERAGE_VLANS").is_none(), "a test would skip under Debian's kernel: {why}");
     report_skip(&format!("{why}; `bash .ci/full other_kernel cards` starts Debian's kernel"));
@@ -120,9 +121,10 @@ pub fn quiet_panics() {
 /// [`in_own_process`].
 const OWN_PROCESS: &str = "STEERAGE_TEST_IN_OWN_PROCESS";
 
-/// Runs the test with this name (`module::test`) in a child process. After the test has passed in
-/// the child process, returns false. In the child process, `in_own_process` returns true. In the
-/// child process, the caller runs the test, and no other test runs there.
+/// Runs the test with this name (`module::test`) in a child process. When the test has passed in
+/// the child process, the function returns false in the parent process. In the child process,
+/// `in_own_process` returns true. In the child process, the caller then runs the test. No other
+/// test runs there.
 ///
 /// Use `in_own_process` for tests that measure or change a property of the whole process, such as
 /// its memory or its threads.

@@ -45,8 +45,8 @@ impl Namespaces {
         Some(namespaces)
     }
 
-    /// Runs the program `ip` with these arguments in one of the namespaces. The test fails if `ip`
-    /// fails.
+    /// Runs the program `ip` with the arguments `args` in one of the namespaces. The test fails if
+    /// `ip` fails.
     pub fn must(&self, nth: usize, args: &str) {
         assert!(ip(&format!("-n {} {args}", self.0[nth])), "ip {args}");
     }
@@ -56,13 +56,13 @@ impl Namespaces {
         self.veth_to(one, name, self, other, peer);
     }
 
-    /// Joins one of the namespaces with a namespace of `others` by a veth pair, and sets both ends
-    /// up.
+    /// Joins one of these namespaces with a namespace of `others` by a veth pair, and sets both
+    /// ends up.
     pub fn veth_to(&self, one: usize, name: &str, others: &Self, other: usize, peer: &str) {
         self.must(one, &format!("link add {name} type veth peer name {peer} netns {}", others.0[other]));
         for (ends, nth, name) in [(self, one, name), (others, other, peer)] {
-            // Without IPv6 link-local addresses, the kernel sends no packets of its own, such as
-            // router solicitations.
+            // An interface without an IPv6 link-local address sends no packets of the kernel, such
+            // as router solicitations.
             ends.must(nth, &format!("link set dev {name} addrgenmode none"));
             ends.must(nth, &format!("link set dev {name} up"));
         }
@@ -77,8 +77,8 @@ impl Namespaces {
         self.must(nth, &format!("link set dev {name} up"));
     }
 
-    /// A command that runs the program and arguments `words` in one of the namespaces. The command
-    /// reads the /sys file system of that namespace.
+    /// Returns a command that runs the program and the arguments `words` in one of the namespaces.
+    /// The command reads the /sys file system of that namespace.
     pub fn command(&self, nth: usize, words: &[&str]) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0[nth]]).args(words);
@@ -86,8 +86,8 @@ impl Namespaces {
     }
 
     /// Creates the VLAN interface `NAME.ID` for frames with the VLAN tag `ID`, and sets the
-    /// interface up. If the kernel does not support VLAN interfaces, returns `None`, as `optional`
-    /// does.
+    /// interface up. If the kernel does not support VLAN interfaces, returns `None` (see
+    /// `optional`).
     pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {
         let name = format!("{cable}.{id}");
         self.optional(nth, &format!("link add link {cable} name {name} type vlan id {id}"))?;
@@ -95,8 +95,8 @@ impl Namespaces {
         Some(name)
     }
 
-    /// Creates the bond `bond0` with these options. If the kernel does not support bonds, returns
-    /// `None`, as `optional` does.
+    /// Creates the bonding interface `bond0` with the options `options`. If the kernel does not
+    /// support bonds, returns `None` (see `optional`).
     pub fn bond(&self, nth: usize, options: &str) -> Option<()> {
         self.optional(nth, &format!("link add bond0 type bond {options}"))
     }
@@ -123,12 +123,13 @@ impl Namespaces {
         self.counted(nth, device, 1)
     }
 
-    /// The number in column `column` of the interface's row in /proc/net/dev (proc_pid_net(5)).
+    /// The number in column `column` of the interface's row in the file /proc/net/dev (see
+    /// proc_pid_net(5)).
     pub fn counted(&self, nth: usize, device: &str, column: usize) -> u64 {
         self.within(nth, || counted_here(device, column))
     }
 
-    /// Switches features of an interface, as `ethtool -K` does: `tso off gro on`.
+    /// Switches offload features of an interface, as `ethtool -K` does: `tso off gro on`.
     pub fn features(&self, nth: usize, device: &str, features: &str) {
         let args = ["-K", device].into_iter().chain(features.split(' '));
         let set = self.within(nth, || Command::new("ethtool").args(args).output().unwrap());
@@ -154,7 +155,8 @@ impl Namespaces {
         (0..self.0.len()).map(|nth| self.within(nth, checksum_errors_here)).sum()
     }
 
-    /// Runs `body` in one of the namespaces, on a separate thread, and returns its result.
+    /// Runs `body` in one of the namespaces, on a separate thread, and returns the result of
+    /// `body`.
     pub fn within<R: Send>(&self, nth: usize, body: impl FnOnce() -> R + Send) -> R {
         within(&self.0[nth], body)
     }
@@ -199,8 +201,7 @@ pub(crate) fn counted_here(device: &str, column: usize) -> u64 {
     row.unwrap().split_whitespace().nth(column).unwrap().parse().unwrap()
 }
 
-/// The sum of all counters in the files `snmp` and `snmp6` that have names ending in
-/// `InCsumErrors`.
+/// The sum of all counters in the files `snmp` and `snmp6` whose names end in `InCsumErrors`.
 fn checksum_errors_here() -> u64 {
     let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
     let (v4, v6) = (read("snmp"), read("snmp6"));
@@ -262,8 +263,8 @@ pub fn ping(to: IpAddr, bytes: usize) {
     asked(&socket, SocketAddr::new(to, 0), &echo, is_ours);
 }
 
-/// Sends `count` datagrams of `bytes` bytes from this namespace to `to`, and waits until each
-/// datagram has returned.
+/// Sends `count` datagrams of `bytes` bytes from this namespace to `to`, and waits until `to` has
+/// returned each datagram.
 pub fn udp_exchange(to: SocketAddr, count: u32, bytes: usize) {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).unwrap();
@@ -274,9 +275,9 @@ pub fn udp_exchange(to: SocketAddr, count: u32, bytes: usize) {
     }
 }
 
-/// Binds a socket to this address and port. If the port is in use, waits until the port is free. A
-/// child process that another thread has just forked holds the closed socket of an earlier call
-/// open, until the child process executes its program.
+/// Binds a socket to this address and port. If the port is in use, waits until the port is free.
+/// The port may be in use by the closed socket of an earlier call: a child process that another
+/// thread has just forked holds it open until it executes another program.
 pub fn bind_when_free(at: (&str, u16)) -> UdpSocket {
     let start = Instant::now();
     loop {
@@ -367,8 +368,8 @@ pub fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: Ip
 
 /// Does the same as [`tcp_transfer`], but divides the transfer into `steps` equal parts. When a
 /// part of the transfer has arrived, calls `step` with the number of that part, counted from 1. The
-/// transfer continues during the call of `step`. If the receiver has received two more parts than
-/// `step` was called for, the receiver waits.
+/// transfer continues during the call of `step`. The receiver waits when it has received two more
+/// parts than there were calls of `step`.
 pub fn tcp_transfer_in_steps(
     namespaces: &Namespaces,
     (from, to): (usize, usize),
@@ -409,8 +410,8 @@ pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Makes two namespaces ping each other and exchange UDP and TCP packets. The namespace `one` has
-/// the host address 1, and the namespace `other` has the host address 2.
+/// Makes two namespaces ping each other and exchange UDP and TCP packets. The namespace `one` must
+/// have the address with the host number 1, and the namespace `other` that with the host number 2.
 pub fn converse(namespaces: &Namespaces, one: usize, other: usize) {
     namespaces.within(one, || ping(address("10.210.0.2"), 56));
     namespaces.within(other, || ping(address("fd00:210::1"), 1300));

@@ -11,8 +11,8 @@ use steerage::{
 
 use crate::HANG;
 
-/// The maximum number of polls until a device reaches its end. Polls that find no data are not
-/// counted. The inputs of all tests need far fewer polls.
+/// The maximum number of polls after which a device must have reached its end. Polls that find no
+/// data are not counted. The inputs of all tests need far fewer polls.
 pub const POLLS_MAX: usize = 1_000_000;
 
 /// Receives all frames of a queue whose device can wait, such as a capture file, until the queue
@@ -54,8 +54,8 @@ pub fn drain_headed(queue: Box<dyn RxQueue>) -> Vec<Headed> {
     all
 }
 
-/// Calls `poll` until it reports the end of the queue or an error. If a poll finds no data, waits
-/// for data.
+/// Polls the queue until a poll reports the end of the queue or an error. If a poll finds no data,
+/// waits for data.
 fn poll_to_end(
     queue: Box<dyn RxQueue>,
     mut poll: impl FnMut(&mut QueueTester) -> Result<Polled, DeviceError>,

@@ -63,12 +63,13 @@ pub fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
         skip(&format!("{tool} is absent: install the package tshark"));
         return None;
     };
-    // If a capture is truncated, the tools print the complete part of the capture and then fail.
+    // If a capture is truncated, Wireshark's tools print the complete packets of the capture and
+    // then fail.
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// For each frame, the values of the tshark fields `fields`, with all occurrences of each field. If
-/// tshark is not installed, returns `None`. In CI, the test then fails.
+/// Returns the values of the tshark fields `fields` of each frame, with all occurrences of each
+/// field. If tshark is not installed, returns `None`. In CI, the test then fails.
 pub fn tshark(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &BY_ITSELF)
 }

@@ -21,14 +21,14 @@ pub enum Affinity {
     BothDirections,
     /// Each direction of a flow is steered separately. Choose `OneDirection` for a router, because
     /// a router receives the two directions of a flow on different interfaces. A hash for one
-    /// direction costs less than a hash for both directions, and a device can provide a hash for
-    /// one direction more often.
+    /// direction costs less time than a hash for both directions. More devices can provide a hash
+    /// for one direction.
     OneDirection,
 }
 
 impl Affinity {
-    /// Returns true if a hash with the affinity `self` also fulfills the affinity `wanted`: the
-    /// hash keeps together all packets that `wanted` requires to be together.
+    /// Returns true if a hash with the affinity `self` keeps together all packets that the affinity
+    /// `wanted` requires to be together.
     pub fn satisfies(self, wanted: Self) -> bool {
         self == wanted || self == Self::BothDirections
     }

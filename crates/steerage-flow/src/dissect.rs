@@ -1,11 +1,11 @@
 //! Reads the headers of a frame and finds its [`FlowKey`].
 //!
 //! [`flow_key`] is used for steering, and [`dissect`] is used by tools. `flow_key` and `dissect`
-//! find the same key for a frame. `flow_key` first tries the fast path in `plain`, a few loads and
-//! compares that are enough for nearly every frame. For all other frames, and in all calls of
-//! `dissect`, the function `walk` reads one header after another. `walk` is slower than the fast
-//! path, but `limits` bounds its time. `docs/flows.md` lists the headers that are read and the
-//! packets that stay together on one CPU.
+//! find the same key for a frame. `flow_key` first tries the fast path in the module `plain`: a few
+//! loads and compares, which are enough for nearly every frame. For all other frames, and in all
+//! calls of `dissect`, the function `walk` reads one header after another. `walk` is slower than
+//! the fast path, but the constants in `limits` bound its time. `docs/flows.md` lists the headers
+//! that the dissector reads, and the packets that stay together on one CPU.
 //!
 //! | module | what it reads |
 //! |---|---|
@@ -44,7 +44,7 @@ pub(crate) use plain::{plain, plain_ip};
 pub use ports::set_vxlan_ports;
 pub(crate) use ports::{FROM_LANES, LANES as TUNNEL_PORTS, are_chosen as are_ports_chosen};
 
-/// Returns the flow key of a frame, in the direction from the frame's sender. Apply
+/// Returns the flow key of a frame. The source in the key is the frame's sender. Apply
 /// [`FlowKey::both_directions`] if both directions should have the same flow key. Returns `None` if
 /// the frame has no complete IP header. The result equals [`flow`](Dissection::flow) of the
 /// [`Dissection`] that [`dissect`] returns for the frame.
@@ -60,10 +60,10 @@ pub(crate) use ports::{FROM_LANES, LANES as TUNNEL_PORTS, are_chosen as are_port
 ///   fragment has the flow key of its flow. ([`FragmentTable`](crate::FragmentTable) keeps the
 ///   fragments of a datagram together when they are steered.)
 ///
-/// The first header of `frame` has the link type `link`. The frame may be cut off at its end. A
-/// frame check sequence at the end of the frame is ignored. Lengths in the headers are not compared
-/// with the length of the frame. Therefore neither padding, nor a short capture, nor merging by the
-/// kernel changes the flow key of a frame.
+/// `link` is the type of the first header of `frame`. The frame may be cut off at its end. A frame
+/// check sequence at the end of the frame is ignored. Lengths in the headers are not compared with
+/// the length of the frame. Therefore the flow key of a frame does not depend on padding, on a cut
+/// by the capture, or on merging by the kernel.
 #[must_use]
 #[inline(always)]
 pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey> {
@@ -94,8 +94,8 @@ pub fn is_tunnel(from: u16, to: u16) -> bool {
     ports::may_be_tunnel(from, to) && ports::of_tunnel(from, to).is_some()
 }
 
-/// Fills in an empty dissection in place. A dissection is large. Returning the dissection by value,
-/// which moved it in memory, took half of the measured time.
+/// Fills in an empty dissection in place. A `Dissection` is a large value. Returning a `Dissection`
+/// by value moves it in memory, which took half of the measured time.
 #[inline(never)]
 fn dissect_into(frame: &[u8], link: LinkType, layers: Layers, found: &mut Dissection) {
     walk::Walk::new(frame, layers, found).run(link);

@@ -1,8 +1,8 @@
 //! [`FlowKey`] is the key of a flow, in the form in which it is hashed.
 //!
 //! A key has two 64-bit words (a "short" key) or five (a "long" key), as native integers. The table
-//! shows the fields of each 64-bit word with their widths in bits. The most significant bits come
-//! first:
+//! shows the bit fields of each 64-bit word, with the width of each field in bits. The most
+//! significant bits come first:
 //!
 //! ```text
 //! short     word 0 (bits 63..0)                 word 1
@@ -15,11 +15,12 @@
 //! bytes     bytes 0..16  bytes 16..32  bytes 32..40                                            2 + length
 //! ```
 //!
-//! The layouts ensure that two keys of different kinds are never equal. Short keys of different
-//! kinds differ in the top byte of word 0. Long keys of different kinds differ in the tag. The tag
-//! of a short key is 0. Addresses and bytes are big-endian: the first byte is in the top bits. The
-//! Toeplitz hash reads its input from the first byte to the last byte. Each endpoint of an IPv4 key
-//! is a number below 2^48. Therefore `min` and `max` sort the two endpoints of an IPv4 key.
+//! The layouts ensure that two keys of different kinds are never equal. Short keys (of two 64-bit
+//! words) of different kinds differ in the top byte of word 0. Long keys (of five 64-bit words) of
+//! different kinds differ in the tag, a separate number. The tag of a short key is 0. Addresses and
+//! bytes are big-endian: the first byte is in the top bits. The Toeplitz hash reads its input from
+//! the first byte to the last byte. Each endpoint of an IPv4 key is a number below 2^48. Therefore
+//! the functions `min` and `max` sort the two endpoints of an IPv4 key.
 
 mod parse;
 #[cfg(test)]
@@ -32,14 +33,14 @@ pub use parse::ParseFlowKeyError;
 
 use crate::wire::protocol;
 
-/// The number of bytes of a custom key that are hashed. If a custom key is longer, its length is
-/// hashed, but not its further bytes.
+/// The maximum number of bytes of a custom key that are hashed. If a custom key is longer, its
+/// length is hashed, but not its further bytes.
 const BYTES_MAX: usize = 40;
 /// The maximum length in bytes of a custom key that fits in two 64-bit words, together with its
 /// kind and length.
 const SHORT_MAX: usize = 15;
 
-// The top byte of word 0 in a short key, which states the key's kind.
+// Values of the top byte of word 0 (a 64-bit word) in a short key. The byte states the key's kind.
 const SHORT_V4: u8 = 0;
 const SHORT_LINK: u8 = 1;
 const SHORT_BYTES: u8 = 2;
@@ -54,7 +55,8 @@ const ENDPOINT_V4: u64 = (1 << 48) - 1;
 /// The key of a flow: addresses, ports and protocol, or up to 40 bytes that the program chooses.
 ///
 /// The source in the key is the sender of the packet. The two directions of a flow have different
-/// keys. [`both_directions`](FlowKey::both_directions) makes the two keys equal.
+/// keys. [`both_directions`](FlowKey::both_directions) returns a key that is equal for both
+/// directions.
 ///
 /// The constructors are inlined, so that a key need not be stored in memory. For IPv4, the compiler
 /// keeps two 64-bit words of the key in registers and removes the other three words.
@@ -109,8 +111,8 @@ impl FlowKey {
         }
     }
 
-    /// Does the same as [`v4`](FlowKey::v4), but each endpoint is a pair of numbers (address, port)
-    /// in host byte order.
+    /// Does the same as [`v4`](FlowKey::v4), but takes each endpoint as a pair of numbers (address,
+    /// port) in host byte order.
     #[inline(always)]
     pub(crate) const fn v4_bits(source: (u32, u16), destination: (u32, u16), protocol: u8) -> FlowKey {
         let source = (source.0 as u64) << 16 | source.1 as u64;
@@ -118,7 +120,7 @@ impl FlowKey {
         FlowKey::short((SHORT_V4 as u64) << 56 | source, (protocol as u64) << 48 | destination)
     }
 
-    /// Does the same as [`v6`](FlowKey::v6), but each endpoint is a pair of numbers (address,
+    /// Does the same as [`v6`](FlowKey::v6), but takes each endpoint as a pair of numbers (address,
     /// port).
     #[inline(always)]
     pub(crate) const fn v6_bits(source: (u128, u16), destination: (u128, u16), protocol: u8) -> FlowKey {
@@ -190,7 +192,7 @@ impl FlowKey {
         let destination = (c as u128) << 64 | d as u128;
         let (source_port, destination_port) = ((e >> 48) as u16, (e >> 32) as u16);
         // The next lines avoid `&&` and `if`, because the compiler would create branches for these
-        // operators. The direction of a packet is random, so a branch predictor cannot predict it.
+        // operators. The direction of a packet is random, so a CPU could not predict such a branch.
         let swap = (source > destination) | ((source == destination) & (source_port > destination_port));
         let mask = (swap as u64).wrapping_neg();
         let (high, low) = ((a ^ c) & mask, (b ^ d) & mask);
@@ -198,8 +200,8 @@ impl FlowKey {
         FlowKey { words: [a ^ high, b ^ low, c ^ high, d ^ low, e ^ (ports << 48 | ports << 32)], tag: LONG_V6 }
     }
 
-    /// Returns the key of packets in the other direction. A custom key has no directions and is
-    /// returned unchanged.
+    /// Returns the flow key that packets in the opposite direction have. A custom key has no
+    /// directions and is returned unchanged.
     #[must_use]
     pub const fn reversed(self) -> FlowKey {
         match self.parts() {
@@ -210,7 +212,7 @@ impl FlowKey {
         }
     }
 
-    /// Returns the key with both ports set to 0, so that it depends only on the addresses and the
+    /// Returns the key with both ports set to 0. The new key depends only on the addresses and the
     /// protocol. A link or custom key is returned unchanged.
     #[must_use]
     pub const fn without_ports(self) -> FlowKey {
@@ -225,8 +227,8 @@ impl FlowKey {
     }
 
     /// The sender's address and port. The port is 0 if the protocol has no ports. The port is also
-    /// 0 if the port is unknown, as in all fragments except the first. `None` for a link or custom
-    /// key.
+    /// 0 if it is unknown, as for all fragments of a datagram except the first. `None` for a link
+    /// or custom key.
     #[must_use]
     pub const fn source(&self) -> Option<SocketAddr> {
         match self.parts() {
@@ -236,8 +238,7 @@ impl FlowKey {
         }
     }
 
-    /// The receiver's address and port, in the same form as the sender's in
-    /// [`source`](FlowKey::source).
+    /// The receiver's address and port. See [`source`](FlowKey::source) for their form.
     #[must_use]
     pub const fn destination(&self) -> Option<SocketAddr> {
         match self.parts() {
@@ -257,12 +258,12 @@ impl FlowKey {
         if self.is_v6() { Some(e as u8) } else { None }
     }
 
-    /// Returns a copy of the key. The function copies one 64-bit word after another. Use this copy
-    /// to return a key from a function that is *not* inlined, if the code that calls the function
-    /// creates most keys inline. Without this copy, the compiler creates all keys of the calling
-    /// code in memory. If code loads two words of a key with one instruction, it must then wait for
-    /// both stores. Because of the wait for the stores, hashing an IPv6 key with AES takes 57 clock
-    /// ticks instead of 21.
+    /// Returns a copy of the key. The function copies one 64-bit word after another. Use `by_words`
+    /// to return a key from a function that is *not* inlined, if the calling code creates most of
+    /// its keys inline. Without `by_words`, the compiler creates all keys of the calling code in
+    /// memory. If an instruction then loads two 64-bit words of a key, it must wait until both
+    /// words are stored. Because of the wait for the stores, hashing an IPv6 key with AES takes 57
+    /// clock ticks instead of 21.
     #[must_use]
     #[inline(always)]
     pub const fn by_words(self) -> FlowKey {
@@ -270,7 +271,7 @@ impl FlowKey {
         FlowKey { words: [a, b, c, d, e], tag }
     }
 
-    /// The parts from which the key was created.
+    /// Returns the parts from which the key was created, such as addresses and ports.
     #[must_use]
     pub const fn parts(&self) -> FlowParts {
         let [a, b, c, d, e] = self.words;
@@ -309,8 +310,8 @@ impl FlowKey {
         let blocks = self.big_endian_words();
         let mut bytes = [0; BYTES_MAX];
         let mut block = 0;
-        // Copies a word at a time. Copying single bytes took a third of the time that `explain`
-        // needs for a packet, not counting dissection.
+        // Copies a 64-bit word at a time. Copying single bytes took a third of the time that
+        // `explain` needs for a packet, not counting dissection.
         while block < blocks.len() {
             let word = blocks[block].to_be_bytes();
             let mut i = 0;
@@ -323,8 +324,9 @@ impl FlowKey {
         bytes
     }
 
-    /// The content of a key that is not an IPv4 key, as big-endian 64-bit words. The first byte of
-    /// the content is the top byte of word 0. The result does not contain the kind of a short key.
+    /// Returns the content of any key except an IPv4 key, as big-endian 64-bit words. The first
+    /// byte of the content is the top byte of word 0. The returned words do not contain the kind of
+    /// a short key.
     #[inline(always)]
     pub(crate) const fn big_endian_words(&self) -> [u64; 5] {
         let [a, b, c, d, e] = self.words;
@@ -337,8 +339,8 @@ impl FlowKey {
         &self.words
     }
 
-    /// The tag distinguishes the kinds of long keys, and is below 2^56. The tag of a short key is
-    /// 0.
+    /// The tag, a number below 2^56 that distinguishes the kinds of long keys. The tag of a short
+    /// key is 0.
     #[inline(always)]
     pub(crate) const fn tag(&self) -> u64 {
         self.tag
@@ -376,7 +378,7 @@ const fn v6_socket(high: u64, low: u64, port: u64) -> SocketAddrV6 {
 }
 
 /// Implements [`FlowKey::both_directions`] for a short key that is not an IPv4 key. The 64-bit
-/// words are separate parameters, because with a reference to the whole key, the compiler would
+/// words of the key are separate parameters. With a reference to the whole key, the compiler would
 /// have to store the key in memory.
 #[cold]
 #[inline(never)]
@@ -437,7 +439,7 @@ pub enum FlowParts {
         source: SocketAddrV6,
         /// The receiver.
         destination: SocketAddrV6,
-        /// The protocol number, after all extension headers.
+        /// The protocol number of the header that follows all extension headers.
         protocol: u8,
     },
     /// From [`FlowKey::link`].
@@ -453,7 +455,7 @@ pub enum FlowParts {
     Bytes {
         /// The first 40 bytes of the key, padded with zeros.
         bytes: [u8; 40],
-        /// The number of bytes that were passed to the constructor.
+        /// The number of bytes that were passed to [`FlowKey::from_bytes`].
         len: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! The flow limit detects a flow that sends more than half of the latest packets. With the flow
+//! The flow limit detects a flow that has more than half of the latest packets. With the flow
 //! limit, smaller flows do not lose packets because of a large flow.
 //!
 //! The flow limit works like Linux's flow limit (`skb_flow_limit`, Willem de Bruijn, 2013). A
@@ -39,7 +39,8 @@ impl FlowLimit {
         let place = hash.0 as usize & (self.counts.len() - 1);
         let oldest = std::mem::replace(&mut self.history[self.at], place as u16);
         self.at = (self.at + 1) % FLOW_LIMIT_HISTORY;
-        // A new `history` is filled with table indices of packets that never existed.
+        // At the start, `history` (the indices of the latest packets) holds indices of packets that
+        // never existed.
         let of_oldest = &mut self.counts[usize::from(oldest)];
         *of_oldest = of_oldest.saturating_sub(1);
         self.counts[place] += 1;
@@ -98,8 +99,8 @@ impl FlowLimits {
 mod tests {
     use super::*;
 
-    /// Returns how many packets exceed the flow limit if the flows `flows` take turns to send
-    /// `packets` packets.
+    /// Returns how many packets exceed the flow limit if `packets` packets arrive, in turn from
+    /// each of the flows `flows`.
     fn over(limit: &mut FlowLimit, flows: &[u32], packets: usize) -> usize {
         flows.iter().cycle().take(packets).filter(|flow| limit.is_over(FlowHash(**flow))).count()
     }
@@ -107,13 +108,14 @@ mod tests {
     #[test]
     fn one_that_has_more_than_half_is_over() {
         let mut limit = FlowLimit::new(4096);
-        // A flow that sends all packets may have half of the packets in the history.
+        // If one flow sends all packets, its packets are within the limit until they fill half of
+        // the history.
         assert_eq!(over(&mut limit, &[7], 1000), 1000 - FLOW_LIMIT_HISTORY / 2);
-        // Two flows with equal shares are within the limit as soon as the history contains only
-        // their packets.
+        // Two flows with equal shares of the packets are within the limit as soon as the history
+        // contains only their packets.
         over(&mut limit, &[8, 9], FLOW_LIMIT_HISTORY);
         assert_eq!(over(&mut limit, &[8, 9], 1000), 0);
-        // A flow with two thirds of the packets exceeds the limit, and no other flow does.
+        // A flow with two thirds of the packets exceeds the limit, and the other flow does not.
         over(&mut limit, &[1, 1, 2], FLOW_LIMIT_HISTORY);
         assert_eq!(over(&mut limit, &[1, 1, 2], 999), 666);
     }

@@ -1,10 +1,10 @@
 //! Keeps the fragments of a datagram together: the fragment that arrives first determines the flow
 //! key by which all fragments are steered.
 //!
-//! Only the first fragment of a datagram has ports. If the first fragment arrives first, it is
-//! steered by the key of its flow. The table stores this flow key for the other fragments. If
-//! another fragment arrives first, the ports of the datagram are not known yet. If the ports are
-//! not known, all fragments of the datagram are steered by a flow key that is created for the
+//! Only the first fragment of a datagram has ports. If the first fragment arrives before the
+//! others, it is steered by the key of its flow. The table stores the first fragment's flow key for
+//! the other fragments. If another fragment arrives first, the ports of the datagram are not known
+//! yet. All fragments of such a datagram are steered by a flow key that is created for the
 //! datagram. Therefore all fragments of a datagram reach the same CPU in order, whichever fragment
 //! arrives first. The fragment table stores flow keys, not CPUs. Therefore, if a bucket moves to
 //! another CPU, the fragments in this bucket also go to that CPU.
@@ -20,8 +20,8 @@ use crate::dissect::{Dissection, Fragment};
 use crate::limits::{FRAGMENT_SETS, FRAGMENT_TIME, FRAGMENT_WAYS};
 use crate::time::Timestamp;
 
-/// The state of a datagram of which some fragments have arrived. `V` is the value that the
-/// fragments share: the key by which they are steered, or the flow to which they belong.
+/// The state of a datagram of which some fragments have arrived. `V` is the type of the value that
+/// the fragments of a datagram share: the flow key by which they are steered, or their flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<V> {
     name: FlowKey,
@@ -31,7 +31,7 @@ pub struct Datagram<V> {
     /// How many of the datagram's bytes have arrived.
     bytes: u32,
     /// The length of the datagram's data. Only the last fragment states the length of the datagram.
-    /// The field is `u32::MAX` until the last fragment of the datagram arrives.
+    /// `bytes_all` is `u32::MAX` until the last fragment of the datagram arrives.
     bytes_all: u32,
     /// True if the first fragment, which has the ports, has arrived.
     first_came: bool,
@@ -72,10 +72,11 @@ impl<V: Copy> Datagram<V> {
     }
 
     /// Returns the value that the fragments of a datagram share. The fragment's datagram key is the
-    /// `name` of this datagram. The fragment may belong to a later datagram of the same name. Then
-    /// the state of the later datagram, with the value `own`, replaces the old state.
+    /// `name` of this datagram. The fragment may belong to a later datagram with the same `name`.
+    /// If a fragment belongs to a later datagram, the state of that datagram, with the value `own`,
+    /// replaces the old state.
     pub fn follow(&mut self, fragment: &Fragment, own: V, now: u64) -> V {
-        // A repeated first fragment belongs to another datagram, because senders reuse
+        // If a first fragment arrives again, it belongs to another datagram, because senders reuse
         // identifications.
         if self.is_old(now) || (fragment.offset == 0 && self.first_came) {
             *self = Self::begin(fragment, own, now);
@@ -94,16 +95,16 @@ impl<V: Copy> Datagram<V> {
         self.free |= self.bytes >= self.bytes_all;
     }
 
-    /// True if the datagram's [time](FRAGMENT_TIME) has passed. Further fragments with the same
-    /// name then belong to another datagram.
+    /// True if the datagram is older than [`FRAGMENT_TIME`]. Fragments with the name of a datagram
+    /// that is too old belong to another datagram.
     pub fn is_old(&self, now: u64) -> bool {
         u128::from(now.abs_diff(self.since)) >= FRAGMENT_TIME.as_nanos()
     }
 }
 
-/// The fragmented datagrams of which some fragments arrived recently. [`FragmentTable`] uses a
-/// [`Datagrams`] to steer fragments. Programs can use a [`Datagrams`] to find the flow of a
-/// fragment by the same rule.
+/// A table of the fragmented datagrams of which some fragments arrived recently. [`FragmentTable`]
+/// uses a table of the type [`Datagrams`] to steer fragments. Programs can use a [`Datagrams`] to
+/// find the flow of a fragment by the same rule.
 #[derive(Debug)]
 pub struct Datagrams<V> {
     sets: Box<[[Option<Datagram<V>>; FRAGMENT_WAYS]]>,
@@ -121,11 +122,11 @@ impl<V: Copy> Datagrams<V> {
     const BYTES: usize = FRAGMENT_SETS * size_of::<[Option<Datagram<V>>; FRAGMENT_WAYS]>();
 
     /// Returns the value that the fragments of a datagram share. The argument `own` is the value
-    /// from the fragment's own headers. The result is `own` if `fragment` is the first fragment of
-    /// its datagram and also arrives before all other fragments. The result is `alone` if the first
-    /// fragment of the datagram has not arrived yet. The argument `hash` is a hash of the
-    /// datagram's key, computed with a secret hash key. The hash key is secret, so that a sender
-    /// cannot fill a chosen set (a group of entries) of the table. `now` is in nanoseconds.
+    /// from the fragment's own headers. Returns `own` if `fragment` is the first fragment of its
+    /// datagram and arrives before all other fragments. Returns `alone` if the first fragment of
+    /// the datagram has not arrived yet. The argument `hash` is a hash of the datagram's key,
+    /// computed with a secret hash key. The hash key is secret, so that a sender cannot choose a
+    /// set (a group of entries) of the table and fill it. `now` is in nanoseconds.
     pub fn follow(&mut self, fragment: &Fragment, hash: u32, own: V, alone: V, now: u64) -> V {
         let is_first = fragment.offset == 0;
         let own = if is_first { own } else { alone };
@@ -134,7 +135,7 @@ impl<V: Copy> Datagrams<V> {
             return match entry_for_another(set, now, |known| known.free || known.is_old(now)) {
                 Some(entry) => entry.insert(Datagram::begin(fragment, own, now)).value,
                 None => {
-                    // The value `alone` is known from the fragment's own headers, without an entry
+                    // The value `alone` comes from the fragment's own headers, so it needs no entry
                     // in the table.
                     self.counts.full += 1;
                     alone
@@ -153,7 +154,7 @@ impl<V: Copy> Datagrams<V> {
         self.sets[hash as usize % FRAGMENT_SETS].iter().flatten().any(|known| known.name == *name)
     }
 
-    /// Removes and returns the datagrams for which `departs` returns true. The argument of
+    /// Removes and returns the datagrams for whose values `departs` returns true. The argument of
     /// `departs` is the value of a datagram.
     pub fn depart(&mut self, mut departs: impl FnMut(&V) -> bool) -> Vec<Datagram<V>> {
         let places = self.sets.iter_mut().flatten();
@@ -169,7 +170,7 @@ impl<V: Copy> Datagrams<V> {
         }
     }
 
-    /// Returns what was counted since the last call of `take_counts`.
+    /// Returns the numbers that were counted since the last call of `take_counts`.
     pub fn take_counts(&mut self) -> FragmentCounts {
         std::mem::take(&mut self.counts)
     }
@@ -177,7 +178,8 @@ impl<V: Copy> Datagrams<V> {
 
 /// Returns an empty entry of `set`, a group of entries of the table. If there is no empty entry,
 /// returns the oldest entry that may be replaced. Because the oldest entry is replaced first, a
-/// complete datagram stays in the table as long as possible, for fragments that arrive twice.
+/// complete datagram stays in the table as long as possible. Fragments of it that arrive twice then
+/// still find it.
 fn entry_for_another<V: Copy>(
     set: &mut [Option<Datagram<V>>],
     now: u64,
@@ -187,13 +189,13 @@ fn entry_for_another<V: Copy>(
     free.max_by_key(|entry| entry.map_or(u64::MAX, |known| now.abs_diff(known.since)))
 }
 
-/// Counts the datagrams that a queue's table could not keep.
+/// Counts the datagrams that the fragment table of a queue could not keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FragmentCounts {
     /// How many datagrams found no free entry in the table.
     pub full: u64,
-    /// How many datagrams were removed because their time had passed.
+    /// How many datagrams were removed because they were too old.
     pub aged: u64,
 }
 
@@ -234,9 +236,9 @@ impl FragmentTable {
         Self::default()
     }
 
-    /// Returns the flow key by which a frame is steered. Of two nested datagrams, the inner
-    /// datagram is looked up first. The flow key of the inner datagram is then the key for all
-    /// fragments of the outer datagram.
+    /// Returns the flow key by which a frame is steered. If one fragmented datagram contains
+    /// another, the inner datagram is looked up first. All fragments of the outer datagram then get
+    /// the flow key of the inner datagram.
     pub fn steer(&mut self, found: &Dissection, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
         found.fragments.iter().rev().flatten().fold(found.key, |key, fragment| self.follow(fragment, key, hasher, now))
     }
@@ -248,7 +250,7 @@ impl FragmentTable {
         self.0.follow(fragment, hash, key, fragment.datagram, now.as_nanos())
     }
 
-    /// Returns what was counted since the last call of `take_counts`.
+    /// Returns the numbers that were counted since the last call of `take_counts`.
     pub fn take_counts(&mut self) -> FragmentCounts {
         self.0.take_counts()
     }
@@ -331,7 +333,7 @@ mod tests {
         whole(&mut table, 50);
         assert!(ids.clone().skip(1).all(|id| again(&mut table, id) == id) && again(&mut table, 50) == 50);
         assert_eq!(again(&mut table, 1), 1001);
-        // Datagrams from another table may also replace complete datagrams.
+        // A datagram that is moved from another table may also replace a complete datagram.
         whole(&mut other, 60);
         for datagram in other.depart(|_| true) {
             table.arrive(datagram, |_| 1);

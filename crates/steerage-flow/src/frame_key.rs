@@ -1,8 +1,8 @@
 //! Finds the key by which a frame is steered, and computes the key's hash.
 //!
-//! For most frames, the key is made from the flow in the frame's headers. For a fragment, the
-//! fragment of the datagram that arrives first determines the key ([`FragmentTable`]). A program
-//! may also supply its own keys ([`CustomKey`]).
+//! For most frames, the key is made from the flow in the frame's headers. All fragments of a
+//! datagram have the key that the fragment that arrives first determines ([`FragmentTable`]). A
+//! program may also supply its own keys ([`CustomKey`]).
 
 #[cfg(test)]
 mod tests;
@@ -21,21 +21,21 @@ use crate::time::Timestamp;
 /// The frames of a batch are hashed together only if the batch has at least this many frames.
 const LEAST_TOGETHER: usize = 4;
 
-/// Returns the flow by which a frame is steered. A frame is steered by the flow in its headers. A
-/// fragment is steered by the flow that all fragments of its datagram follow.
+/// Returns the flow by which a frame is steered. A frame is steered by the flow in its headers. All
+/// fragments of a datagram are steered by one flow.
 fn steered_by(found: &Dissection, fragments: &mut FragmentTable, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
     match found.fragments {
-        // A frame without an IP flow gets the same key for both directions between its link
-        // addresses.
+        // A frame without an IP flow gets a key that is the same for both directions between its
+        // two link addresses.
         _ if !found.is_flow => found.key.both_directions(),
         [None, _] => found.key,
         _ => fragments.steer(found, hasher, now),
     }
 }
 
-/// Finds the keys by which the frames of a receive queue are steered, with the code that also
-/// steers the frames. Tools that explain steering need the flow keys of frames, because a packet
-/// only contains the hash of its key.
+/// Finds the flow keys by which the frames of a receive queue are steered. The same code steers the
+/// frames. Tools that explain steering need `SteeringKeys`, because a packet contains only the hash
+/// of its flow key.
 ///
 /// All fragments of a datagram get the flow key of the fragment that arrives first. Therefore each
 /// queue needs one `SteeringKeys`, which must see all frames of that queue in order.
@@ -71,14 +71,14 @@ impl fmt::Debug for SteeringKeys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SteeringKey {
-    /// The flow by which the frame is steered, in the direction of the frame.
+    /// The flow by which the frame is steered. The source is the frame's sender.
     pub flow: FlowKey,
-    /// The key that is hashed for this frame.
+    /// The flow key that is hashed for this frame.
     pub hashed: FlowKey,
 }
 
 impl SteeringKeys {
-    /// Creates the steering keys for one queue. `hasher` must be the hasher of the steerage
+    /// Creates the `SteeringKeys` of one queue. `hasher` must be the hasher of the steerage
     /// instance. `affinity` must be the affinity of the instance's handler.
     pub fn new(hasher: FlowHasher, affinity: Affinity) -> Self {
         Self { hasher, affinity, fragments: FragmentTable::new() }
@@ -131,16 +131,17 @@ impl SteeringKeys {
 /// assert_ne!(flows.hash_one(&packet, LinkType::RAW), flows.hash_one(&other, LinkType::RAW));
 /// ```
 pub trait KeyRule: Send + Sync {
-    /// Returns the program's own key for a frame. The `LinkType` argument is the type of the
-    /// frame's first header. The program's own key replaces the flow of the frame.
+    /// Returns the key that the program itself chooses for a frame. The `LinkType` argument is the
+    /// type of the frame's first header. The program's own key replaces the flow of the frame.
     #[inline(always)]
     fn custom(&self, _: &[u8], _: LinkType) -> Option<FlowKey> {
         None
     }
 
-    /// Returns the affinity that is equivalent to this rule. A rule has an equivalent affinity if
-    /// it has no custom keys, and `of_flow` equals [`Affinity::key`] for every flow. With an
-    /// equivalent affinity, the hash of most frames is computed without creating a key.
+    /// Returns the [`Affinity`] that has the same effect as this rule, if there is one. A rule has
+    /// an equivalent affinity if it has no custom keys, and `of_flow` equals [`Affinity::key`] for
+    /// every flow. If a rule has an equivalent affinity, most frames are hashed without creating a
+    /// key.
     #[inline(always)]
     fn affinity(&self) -> Option<Affinity> {
         None
@@ -158,8 +159,8 @@ pub struct BothDirections;
 #[derive(Clone, Copy, Debug)]
 pub struct OneDirection;
 
-/// Calls a function of the program to get the key of a frame. If the function returns `None`, the
-/// other rule of the `CustomKey` determines the key.
+/// A rule that calls a function of the program to get the key of a frame. If the program's function
+/// returns `None`, the rule in the second field determines the key.
 #[derive(Clone, Copy, Debug)]
 pub struct CustomKey<F, K>(pub F, pub K);
 
@@ -208,13 +209,13 @@ pub struct FrameHasher<K> {
 }
 
 impl<K: KeyRule> FrameHasher<K> {
-    /// Creates a hasher of frames. The `rule` creates the key of a frame from the flow that
-    /// `layers` selects.
+    /// Creates a hasher of frames. `rule` creates the flow key of a frame from the flow that
+    /// `layers` selects (the inner or the outer flow of a tunnel).
     pub fn new(hasher: FlowHasher, layers: Layers, rule: K) -> Self {
         Self { hasher, layers, rule }
     }
 
-    /// Returns which flow of a tunnelled packet is hashed.
+    /// Returns whether the inner or the outer flow of a tunnelled packet is hashed.
     pub fn layers(&self) -> Layers {
         self.layers
     }
@@ -225,8 +226,8 @@ impl<K: KeyRule> FrameHasher<K> {
         &self.hasher
     }
 
-    /// Hashes frames that arrived together at the time `now`. The type of each frame's first header
-    /// is `link`. Returns how many frames belong to no flow.
+    /// Hashes a batch of frames that arrived at the time `now`. The type of each frame's first
+    /// header is `link`. Returns how many frames belong to no flow.
     pub fn hash_batch<T>(
         &self,
         frames: &mut [T],
@@ -255,8 +256,8 @@ impl<K: KeyRule> FrameHasher<K> {
         batch.0.unparsed.get()
     }
 
-    /// Returns the hash of one frame without using a fragment table. For any fragment except the
-    /// first fragment, the key of its datagram is hashed.
+    /// Returns the hash of one frame without using a fragment table. Any fragment except the first
+    /// fragment gets the hash of its datagram's key.
     pub fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         if let Some(key) = self.rule.custom(frame, link) {
             return self.hasher.hash(&key);
@@ -279,8 +280,8 @@ impl<K: KeyRule> FrameHasher<K> {
 /// `#[inline(always)]`: see [`Hashing`].
 pub trait FrameAccess<T> {
     /// Returns the bytes of a frame. The function `bytes` is called once for each frame of a batch
-    /// before the bytes of any frame are read. Therefore the function `bytes` may prefetch the
-    /// frame's bytes into the cache.
+    /// before the bytes of any frame are read. Therefore an implementation of `bytes` may prefetch
+    /// the frame's bytes into the cache.
     fn bytes<'f>(&'f self, frame: &'f T) -> &'f [u8];
 
     /// Stores a frame's hash.
@@ -342,8 +343,8 @@ impl<T, K: KeyRule, A: FrameAccess<T>> Hashing<T> for EthernetFrames<'_, K, A> {
 }
 
 impl<K: KeyRule, A> EthernetFrames<'_, K, A> {
-    /// Hashes at most [`TOGETHER`] frames. The argument `kernel` hashes the plain frames first. All
-    /// other frames are then hashed one by one, in order.
+    /// Hashes at most [`TOGETHER`] frames. First, the hash function `kernel` hashes the plain
+    /// frames. Frames that are not plain are then hashed one by one, in order.
     #[inline(always)]
     fn hash_together<T>(&self, frames: &mut [T], affinity: Affinity, kernel: PlainFrames<'_>)
     where

@@ -12,8 +12,8 @@
 //!   further collisions.
 //!
 //! Packets are hashed in batches ([`FlowHasher::hash_batch_with`]). The compiler cannot inline a
-//! function that uses a CPU feature into a caller that was compiled without this feature. A
-//! function call for each packet would cost more than the AES rounds.
+//! function that uses a CPU feature, such as AES, into a caller that was compiled without this
+//! feature. A function call for each packet would cost more than the AES rounds.
 
 #[cfg(not(target_arch = "x86_64"))]
 mod absent;
@@ -85,7 +85,7 @@ impl FlowHash {
     #[inline]
     pub const fn from_low_bits(number: u32) -> Self {
         // The factor is the golden ratio, as in Fibonacci hashing. The products of neighbouring
-        // numbers are far apart.
+        // numbers with this factor are far apart.
         Self(number.wrapping_mul(0x9E37_79B1))
     }
 }
@@ -96,11 +96,12 @@ impl fmt::Display for FlowHash {
     }
 }
 
-/// Supplies the keys of a batch, and stores the hashes of these keys.
+/// Supplies the flow keys of the items in a batch, and stores the hashes of these keys.
 ///
-/// Mark `key` and `store` `#[inline(always)]`, and also the functions that these two functions
-/// usually call. The functions `key` and `store` are compiled into the loop of each hash kernel.
-/// `Hashing` is a trait, because a closure cannot be marked for inlining.
+/// Mark the functions `key` and `store` with `#[inline(always)]`, and also the functions that these
+/// two usually call. `key` and `store` are compiled into the loop of each hash kernel (a hash
+/// function for one instruction set). `Hashing` is a trait, because a closure cannot be marked for
+/// inlining.
 ///
 /// ```
 /// use steerage_flow::{FlowHash, FlowHasher, FlowKey, Hashing, HashKey};
@@ -136,12 +137,13 @@ pub trait Hashing<T> {
 /// created only if the CPU has this feature. Therefore a value of a kernel type proves that the
 /// kernel's instructions may be executed.
 trait Kernel {
-    /// The name that [`FlowHasher::name`] returns.
+    /// The name of the hash, which [`FlowHasher::name`] returns.
     const NAME: &'static str;
 
     /// Hashes one key. The function `hash` is always inlined. If a kernel needs a CPU feature,
-    /// `hash` is inlined into a function that is compiled for the feature. (In other functions, the
-    /// result is also correct, but each special instruction becomes a function call.)
+    /// `hash` is inlined into a function that is compiled for the feature. (In a function without
+    /// the CPU feature, `hash` also returns the correct result, but each special instruction
+    /// becomes a function call.)
     fn hash(&self, key: &FlowKey) -> u32;
 
     #[inline(always)]
@@ -152,8 +154,8 @@ trait Kernel {
         }
     }
 
-    /// Hashes a batch. A kernel that needs a CPU feature overrides `hash_batch`, and calls
-    /// [`hash_each`](Kernel::hash_each) from a function that is compiled for the feature.
+    /// Hashes a batch. A hash kernel that needs a CPU feature overrides `hash_batch`. The new
+    /// function is compiled for the feature and calls [`hash_each`](Kernel::hash_each).
     #[inline(always)]
     fn hash_batch<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
         self.hash_each(batch, hashing);
@@ -185,8 +187,8 @@ enum Kind {
     Gfni(Gfni),
 }
 
-/// Evaluates `$body`, in which `$kernel` names the hash kernel of `$hasher`. `$body` is compiled
-/// once for each kernel.
+/// Evaluates `$body`. In `$body`, the name `$kernel` stands for the hash kernel of `$hasher`.
+/// `$body` is compiled once for each kernel.
 macro_rules! with_kernel {
     ($hasher:expr, $kernel:ident => $body:expr) => {
         match &$hasher.0 {
@@ -202,8 +204,8 @@ impl FlowHasher {
     /// Creates a hasher of the kind `kind` with the hash key `key`.
     ///
     /// # Errors
-    /// [`HashUnavailable`] if this CPU does not have the instructions for this hash. Only
-    /// [`HashKind::Aes`] and [`HashKind::ToeplitzGfni`] need special instructions.
+    /// Returns [`HashUnavailable`] if this CPU does not have the instructions for the kind `kind`.
+    /// Only [`HashKind::Aes`] and [`HashKind::ToeplitzGfni`] need special instructions.
     ///
     /// ```
     /// # use steerage_flow::{FlowHasher, HashKey, HashKind};
@@ -264,15 +266,15 @@ impl FlowHasher {
         FlowHasher::toeplitz_gfni(key).unwrap_or_else(|| FlowHasher::toeplitz_table(key))
     }
 
-    /// Does the same as [`toeplitz`](FlowHasher::toeplitz), with a table of 36 KiB and one look-up
-    /// per input byte. This runs on every CPU.
+    /// Does the same as [`toeplitz`](FlowHasher::toeplitz), but uses a table of 36 KiB and one
+    /// look-up per input byte. This runs on every CPU.
     #[must_use]
     pub fn toeplitz_table(key: &HashKey) -> FlowHasher {
         FlowHasher(Kind::Table(Table::new(key)))
     }
 
-    /// Does the same as [`toeplitz`](FlowHasher::toeplitz), with bit-matrix products. Returns
-    /// `None` if this CPU does not have both GFNI and AVX2.
+    /// Does the same as [`toeplitz`](FlowHasher::toeplitz), but with multiplications by bit
+    /// matrices. Returns `None` if this CPU does not have both GFNI and AVX2.
     #[must_use]
     pub fn toeplitz_gfni(key: &HashKey) -> Option<FlowHasher> {
         Gfni::new(key).map(|kernel| FlowHasher(Kind::Gfni(kernel)))
@@ -287,8 +289,8 @@ impl FlowHasher {
         with_kernel!(self, kernel => of(kernel))
     }
 
-    /// Hashes one key. On the packet path, use [`hash_batch_with`](FlowHasher::hash_batch_with)
-    /// instead of this function.
+    /// Hashes one key. If many packets must be hashed, use
+    /// [`hash_batch_with`](FlowHasher::hash_batch_with) instead of this function.
     #[must_use]
     pub fn hash(&self, key: &FlowKey) -> FlowHash {
         let mut batch = [(*key, FlowHash(0))];
@@ -296,17 +298,17 @@ impl FlowHasher {
         batch[0].1
     }
 
-    /// Hashes a batch. For each item in `batch`, gets the key from `hashing`, and stores the hash
-    /// of the key with `hashing`. The kind of hash is determined once per batch, and no function is
-    /// called for each item: see [`Hashing`].
+    /// Hashes a batch. For each item in `batch`, gets the flow key of the item from `hashing`, and
+    /// passes the hash of this key to `hashing`. The kind of hash is determined once per batch, and
+    /// no function is called for each item: see [`Hashing`].
     #[inline]
     pub fn hash_batch_with<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
         with_kernel!(self, kernel => kernel.hash_batch(batch, hashing));
     }
 
-    /// Returns the code that hashes plain frames without creating a [`FlowKey`], if the hasher and
-    /// this CPU have the necessary AES and vector instructions. A frame that has one of the ports
-    /// in `tunnels` is not a plain frame.
+    /// Returns the code that hashes plain frames without creating a [`FlowKey`], if this hasher
+    /// uses AES and this CPU has the necessary AES and vector instructions. A frame that has one of
+    /// the ports in `tunnels` is not a plain frame.
     #[inline]
     pub(crate) fn plain_frames(&self, tunnels: &'static PortLanes) -> Option<PlainFrames<'_>> {
         match &self.0 {
@@ -318,11 +320,10 @@ impl FlowHasher {
     /// Does the same as [`hash_batch_with`](FlowHasher::hash_batch_with), but with closures: calls
     /// `store(item, hash of key(item))` for each item.
     ///
-    /// Use `hash_batch` if the flow keys of the items already exist. A closure that reads packet
+    /// Use `hash_batch` if the items already contain their flow keys. A closure that reads packet
     /// headers is so large that the compiler does not inline it into the four hash kernels. A
     /// closure that is not inlined costs more than the hash: hashing a packet takes 35 clock ticks
-    /// instead of 13. If your closure reads packet headers, implement
-    /// [`Hashing`].
+    /// instead of 13. If your closure reads packet headers, implement [`Hashing`].
     ///
     /// ```
     /// # use steerage_flow::{FlowHash, FlowHasher, FlowKey, HashKey};
@@ -354,14 +355,14 @@ impl<T, K: Fn(&T) -> FlowKey, S: Fn(&mut T, FlowHash)> Hashing<T> for Closures<K
     }
 }
 
-/// Prints only the [name](FlowHasher::name), because the hash key must stay secret.
+/// Prints only the [name](FlowHasher::name) of the hash, because the hash key must stay secret.
 impl fmt::Display for FlowHasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-/// Prints only the name, because the hash key must stay secret.
+/// Prints only the name of the hash, because the hash key must stay secret.
 impl fmt::Debug for FlowHasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FlowHasher({})", self.name())

@@ -4,7 +4,7 @@
 //! * [`dissect::flow_key`] finds the flow of a frame. `flow_key` also reads the headers that follow
 //!   VLAN tags, MPLS labels and PPP, and the headers inside tunnels (GRE, VXLAN, Geneve, GTP-U).
 //!   The work for a frame is bounded, for any depth of nested headers, and the dissector is fuzzed.
-//! * [`FlowHasher`] hashes flows in batches. The hash is AES or SipHash with a secret key, or
+//! * [`FlowHasher`] hashes flows in batches. The flow hash is AES or SipHash with a secret key, or
 //!   Toeplitz, which equals the hash that network cards compute for receive side scaling (RSS).
 //! * [`FragmentTable`] keeps the fragments of a datagram on the CPU of their flow.
 //!

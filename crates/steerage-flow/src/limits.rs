@@ -1,16 +1,16 @@
-//! Limits on how many headers are read, and on how many fragmented datagrams are stored.
+//! Limits on how many headers of a frame are read, and on how many fragmented datagrams are stored.
 
 use std::time::Duration;
 
 /// The maximum number of headers of all kinds that are read in a frame. The limit is twice the
-/// number of headers in frames with the deepest nesting in use, because each layer may add tags and
-/// extension headers. The frames with the deepest nesting have two VLAN tags, MPLS labels, and
-/// three IP headers, two of them in UDP tunnels.
+/// number of headers of the most deeply nested frames in use, because each layer may add tags and
+/// extension headers. The most deeply nested frames have two VLAN tags, MPLS labels, and three IP
+/// headers. Two of the IP headers are in UDP tunnels.
 pub const FLOW_HEADERS_MAX: usize = 32;
 
 /// The maximum number of VLAN tags that are read after an Ethernet header. The limit is twice the
-/// number of VLAN tags in the deepest stacks in use: two providers each add a tag to a frame that
-/// has two tags.
+/// number of VLAN tags in the longest stacks in use: two providers each add a tag to a frame that
+/// already has two tags.
 pub const VLAN_TAGS_MAX: usize = 8;
 
 /// The number of VLAN identifiers that a dissection stores: the identifiers of the two outermost
@@ -18,17 +18,17 @@ pub const VLAN_TAGS_MAX: usize = 8;
 pub const VLAN_IDS: usize = 2;
 
 /// The maximum number of MPLS labels that are read before the payload. The limit is twice the
-/// number of MPLS labels in the deepest label stacks that routers create.
+/// number of MPLS labels in the longest stacks that routers create.
 pub const MPLS_LABELS_MAX: usize = 16;
 
 /// The maximum number of nested IP headers that are read: the headers of three nested tunnels, and
 /// the header of the flow inside the tunnels.
 pub const IP_LAYERS_MAX: usize = 4;
 
-/// The maximum number of extension headers that are skipped after an IP header. If there are more
-/// extension headers, the flow key consists of the addresses and the type of the header at which
-/// the dissection ended. According to RFC 8200, 4.1, a packet needs no more than seven extension
-/// headers. An eighth extension header is allowed for senders that ignore the RFC.
+/// The maximum number of IPv6 extension headers that the dissector reads after an IP header. If a
+/// packet has more extension headers, its flow key consists of the addresses and the type of the
+/// header at which the dissection ended. According to RFC 8200, 4.1, a packet needs no more than
+/// seven extension headers. An eighth extension header is allowed for senders that ignore the RFC.
 pub const IPV6_EXTENSIONS_MAX: usize = 8;
 
 /// The maximum number of GTP-U extension headers that are skipped. 5G uses one GTP-U extension
@@ -51,14 +51,15 @@ pub const FRAGMENT_TIME: Duration = Duration::from_secs(30);
 /// this many datagrams whose hashes select the same set.
 pub const FRAGMENT_WAYS: usize = 4;
 
-/// The number of sets in the fragment table. With this number of sets, the table of a receive queue
-/// can store 1024 fragmented datagrams. At 100,000 datagrams per second, 1024 stored datagrams are
-/// enough if at most 10 ms pass between a datagram's first and last fragment. If a fragment of a
-/// datagram is lost, the datagram occupies its table entry for [`FRAGMENT_TIME`].
+/// The number of sets (groups of entries) in the fragment table. With this number of sets, the
+/// table of a receive queue can store 1024 fragmented datagrams. At 100,000 datagrams per second,
+/// 1024 stored datagrams are enough if at most 10 ms pass between a datagram's first and last
+/// fragment. If a fragment of a datagram is lost, the datagram occupies its table entry for
+/// [`FRAGMENT_TIME`].
 pub const FRAGMENT_SETS: usize = 1024 / FRAGMENT_WAYS;
 
-/// The flow limit counts the packets of each flow among this many latest packets, as in Linux
-/// (`FLOW_LIMIT_HISTORY`).
+/// The number of latest packets among which the flow limit counts the packets of each flow, as in
+/// Linux (`FLOW_LIMIT_HISTORY`).
 pub const FLOW_LIMIT_HISTORY: usize = 128;
 
 const _: () = assert!(FLOW_LIMIT_HISTORY <= u8::MAX as usize);

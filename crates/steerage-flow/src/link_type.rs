@@ -26,7 +26,7 @@ impl LinkType {
     pub const RAW_BSD: Self = Self(12);
     /// IPv4 or IPv6 without a link header. OpenBSD uses the number 14 for raw IP.
     pub const RAW_OPENBSD: Self = Self(14);
-    /// PPP in HDLC framing (RFC 1662), or in Cisco's framing.
+    /// PPP in HDLC framing (RFC 1662), or a payload in Cisco's HDLC framing.
     pub const PPP_HDLC: Self = Self(50);
     /// IPv4 or IPv6 without a link header.
     pub const RAW: Self = Self(101);
@@ -44,8 +44,8 @@ impl LinkType {
     pub const LINUX_SLL2: Self = Self(276);
 
     /// The link types that steerage supports. A slot (a packet's ring entry) stores the index of a
-    /// link type in this list. The index has four bits. A slot in which no link type was stored
-    /// contains the index 0 (Ethernet).
+    /// link type in this list. The index of a link type has four bits. A slot in which no link type
+    /// was stored contains the index 0 (Ethernet).
     pub const READ: &[Self] = &[
         Self::ETHERNET,
         Self::RAW,
@@ -67,8 +67,8 @@ impl LinkType {
     /// A link type that steerage does not support.
     pub const UNKNOWN: Self = Self(u16::MAX);
 
-    /// The index of this link type in the list of supported link types. For a link type that is not
-    /// supported, the index is the length of the list. The index fits into four bits.
+    /// The index of this link type in the list of supported link types. For an unsupported link
+    /// type, the index is the length of that list. The index fits into four bits.
     pub fn code(self) -> u8 {
         Self::READ.iter().position(|link| *link == self).unwrap_or(Self::READ.len()) as u8
     }

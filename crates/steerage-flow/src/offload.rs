@@ -4,9 +4,10 @@
 //!
 //! A super-frame has the headers of its first packet and the payload of all of its packets. All
 //! packets of a super-frame belong to one flow. A super-frame is steered, queued and handled as one
-//! frame. Therefore the processing of a super-frame takes a fortieth of the time that its packets
-//! would take as single frames. A super-frame is split late, on the CPU that handles it, or it is
-//! never split. TUN, TAP, veth, UDP sockets and virtual machines accept whole super-frames.
+//! frame. Therefore processing a super-frame takes a fortieth of the time that its packets would
+//! take if they were single frames. A super-frame is split late, on the CPU that handles it, or it
+//! is never split. A super-frame need not be split for TUN, TAP, veth, UDP sockets and virtual
+//! machines, which accept whole super-frames.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -41,12 +42,12 @@ pub use virtio::VIRTIO_BYTES;
 pub const HEADER_BYTES_MAX: usize = 192;
 
 /// The maximum number of packets that a super-frame may contain. At an MTU of 1500, a super-frame
-/// of 64 KiB contains 45 packets. A super-frame of 64 KiB reaches the maximum only if each packet
-/// has 16 bytes. Without a maximum, a hostile virtual machine could request that a frame is split
-/// into 65,536 packets of one byte.
+/// of 64 KiB contains 45 packets. A super-frame of 64 KiB has that many packets only if each packet
+/// has 16 bytes of payload. Without a maximum, a hostile virtual machine could request that a frame
+/// is split into 65,536 packets of one byte.
 pub const SEGMENTS_MAX: usize = 4096;
 
-/// The kind of packets in a frame that needs offload work.
+/// The kind of packets in a frame for which offload work (splitting, checksums) must be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffloadKind {
     /// One packet whose checksum is not complete.
@@ -63,8 +64,8 @@ pub enum ChecksumState {
     /// The packet contains its complete checksum, as packets on the wire do. The checksum of a
     /// super-frame is not used, because each packet gets its own checksum when the frame is split.
     Complete,
-    /// The checksum field contains only the partial checksum of the pseudo-header. The header and
-    /// payload must still be added to the checksum.
+    /// The checksum field contains only the partial checksum of the pseudo-header. The sum of the
+    /// transport header and payload must still be added to the checksum.
     Partial,
 }
 
@@ -100,18 +101,19 @@ pub struct Offload {
     checksum_at: u16,
 }
 
-/// The reason why the description of an offload cannot be correct. See the example of [`Offload`].
+/// The reason why the description of a frame's offload work cannot be correct. See the example of
+/// [`Offload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadOffload {
-    /// The stated checksum field is outside of the frame, or the headers have no checksum at the
-    /// stated offset.
+    /// The description states a checksum field that is outside of the frame, or at which the
+    /// headers have no checksum.
     Checksum,
     /// The device reports a kind of segmentation that was never enabled.
     Kind,
     /// The headers are cut off, do not match the kind of segmentation, or are longer than
     /// [`HEADER_BYTES_MAX`].
     Header,
-    /// The segment size is zero, or there are more segments than [`SEGMENTS_MAX`].
+    /// The segment size is zero, or the frame has more segments than [`SEGMENTS_MAX`].
     SegmentSize,
 }
 
@@ -129,7 +131,7 @@ impl fmt::Display for BadOffload {
 impl std::error::Error for BadOffload {}
 
 impl Offload {
-    /// The size in bytes of an `Offload` in its stored form.
+    /// The size in bytes of an `Offload` that [`to_bytes`](Self::to_bytes) stores.
     pub const BYTES: usize = 16;
 
     /// Describes a super-frame of the kind `kind`, with `segment_bytes` bytes of payload in each
@@ -137,7 +139,7 @@ impl Offload {
     /// state of the frame's checksum is [`ChecksumState::Complete`].
     ///
     /// # Errors
-    /// [`BadOffload`] if a super-frame cannot have these headers.
+    /// Returns [`BadOffload`] if a super-frame cannot have these headers.
     pub fn super_frame(
         kind: OffloadKind,
         segment_bytes: usize,
@@ -218,8 +220,9 @@ impl Offload {
         usize::from(self.network_at)
     }
 
-    /// Returns the length of the longest packet in the frame, without the link header. The length
-    /// of the longest packet can be compared with an MTU. `frame_bytes` is the length of the frame.
+    /// Returns the length of the longest packet in the frame, without the link header, for a
+    /// comparison with an MTU. The link header is left out because an MTU does not include it.
+    /// `frame_bytes` is the length of the frame.
     pub fn packet_bytes_max(&self, frame_bytes: usize) -> usize {
         let payload = frame_bytes.saturating_sub(self.header_bytes());
         let most = if self.is_super_frame() { payload.min(self.segment_bytes()) } else { payload };
@@ -243,9 +246,10 @@ impl Offload {
         }
     }
 
-    /// Returns the frame's offload after a link header was added to the frame or removed from it.
-    /// In the changed frame, the IP header begins `bytes` bytes later, or earlier if `bytes` is
-    /// negative. Returns `None` if the headers cannot have these offsets.
+    /// Call this function after a link header was added to the frame or removed from it. Returns
+    /// the offload of the changed frame. In the changed frame, the IP header begins `bytes` bytes
+    /// later, or earlier if `bytes` is negative. Returns `None` if the headers cannot have these
+    /// offsets.
     #[must_use]
     pub fn shifted(self, bytes: isize) -> Option<Self> {
         let shift = |at: u16| usize::from(at).checked_add_signed(bytes).and_then(|at| u16::try_from(at).ok());
@@ -267,7 +271,7 @@ impl Offload {
         }
     }
 
-    /// Returns the stored form of this offload: 16 bytes.
+    /// Returns this offload as 16 bytes that can be stored.
     #[inline]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let kind = self.kind as u8;
@@ -283,7 +287,7 @@ impl Offload {
 
     /// Reads an offload from the bytes that [`to_bytes`](Self::to_bytes) returned. Returns `None`
     /// for any other bytes. The caller must still check the offsets of the offload against the
-    /// length of the frame. All functions in this module check the offsets against the frame's
+    /// length of the frame. All functions in this module compare these offsets with the frame's
     /// length.
     #[inline]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Option<Self> {

@@ -1,5 +1,5 @@
-//! Clocks: the monotonic clock of the receive path, the time of day in a capture, and a clock that
-//! follows the packets.
+//! Three clocks: the monotonic clock of the receive path, the time of day in a capture, and a clock
+//! that follows the timestamps of packets.
 
 use std::fmt;
 use std::ops::Add;
@@ -29,7 +29,7 @@ impl Timestamp {
         Self(nanos)
     }
 
-    /// Returns how many nanoseconds have passed since the clock's start.
+    /// Returns this point in time as nanoseconds since the clock's start.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
@@ -58,9 +58,9 @@ impl fmt::Display for Timestamp {
 
 /// The time at which a device received a frame: nanoseconds since 1970-01-01 00:00 UTC.
 ///
-/// A [`WallTime`] is not a time on the clock of [`Timestamp`]. A wall time is a date and a time of
-/// day. The clock of wall times may be set back. The wall times in a capture are from the clock of
-/// the machine that wrote the capture.
+/// A [`WallTime`] does not come from the clock of [`Timestamp`]. A wall time is a date and a time
+/// of day. The clock that gives wall times may be set back. The wall times in a capture are from
+/// the clock of the machine that wrote the capture.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -90,10 +90,11 @@ impl WallTime {
     }
 }
 
-/// A clock that follows the timestamps of packets. It is for state that expires. The packet clock
-/// never goes backwards, even if the packets of several interfaces arrive out of order.
+/// A clock that follows the timestamps of packets. It is for state of a handler that expires. The
+/// packet clock never goes backwards, even if the packets of several interfaces arrive out of
+/// order.
 ///
-/// A capture file is read much faster than its packets originally arrived. Therefore the CPU's
+/// A capture file is read much faster than its packets originally arrived. Therefore the machine's
 /// clock does not match the timestamps of the packets in a capture file. A [`PacketClock`] advances
 /// only when `see` is called for a packet, and not in a handler's tick (a regular call without
 /// packets).
@@ -115,8 +116,8 @@ pub struct PacketClock(WallTime);
 
 impl PacketClock {
     /// Advances the clock to the time of a packet, and returns the new time. If the device does not
-    /// record times, `now` is used as the packet's time. `now` is the time of the CPU's clock,
-    /// which begins at 0.
+    /// record times, `now` is used as the packet's time. `now` is the time of the steerage CPU's
+    /// clock, which begins at 0.
     #[inline]
     pub fn see(&mut self, packet: Option<WallTime>, now: Timestamp) -> WallTime {
         self.0 = self.0.max(packet.unwrap_or(WallTime(now.0)));

@@ -56,12 +56,12 @@ fn chosen_ports() {
         set_vxlan_ports(ports);
         assert_eq!(flow(50_000), inner, "{ports:?}");
         assert_batches_agree();
-        // The packet is also read as VXLAN if its source port identifies another tunnel.
+        // The packet is read as VXLAN even if its source port identifies another tunnel.
         for from in [L2TP, TEREDO, CAPWAP] {
             assert!(flow(from) == inner && is_tunnel(from, CHOSEN), "{from}");
         }
     }
-    // Another call of `set_vxlan_ports` replaces the VXLAN ports.
+    // A second call of `set_vxlan_ports` replaces the VXLAN ports of the first call.
     for ports in [&[1][..], &[0], &[]] {
         set_vxlan_ports(&[2, CHOSEN]);
         set_vxlan_ports(ports);

@@ -3,9 +3,9 @@
 //! Packets come from untrusted hosts, so the code that handles packets should have no privileges. A
 //! program needs a capability to open an interface. To receive from an open interface, the program
 //! needs no capability. After the interface is open, the later steps of a run need no capability
-//! either. Therefore a program calls
-//! [`drop_all`] after it has opened its devices. The function drops all capabilities. `drop_all`
-//! also sets `no_new_privs`, which prevents the process from regaining capabilities.
+//! either. Therefore a program calls [`drop_all`] after it has opened its devices. The function
+//! drops all capabilities. `drop_all` also sets `no_new_privs`, which prevents the process from
+//! regaining capabilities.
 //!
 //! Each thread has its own capabilities. A new thread inherits the capabilities of the thread that
 //! starts it. Threads that already run keep their capabilities, so call `drop_all` while the
@@ -38,14 +38,14 @@
 //! - Opening an interface or attaching to it (AF_PACKET, AF_XDP, TUN and TAP), including calls of
 //!   `steerage_device::open`. If an open interface disappears and reappears, the program needs no
 //!   capability to continue receiving.
-//! - Building an instance with AF_XDP devices, unless the limit on locked memory is high enough.
-//!   When an instance with AF_XDP is built, it pins its memory. Call [`drop_except`] with
-//!   [`Needed::pinned_memory`] before building the instance, and [`Kept::drop_start_up`]
+//! - Building a steerage instance with AF_XDP devices, unless the limit on locked memory is high
+//!   enough. The instance pins its memory (locks it in RAM) when it is built. Call [`drop_except`]
+//!   with [`Needed::pinned_memory`] before building the instance, and [`Kept::drop_start_up`]
 //!   afterwards.
 //! - Opening files that the program can access only because it has root's capabilities for files.
-//!   If a run needs files of other users, [`Needed::read_file`] and [`Needed::written_files`] keep
-//!   the capabilities for them. The program can still open the files of its own user. If the
-//!   program runs as root, its own files are the files of root.
+//!   If a run needs files of other users, request the capabilities for them with
+//!   [`Needed::read_file`] and [`Needed::written_files`]. The program can still open the files of
+//!   its own user. If the program runs as root, its own files are the files of root.
 //! - Gaining privileges by running a program that is setuid or that has file capabilities.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -60,37 +60,37 @@ use crate::file::directory_of;
 use crate::path::PathError;
 
 const READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
-/// The capability to write to any file and directory. This capability does not allow a process to
-/// rename files in another user's sticky directory. The capability to rename files in another
-/// user's sticky directory is not kept.
+/// The capability to write to any file and directory. The capability to write does not allow a
+/// process to rename files in another user's sticky directory. The capability to rename files in
+/// another user's sticky directory is not kept.
 const WRITE: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
-/// The capability to pin any amount of memory. AF_XDP pins the memory for packets when this memory
-/// is mapped.
+/// The capability to pin (lock in RAM) any amount of memory. AF_XDP pins the memory for packets
+/// when it maps this memory.
 const PIN: CapabilitySet = CapabilitySet::IPC_LOCK;
 /// The capability to change network interfaces, routes and routing rules.
 const ADMINISTER: CapabilitySet = CapabilitySet::NET_ADMIN;
 
-/// Drops all capabilities of the calling thread, and sets `no_new_privs`. Threads that this thread
-/// starts later have no capabilities either. Threads that already run keep their capabilities.
+/// Drops all capabilities of the calling thread, and sets `no_new_privs`. Threads that the calling
+/// thread starts later have no capabilities either. Threads that already run keep their
+/// capabilities.
 ///
 /// # Errors
 /// Returns [`PrivilegesError`] if the kernel refuses to drop the capabilities. Do not start the
-/// instance after this error, because the instance would still have privileges.
+/// steerage instance after this error, because its threads would still have privileges.
 pub fn drop_all() -> Result<(), PrivilegesError> {
     forbid_new()?;
     set(CapabilitySet::empty(), CapabilitySet::empty())
 }
 
-/// Drops capabilities like [`drop_all`], except the capabilities that `needed` requires and that
-/// this thread has. A capability to access files is kept only if the process cannot access the
-/// files without it.
+/// Drops capabilities like [`drop_all`], but keeps those that `needed` requires and that this
+/// thread has. A capability for file access is kept only if the process cannot access the files in
+/// `needed` without it.
 ///
-/// After the call of `drop_except`, start the thread that writes files, and build the instance.
-/// Call
+/// After `drop_except`, start the thread that writes files, and build the steerage instance. Call
 /// [`Kept::drop_start_up`] before you start the instance.
 ///
 /// # Errors
-/// Returns the same error as [`drop_all`].
+/// Returns [`PrivilegesError`] under the same condition as [`drop_all`].
 ///
 /// ```no_run
 /// use std::path::Path;
@@ -120,8 +120,8 @@ pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     Ok(Kept { _private: () })
 }
 
-/// The privileged operations that a run still needs after its devices are open. By default, it
-/// needs none.
+/// The privileged operations that a run still needs after its devices are open. By default, a run
+/// needs no such operation.
 #[derive(Clone, Debug, Default)]
 pub struct Needed<'a> {
     read: Vec<&'a Path>,
@@ -131,10 +131,10 @@ pub struct Needed<'a> {
 }
 
 impl<'a> Needed<'a> {
-    /// Declares a file that the run opens later, such as a later capture file. The program keeps
-    /// the capability to read this file until [`Kept::drop_start_up`] is called. The thread that
-    /// opens capture files starts when the instance is built. The thread that opens capture files
-    /// keeps the capability until it ends.
+    /// Declares a file that the run opens later, such as a later capture file. The calling thread
+    /// keeps the capability to read this file until [`Kept::drop_start_up`] is called. The instance
+    /// starts a thread that opens capture files when it is built. The thread that opens capture
+    /// files keeps the capability until it ends.
     #[must_use]
     pub fn read_file(mut self, path: &'a Path) -> Self {
         self.read.push(path);
@@ -142,18 +142,18 @@ impl<'a> Needed<'a> {
     }
 
     /// Declares the name of files that the run creates. The name may contain placeholders for the
-    /// time (`%H`). The function `written_files` does not replace these placeholders. The program
-    /// keeps the capability to write these files until [`Kept::drop_start_up`] is called. The files
-    /// are written by a thread that handles no packets.
+    /// time (`%H`). The function `written_files` does not replace these placeholders. The calling
+    /// thread keeps the capability to write these files until [`Kept::drop_start_up`] is called.
+    /// The files are written by a thread that handles no packets.
     #[must_use]
     pub fn written_files(mut self, name: &'a Path) -> Self {
         self.written.push(name);
         self
     }
 
-    /// Declares whether the program pins memory before it calls [`Kept::drop_start_up`]. Set `pins`
-    /// to true for an instance with an AF_XDP device, because `build` pins the memory of the
-    /// instance.
+    /// Declares whether the program pins memory (locks it in RAM) before it calls
+    /// [`Kept::drop_start_up`]. Set `pins` to true for an instance with an AF_XDP device, because
+    /// `build` pins the memory of the instance.
     #[must_use]
     pub fn pinned_memory(mut self, pins: bool) -> Self {
         self.pins = pins;
@@ -169,7 +169,7 @@ impl<'a> Needed<'a> {
     }
 }
 
-/// The capabilities that the process keeps only while it starts.
+/// Stands for the capabilities that the thread keeps only while the program starts.
 #[derive(Debug)]
 #[must_use = "call drop_start_up"]
 pub struct Kept {
@@ -177,12 +177,12 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Drops all capabilities of this thread. Call `drop_start_up` after the instance is built. At
-    /// that time, the threads that open and write files already run, and the memory is already
-    /// pinned.
+    /// Drops all capabilities of this thread. Call `drop_start_up` after the instance is built.
+    /// When the instance is built, the threads that open and write files already run, and the
+    /// memory is already pinned.
     ///
     /// # Errors
-    /// Returns the same error as [`drop_all`].
+    /// Returns [`PrivilegesError`] under the same condition as [`drop_all`].
     pub fn drop_start_up(self) -> Result<(), PrivilegesError> {
         set(CapabilitySet::empty(), CapabilitySet::empty())
     }
@@ -221,8 +221,8 @@ fn set(permitted: CapabilitySet, effective: CapabilitySet) -> Result<(), Privile
 }
 
 /// Returns true if this process may create a file with the name `name` with its current effective
-/// capabilities. Also returns true if the file cannot be created for a reason other than
-/// permissions, because a capability would not help.
+/// capabilities. Also returns true if something other than permissions prevents creating the file,
+/// because a capability would not help.
 fn may_create(name: &Path) -> bool {
     match directory_of(name) {
         Ok(directory) => may(directory.as_fd(), Path::new("."), Access::WRITE_OK | Access::EXEC_OK),
@@ -275,8 +275,8 @@ mod tests {
         });
         let may = may.join().unwrap();
         fs::remove_dir_all(&root).unwrap();
-        // The last file of the list is created in the directory `x` itself. Root can write to `x`
-        // only with a capability.
+        // The last file of the list `names` is created in the directory `x` itself. Root can write
+        // to `x` only with a capability.
         assert_eq!(may, [false, true, true, false]);
     }
 }

@@ -7,13 +7,14 @@
 //! [`path`](crate::path). If another user has planted a link with the final name, the rename
 //! replaces the link. The program never writes to an older file with the final name.
 //!
-//! The new file's name may already belong to another directory entry. What happens depends on the
-//! directory entry that already has the name:
+//! A directory entry with the new file's name may already exist. The kind of the existing directory
+//! entry decides what happens:
 //!
 //! - If no entry has the name, or if the entry is a file, the new file gets the name.
-//! - If the entry is a link that may be followed, the new file gets the name of the link's target.
-//! - If the entry is a link that must not be followed, the new file replaces the link. The link's
-//!   target does not change.
+//! - If the entry is a symbolic link that may be followed, the new file gets the name of the link's
+//!   target.
+//! - If the entry is a symbolic link that must not be followed, the new file replaces the link. The
+//!   link's target does not change.
 //! - If the entry is a FIFO that belongs to root or to the user, [`open`] opens the FIFO for
 //!   writing.
 //! - If the entry is a character device, and its directory can be changed only by root and the
@@ -68,12 +69,12 @@ const DIRECTORY_MODE: u32 = 0o755;
 const PART: &str = ".part";
 
 /// The temporary name of a file begins with its final name, which may be cut off. The temporary
-/// name contains at most this number of bytes of the final name. The random part follows. File
-/// systems allow 255 bytes for a name.
+/// name contains at most this number of bytes of the final name. The random part of the temporary
+/// name follows. File systems allow 255 bytes for a name.
 const NAME_BYTES: usize = 200;
 
-/// The maximum number of random names that are tried for one file. It is very unlikely that a
-/// random name of 64 bits already exists.
+/// The maximum number of random temporary names that are tried for one file. It is very unlikely
+/// that a random name of 64 bits already exists.
 const TRIES: usize = 8;
 
 /// A new file that does not have its final name yet. The file is removed when the `NewFile` value
@@ -88,11 +89,12 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Creates a file that gets the name `path` when [`finish`](Self::finish) is called.
+    /// Creates a file with a temporary name. [`finish`](Self::finish) gives the file the name
+    /// `path`.
     ///
     /// # Errors
     /// Returns an error if the directory of the file does not exist or is not writable. Also
-    /// returns an error if an entry with that name is neither a file nor a link.
+    /// returns an error if the path `path` exists and is neither a file nor a link.
     pub fn create(path: &Path, readers: Readers) -> io::Result<Self> {
         Self::create_at(Directory::holding(path)?, readers)
     }
@@ -136,8 +138,8 @@ impl NewFile {
         &self.file
     }
 
-    /// Keeps the file on the disk even if [`finish`](Self::finish) is never called. Its contents
-    /// may be of value.
+    /// Keeps the file on the disk even if [`finish`](Self::finish) is never called. The file's
+    /// contents may be of value.
     #[must_use]
     pub fn kept(mut self) -> Self {
         self.stays = true;
@@ -150,12 +152,12 @@ impl NewFile {
         &self.part
     }
 
-    /// Renames the file to its final name. An older entry with the final name is replaced. If the
-    /// entry is a link, the link itself is replaced.
+    /// Renames the file to its final name. The file replaces an older directory entry with the
+    /// final name. If the older entry is a link, the link itself is replaced.
     ///
     /// # Errors
-    /// Returns an error if the older entry cannot be replaced. After an error, the file is not
-    /// removed and keeps its temporary name ([`part`](Self::part)), because its contents may be
+    /// Returns an error if the older entry cannot be replaced. If this renaming fails, the file is
+    /// not removed and keeps its temporary name ([`part`](Self::part)), because its contents may be
     /// valuable.
     pub fn finish(mut self) -> io::Result<File> {
         self.stays = true;
@@ -185,8 +187,8 @@ pub enum Opened {
 }
 
 /// Opens a file that other programs read while it is written, such as a capture file. If `open`
-/// creates a new file, the file has its final name from the beginning. If the path names a FIFO or
-/// a character device, `open` opens the FIFO or the device.
+/// creates a new file, the file has its final name from the beginning. If the path `path` names a
+/// FIFO or a character device, the existing FIFO or device is opened.
 ///
 /// # Errors
 /// Returns the errors of [`NewFile::create`], and `ENXIO` ([`has_no_reader`]) for a FIFO that no
@@ -214,7 +216,7 @@ pub fn has_no_reader(error: &io::Error) -> bool {
 
 /// Writes a complete file with the contents `bytes`. The file gets its final name when it is
 /// complete. Until the new file is complete, an older file with the final name still exists. If the
-/// path names a FIFO or a character device, the data is written to the FIFO or the device.
+/// path `path` names a FIFO or a character device, `bytes` is written to it.
 ///
 /// # Errors
 /// Returns the errors of [`open`], and an error if the file cannot be written.
@@ -233,8 +235,8 @@ pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     }
 }
 
-/// Writes a file in the same way as [`write()`]. Returns after both the contents and the name of
-/// the file have been written to the disk. Creates each missing directory of the path.
+/// Writes a file like [`write()`]. The function returns only after the file's contents and name
+/// have been written to the disk. Creates each missing directory of the path.
 ///
 /// # Errors
 /// Returns the errors of [`NewFile::create_with_directories`], and an error if the file cannot be
@@ -263,8 +265,8 @@ pub fn create_fifo(path: &Path, readers: Readers) -> io::Result<()> {
     }
 }
 
-/// Checks that the program can create files with the name `name`. The name may contain placeholders
-/// for the time, as for [`directory_of`].
+/// Checks that the program can create files with the name `name`. `name` may contain placeholders
+/// for the time (see [`directory_of`]).
 ///
 /// # Errors
 /// Returns an error if the program cannot create a file.
@@ -295,7 +297,7 @@ impl Target {
     }
 }
 
-/// Returns true if a new file may get the name `name` in the directory. A new file may get the name
+/// Returns true if a new file in the directory may get the name `name`. A new file may get the name
 /// if no entry has the name, or if the entry is a file or a link.
 fn may_be_replaced(directory: &Directory, name: &OsStr) -> Result<bool, PathError> {
     let there = match directory.stat(name) {
@@ -315,8 +317,9 @@ pub fn parent_of(path: &Path) -> &Path {
 }
 
 /// Returns the existing directory in which files with the name `name` are created. The name may
-/// contain placeholders for the time (`%H`). The name of a directory in the path may contain a
-/// placeholder. Then the function returns the parent of the first such directory.
+/// contain placeholders for the time (`%H`). A directory name in the path may also contain a
+/// placeholder. If a directory name in the path contains a placeholder, the function returns the
+/// parent of the first such directory.
 ///
 /// # Errors
 /// Returns the errors of [`Directory::holding`].

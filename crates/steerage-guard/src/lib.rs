@@ -1,5 +1,5 @@
-//! Protects a machine from a program that handles packets, and protects the files of the program
-//! from other users.
+//! Limits the damage that a program that handles packets can do to a machine. Also protects the
+//! files of the program from other users.
 //!
 //! | module | purpose |
 //! |---|---|

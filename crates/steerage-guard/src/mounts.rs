@@ -25,15 +25,16 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Returns the ID of the user whose process serves a FUSE file system. Returns `None` if no
-    /// user's process serves the file system. An example is virtiofs.
+    /// Returns the ID of the user whose process serves this FUSE file system. Returns `None` if no
+    /// user's process serves the file system. An example of a file system without such a process is
+    /// virtiofs.
     pub fn user(&self) -> Option<u32> {
         self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
     }
 }
 
 /// Returns the mount of an open file. The function reads only tables of the kernel. It sends no
-/// request to the file system, because the file system may hang.
+/// request to the mounted file system, because that file system may hang.
 ///
 /// # Errors
 /// Returns an error if the mount table cannot be read, or if the table does not contain the mount.
@@ -52,8 +53,8 @@ pub fn mount_of(opened: BorrowedFd<'_>) -> io::Result<Mount> {
     find(&about, &fs::read(TABLE)?).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Finds the mount of an open file in the mount table. `about` is the content of the file's entry
-/// in `/proc/self/fdinfo`.
+/// Finds the entry for an open file in the mount table `table`. `about` is the content of the open
+/// file's entry in `/proc/self/fdinfo`.
 fn find(about: &str, table: &[u8]) -> Option<Mount> {
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
     table.split(|byte| *byte == b'\n').filter_map(read).find(|mount| mount.id == id)

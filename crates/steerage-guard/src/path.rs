@@ -3,9 +3,9 @@
 //! The program often runs as root, and users specify paths that other users can change. If the
 //! kernel resolved a path that other users can change, another user could plant a link and thereby
 //! choose the file to which root writes. Therefore this module resolves a path one name at a time.
-//! It opens each name in the directory that it has just opened (`O_PATH`, `O_NOFOLLOW`). The result
-//! of resolving a path is an open directory. All later operations use the file descriptor of the
-//! open directory, and never its path.
+//! The module opens each name of the path in the directory that it opened just before (`O_PATH`,
+//! `O_NOFOLLOW`). The result of resolving a path is an open directory. All later operations use the
+//! file descriptor of the open directory, and never its path.
 //!
 //! # The rule
 //!
@@ -16,19 +16,19 @@
 //!
 //! - Every directory on the path must be trusted, or must be a sticky directory of root or of the
 //!   user, such as `/tmp`. In a sticky directory, other users cannot replace a trusted
-//!   subdirectory. On some distributions, a group can write to a directory such as `/var/log`.
-//!   After a directory that a group can change, the next name on the path must be a real directory
-//!   of root or of the user, not a link. The members of the group can replace that real directory
-//!   only by another existing directory of root or of the user.
+//!   subdirectory. On some distributions, a group can write to a directory such as `/var/log`. If a
+//!   group can change a directory on the path, the next name must be a real directory of root or of
+//!   the user, not a link. The members of the group can replace that real directory only by another
+//!   existing directory of root or of the user.
 //! - A link is followed if root or the user owns the link, and if the directory that contains the
 //!   link is trusted. A link in a sticky directory is not followed, because another user may have
-//!   moved a link of root into this directory. The rules for a path also apply to the names in the
-//!   target of a link.
+//!   moved a link that belongs to root into this directory. The rules for a path also apply to the
+//!   names in the target of a link.
 //! - The last directory on the path, in which a new file or directory is created, may belong to any
 //!   user. The last directory on the path need not be trusted, because a new file gets a random
-//!   name, and a new directory is checked after it has been created. But another user must not run
-//!   the (FUSE) file system of the last directory, because that user could read the contents of the
-//!   new file.
+//!   name, and a new directory is checked after it has been created. But the file system of the
+//!   last directory must not be a FUSE file system of another user, because that user could read
+//!   the contents of the new file.
 //! - A relative path begins at the working directory. The working directory may belong to any user,
 //!   because the user of this program chose it. If the working directory is not trusted, every
 //!   later name on the path must be a real directory. If the working directory is not trusted, the
@@ -57,12 +57,12 @@ use walk::{Missing, Walk};
 
 pub use error::{PathError, Who};
 
-/// The flags to open a directory entry without access to its contents.
+/// The flags that open a directory entry without permission to read or write its contents.
 const PATH_ONLY: OFlags =
     OFlags::from_bits_retain(OFlags::PATH.bits() | OFlags::NOFOLLOW.bits() | OFlags::CLOEXEC.bits());
 
-/// The flags that open a FIFO or a device. With these flags, the kernel returns an error instead of
-/// waiting if no process reads the FIFO. Because of `O_NOCTTY`, a terminal does not become the
+/// The flags that open a FIFO or a device. With these flags, opening a FIFO that no process reads
+/// fails immediately instead of waiting. Because of `O_NOCTTY`, a terminal does not become the
 /// controlling terminal of the process.
 const SPECIAL: OFlags = OFlags::from_bits_retain(
     OFlags::WRONLY.bits() | OFlags::NONBLOCK.bits() | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits(),
@@ -73,9 +73,10 @@ const SPECIAL: OFlags = OFlags::from_bits_retain(
 #[derive(Debug)]
 pub struct Directory {
     fd: OwnedFd,
-    /// The path with which the directory was opened. The path is used only in messages.
+    /// The path with which the directory was opened. The path of an open directory is used only in
+    /// messages.
     path: PathBuf,
-    /// True if another user owns the directory or a directory on the path to it.
+    /// True if another user owns the directory, or owns a directory on the path to it.
     of_others: bool,
 }
 
@@ -86,9 +87,9 @@ impl AsFd for Directory {
 }
 
 impl Directory {
-    /// Opens a directory. The directory to open must be trusted, or be a sticky directory of root
-    /// or of the user. In a sticky directory such as `/tmp`, other users cannot change the files
-    /// that this user creates.
+    /// Opens a directory. The directory must be trusted (only root and the user can change its
+    /// entries), or be a sticky directory of root or of the user. In a sticky directory such as
+    /// `/tmp`, other users cannot change the files that this user creates.
     ///
     /// # Errors
     /// Returns an error if another user can change the directory or a directory on the path to it,
@@ -149,10 +150,10 @@ impl Directory {
         Walk::begin(path)?.reach_end(Missing::IsCreated(mode))
     }
 
-    /// Returns two values: the directory in which a file with this path is created, and the name of
-    /// the file in this directory. If the last name of the path is a link that may be followed,
-    /// `holding` returns the directory and the name of the link's target. The directory that
-    /// contains the file may belong to any user.
+    /// Returns the directory in which a file with this path is created, and the name of the file in
+    /// this directory. If the last name of the path is a link that may be followed, `holding`
+    /// returns the directory and the name of the link's target. The directory that contains the
+    /// file may belong to any user.
     ///
     /// # Errors
     /// Returns an error if another user can change a directory on the path, or if a directory does
@@ -180,14 +181,15 @@ impl Directory {
         Ok(self.access()? == Access::Ours)
     }
 
-    /// Returns the path of the directory as the user wrote it. Use this path only in messages.
+    /// Returns the path of the directory as the user wrote it. Use the returned path only in
+    /// messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns a path through `/proc` and the directory's descriptor, for system calls and
-    /// libraries that need a path. The path works only in this process, and only while the
-    /// directory is open.
+    /// Returns a path of the form `/proc/self/fd/N`, for system calls and libraries that need a
+    /// path. `N` is the directory's descriptor. This path through `/proc` works only in this
+    /// process, and only while the directory is open.
     pub fn through(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }
@@ -205,8 +207,8 @@ impl Directory {
     /// Opens a subdirectory that this user created.
     ///
     /// # Errors
-    /// Returns an error if the entry with this name is not a directory, or if a user other than
-    /// root and this user can change the directory.
+    /// Returns an error if the entry is not a directory, or if a user other than root and this user
+    /// can change it.
     pub fn open_own(&self, name: &OsStr) -> Result<Self, PathError> {
         self.open_own_with(name, self.is_of_others()?)
     }
@@ -226,8 +228,8 @@ impl Directory {
     /// Creates a file for reading and writing.
     ///
     /// # Errors
-    /// Returns an error if an entry with the name exists, if another user runs the file system, or
-    /// if the kernel refuses to create the file.
+    /// Returns an error if an entry with the name exists, if another user runs the directory's file
+    /// system, or if the kernel refuses to create the file.
     pub fn create_new_file(&self, name: &OsStr, mode: u32) -> Result<File, PathError> {
         self.may_hold_files()?;
         let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -243,9 +245,9 @@ impl Directory {
         Ok(rustix::fs::mknodat(&self.fd, single(name)?, FileType::Fifo, Mode::from_raw_mode(mode), 0)?)
     }
 
-    /// Opens the FIFO or character device with the name `name` for writing, without waiting for a
-    /// reader. A FIFO must belong to root or to the user, because the owner of a FIFO can read the
-    /// data in it. A device must be in a trusted directory.
+    /// Opens the FIFO or character device `name` of this directory for writing, without waiting for
+    /// a reader. A FIFO must belong to root or to the user, because the owner of a FIFO can read
+    /// the data in it. A device must be in a trusted directory.
     ///
     /// # Errors
     /// Returns an error if the entry is neither a FIFO nor a character device, or if the kernel
@@ -282,9 +284,10 @@ impl Directory {
         Ok(rustix::fs::statat(&self.fd, single(name)?, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Returns the names and types of the directory's entries, in no particular order. Some file
-    /// systems do not report the types of entries. The function reads only the directory and does
-    /// not access the entries, because an entry may be a mount whose file system does not respond.
+    /// Returns the names and types of the directory's entries, in no particular order. The returned
+    /// type may be unknown, because some file systems do not report the types of entries. The
+    /// function reads only the directory and does not access the entries. An entry may be a mount
+    /// whose file system does not respond.
     ///
     /// # Errors
     /// Returns an error if the process may not read the directory.
@@ -302,7 +305,7 @@ impl Directory {
         Ok(entries)
     }
 
-    /// Renames an entry of the directory. An older entry with the new name is replaced.
+    /// Renames an entry of the directory. Replaces an older entry that has the new name.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses to rename the entry.
@@ -355,9 +358,9 @@ impl Directory {
     }
 
     /// Returns true if another user owns the directory or one of its parent directories. The owner
-    /// of a directory can choose the group of new files through the set-group-ID bit. With a
-    /// default access list (ACL), the owner of a directory can also give other users access to new
-    /// files.
+    /// of a directory can set its set-group-ID bit, and thereby choose the group of new files. With
+    /// a default access list (ACL), the owner of a directory can also give other users access to
+    /// new files.
     ///
     /// # Errors
     /// Returns an error if the kernel does not report the owner and the mode of the directory.
@@ -394,10 +397,10 @@ impl From<Directory> for OwnedFd {
 
 /// Opens an inherited file descriptor for writing. A path such as `/dev/stdout` names an inherited
 /// file descriptor ([`PathError::Descriptor`]). The user's shell opened the descriptor, so the user
-/// chose the file. If the descriptor is standard input, output or error, data is written at the
-/// current file position. If the descriptor is any other descriptor of a file, data is written at
-/// the end of the file. A FIFO or a character device is opened a second time, in nonblocking mode.
-/// Therefore the mode of the original descriptor, which other processes may share, does not change.
+/// chose the file. Standard input, output and error are written at their current file position. A
+/// file descriptor other than standard input, output and error is written at the end of its file. A
+/// FIFO or a character device is opened a second time, in nonblocking mode. Therefore the original
+/// descriptor, which other processes may share, does not become nonblocking.
 ///
 /// # Errors
 /// Returns an error if the descriptor is not open, or if it is not a file, a FIFO or a character

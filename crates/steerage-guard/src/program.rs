@@ -3,8 +3,8 @@
 //! When a thread starts a program, the C library blocks all signals of this thread until the
 //! program's file is loaded. The program's file, or a directory in PATH, may be on a file system
 //! that does not respond. While the C library waits for such a file system, only SIGKILL can end
-//! the process. Therefore a separate thread starts the program. The calling thread waits for the
-//! separate thread. The signals of the calling thread are not blocked.
+//! the process. Therefore a separate thread starts the program. The thread that calls `start` waits
+//! for this separate thread. Signals of the waiting thread are not blocked.
 //!
 //! Architecture invariant: steerage starts every program with the function `start`.
 

@@ -12,11 +12,12 @@
 //!
 //! If the process makes a system call that the filter does not allow, the kernel ends the process
 //! with SIGSYS. One line on standard error names the thread and the system call. If Landlock does
-//! not allow access to a file, opening the file fails with "permission denied". The calling program
-//! handles the error "permission denied" like any other error.
+//! not allow access to a file, opening the file fails with "permission denied". The program that
+//! uses this crate handles the error "permission denied" like any other error.
 //!
-//! If the kernel does not support Landlock, or seccomp on this architecture, [`InForce`] reports
-//! what is missing. The kernel still enforces the restrictions that it supports.
+//! The kernel may not support Landlock, or may not support seccomp on this architecture.
+//! [`InForce`] reports what is missing. The kernel still enforces the restrictions that it
+//! supports.
 mod calls;
 mod children;
 mod files;
@@ -82,8 +83,8 @@ impl Sandbox {
         self.path(path.as_ref().to_owned(), How::Read)
     }
 
-    /// Allows the process to create, write, rename and remove files below the directory. The
-    /// argument is an open file descriptor instead of a path, because the path may meanwhile lead
+    /// Allows the process to create, write, rename and remove files below the directory.
+    /// `directory` is an open file descriptor instead of a path, because a path may meanwhile lead
     /// to another directory.
     #[must_use]
     pub fn writes(self, directory: impl Into<OwnedFd>) -> Self {
@@ -93,8 +94,8 @@ impl Sandbox {
         sandbox.open(directory.into(), How::Write)
     }
 
-    /// Allows the program to remove a file, such as a socket, from the directory when the program
-    /// ends. Landlock has no rules for single file names, so the program can remove any file in the
+    /// Allows the process to remove a file, such as a socket, from the directory when it ends.
+    /// Landlock has no rules for single file names, so the process can remove any file in the
     /// directory.
     #[must_use]
     pub fn removes_in(self, directory: impl Into<OwnedFd>) -> Self {
@@ -154,8 +155,8 @@ impl Sandbox {
     }
 }
 
-/// A filter of system calls for a thread that needs fewer system calls than its process. The filter
-/// is compiled in advance, so that the thread can install it without delay.
+/// A filter of system calls for a thread that needs fewer system calls than its process. The thread
+/// filter is compiled in advance, so that the thread can install it without delay.
 #[derive(Clone, Debug)]
 pub struct ThreadFilter(Option<Programs>);
 
@@ -167,9 +168,10 @@ struct Programs {
 
 impl ThreadFilter {
     /// Compiles a filter that allows the system calls of `groups`. With this filter, a thread
-    /// cannot send through packet sockets that listen. It cannot send to an address through any
-    /// packet socket. The thread can send messages only through UDP sockets. If a thread with this
-    /// filter closes a packet socket or a UDP socket of `sockets`, the socket stays open.
+    /// cannot send through packet sockets that listen. A thread with this filter cannot send to an
+    /// address through any packet socket. A thread with this filter can send messages only through
+    /// UDP sockets. If a thread with this filter closes a packet socket or UDP socket that is in
+    /// `sockets`, the socket stays open.
     ///
     /// # Errors
     /// Returns an error if the filter cannot be compiled.
@@ -201,7 +203,7 @@ impl ThreadFilter {
         self.0.as_ref().is_none_or(|programs| program::allows(&programs.allow, number, arguments))
     }
 
-    /// Installs the filter permanently for this thread.
+    /// Permanently restricts the calling thread to the system calls of the filter.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses the filter.
@@ -227,9 +229,9 @@ impl InForce {
         self.seccomp
     }
 
-    /// If the kernel supports Landlock but refused to apply it, returns the kernel's error. In some
-    /// cases, the user can permit Landlock. For example, the seccomp profile of a container may
-    /// forbid Landlock's system call.
+    /// If the kernel supports Landlock but refused to apply it, returns the kernel's error. If
+    /// Landlock was refused, the user can permit it in some cases. For example, the seccomp profile
+    /// of a container may forbid Landlock's system call.
     pub fn landlock_refused(&self) -> Option<io::Error> {
         match self.landlock {
             Enforced::Refused(error) => Some(io::Error::from_raw_os_error(error)),

@@ -56,21 +56,20 @@ pub trait TakesMessages: Handler {
     /// The type of the messages.
     type Message: Send + 'static;
 
-    /// The function is called between two rounds of the CPU (passes over its work), once for each
-    /// message. Messages to this CPU arrive in the order in which they were posted. A message to a
-    /// bucket arrives at the CPU that currently has the bucket, but not before the bucket's state
-    /// has arrived there.
+    /// The CPU calls `message` once for each message, between two rounds (passes over its work).
+    /// Messages to a CPU arrive in the order in which they were posted. A message to a bucket goes
+    /// to the CPU that currently has the bucket. It arrives only after the bucket's state.
     fn message(&mut self, message: Self::Message, cpu: &mut Cpu);
 }
 
-/// The reason why a message could not be posted. The message comes back.
+/// The reason why a message could not be posted. The error contains the message.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unposted<M> {
     /// Too many messages wait for the CPU.
     Full(M),
-    /// The CPU does not belong to the instance, or the bucket belongs to none of the instance's
-    /// groups.
+    /// The CPU does not belong to the instance, or the bucket does not belong to any group of the
+    /// instance's queues.
     NoSuchCpu(M),
     /// The handler has ended.
     Ended(M),
@@ -103,7 +102,7 @@ struct Letters<M> {
 type OfCpu<M> = Arc<Mutex<Letters<M>>>;
 
 struct Office<M> {
-    /// When the handler of a CPU is created, the CPU adds its own entry to this list.
+    /// The queues of messages, one for each CPU. A CPU adds its queue when its handler is created.
     cpus: Mutex<Vec<(CpuId, OfCpu<M>)>>,
     places: usize,
     handle: OnceLock<Handle>,
@@ -135,8 +134,8 @@ impl<M> Office<M> {
         };
         let letters = self.letters(cpu);
         let added = add(&mut lock(&letters), letter, self.places);
-        // The CPU is woken even if there was no room for the message, because it may have tried to
-        // take the lock while this thread held the lock.
+        // The CPU is woken even if the message found no room. The CPU may have tried to take the
+        // lock of its messages while this thread held the lock.
         let _ = handle.wake(cpu);
         added.map_err(
             |(letter, has_ended)| {
@@ -147,7 +146,7 @@ impl<M> Office<M> {
 
     /// Forwards a message to the CPU that currently has the message's bucket. `forward` is called
     /// by a CPU of the receive path, so it does not wait for a lock. If the message cannot be
-    /// forwarded now, returns the message as an error.
+    /// forwarded now, `forward` returns the message as an error.
     fn forward(&self, cpu: CpuId, letter: Letter<M>) -> Result<(), Letter<M>> {
         let Ok(cpus) = self.cpus.try_lock() else { return Err(letter) };
         let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) else { return Err(letter) };
@@ -158,8 +157,8 @@ impl<M> Office<M> {
         Ok(())
     }
 
-    /// Does the same as [`forward`](Self::forward), but is called when the thread of a CPU ends,
-    /// and may wait for locks.
+    /// Does the same as [`forward`](Self::forward) when the thread of a CPU ends. May wait for
+    /// locks.
     fn forward_last(&self, cpu: CpuId, letter: Letter<M>) {
         lock(&self.letters(cpu)).add_forwarded(letter);
         let _ = self.handle.get().map(|handle| handle.wake(cpu));
@@ -168,7 +167,7 @@ impl<M> Office<M> {
 
 impl<M> Letters<M> {
     /// Adds a message that was first posted to another CPU. A forwarded message is added even if
-    /// the list is full, because the message was already in the list of the first CPU. If a
+    /// the second CPU's list is full, because the message was already in the first CPU's list. If a
     /// forwarded message had to wait until the second CPU's list has room, two CPUs could wait for
     /// each other. If the handler of the second CPU has ended, the message is dropped, because no
     /// handler could get it.
@@ -179,8 +178,9 @@ impl<M> Letters<M> {
     }
 }
 
-/// Adds a message. If there is no room or the handler has ended, returns the message. The second
-/// value of the error is true if the message was rejected because the handler has ended.
+/// Adds a message. Returns the message if the CPU's list has no room for it, or if the handler has
+/// ended. The second value of the error is true if the message was rejected because the handler has
+/// ended.
 fn add<M>(letters: &mut Letters<M>, letter: Letter<M>, places: usize) -> Result<(), (Letter<M>, bool)> {
     if letters.has_ended || letters.waiting.len() >= places {
         return Err((letter, letters.has_ended));
@@ -206,34 +206,36 @@ impl<M> fmt::Debug for Post<M> {
 }
 
 impl<M: Send + 'static> Post<M> {
-    /// Creates a `Post` with room for `places` waiting messages for each CPU.
-    /// [`connect`](Self::connect) must be called after `new`.
+    /// Creates a `Post` with room for `places` waiting messages for each CPU. After `new`, call
+    /// [`connect`](Self::connect) before the first message is posted.
     pub fn new(places: usize) -> Self {
         Self(Arc::new(Office { cpus: Mutex::default(), places, handle: OnceLock::new() }))
     }
 
-    /// Connects this `Post` to the instance whose handlers are the [`WithMessages`] of this `Post`.
+    /// Connects this `Post` to an instance. The handlers of the instance must be [`WithMessages`]
+    /// values of this `Post`.
     pub fn connect(&self, handle: &Handle) {
         // If `connect` is called several times, the `Post` belongs to the instance of the first
         // call.
         let _ = self.0.handle.set(handle.clone());
     }
 
-    /// Posts a message to the handler of `cpu`. If the CPU sleeps, it is woken.
+    /// Posts a message to the handler of `cpu`. Wakes the CPU if it sleeps.
     ///
     /// # Errors
-    /// [`Unposted`] contains the message.
+    /// If the message cannot be posted, the error [`Unposted`] contains the message.
     pub fn to_cpu(&self, cpu: CpuId, message: M) -> Result<(), Unposted<M>> {
         self.0.post(cpu, Letter { to: None, message })
     }
 
-    /// Posts a message to the handler that has the state of `bucket`. If the bucket moves, the
-    /// message is forwarded to the new CPU. A message that was forwarded with its bucket may arrive
-    /// after messages that were posted later. A handler must not call `to_bucket`, because
-    /// `to_bucket` may wait for the control lock (the lock on the state of the instance).
+    /// Posts a message to the handler that has the state of `bucket`. If the bucket moves to
+    /// another CPU, the message is forwarded to that CPU. A message that was forwarded with its
+    /// bucket may arrive after messages that were posted later. A handler must not call
+    /// `to_bucket`, because `to_bucket` may wait for the control lock (the lock on the state of the
+    /// instance).
     ///
     /// # Errors
-    /// [`Unposted`] contains the message.
+    /// If the message cannot be posted, the error [`Unposted`] contains the message.
     pub fn to_bucket(&self, bucket: BucketId, message: M) -> Result<(), Unposted<M>> {
         match self.0.handle.get().and_then(|handle| handle.cpu_of(bucket)) {
             Some(cpu) => self.0.post(cpu, Letter { to: Some(bucket), message }),
@@ -242,8 +244,7 @@ impl<M: Send + 'static> Post<M> {
     }
 
     /// Posts a copy of a message to the handler of each CPU. Returns the CPUs that did not get the
-    /// message, either because too many messages wait for the CPU or because the CPU's handler has
-    /// ended.
+    /// message. Either too many messages wait for such a CPU, or its handler has ended.
     pub fn to_all(&self, message: &M) -> Vec<CpuId>
     where
         M: Clone,
@@ -267,7 +268,8 @@ enum Taken<M> {
     /// The message is for this handler.
     Ours(M),
     PassedOn,
-    /// The message waits. All later messages also wait, so that the messages stay in order.
+    /// The message waits. All later messages to the CPU also wait, so that the messages stay in
+    /// order.
     NotNow,
     Nothing,
 }
@@ -282,17 +284,17 @@ impl<H: TakesMessages> WithMessages<H> {
     /// Wraps the handler of the CPU `cpu`.
     pub fn new(cpu: CpuId, handler: H, post: &Post<H::Message>) -> Self {
         let letters = post.0.letters(cpu);
-        // A handler is created again after a panic, or if it did not return in time. The new
-        // handler gets the messages that wait.
+        // After a panic, or if a handler did not return in time, a new handler is created for the
+        // CPU. The new handler gets the messages that already wait for the CPU.
         if !lock(&letters).waiting.is_empty() {
             let _ = post.0.handle.get().map(|handle| handle.wake(cpu));
         }
         Self { handler, cpu, letters, post: post.clone() }
     }
 
-    /// One call delivers at most as many messages as may wait for a CPU. Further messages are
-    /// delivered after the CPU's next round (pass over its work), so that the CPU also handles
-    /// packets while messages keep coming.
+    /// One call of `deliver` delivers at most as many messages as may wait for a CPU. Later
+    /// messages are delivered after the CPU's next round (pass over its work). Therefore the CPU
+    /// also handles packets while messages keep coming.
     fn deliver(&mut self, cpu: &mut Cpu) {
         let Some(handle) = self.post.0.handle.get() else { return };
         for _ in 0..self.post.0.places {
@@ -306,14 +308,15 @@ impl<H: TakesMessages> WithMessages<H> {
         let _ = handle.wake(self.cpu);
     }
 
-    /// Takes a message. Messages stay in the shared list until they are delivered to the handler.
-    /// Therefore waiting messages count against the limit. If a handler panics while it handles a
-    /// message, no other message is lost.
+    /// Takes a message. Messages stay in the CPU's shared list until they are delivered to the
+    /// handler. Therefore waiting messages count against the limit. If a handler panics while it
+    /// handles a message, no other message is lost.
     fn take(&self, handle: &Handle) -> Taken<H::Message> {
         let mut letters = match self.letters.try_lock() {
             Ok(letters) => letters,
             Err(TryLockError::Poisoned(letters)) => letters.into_inner(),
-            // The thread that holds the lock wakes this CPU after it has released the lock.
+            // The thread that holds the lock of the messages wakes this CPU after it has released
+            // the lock.
             Err(TryLockError::WouldBlock) => return Taken::Nothing,
         };
         let Some(letter) = letters.waiting.pop_front() else { return Taken::Nothing };

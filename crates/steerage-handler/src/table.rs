@@ -30,8 +30,8 @@ impl Moment for WallTime {
     }
 }
 
-/// The entries of one bucket. A `Part` is the state of one bucket. A handler returns a `Part` when
-/// the bucket moves to another CPU, and gets a `Part` when a bucket arrives.
+/// The entries of one bucket. A `Part` is the state of one bucket. A handler returns a bucket's
+/// `Part` when the bucket moves to another CPU, and gets a `Part` when a bucket arrives.
 pub struct Part<K, V, T = Timestamp>(HashMap<K, (V, T)>);
 
 impl<K, V, T> Default for Part<K, V, T> {
@@ -57,7 +57,7 @@ impl<K, V, T> Part<K, V, T> {
         self.0.is_empty()
     }
 
-    /// Iterates over the values, which can be changed while the bucket moves.
+    /// Iterates over the bucket's values, which may be changed while the bucket moves.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.0.values_mut().map(|(value, _)| value)
     }
@@ -115,14 +115,15 @@ impl<K, V, T> Part<K, V, T> {
 /// assert_eq!(steerage::testing::run(make, [[0; 60]]).report, (0, 0));
 /// ```
 pub struct Table<K, V, T = Timestamp> {
-    /// The entries, in a list for each group of queues, and then by bucket. If this CPU has not
-    /// used a group of queues, the group's list is empty.
+    /// The entries of the table, in one list for each group of queues. In a list, the entries are
+    /// grouped by bucket. The list of a group is empty until this CPU stores an entry for the
+    /// group.
     groups: Vec<Vec<Part<K, V, T>>>,
     len: usize,
     limit: usize,
     idle: Duration,
-    /// The bucket at which the next call of `expire` continues. The buckets of all groups are
-    /// counted together, from 0.
+    /// The bucket that `expire` checked last. The next call continues after it. The buckets of all groups of queues
+    /// are numbered together, from 0.
     next: usize,
 }
 
@@ -150,9 +151,10 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
     }
 
     /// Returns the value of a key. If the key is new, adds an entry with the default value. `now`
-    /// is the time at which the entry is used. Returns `None` if the table is full and no entry of
-    /// the bucket has expired. If the table is full, expired entries of the bucket are dropped to
-    /// make room. [`expire`](Self::expire) does not report these entries.
+    /// is the current time, at which the entry is used. Returns `None` if the table is full and no
+    /// entry of the bucket has expired. A full table drops the expired entries of the bucket to
+    /// make room. [`expire`](Self::expire) does not report the entries that are dropped to make
+    /// room.
     pub fn entry(&mut self, bucket: BucketId, key: K, now: T) -> Option<&mut V>
     where
         V: Default,
@@ -208,7 +210,7 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         Some(value)
     }
 
-    /// Removes the entries of a bucket from the table, for
+    /// Removes and returns the entries of a bucket, for
     /// [`Handler::bucket_leaves`](steerage_core::handler::Handler::bucket_leaves). Returns `None`
     /// if the bucket has no entries.
     pub fn leave(&mut self, bucket: BucketId) -> Option<Part<K, V, T>> {
@@ -217,11 +219,11 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         (!part.is_empty()).then_some(part)
     }
 
-    /// Adds the entries of a bucket, for
-    /// [`Handler::bucket_arrives`](steerage_core::handler::Handler::bucket_arrives). If the table
-    /// already has an entry with the same key, the entry that was used last remains. Entries that
-    /// arrive with a bucket are kept even if the table then exceeds its limit. The table accepts
-    /// new keys again only when it has fewer entries than its limit.
+    /// Adds the entries of a bucket that arrives, for
+    /// [`Handler::bucket_arrives`](steerage_core::handler::Handler::bucket_arrives). If an arriving
+    /// entry and an entry of the table have the same key, the entry that was used last remains.
+    /// Entries that arrive with a bucket are kept even if the table then exceeds its limit. The
+    /// table accepts new keys again only when it has fewer entries than its limit.
     pub fn arrive(&mut self, bucket: BucketId, part: Part<K, V, T>) {
         self.arrive_with(bucket, part, |here, arrived| {
             if here.1 < arrived.1 {
@@ -230,9 +232,9 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         });
     }
 
-    /// Like [`arrive`](Self::arrive). If the table already has an entry with the same key, `merge`
-    /// decides which value remains. The function `merge` gets both values, and the time at which
-    /// each value was last used.
+    /// Like [`arrive`](Self::arrive). If an arriving entry and an entry of the table have the same
+    /// key, `merge` decides which value remains. The function `merge` gets both values, and the
+    /// time at which each value was last used.
     pub fn arrive_with(&mut self, bucket: BucketId, part: Part<K, V, T>, merge: impl Fn(&mut (V, T), (V, T))) {
         if self.part(bucket).is_none() {
             let at = usize::from(bucket.group);
@@ -258,7 +260,8 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
     /// Removes entries that were not used for the table's idle time, and calls `each` for each
     /// removed entry. One call of `expire` checks about `most` entries, or all entries if the table
     /// has fewer. The next call of `expire` continues after the entries that were checked.
-    /// Therefore a handler's tick that calls `expire` stays short for any number of entries.
+    /// Therefore a handler's tick (a regular call without packets) that calls `expire` stays short
+    /// for any number of entries.
     pub fn expire(&mut self, now: T, most: usize, mut each: impl FnMut(&K, &mut V)) {
         let (idle, buckets) = (self.idle, self.groups.len() * BUCKETS);
         let mut read = 0;

@@ -17,8 +17,8 @@ use std::fmt;
 pub enum Backing {
     /// Reserved 2 MiB pages (`vm.nr_hugepages`).
     HugePages,
-    /// 2 MiB pages if the kernel finds free 2 MiB pages, or else 4 KiB pages (transparent huge
-    /// pages).
+    /// 2 MiB pages (transparent huge pages) as far as the kernel finds free ones, and 4 KiB pages
+    /// otherwise.
     TransparentHugePages,
     /// 4 KiB pages only.
     #[default]

@@ -12,9 +12,9 @@ impl Counter {
     #[inline(always)]
     pub fn add(&self, n: u64) {
         // The release store pairs with the acquire load in `get`. Therefore a thread that reads
-        // this count also sees all earlier counts of the same writer. Therefore a reader that sees
-        // a packet counted as delivered also sees the packet counted as received. A release store
-        // costs nothing on x86.
+        // this count also sees everything that the same writer counted earlier. For example, a
+        // reader that sees a packet counted as delivered also sees it counted as received. A
+        // release store costs nothing on x86.
         self.0.store(self.0.load(Ordering::Relaxed) + n, Ordering::Release);
     }
 
@@ -50,14 +50,14 @@ pub struct SharedCounter(AtomicU64);
 impl SharedCounter {
     /// Adds to the count.
     pub fn add(&self, n: u64) {
-        // The ordering is relaxed, because no other memory depends on this count.
+        // The memory ordering is relaxed, because no other memory depends on this count.
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
     /// Sets the count to `n` if `n` is greater than the count.
     pub fn raise_to(&self, n: u64) {
-        // The ordering is relaxed, because no other memory depends on this count. Most calls do not
-        // change the count, and a load is cheaper than `fetch_max`.
+        // The memory ordering is relaxed, because no other memory depends on this count. Most calls
+        // of `raise_to` do not change the count, and a load is cheaper than `fetch_max`.
         if n > self.0.load(Ordering::Relaxed) {
             self.0.fetch_max(n, Ordering::Relaxed);
         }

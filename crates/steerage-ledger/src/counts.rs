@@ -1,4 +1,4 @@
-//! The counts of queues, rings, outputs and CPUs. The comment of each count names the CPU that
+//! The counts of queues, rings, outputs and CPUs. A comment at each counter names the CPU that
 //! writes it.
 
 use std::fmt;
@@ -27,14 +27,15 @@ pub struct QueueLedger {
     pub copied: Counter,
     pub passed: Counter,
     pub dropped: DropCounters,
-    /// The number of frames in the parking lot.
+    /// The number of frames that wait in the parking lot, because their buckets move to another
+    /// CPU.
     pub parked: Counter,
     pub unparked: Counter,
     /// The number of frames in the lane, the list of frames that the receiving CPU handles itself.
-    /// The frames in the lane stay on the CPU that owns the queue, and are not finished yet.
+    /// The CPU that owns the queue handles the frames in the lane, and has not finished them yet.
     pub in_lane: Counter,
     pub buckets: BucketLoads,
-    /// The number of frames that were sampled for the counts in `buckets`.
+    /// The number of sampled frames, from which the counts in `buckets` are estimated.
     pub samples: Counter,
     /// The handler's times by bucket. The handler's time for each bucket is written by the CPU that
     /// has the bucket.
@@ -67,8 +68,8 @@ impl BucketLoads {
 
 /// For each bucket, the time in nanoseconds that the handler needed for sampled packets, and the
 /// number of these packets. A bucket belongs to one CPU at a time, so the two counts of a bucket
-/// have one writer. There is one exception: a CPU that was declared dead may still write later, and
-/// thereby restore an older count. A sample is then lost.
+/// have one writer. There is one exception: a CPU that was declared dead may still write a count
+/// later, and thereby overwrite a newer count. A sample is then lost.
 #[derive(Debug)]
 pub struct TimedBuckets(Box<[(Counter, Counter)]>);
 
@@ -114,7 +115,7 @@ impl QueueLedger {
     }
 
     /// Counts a poll in which the device handed over `frames` frames. Counts of lost frames are
-    /// usually 0. Therefore the counts of lost frames are not written if no frame was lost.
+    /// usually 0. Therefore these counts are written only if a frame was lost.
     #[inline]
     pub fn polled(&self, frames: u64, counts: &PollCounts) {
         let PollCounts { wire_bytes, lost, no_page, copied, passed } = *counts;
@@ -123,8 +124,8 @@ impl QueueLedger {
             self.received.add(received);
             self.received_bytes.add(wire_bytes);
         }
-        // For nearly every poll, one comparison shows that all four counts (lost, no page, copied,
-        // passed) are 0.
+        // One comparison shows that all four counts (lost, no page, copied, passed) are 0, as they
+        // are in nearly every poll.
         if lost | no_page | copied | passed != 0 {
             self.dropped.add(DropReason::Device, lost);
             self.dropped.add(DropReason::NoPage, no_page);
@@ -133,8 +134,8 @@ impl QueueLedger {
         }
     }
 
-    /// Counts the result of hashing a batch of `frames` frames. Unparsed frames and fragments are
-    /// rare, so their counts are usually not written.
+    /// Adds the results of hashing a batch of `frames` frames to the counters. Frames without a
+    /// known flow and fragments are rare, so their counts are usually not written.
     pub fn hashed(&self, frames: u64, unparsed: u64, fragments: FragmentCounts) {
         self.hashed.add(frames);
         if unparsed > 0 {
@@ -168,8 +169,8 @@ impl RingLedger {
 pub struct ProducerLedger {
     /// The number of frames that were dropped because this CPU's backlog was full.
     pub backlog_full: Counter,
-    /// The number of frames that the flow limit dropped, so that this CPU's backlog has room for
-    /// other flows.
+    /// The number of frames of large flows that the flow limit dropped, so that this CPU's backlog
+    /// has room for other flows.
     pub flow_limit: Counter,
 }
 
@@ -177,8 +178,9 @@ pub struct ProducerLedger {
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct ConsumerLedger {
-    /// The number of packets in all batches that the CPU has finished. This number includes the
-    /// packets that an output finishes later.
+    /// The number of packets in all batches that the CPU has finished (handled completely). The
+    /// number of finished packets includes the packets that an output accepted and finishes (sends
+    /// or loses) later.
     pub finished: Counter,
     pub consumed: Counter,
     pub discarded: Counter,
@@ -198,15 +200,16 @@ pub struct TxLedger {
     /// The numbers of packets that were not sent, because the output refused them or had no room
     /// for them.
     pub dropped: DropCounters,
-    /// The packets that the output accepts and finishes later. `None` for an output that finishes
-    /// each packet when it accepts the packet.
+    /// The counts of the packets that the output accepts and finishes (sends or loses) later.
+    /// `None` for an output that finishes each packet (sends or loses it) when it accepts the
+    /// packet.
     pub deferred: Option<Deferred>,
     error: Mutex<Option<String>>,
 }
 
 impl TxLedger {
-    /// Creates the ledger of an output that may finish packets later. The packets of an output come
-    /// from `sources` different sources.
+    /// Creates the ledger of an output that may accept packets first and finish them (send or lose
+    /// them) later. The packets of an output come from `sources` different sources.
     pub fn deferring(sources: usize) -> Self {
         Self { deferred: Some(Deferred::new(sources)), ..Self::default() }
     }
@@ -240,7 +243,7 @@ pub struct CpuLedger {
     pub receive_nanos: Counter,
     pub rounds: Counter,
     /// The number of rounds (passes of a CPU over its work) that had a full poll or a full batch.
-    /// In such a round, packets had to wait for the next round.
+    /// In a round with a full poll or batch, more packets had to wait for the next round.
     pub full_rounds: Counter,
     pub time_squeeze: Counter,
     pub backlog_max: Counter,
@@ -258,8 +261,8 @@ pub struct CpuLedger {
 }
 
 impl CpuLedger {
-    /// Records the time that a batch took, in nanoseconds. Returns true for the first batch that
-    /// took [`HANDLER_SLOW`] or longer.
+    /// Records the time that the handler took for a batch, in nanoseconds. Returns true for the
+    /// first batch that took [`HANDLER_SLOW`] or longer.
     #[inline(always)]
     pub fn note_batch(&self, nanos: u64) -> bool {
         let longest = self.longest_batch.get();
@@ -282,7 +285,7 @@ pub struct QueueError {
     pub offset: Option<u64>,
 }
 
-/// The counts of one poll, except the number of frames that the poll hands over.
+/// The counts of one poll. The number of frames that the poll handed over is not included.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct PollCounts {
@@ -290,12 +293,13 @@ pub struct PollCounts {
     pub wire_bytes: u64,
     /// The number of frames that were lost before steerage received them.
     pub lost: u64,
-    /// The number of frames that were lost because no free page could replace the frame's page.
+    /// The number of frames that were lost because there was no free page for the device in
+    /// exchange for the frame's page.
     pub no_page: u64,
     /// The number of frames in the device's own memory that were copied, so that the device could
     /// use this memory again.
     pub copied: u64,
-    /// The number of frames that the device left to the kernel.
+    /// The number of frames that the device did not take, but left to the kernel.
     pub passed: u64,
 }
 
@@ -307,18 +311,20 @@ pub struct PollCounts {
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct PoolCounters {
-    /// The number of pages that the local page cache supplied.
+    /// The number of pages that came from the local page cache (the queue's own stock of free
+    /// pages).
     pub alloc_fast: Counter,
     /// The number of pages that were taken from the shared pool, in bulk.
     pub alloc_slow: Counter,
     /// How often a page was needed but no page was free.
     pub alloc_empty: Counter,
-    /// The number of free pages that returned to the local page cache.
+    /// The number of free pages that returned to the local page cache (the queue's own stock of
+    /// free pages).
     pub recycle_cached: Counter,
-    /// The number of pages that returned while the local page cache was full. They went to the
-    /// shared pool.
+    /// The number of pages that returned while the local page cache was full. These pages went to
+    /// the shared pool.
     pub recycle_cache_full: Counter,
-    /// The number of pages that returned after a handler had kept them.
+    /// The number of pages that returned to their pool after a handler had kept them.
     pub recycle_kept: Counter,
     /// The number of frames that were copied out of a device's page, so that the page stayed in the
     /// device's ring.
@@ -326,13 +332,13 @@ pub struct PoolCounters {
     /// The number of pages that were taken from the shared pool for one of two reasons. Either the
     /// queue needed more pages than ever before, or a page of another NUMA node was replaced.
     pub lpc_warm_up: Counter,
-    /// The number of pages that were taken from the shared pool because earlier pages had not
-    /// stayed in the local page cache: the same number of pages had returned to the pool while the
-    /// cache was full.
+    /// The number of pages that were taken from the shared pool in place of earlier pages, which
+    /// had returned to the pool while the local page cache was full.
     pub lpc_full: Counter,
     /// The number of pages that were taken from the shared pool while the local page cache was
     /// switched off.
     pub lpc_passed_by: Counter,
-    /// The number of returned pages that belong to another NUMA node. They went to the shared pool.
+    /// The number of returned pages that belong to another NUMA node. These pages went to the
+    /// shared pool.
     pub lpc_wrong_numa: Counter,
 }

@@ -13,8 +13,9 @@ use crate::counter::Counter;
 use crate::drops::Drops;
 use crate::reasons::DropReason;
 
-/// The source of a batch's packets: a receive queue, or the handler itself. If an output finishes
-/// packets later, it passes the source of the packets to its `TxAccount`.
+/// The source from which the packets of a batch came: a receive queue, or the handler itself. An
+/// output that finishes packets later passes their source to its `TxAccount` (the counters of the
+/// output).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxSource(u32);
 
@@ -24,13 +25,13 @@ impl TxSource {
         Self(queue as u32)
     }
 
-    /// The source of packets that a handler created. The index of the source "handler" comes after
-    /// the indices of the `queues` receive queues.
+    /// The source of packets that a handler created. The source of packets that a handler created
+    /// has the index after those of the `queues` receive queues.
     pub fn originated(queues: usize) -> Self {
         Self(queues as u32)
     }
 
-    /// Returns the index of the source.
+    /// Returns the index of the source in lists of counts.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -69,15 +70,16 @@ pub struct Deferred {
     /// packets.
     taken: Box<[Counter]>,
     books: Mutex<Books>,
-    /// True if the run no longer waits for the output. The ordering is relaxed, because no other
-    /// memory depends on this flag.
+    /// True if the run no longer waits for the output. The memory ordering is relaxed, because no
+    /// other memory depends on this flag.
     over: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Books {
     settled: Box<[Settled]>,
-    /// True if all packets were counted as sent or lost. Later reports of the output are ignored.
+    /// True after all packets were counted as sent or lost at the end of the run. Reports of the
+    /// output after that are ignored.
     closed: bool,
 }
 
@@ -93,14 +95,14 @@ impl Deferred {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts packets that the output accepted.
+    /// Counts `packets` packets from `source` that the output accepted.
     pub fn take(&self, source: TxSource, packets: u64) {
         if let Some(taken) = self.taken.get(source.index()) {
             taken.add(packets);
         }
     }
 
-    /// Counts packets that the output reports as sent or lost.
+    /// Counts packets from `source` that the output reports as sent or lost.
     pub fn settle(&self, source: TxSource, count: impl FnOnce(&mut Settled)) {
         let mut books = self.books();
         if books.closed {
@@ -124,7 +126,7 @@ impl Deferred {
         self.taken.iter().map(Counter::get).sum::<u64>().saturating_sub(settled)
     }
 
-    /// Returns true if the output should drop the packets that it holds.
+    /// Returns true if the output should drop the packets that it still holds.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }

@@ -1,10 +1,11 @@
-//! [`DeviceCounts`] contains a device's own counts, in addition to received and lost packets.
+//! [`DeviceCounts`] contains counts that a device has in addition to the counts of received and
+//! lost packets.
 
 use crate::counter::SharedCounter;
 
 /// The counts of a receive queue that exist only for one kind of device. Device counts have the
-/// names that the kernel or the driver uses. Not only the queue may add to its device counts, but
-/// also each other thread that uses the device. Every thread may read the device counts.
+/// names that the kernel or the driver uses. The queue and each other thread that uses the device
+/// may add to the queue's device counts. Every thread may read the device counts.
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_ledger::DeviceCounts; } }
@@ -27,8 +28,8 @@ impl DeviceCounts {
         Self { names, counts: names.iter().map(|_| SharedCounter::default()).collect() }
     }
 
-    /// Sets the count that has the `nth` name in the list to `count`, unless the count is already
-    /// greater.
+    /// Raises the count with the `nth` name of the list to `count`. Does nothing if the count is
+    /// already greater.
     ///
     /// # Panics
     /// Panics if the list of names is too short for `nth`.
@@ -36,7 +37,7 @@ impl DeviceCounts {
         self.counts[nth].raise_to(count);
     }
 
-    /// Adds to the count that has the `nth` name in the list.
+    /// Adds `count` to the count with the `nth` name of the list.
     ///
     /// # Panics
     /// Panics if the list of names is too short for `nth`.
@@ -44,7 +45,7 @@ impl DeviceCounts {
         self.counts[nth].add(count);
     }
 
-    /// Returns the names and their counts, in the order of the list of names.
+    /// Returns the names of the counts, with the counts, in the order of the list of names.
     pub fn read(&self) -> Vec<(&'static str, u64)> {
         self.names.iter().copied().zip(self.counts.iter().map(SharedCounter::get)).collect()
     }

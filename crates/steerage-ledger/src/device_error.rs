@@ -22,7 +22,7 @@ pub struct DeviceError {
     pub operation: &'static str,
     /// The error of the kernel, or an error in the input's format.
     pub cause: io::Error,
-    /// The offset of the error in the input, in bytes.
+    /// The byte offset in the input (such as a file) at which the error is.
     pub offset: Option<u64>,
     /// Advice on how to solve the problem: a clause, or an empty string.
     pub advice: &'static str,
@@ -34,7 +34,7 @@ impl DeviceError {
         Self { device: device.into(), operation, cause, offset: None, advice: "" }
     }
 
-    /// Adds the offset of the error in the input.
+    /// Adds to this error the offset in the input at which the error is.
     #[must_use]
     pub fn at(mut self, offset: u64) -> Self {
         self.offset = Some(offset);

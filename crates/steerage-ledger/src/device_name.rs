@@ -1,10 +1,10 @@
-//! [`DeviceName`] is the name of a device. It follows renames.
+//! [`DeviceName`] is the name of a device. The name stays correct when the device is renamed.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 /// The name of a device. Most names never change. But a network interface can be renamed while
-/// steerage has it open. Clones share the name.
+/// steerage has it open. All clones of a `DeviceName` share the name.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -33,8 +33,8 @@ type Current = Box<dyn FnMut() -> Option<String> + Send>;
 impl DeviceName {
     /// Creates a name that may change. At first it is `name`. Each call of [`get`](Self::get), from
     /// any thread, calls the function `current` to get the current name. The last known name is
-    /// used in two cases: The function `current` returns `None`, for example because the device no
-    /// longer exists, or another thread is still in a call of `current`.
+    /// used if `current` returns `None`, for example because the device no longer exists. It is
+    /// also used if another thread is still in a call of `current`.
     pub fn following(name: impl Into<String>, current: impl FnMut() -> Option<String> + Send + 'static) -> Self {
         Self::of(name.into(), Some(Mutex::new(Box::new(current))))
     }

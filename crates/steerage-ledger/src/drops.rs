@@ -21,9 +21,9 @@ use crate::reasons::DropReason;
 pub struct Drops([u64; DropReason::ALL.len()]);
 
 impl Drops {
-    /// Divides the `count` packets that an output did not send by drop reason. In `reported`, the
-    /// output states how many of the packets were too long, had another link type, were truncated,
-    /// or were refused. All other packets of `count` are counted as
+    /// Divides the `count` packets that an output did not send by drop reason. `reported` contains
+    /// four numbers from the output: packets that were too long, had another link type, were
+    /// truncated, or were refused. The packets of `count` that are not in `reported` are counted as
     /// [`DropReason::TxFull`]. If an output reports more packets than `count`, the returned numbers
     /// still add up to `count`.
     pub fn unsent(mut count: u64, reported: [u64; 4]) -> Self {
@@ -60,7 +60,8 @@ impl Drops {
         self.0.iter().sum()
     }
 
-    /// Returns the reasons with lost packets. Each reason comes with its number of lost packets.
+    /// Iterates over the drop reasons with lost packets. Each reason comes with its number of lost
+    /// packets.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.into_iter().map(|reason| (reason, self.get(reason))).filter(|(_, packets)| *packets > 0)
     }
@@ -90,7 +91,7 @@ impl fmt::Display for Drops {
     }
 }
 
-/// Counters of lost packets by reason. Only one thread writes them.
+/// Counters of lost packets by reason. Only one thread writes these counters.
 pub struct DropCounters([Counter; DropReason::ALL.len()]);
 
 impl Default for DropCounters {

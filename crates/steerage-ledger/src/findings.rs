@@ -19,12 +19,12 @@ pub struct Findings {
     pub joined: u64,
     /// The number of times that a CPU has left the group since the start.
     pub left: u64,
-    /// A ratio: the load of the busiest CPU at the last measurement, divided by the load that the
-    /// busiest CPU would have if the buckets were divided in the best way.
+    /// A ratio: the busiest CPU's load at the last measurement, divided by the busiest CPU's load
+    /// if the buckets were divided in the best way.
     pub uneven: Option<f64>,
-    /// The last measured time that a cache line needs to get from the receiving CPU to another CPU:
-    /// the CPU that joined last or that joins next. `None` if the distance between the CPUs did not
-    /// matter.
+    /// The time that a cache line needs to get from the receiving CPU to another CPU, as measured
+    /// last. The other CPU is the CPU that joined last or that joins next. `None` if the distance
+    /// between the CPUs did not matter.
     #[cfg_attr(feature = "serde", serde(rename = "apart_ns", with = "serial::nanoseconds"))]
     pub apart: Option<Duration>,
     /// The current regime: `inline`, `collector` or `spread`. The text is empty if the policy has
@@ -36,13 +36,14 @@ pub struct Findings {
     /// CPUs).
     #[cfg_attr(feature = "serde", serde(with = "serial::name"))]
     pub reason: Cow<'static, str>,
-    /// The cost of each step per packet, if the policy has measured it.
+    /// The costs per packet of each step, such as receiving, as far as the policy has measured
+    /// them.
     pub costs: Vec<CostEstimate>,
-    /// The estimated throughput of each regime (a way to use the CPUs). The first entry is the
-    /// regime that the policy currently uses.
+    /// The estimated throughput of each regime (a way to use the CPUs). The first entry of this
+    /// list is the regime that the policy currently uses.
     pub regimes: Vec<RegimeEstimate>,
-    /// The buckets that nearly fill or overload a CPU, heaviest first. The second value of each
-    /// entry is the bucket's share of a CPU's time. Reports show the heavy buckets in
+    /// The buckets that take nearly all of a CPU's time or more, heaviest first. The second value
+    /// of each entry is the bucket's share of a CPU's time. Reports show the heavy buckets in
     /// [`GroupSnapshot::elephants`].
     #[cfg_attr(feature = "serde", serde(skip))]
     pub elephants: Vec<(u16, f64)>,
@@ -55,20 +56,20 @@ pub struct Findings {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct CostEstimate {
-    /// The name of the step: `receive`, `hash` or `work`, or `give` and `take` for the two sides of
-    /// a hand-over.
+    /// The name of a step of a packet's path: `receive`, `hash` or `work`, or `give` and `take` for
+    /// the two sides of a hand-over.
     pub step: Cow<'static, str>,
-    /// The cost in nanoseconds per packet. The cost of the step `take` is negative if the CPU that
-    /// takes over packets is faster than the receiving CPU.
+    /// The cost of the step in nanoseconds per packet. The cost of the step `take` is negative if
+    /// the CPU that takes over packets is faster than the receiving CPU.
     #[cfg_attr(feature = "serde", serde(rename = "ns", with = "serial::tenths"))]
     pub nanos: f64,
-    /// The standard deviation of this estimate.
+    /// The standard deviation of the estimate, in the same unit.
     #[cfg_attr(feature = "serde", serde(rename = "deviation_ns", with = "serial::tenths"))]
     pub deviation: f64,
 }
 
 impl CostEstimate {
-    /// Creates an estimate in nanoseconds per packet.
+    /// Creates an estimate of the cost of `step`, in nanoseconds per packet.
     pub fn new(step: impl Into<Cow<'static, str>>, nanos: f64, deviation: f64) -> Self {
         Self { step: step.into(), nanos, deviation }
     }
@@ -87,7 +88,7 @@ pub struct RegimeEstimate {
     /// and from measurements.
     #[cfg_attr(feature = "serde", serde(with = "serial::whole"))]
     pub rate: f64,
-    /// The standard deviation of this estimate.
+    /// The standard deviation of the estimate, in the same unit.
     #[cfg_attr(feature = "serde", serde(with = "serial::whole"))]
     pub deviation: f64,
     /// The throughput in packets per second that is estimated only from the costs, if there is such
@@ -97,7 +98,7 @@ pub struct RegimeEstimate {
 }
 
 impl RegimeEstimate {
-    /// Creates an estimate in packets per second.
+    /// Creates an estimate of the throughput of `regime`, in packets per second.
     pub fn new(regime: impl Into<Cow<'static, str>>, cpus: usize, rate: f64, deviation: f64, predicted: f64) -> Self {
         Self { regime: regime.into(), cpus, rate, deviation, predicted }
     }
@@ -110,7 +111,7 @@ impl RegimeEstimate {
 pub struct GroupSnapshot {
     /// The policy's name.
     pub policy: Cow<'static, str>,
-    /// The numbers of the group's receive queues. Queues are numbered over all inputs.
+    /// The numbers of the group's receive queues. The queues of all inputs are numbered together.
     pub queues: Vec<usize>,
     /// The CPUs that have buckets of the group, in the order in which the CPUs joined.
     #[cfg_attr(feature = "serde", serde(rename = "active_list", with = "serial::cpu_list"))]
@@ -143,10 +144,10 @@ pub struct Elephant {
     pub bucket: u16,
     /// The part of a CPU's time that the bucket takes.
     pub load: f64,
-    /// The flow to which most packets of the bucket belong, in the direction that begins at the
+    /// The flow to which most packets of the bucket belong. The source in the flow key is the
     /// flow's sender. `None` if no flow has most of the packets, or if too few packets were
-    /// sampled. Serialized reports do not contain the flow of an elephant (a bucket that nearly
-    /// fills a CPU), because not everyone who may read the counts may also see the traffic.
+    /// sampled. Serialized reports leave out the flow of an elephant (a bucket that nearly fills a
+    /// CPU). Not everyone who may read the counts may also see the traffic.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub flow: Option<FlowKey>,
 }

@@ -2,17 +2,17 @@
 //! the ledger is true for each receive queue and in total.
 //!
 //! Every count is written by only one CPU or thread. The receiving CPU counts the packets that it
-//! receives and drops. The CPU that handles the packets of a ring counts, for each ring, the
-//! packets that it delivers and drops. The number of packets in flight is the number of received
-//! packets, minus delivered packets, minus dropped packets. A snapshot reads the counts of
-//! delivered and dropped packets before the count of received packets. The number of packets in
-//! flight is therefore never negative. When no CPU runs, the number of packets in flight equals the
-//! number of packets in the rings and parking lots.
+//! receives and drops. The CPU that handles the packets of a ring counts the packets of this ring
+//! that it delivers and drops. The number of packets in flight is computed: received packets minus
+//! delivered packets minus dropped packets. A snapshot reads the counts of delivered and dropped
+//! packets before the count of received packets. The number of packets in flight is therefore never
+//! negative. When no CPU runs, the number of packets in flight equals the number of packets in the
+//! rings and parking lots.
 //!
 //! The receive path writes the counts of the ledger. Policies, reports and metrics read the counts
-//! of the ledger. They need nothing else from the receive path. Therefore the ledger is a separate
-//! crate, which the receive path imports. Each module imports only modules that are below it in the
-//! following table:
+//! of the ledger. Policies, reports and metrics need nothing else from the receive path. Therefore
+//! the ledger is a separate crate, which the receive path imports. Each module imports only modules
+//! that are below it in the following table:
 //!
 //! | module | what it holds |
 //! |---|---|

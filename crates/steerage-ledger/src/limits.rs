@@ -15,25 +15,25 @@ pub const DRAIN_MAX: Duration = Duration::from_secs(2);
 /// handlers have not returned.
 pub const LEAVE_BEHIND_AFTER: Duration = Duration::from_millis(500);
 
-/// An output counts as stuck if it accepts no packet for this time. Queues that wait for a stuck
-/// output stop waiting. The end of a run does not wait for a stuck output either. The time until an
-/// output counts as stuck is this long, because a program that reads a pipe may need a second or
-/// two to process the data that it has read.
+/// An output counts as stuck if it accepts no packet for this time. A receive queue stops waiting
+/// for an output that is stuck. The end of a run does not wait for a stuck output either. The time
+/// until an output counts as stuck is this long, because a program that reads a pipe may need a
+/// second or two to process the data that it has read.
 pub const OUTPUT_STUCK_AFTER: Duration = Duration::from_secs(5);
 
 /// If a handler takes this time or longer for one batch, the log contains a warning. If packets
 /// were also lost, the ledger contains a note about the slow handler. A handler usually takes
-/// microseconds for a batch. If other programs use a CPU, a thread on this CPU must wait, but it
-/// rarely waits as long as this limit.
+/// microseconds for a batch. If other programs use a CPU, a thread on this CPU must sometimes wait,
+/// but rarely as long as this limit.
 pub const HANDLER_SLOW: Duration = Duration::from_millis(20);
 
-/// If a queue has received fewer packets than this number, there is no note about the hashes of its
-/// device. With fewer packets, the note about hashes would be unreliable, because only the bucket
-/// of one packet in 64 is sampled.
+/// The minimum number of packets that a queue must have received before a note about its device's
+/// hashes is written. With fewer packets, the note about hashes would be unreliable, because only
+/// the bucket of one packet in 64 is sampled.
 pub(crate) const HASHES_SAMPLE: u64 = 10_000;
 
-/// There is a note about a device's hashes if the fraction of the buckets that contain packets is
-/// less than one divided by this number.
+/// A note about a device's hashes is written if fewer than one in this many buckets contains
+/// packets.
 pub(crate) const HASHES_FEW: usize = 100;
 
 /// The maximum number of counters that a packet function can declare. For each CPU, each counter

@@ -28,22 +28,23 @@ pub struct MemoryUse {
     pub parked: u64,
     /// Pages for the packets that handlers keep.
     pub kept: u64,
-    /// Pages in the local page caches of the queues. The size of the page caches is 0 if there is
-    /// only one receive queue, because that queue caches the pages of its own backlogs.
+    /// Pages in the local page caches (stocks of free packet pages) of the receive queues. The size
+    /// of the page caches is 0 if there is only one receive queue, because that queue caches the
+    /// pages of its own backlogs.
     pub caches: u64,
-    /// All other pages: the pages of devices and outputs, of packets that handlers create, and of
-    /// one poll (up to 64 frames) per queue.
+    /// All other pages: the pages of devices and outputs, the pages of packets that handlers
+    /// create, and the pages of one poll (up to 64 frames) per queue.
     pub others: u64,
-    /// Rings, parking lots and fragment tables.
+    /// The memory of the rings, the parking lots and the fragment tables.
     pub rings: u64,
     /// The blocks of memory that devices provide.
     pub lent: u64,
     /// The limit on the total packet memory of the instance.
     pub cap: u64,
-    /// The number of packets that may wait for a CPU. The number of packets that may wait is
+    /// The number of packets that may wait for one CPU (the backlog limit). The backlog limit is
     /// computed from each CPU's share of the packet memory.
     pub backlog: u64,
-    /// The backlog limit that was requested at the start, in packets.
+    /// The backlog limit that the user requested at the start, in packets.
     pub backlog_asked: u64,
     /// The largest backlog limit, in packets, that can be set while the instance runs.
     pub backlog_max: u64,

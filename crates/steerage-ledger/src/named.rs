@@ -15,8 +15,8 @@ use crate::limits::{COUNTER_NAME_MAX, COUNTERS_MAX};
 /// The number of counts in a [`Line`] (a block of counts).
 const LINE_COUNTS: usize = 16;
 
-/// The counts of one CPU. Only this CPU writes them. A `Line` fills two cache lines, because CPUs
-/// fetch cache lines in pairs.
+/// The counts of one CPU. Only this CPU writes the counts in its `Line`. A `Line` fills two cache
+/// lines, because CPUs fetch cache lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Line([Counter; LINE_COUNTS]);
@@ -52,7 +52,7 @@ impl Set {
         Arc::clone(&lines[nth])
     }
 
-    /// The counts of one counter, for each CPU in `lines`.
+    /// Returns the counts of one counter, one count for each CPU in `lines`.
     fn counts(&self, counter: usize) -> impl Iterator<Item = u64> + '_ {
         let (nth, at) = (counter / LINE_COUNTS, counter % LINE_COUNTS);
         self.lines.iter().map(move |(_, lines)| lines.get(nth).map_or(0, |line| line.0[at].get()))
@@ -60,16 +60,15 @@ impl Set {
 }
 
 /// The counters of a packet function. Each counter has a name, and one count for each CPU. Only one
-/// CPU writes each count. An addition is a load and a store, without a lock, in a cache line that
-/// no other CPU writes. Any thread can read the counts at any time.
+/// CPU writes each count. Adding to a count needs no lock: it is a load and a store in a cache line
+/// that no other CPU writes. Any thread can read the counts at any time.
 ///
 /// `Builder::counters` returns the counters of an instance. The counters appear in the instance's
 /// snapshots, in metrics, and in `steerage top`. Tests create their own set of counters.
 ///
 /// A count continues to exist when the handler that wrote it ends. If a handler panics, the next
 /// handler of this CPU adds to the same count. If a flow moves to another CPU, the later packets of
-/// the flow are counted on the new CPU. Therefore the meaningful number is the total of a counter
-/// over all CPUs.
+/// the flow are counted on the new CPU. Therefore use the total of a counter over all CPUs.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } pub use steerage_topology::CpuId; }
@@ -99,16 +98,18 @@ impl Counters {
     ///
     /// The name consists of lower-case letters, digits and `_`, such as `passed`. The name of a
     /// counter follows the conventions of Prometheus, but has no prefix, unit or `_total`. `help`
-    /// is a sentence that says what the counter counts. The unit is a plural such as `packets` or
-    /// `bytes`. The unit is empty for a plain number. The name of this counter's metric is
+    /// is a sentence that says what the counter counts. `unit` is a plural such as `packets` or
+    /// `bytes`. For a plain number, `unit` is empty. The name of this counter's metric is
     /// `PREFIX_NAME_UNIT_total`.
     ///
-    /// If the counter already exists, `add` returns the existing counter. Therefore the function
-    /// that creates a handler for each CPU may declare the handler's counters each time.
+    /// If a counter with the name, the help text and the unit already exists, `add` returns it.
+    /// Therefore the function that creates the handlers may declare their counters again for each
+    /// CPU.
     ///
     /// # Errors
-    /// [`CounterError`] if the name or the unit is malformed, if a counter with this name has
-    /// another help text or unit, or if there are already [`COUNTERS_MAX`] counters.
+    /// Returns [`CounterError`] if the name or the unit is malformed, or if there are already
+    /// [`COUNTERS_MAX`] counters. Also returns it if a counter with this name has another help text
+    /// or unit.
     pub fn add(
         &self,
         name: impl Into<Cow<'static, str>>,
@@ -136,8 +137,8 @@ impl Counters {
         Ok(NamedCounter { counters: self.clone(), at })
     }
 
-    /// Reads all counters, in the order in which they were declared. `cpus` are the CPUs for
-    /// [`CounterSnapshot::by_cpu`].
+    /// Reads all counters, in the order in which they were declared. [`CounterSnapshot::by_cpu`]
+    /// contains the counts of the CPUs `cpus`.
     pub fn snapshot(&self, cpus: &[CpuId]) -> Vec<CounterSnapshot> {
         let set = self.locked();
         let places: Vec<_> = set.lines.iter().map(|(cpu, _)| cpus.iter().position(|other| other == cpu)).collect();
@@ -213,7 +214,7 @@ impl fmt::Debug for NamedCounter {
 pub struct CpuCounter {
     line: Arc<Line>,
     at: usize,
-    /// This field prevents two threads from sharing the count of a CPU.
+    /// The type of this field prevents two threads from sharing the count of a CPU.
     one_thread: PhantomData<Cell<u64>>,
 }
 
@@ -391,7 +392,7 @@ mod tests {
             assert_eq!(error, CounterError::Name(name.to_owned()));
             assert!(!error.to_string().contains('\n'), "{error}");
         }
-        // In this call of `add`, the help text and the unit are in the wrong order.
+        // This call of `add` passes the help text and the unit in the wrong order.
         let swapped = counters.add("limited", "packets", "Packets above their rate.").unwrap_err();
         assert!(swapped.to_string().starts_with("cannot declare the counter `limited` in `Packets above"), "{swapped}");
         for nth in 1..COUNTERS_MAX {

@@ -13,8 +13,8 @@ pub(crate) fn notes(queues: &[QueueSnapshot], cpus: &[CpuSnapshot], infos: &[Que
     of_cpus.chain(of_queues).flatten().collect()
 }
 
-/// If the handler of a CPU was created again, the old state is lost. The handler then reports only
-/// packets that arrived after it was created again.
+/// If the handler of a CPU was created again, the old handler's state is lost. A handler that was
+/// created again reports only packets that arrived after that.
 fn of_rebuilt(cpu: &CpuSnapshot) -> Option<String> {
     let CpuSnapshot { cpu, panics, deaths, .. } = cpu;
     let why = match (panics, deaths) {

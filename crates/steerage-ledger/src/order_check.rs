@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// For each bucket of a queue, the number (in the order of arrival) of the frame that was finished
-/// last.
+/// For each bucket of a queue, the arrival number (position in the order of arrival) of the frame
+/// that was finished last.
 #[derive(Debug)]
 pub struct OrderCheck {
     last: Box<[AtomicU64]>,
@@ -19,8 +19,8 @@ impl OrderCheck {
     pub fn completed(&self, bucket: usize, arrival: u64) -> bool {
         // The ordering `Relaxed` is enough: after a bucket has moved, the rings and the control
         // lock make the writes of the previous CPU visible to the new CPU. If a bug puts a bucket
-        // on two CPUs at the same time, an arrival number is not greater than the previous arrival
-        // number.
+        // on two CPUs at the same time, the check finds an arrival number that is not greater than
+        // the bucket's previous arrival number.
         self.last[bucket].fetch_max(arrival, Ordering::Relaxed) >= arrival
     }
 }

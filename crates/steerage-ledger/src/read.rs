@@ -16,9 +16,9 @@ use crate::reasons::DropReason;
 use crate::records::{Ledgers, OutputInfo, QueueInfo};
 use crate::snapshot::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Totals, Verdicts};
 
-/// The packets that outputs first accepted and finished later. A snapshot shows the packets that
-/// outputs finished later by output, by queue and by CPU. Therefore these packets are added up in
-/// three ways.
+/// The counts of packets that outputs accepted first and settled (sent or lost) later. Because a
+/// snapshot shows the settled packets of each output, of each queue and of each CPU, the settled
+/// packets are added up in three ways.
 struct SettledBy {
     output: Vec<Settled>,
     queue: Vec<Settled>,
@@ -181,9 +181,10 @@ struct OfQueue {
 impl OfQueue {
     /// Reads the rings of a queue in the order of their memory addresses, and adds the counts of
     /// each ring to the totals of its CPU. With 1,024 CPUs and 256 queues, there are 262,144 rings.
-    /// Because there can be so many rings, some values are not read. If a queue has no packet in
-    /// flight, the number of packets in its rings is not read. If a CPU has taken no packet from a
-    /// ring, the verdicts (results of the handler) on the ring's packets are not read.
+    /// Because there can be so many rings, counts that must be 0 are not read. If a queue has no
+    /// packet in flight, the number of packets in its rings is not read. If a CPU has taken no
+    /// packet from a ring, the verdicts (results of the handler) on the ring's packets are not
+    /// read.
     fn read(queue: &QueueInfo, cpus: &mut [OfCpu]) -> Self {
         let (mut verdicts, mut dropped, mut reordered) = (Verdicts::default(), Drops::default(), 0);
         let all = queue.ledger.dropped.read();

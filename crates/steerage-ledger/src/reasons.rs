@@ -6,23 +6,24 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// The packet was lost before steerage received it. There are three cases: the kernel dropped
-    /// the packet, a ring of the device overflowed, or the device placed the frame outside of its
-    /// memory.
+    /// The packet was lost before steerage received it. A packet is lost before steerage receives
+    /// it in three cases: the kernel dropped the packet, a ring of the device overflowed, or the
+    /// device reported a frame that lies outside of the device's memory.
     Device,
     /// No free page could replace the packet's page, because too many packets were in flight or
     /// were kept by handlers.
     NoPage,
     /// The backlog of the packet's CPU was full, because the CPU could not keep up.
     BacklogFull,
-    /// The flow limit dropped the packet, for two reasons: the backlog of its CPU was more than
-    /// half full, and its flow had sent more than half of the latest packets.
+    /// The flow limit dropped the packet, because two conditions were true: the backlog of the
+    /// packet's CPU was more than half full, and more than half of the latest packets belonged to
+    /// the packet's flow.
     FlowLimit,
     /// The packet's bucket was moving to another CPU, and either the parking lot (the queue for
     /// packets of moving buckets) was full, or the move took too long.
     Moving,
-    /// The packet waited for a CPU that made no progress. The packet's bucket was then moved away
-    /// from the CPU that made no progress.
+    /// The packet waited for a CPU that made no progress, and the packet's bucket was moved away
+    /// from that CPU.
     Revoked,
     /// The handler panicked before it had finished the packet.
     HandlerPanicked,

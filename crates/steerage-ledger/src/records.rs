@@ -25,11 +25,12 @@ pub struct QueueInfo {
     pub kind: &'static str,
     pub mode: &'static str,
     pub number: usize,
-    /// The index of the CPU that polls the queue. Relaxed is enough: a thread that reads this index
-    /// to wake the CPU executes a memory fence before the read.
+    /// The index of the CPU that polls the queue. The memory order `Relaxed` is enough: a thread
+    /// that reads this index to wake the CPU executes a memory fence before the read.
     pub owner: AtomicU16,
-    /// True if the user chose the CPU that polls the queue. If the user chose this CPU, no policy
-    /// chooses another CPU for the queue. Relaxed is enough: no other memory depends on this flag.
+    /// True if the user chose the CPU that polls the queue. If the user chose the polling CPU, no
+    /// policy lets another CPU poll the queue. The memory order `Relaxed` is enough: no other
+    /// memory depends on this flag.
     pub owner_is_chosen: AtomicBool,
     pub hash: &'static str,
     pub checks_order: bool,
@@ -38,17 +39,19 @@ pub struct QueueInfo {
     pub rings: Vec<Arc<RingLedger>>,
     pub pool: Arc<PoolCounters>,
     pub kept_pages: Arc<KeptPages>,
-    /// The counts that only this kind of device has, or `None` if this kind has no such counts.
+    /// The counts that only devices of this kind have, or `None` if devices of this kind have no
+    /// counts of their own.
     pub device_counts: Option<Arc<DeviceCounts>>,
-    /// True if the device provides the memory blocks that contain its frames.
+    /// True if the frames lie in memory blocks that the device provides.
     pub lends: bool,
     /// True if short frames can be copied out of the device's pages.
     pub has_copybreak: bool,
     pub error: Mutex<Option<QueueError>>,
-    /// The group of the queue, as handlers get it in a `BucketId`. Relaxed is enough: the group
-    /// changes only while no packet of the queue is in flight. Therefore a CPU that takes a frame
-    /// from its ring reads the group number that the queue had when the frame was published. The
-    /// memory order P1 of the ring orders the write of the group number before the read.
+    /// The group of the queue, as handlers get it in a `BucketId`. The memory order `Relaxed` is
+    /// enough: the group changes only while no packet of the queue is in flight. Therefore a CPU
+    /// that takes a frame from its ring reads the group number that the queue had when the frame
+    /// was published. The ring's memory order P1 (a release store) orders the write of the group
+    /// number before the read.
     pub group: AtomicU16,
 }
 
@@ -110,7 +113,8 @@ impl OutputInfo {
 pub struct Ledgers {
     /// The ledgers of the CPUs, by CPU index.
     pub cpus: Vec<CpuLedger>,
-    /// The receive queues, in the order of their numbers over all inputs.
+    /// The receive queues of all inputs, in the order of their numbers. All inputs share one
+    /// numbering.
     pub queues: Vec<QueueInfo>,
     /// The outputs, by number.
     pub outputs: Vec<OutputInfo>,
@@ -158,12 +162,12 @@ impl Ledgers {
         self.outputs.iter().flat_map(|output| &output.ledgers).map(|ledger| ledger.held()).sum()
     }
 
-    /// Waits for the outputs that finish packets (send or lose them) later than they accept them.
-    /// The wait ends when the outputs have finished all packets. The wait continues while the
-    /// outputs make progress. The wait ends after
-    /// [`OUTPUT_STUCK_AFTER`] without progress. After a stop was requested, the whole wait takes at
-    /// most [`DRAIN_MAX`]. Packets that are neither sent nor lost when the wait ends count as lost.
-    /// Call `finish_outputs` after all CPUs have stopped sending.
+    /// Waits for the outputs that accept packets first and finish (send or lose) them later. The
+    /// wait ends when these outputs have finished all packets. The wait for the outputs continues
+    /// while the outputs make progress, and ends after [`OUTPUT_STUCK_AFTER`] without progress.
+    /// After a stop of the instance was requested, the whole wait for the outputs takes at most
+    /// [`DRAIN_MAX`]. Packets that are neither sent nor lost when the wait ends count as lost. Call
+    /// `finish_outputs` after all CPUs have stopped sending.
     pub fn finish_outputs(&self, is_stopping: impl Fn() -> bool) {
         let deferred = || self.outputs.iter().flat_map(|output| &output.ledgers).filter_map(|of| of.deferred.as_ref());
         let (mut left, mut since, mut stopping) = (self.held_by_outputs(), Instant::now(), None);
@@ -178,8 +182,8 @@ impl Ledgers {
             }
         }
         deferred().for_each(Deferred::ask_to_end);
-        // Some outputs can report late which packets were sent. The following loop waits for the
-        // outputs' reports of sent packets.
+        // Some outputs can report late which packets were sent. This loop waits for the outputs'
+        // reports of sent packets.
         let asked = Instant::now();
         while self.held_by_outputs() > 0 && asked.elapsed() < LEAVE_BEHIND_AFTER {
             thread::sleep(DRAIN_LOOK);

@@ -11,8 +11,8 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serializer, de};
 use steerage_topology::CpuId;
 
-/// A limit that is greater than the number of CPUs in any machine. In a CPU list from another
-/// program, only CPU numbers up to this limit are parsed.
+/// A limit for CPU numbers that is greater than the number of CPUs in any machine. When a CPU list
+/// from another program is parsed, only CPU numbers up to this limit are accepted.
 const NR_CPU_IDS: usize = 1 << u16::BITS;
 
 /// Formats a CPU as its number.

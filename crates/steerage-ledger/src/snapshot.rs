@@ -94,9 +94,10 @@ pub struct QueueSnapshot {
     /// The CPU that polls the queue.
     #[cfg_attr(feature = "serde", serde(with = "serial::cpu"))]
     pub cpu: CpuId,
-    /// Where the queue's flow hashes come from: `device`, or the name of steerage's own hash.
+    /// The source of the queue's flow hashes: `device` (the device computes the hashes), or the
+    /// name of steerage's own hash.
     pub hash: Cow<'static, str>,
-    /// The CPUs in the queue's mask that have buckets of the queue.
+    /// Those CPUs of the queue's mask that have buckets of the queue.
     #[cfg_attr(feature = "serde", serde(rename = "rps_cpus_list", with = "serial::cpu_list"))]
     pub rps_cpus: Vec<CpuId>,
     /// The number of frames that were received. Frames that were lost before steerage received them
@@ -121,8 +122,8 @@ pub struct QueueSnapshot {
     /// program. Frames with neither an IP flow nor a flow key are steered by their link-layer
     /// addresses. While one CPU has all buckets, no frame is hashed, so this count does not grow.
     pub unparsed: u64,
-    /// The number of fragments that were steered by a hash key that was created for their datagram,
-    /// instead of by their flow, because the fragment table was full.
+    /// The number of fragments that were not steered by their flow, because the fragment table was
+    /// full. These fragments were steered by a hash key that was created for their datagram.
     pub fragments_full: u64,
     /// The number of non-first fragments that arrived after the time limit of their datagram
     /// ([`FRAGMENT_TIME`](steerage_flow::limits::FRAGMENT_TIME)).
@@ -155,7 +156,7 @@ pub struct PoolSnapshot {
     pub alloc_fast: u64,
     /// The number of pages that were taken from the shared pool.
     pub alloc_slow: u64,
-    /// The number of times that a page was needed but no page was free.
+    /// How often the queue needed a page and no page was free.
     pub alloc_empty: u64,
     /// The number of pages that returned to the local page cache.
     pub recycle_cached: u64,
@@ -167,8 +168,8 @@ pub struct PoolSnapshot {
     /// device's ring.
     pub rx_copybreak: u64,
     /// The number of pages that were taken from the shared pool for one of two reasons: the queue
-    /// needed more pages than ever before, or a page of another NUMA node was replaced. The number
-    /// of such pages grows while the local page cache fills up.
+    /// needed more pages than ever before, or a page of another NUMA node was replaced.
+    /// `lpc_warm_up` grows while the local page cache (the queue's stock of free pages) fills up.
     pub lpc_warm_up: u64,
     /// The number of pages that were taken from the shared pool only because the same number of
     /// pages had returned to the pool while the local page cache was full. `alloc_slow` is the sum
@@ -197,20 +198,21 @@ pub struct CpuSnapshot {
     pub polled: u64,
     /// The number of frames that other CPUs polled and this CPU took from its rings.
     pub handed_in: u64,
-    /// The number of frames that were passed to the CPU's handler.
+    /// The number of frames that this CPU passed to its handler.
     pub processed: u64,
     /// The number of frames that the CPU polled itself and passed to its own handler.
     pub inline: u64,
     /// The number of frames that were dropped because this CPU's backlog was full or because this
     /// CPU made no progress.
     pub dropped: Drops,
-    /// The total duration of the rounds in which the CPU found work. A round lasts until the next
-    /// round starts.
+    /// The total duration of the rounds (passes of the CPU's loop) in which the CPU found work. A
+    /// round lasts until the next round starts.
     #[cfg_attr(feature = "serde", serde(rename = "busy_seconds", with = "serial::seconds"))]
     pub busy: Duration,
     /// How many rounds found work.
     pub rounds: u64,
-    /// The number of rounds that ended early because they had reached their time limit.
+    /// The number of rounds (passes of the CPU's loop) that ended early because they had reached
+    /// their time limit.
     pub time_squeeze: u64,
     /// The number of frames that currently wait for the CPU.
     pub backlog: u64,
@@ -241,8 +243,8 @@ pub struct CpuSnapshot {
     /// output was full or cannot send such packets.
     pub originated_dropped: u64,
     /// The share of the CPU's time that other programs, interrupts or other guests of the
-    /// hypervisor took recently, from 0 to 1. The share is 0 if no thread measures it
-    /// (`Handle::set_others_time`).
+    /// hypervisor took recently, from 0 to 1. The value `others` is 0 if no thread measures this
+    /// share (`Handle::set_others_time`).
     pub others: f64,
     /// The time since the CPU's handler was called, or `None` while the handler does not run. A
     /// call of a handler usually takes microseconds. A handler that does not return for seconds is
@@ -312,7 +314,7 @@ pub struct Snapshot {
     #[cfg_attr(feature = "serde", serde(rename = "seconds", with = "serial::seconds"))]
     pub elapsed: Duration,
     /// The sums over all queues. The totals over all queues are computed once, when the snapshot is
-    /// taken. If `queues` is changed later, the totals do not change.
+    /// taken. If a program changes `queues` later, the totals do not change.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub totals: Totals,
     /// The receive queues.
@@ -340,11 +342,11 @@ pub struct Snapshot {
     pub pages_free: u64,
     /// The upper limit of packet memory and rings, in bytes.
     pub memory_bytes: u64,
-    /// The size of the packet memory, divided by its use.
+    /// The size of the packet memory for each of its uses.
     pub memory: MemoryUse,
-    /// Facts that the counters alone do not show, in one sentence each. Examples: a handler's
-    /// report that is incomplete after a panic, a slow handler that lost packets, a device's hash
-    /// that fills few buckets.
+    /// Facts that the counters alone do not show, in one sentence each. Examples of such facts: a
+    /// handler's report is incomplete after a panic, packets were lost because a handler was slow,
+    /// a device's hash uses only few buckets.
     pub notes: Vec<String>,
 }
 

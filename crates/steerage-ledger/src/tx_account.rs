@@ -1,4 +1,5 @@
-//! [`TxAccount`] counts the packets that an output accepted and finished later.
+//! [`TxAccount`] counts the packets that an output accepted first and finished (sent or lost)
+//! later.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::reasons::DropReason;
 pub struct TxAccount(Arc<TxLedger>);
 
 impl TxAccount {
-    /// Creates the account of the output to which this ledger belongs.
+    /// Creates the account of the output to which `ledger` belongs.
     pub fn new(ledger: &Arc<TxLedger>) -> Self {
         Self(Arc::clone(ledger))
     }

@@ -1,4 +1,4 @@
-//! [`Admission`] limits how many frames wait for one CPU, counted over all queues: Linux's
+//! [`Admission`] limits the total number of frames of all queues that wait for one CPU: Linux's
 //! `netdev_max_backlog`.
 //!
 //! Each producer adds the number of frames that it publishes to one counter, which all producers
@@ -11,7 +11,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Limits the number of frames that wait for one CPU, counted over all queues.
+/// Limits the total number of frames of all queues that wait for one CPU.
 ///
 /// ```
 /// use steerage_mem::Admission;

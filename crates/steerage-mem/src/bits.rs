@@ -61,7 +61,7 @@ impl Bits {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// The number of 64-bit [words](Self::word) that hold the bits.
+    /// The number of 64-bit [words](Self::word) that hold the bits of the set.
     #[inline(always)]
     pub fn words(&self) -> usize {
         self.0.len()

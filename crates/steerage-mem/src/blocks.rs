@@ -10,10 +10,10 @@
 //!
 //! The device lends the frames of a block in order, from the start of the block to its end. The
 //! part of a block after its last lent frame is its [`Tail`]. The tail of a block may be written
-//! while earlier frames of the block are in use. A capture reader can therefore overwrite the
-//! capture's record header before the next frame with a
-//! [`FrameHeader`](crate::FrameHeader). For the same reason, a reader of a pipe can fill a block
-//! step by step, while earlier frames of the block are in use.
+//! while earlier frames of the block are in use. Therefore a capture reader can replace the record
+//! header before the next frame by a [`FrameHeader`](crate::FrameHeader) while earlier frames of
+//! the block are in use. A reader of a pipe can also fill a block step by step, while earlier
+//! frames of the block are in use.
 //!
 //! Some blocks can be windows: parts of a mapped file ([`FileWindows`]). No code writes to a
 //! window. In a window (a mapped part of a file), the file's record headers stay before the frames
@@ -21,17 +21,17 @@
 //! ([`RecordForm`](crate::RecordForm)).
 //!
 //! The receive path holds the [`Blocks`] and takes back the frames that return. The device holds
-//! the
-//! [`Claim`] to the blocks. Only the holder of the claim can write a block, read a block, or lend a
-//! frame from a block. A device hands its blocks over to the receive path once. Therefore safe code
-//! cannot access memory that the kernel is writing. Even a device that wraps the blocks' device
-//! cannot access the memory that the kernel is writing.
+//! the [`Claim`] to the blocks. Only the holder of the claim can write a block, read a block, or
+//! lend a frame from a block. A device hands its blocks over to the receive path only once, and
+//! keeps the claim. Therefore safe code without the claim cannot access blocks that the kernel is
+//! writing. Even a device that wraps the blocks' device cannot access the memory that the kernel is
+//! writing.
 //!
-//! Two costs determine how a device should use blocks. First, a device should fill a block in less
-//! time than the workers (the CPUs that handle its packets) need to empty their backlogs.
-//! Otherwise, the workers have no frames while the device fills a block, and then the device waits
-//! for the workers. Second, the owner of the blocks collects finished frames only in every eighth
-//! poll, because reading the finished index moves a cache line from the worker's CPU.
+//! Two costs determine how a device should use its memory blocks. First, a device should fill a
+//! block in less time than the workers (the CPUs that handle its packets) need to empty their
+//! backlogs. Otherwise, the workers have no frames while the device fills a block, and then the
+//! device waits for the workers. Second, the owner of the blocks collects finished frames only in
+//! every eighth poll, because reading the finished index moves a cache line from the worker's CPU.
 
 mod bus_error;
 mod lease;
@@ -132,8 +132,8 @@ impl Blocks {
     /// # Errors
     /// As [`Region::map`].
     pub fn map(count: usize, block_bytes: usize) -> Result<(Self, Claim), RegionError> {
-        // The tokens (access rights) of the region's pages are dropped, because blocks are written
-        // only through `tail`.
+        // The tokens (the rights to access the region's pages) are dropped, because blocks are
+        // written only through `tail`.
         let (region, _tokens) = Region::map(count, block_bytes)?;
         let memory = region.bytes();
         Ok(Self::of(region, memory))
@@ -147,9 +147,9 @@ impl Blocks {
         (Self { region, lent, memory_blocks, block_bytes, shown, memory, shares }, claim)
     }
 
-    /// Creates `count` blocks of `block_bytes` bytes in memory that the caller has mapped at
+    /// Creates `count` blocks of `block_bytes` bytes each, in memory that the caller has mapped at
     /// `base`. The value `owner` is dropped as soon as no code can reach the blocks any more.
-    /// `memory` is the maximum memory that the blocks take, in bytes.
+    /// `memory` is the maximum number of bytes of memory that the blocks take.
     ///
     /// # Errors
     /// [`RegionError`] if the size is zero or too large.
@@ -174,10 +174,10 @@ impl Blocks {
         Ok(Self::of(Region::foreign(base, count, block_bytes, Owner::new(owner))?, memory))
     }
 
-    /// Limits how many blocks one CPU can hold: a block that contains a frame that waits for the
-    /// CPU cannot be filled again. Therefore a stalled CPU leaves blocks for the other CPUs.
-    /// `units` is the sum of the units (sizes) of all blocks. Each block has one unit unless
-    /// [`weigh`](Self::weigh) sets another number.
+    /// Limits how many blocks one CPU can hold, so that a stalled CPU leaves blocks for the other
+    /// CPUs. A CPU holds a block if a frame in the block waits for the CPU. A held block cannot be
+    /// filled again. `units` is the sum of the units (sizes) of all blocks. Each block has one unit
+    /// unless [`weigh`](Self::weigh) sets another number.
     ///
     /// A CPU may hold one more block if all blocks that it then holds have at most as many units as
     /// the free blocks. A CPU may hold up to three times the units of the free blocks if the next
@@ -189,8 +189,8 @@ impl Blocks {
         self
     }
 
-    /// If the blocks are [shared](Self::shared), sets the number of rings to `rings`, and from now
-    /// on limits the units that the frames of each ring hold.
+    /// If the blocks are [shared](Self::shared), sets the number of rings to `rings`. From then on,
+    /// the blocks that the frames of one ring hold are limited by their total units (sizes).
     pub(crate) fn divide(&mut self, rings: usize) {
         self.shares.divide(rings);
     }
@@ -229,7 +229,7 @@ impl Blocks {
         self.lent.len()
     }
 
-    /// Returns how many lent frames of `block` have not returned. 0 if the block does not exist.
+    /// Returns how many lent frames of `block` have not returned, or 0 if `block` does not exist.
     #[inline(always)]
     pub fn out(&self, block: usize) -> u32 {
         self.lent.get(block).map_or(0, |lent| lent.frames)

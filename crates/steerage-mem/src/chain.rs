@@ -5,18 +5,19 @@
 //! first page, which is called the head. A bit of the slot is set if more pages follow the head.
 //! The following pages are listed in a separate table, with one entry for each page.
 //!
-//! The alternative would be one slot for each page, with a flag MORE in all slots but the last.
-//! With a slot for each page, a frame could be cut in two at the end of a full ring or parking lot,
-//! at the end of a budget, or when slots are revoked. Counters would count slots instead of frames,
-//! and every loop over slots would have to check the flag MORE. With one slot per frame, the code
-//! between poll and handler can ignore chains: a frame is staged, parked, marked by a fence,
-//! dropped, kept and counted as a whole. Only the code that takes pages back checks the bit for
-//! chains, and it uses one comparison to detect both chains and lent frames.
+//! The alternative design would be one slot for each page of a frame, with a flag MORE in all slots
+//! but the last. With a slot for each page, a frame could be cut in two when a ring or a parking
+//! lot becomes full, when a budget (a limit of slots for one call) is used up, or when slots are
+//! revoked. Counters would count slots instead of frames, and every loop over slots would have to
+//! check the flag MORE. With one slot per frame, the code between poll and handler can ignore
+//! chains: a frame is staged, parked, marked by a fence (a marker in a ring), dropped, kept and
+//! counted as a whole. Only the code that takes pages back checks the bit for chains, and it uses
+//! one comparison to detect both chains and lent frames.
 //!
-//! The table is not stored in the pages, because other code may write to a page: a device, or a
-//! packet function that adds a header before the frame. Therefore code outside of this crate cannot
-//! change the links of a chain. Since no link is stored in a page, every page of a chain has its
-//! full headroom. If a frame lies in one page, the table of links is not read.
+//! The table of links is not stored in the pages, because other code may write to a page: a device,
+//! or a packet function that adds a header before the frame. Therefore code outside of this crate
+//! cannot change the links of a chain. Since no link is stored in a page, every page of a chain has
+//! its full headroom. If a frame lies in one page, the table of links is not read.
 //!
 //! Whoever holds the slot of a frame also holds all pages of its chain. The pages stay in the chain
 //! until the chain is [taken apart](Region::take_apart). If the end of a frame is cut off, or all
@@ -34,8 +35,8 @@ use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page, Slot, offset_of};
 use crate::region::Region;
 use crate::sync::{Ordering, UnsafeCell};
 
-/// The maximum number of pages of a frame. This is also the maximum number of buffers of a frame in
-/// AF_XDP: `CONFIG_MAX_SKB_FRAGS` (17 by default) plus one (Documentation/networking/af_xdp.rst).
+/// The maximum number of pages of a frame. AF_XDP allows the same number of buffers for a frame,
+/// which is `CONFIG_MAX_SKB_FRAGS` (17 by default) plus one (Documentation/networking/af_xdp.rst).
 pub const SEGMENTS_MAX: usize = 18;
 
 #[derive(Clone, Debug)]
@@ -118,7 +119,7 @@ impl Region {
     #[cold]
     #[inline(never)]
     fn total_of_chain(&self, page: u32, len: usize) -> usize {
-        // The length is 0 after the frame's pages were taken.
+        // The length of a frame is 0 after its pages were taken.
         self.link(page).map_or(0, |link| len + link.rest.load(Ordering::Relaxed) as usize)
     }
 
@@ -183,8 +184,9 @@ pub struct Behind<'a> {
 }
 
 impl<'a> Behind<'a> {
-    /// The bytes of `frame` and of each of `slots`, without the first `skip` bytes of them. As long
-    /// as the result exists, its creator holds the slots, and no code writes the bytes.
+    /// The bytes of `frame`, and the bytes of each frame in `slots`. The first `skip` bytes of each
+    /// of these frames are left out. As long as the result exists, its creator holds the slots, and
+    /// no code writes the bytes.
     pub(crate) fn new(memory: &'a Memory, frame: &'a [u8], slots: [&'a [UnsafeCell<Slot>]; 2], skip: usize) -> Self {
         Self { memory, first: frame.get(skip..).unwrap_or_default(), slots, skip }
     }

@@ -1,5 +1,5 @@
-//! Control threads may wait for a [`ControlLock`]. Packet CPUs try to take the lock, and never wait
-//! for it if another thread holds it.
+//! Control threads may wait for a [`ControlLock`]. Packet CPUs (threads that handle packets) try to
+//! take the lock, and never wait for it if another thread holds it.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
@@ -47,8 +47,8 @@ impl<T> ControlLock<T> {
     }
 
     /// Takes the lock if no other thread holds it. The state that the lock protects is consistent
-    /// between any two events. Therefore the protected state is still valid after another thread
-    /// panicked.
+    /// after each event that changes it. Therefore the protected state is still valid if another
+    /// thread panicked while it held the lock.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

@@ -3,7 +3,7 @@
 
 /// The number of free bytes before a frame in its page, for headers that a packet function adds.
 /// The headroom is twice the kernel's `NET_SKB_PAD`, and half of the 256 bytes that XDP guarantees.
-/// The headers of a tunnel over IPv6 with options fit into this room.
+/// The headers of a tunnel over IPv6 with options fit into the headroom.
 pub const HEADROOM: usize = 128;
 
 /// The number of free bytes after a frame in its page, for data that a packet function appends. In

@@ -1,9 +1,9 @@
-//! [`Gate`] decides whether a handler's batch counts. A batch counts only if its CPU was not
-//! declared dead during the batch.
+//! [`Gate`] decides whether a batch of packets counts as handled. A batch counts as handled only if
+//! its CPU was not declared dead during the batch.
 //!
-//! A CPU can be declared dead only while it runs its handler. While a CPU does not run its handler,
-//! a CPU may be steering packets by a table that is about to change. If a CPU is slow outside of
-//! its handler, the other CPUs wait for this CPU and do not declare it dead.
+//! A CPU can be declared dead only while it runs its handler. A CPU that does not run its handler
+//! may be steering packets by a table that is about to change. If a CPU is slow outside of its
+//! handler, the other CPUs wait for this CPU and do not declare it dead.
 //!
 //! The gate of a CPU is one 64-bit word in memory. The gate's word is changed by
 //! compare-and-exchange at the start and at the end of each batch. Each change of the gate's word
@@ -11,8 +11,8 @@
 //! cache line of its own. The two compare-and-exchange operations per batch take less than one
 //! clock tick per packet.
 //!
-//! Either a batch counts as handled or its CPU is dead, but never both. The guarantee that a batch
-//! counts or its CPU is dead needs no memory order, because all changes of one 64-bit word have a
+//! Either a batch counts as handled or its CPU is declared dead, but never both. This guarantee
+//! about a batch and its CPU needs no memory order, because all changes of one 64-bit word have a
 //! single order. But a CPU that declares a second CPU dead must see everything that the second CPU
 //! did before its batch. For example, a CPU that declares another CPU dead revokes the last packets
 //! that the dead CPU handed over. As another example, the counts of a CPU that is declared dead are
@@ -46,7 +46,8 @@ impl Gate {
     /// Enters the handler at the time `now`, in nanoseconds of the caller's clock.
     ///
     /// # Errors
-    /// Fails with [`Dead`] if the CPU was declared dead and has not been [revived](Self::revive).
+    /// Fails with [`Dead`] if the CPU was declared dead and has not been [revived](Self::revive)
+    /// since then.
     pub fn enter(&self, now: u64) -> Result<(), Dead> {
         self.entered.store(now, Ordering::Relaxed);
         // G1, release: pairs with G2.
@@ -60,8 +61,9 @@ impl Gate {
     /// Fails with [`Dead`] if the CPU was declared dead during the batch. The batch then does not
     /// count.
     pub fn leave(&self) -> Result<(), Dead> {
-        // Relaxed suffices, because no CPU relies on this change to see the results of the batch.
-        // The memory orders of rings and locks make the results of a batch visible to other CPUs.
+        // The memory order `Relaxed` suffices, because no CPU relies on this change to see the
+        // results of the batch. The memory orders of rings and locks make the results of a batch
+        // visible to other CPUs.
         self.change(INSIDE, |word| (word & !STATE) + NEXT_BATCH, Ordering::Relaxed)
     }
 
@@ -97,7 +99,8 @@ impl Gate {
     pub fn inside_since(&self) -> Option<u64> {
         // Acquire: pairs with G1. The loaded time is therefore not older than the entry into the
         // handler that the gate's word shows. If the CPU leaves its handler and enters it again
-        // between the two loads, the time may belong to the next entry, which is also recent.
+        // between the two loads, the loaded time may be that of the second entry, which is even
+        // more recent.
         let word = self.word.load(Ordering::Acquire);
         let entered = self.entered.load(Ordering::Relaxed);
         (word & STATE != OUTSIDE).then_some(entered)

@@ -35,7 +35,8 @@ pub struct Gathered {
     /// The frame, or the parts of the frame that had arrived before it became incomplete. `None`
     /// if no part of the frame had arrived.
     pub frame: Option<Completion>,
-    /// Set if the frame is incomplete: the reason, and how many bytes of the frame arrived.
+    /// If the frame is incomplete, the reason why it is incomplete, and how many bytes of the frame
+    /// arrived.
     pub broken: Option<(Broken, usize)>,
 }
 
@@ -83,8 +84,8 @@ impl Gather {
         Gathered { frame, broken: broken.map(|why| (why, arrived.saturating_add(skipped))) }
     }
 
-    /// Abandons an unfinished frame, and appends its pages, which belong to `region`, to `pages`. A
-    /// device calls `close` in its `RxQueue::close`, which has the same arguments.
+    /// Abandons an unfinished frame, and appends the frame's pages to `pages`. The pages belong to
+    /// `region`. A device calls `close` in its `RxQueue::close`, which has the same arguments.
     pub fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
         if let Some(frame) = std::mem::take(self).frame {
             region.take_apart(frame, |page, _, _| pages.push(page));

@@ -1,5 +1,5 @@
-//! [`FrameHeader`] is written by a device before a frame: time, length on the wire, link type,
-//! interface.
+//! A device writes a [`FrameHeader`] before a frame: the frame's time, length on the wire, link
+//! type and interface.
 
 /// A device writes this frame header into the [`BYTES`](Self::BYTES) bytes before a frame. The
 /// header lies in the headroom of the frame's page, or replaces the record header of a capture
@@ -18,8 +18,7 @@ pub struct FrameHeader {
     /// The length of the frame on the wire, in bytes. A capture file may contain fewer bytes of the
     /// frame.
     pub wire_len: u32,
-    /// The link type in tcpdump's numbering, which is the kind of header with which the frame
-    /// begins.
+    /// The kind of header with which the frame begins, as a link type in tcpdump's numbering.
     pub link: u16,
     /// The number of the device's interface that received the frame.
     pub interface: u16,
@@ -33,10 +32,10 @@ impl FrameHeader {
     /// unusual frames. This crate does not interpret this optional record.
     pub const EXTRA_BYTES: usize = 16;
 
-    /// The value of `link` if the link type is stored only in the frame's slot.
+    /// The value of the field `link` if the frame's link type is stored only in the frame's slot.
     pub const LINK_IN_SLOT: u16 = u16::MAX;
 
-    /// The value of `nanos` if the time is unknown.
+    /// The value of the field `nanos` if the frame's time is unknown.
     pub const NO_TIME: u64 = u64::MAX;
 
     /// Creates the header of a frame in a capture file from the frame's time (seconds, and a
@@ -63,7 +62,7 @@ impl FrameHeader {
         Self { nanos: Self::NO_TIME, wire_len: len as u32, link: Self::LINK_IN_SLOT, interface: 0 }
     }
 
-    /// Returns the header of the frame after the frame's last `bytes` bytes were cut off.
+    /// Returns the header that the frame has after its last `bytes` bytes were cut off.
     #[must_use]
     pub fn shorter(self, bytes: usize) -> Self {
         Self { wire_len: self.wire_len.saturating_sub(bytes as u32), ..self }

@@ -11,10 +11,10 @@ use crate::region::prefetch_read;
 /// A vector that never moves its entries in memory. The vector reserves address space for its full
 /// capacity. The kernel provides memory as entries are added.
 ///
-/// Each lookup in a large table causes a cache miss in a packet function. With small pages, each
+/// In a packet function, each lookup in a large table causes a cache miss. With small pages, each
 /// lookup also misses in the TLB, and the first access to each small page causes a page fault (a
-/// few microseconds on a virtual machine). If it takes at least 2 MiB, this vector uses transparent
-/// huge pages if the kernel supports them.
+/// few microseconds on a virtual machine). A vector of at least 2 MiB uses transparent huge pages
+/// if the kernel supports them.
 ///
 /// ```
 /// let mut flows = steerage_mem::HugeVec::with_capacity(1 << 20);
@@ -75,7 +75,8 @@ impl<T: Copy> HugeVec<T> {
         self.len += 1;
     }
 
-    /// Prefetches the first two cache lines of an entry. Does nothing if the entry does not exist.
+    /// Prefetches the first two cache lines of an entry. If the entry does not exist, nothing is
+    /// prefetched.
     #[inline(always)]
     pub fn prefetch(&self, at: usize) {
         if at < self.len {

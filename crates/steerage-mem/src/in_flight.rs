@@ -40,15 +40,15 @@ pub struct InFlight {
     /// counted from 1. The upper half is the number of the page's parts that were not yet reported
     /// as sent. 0 means that the page is not in flight.
     pages: Box<[AtomicU32]>,
-    /// For each sender, the sent pages that the sender has not taken back yet.
+    /// For each sender (a CPU that sends), the sent pages that this CPU has not taken back yet.
     back: Box<[PageStack]>,
 }
 
 const SENDER: u32 = 0xffff;
 const ONCE: u32 = 1 << 16;
 
-/// The maximum number of senders (CPUs that send through one queue). A page can have at most the
-/// same number of parts.
+/// The maximum number of senders (CPUs that send through one queue). A page can be sent in at most
+/// `SENDERS_MAX` parts.
 pub const SENDERS_MAX: usize = SENDER as usize;
 
 impl InFlight {
@@ -61,21 +61,23 @@ impl InFlight {
         (Arc::clone(&in_flight), Reaper(in_flight))
     }
 
-    /// Consumes the token of a page (the right to use the page) and returns the page's address.
-    /// `sender` then sends the page in `parts` parts. The page's token returns when the device has
-    /// reported all parts as sent. `Err` returns the page if it belongs to another region, or if
-    /// `sender` or `parts` is out of range.
+    /// Consumes the token of a page (the right to use the page) and returns the page's address. The
+    /// CPU `sender` then sends the page in `parts` parts. The page's token returns when the device
+    /// has reported all parts as sent. `Err` returns the page if it belongs to another region, or
+    /// if `sender` or `parts` is out of range.
     #[inline]
     pub fn post(&self, sender: usize, page: Page, parts: usize) -> Result<u64, Page> {
         let sensible = sender < self.back.len() && (1..=SENDERS_MAX).contains(&parts);
         let Some(index) = self.region.index_of(page.number()).filter(|_| sensible) else { return Err(page) };
-        // F1, release: pairs with F2, so that the next holder of the page's token sees this store.
-        // Only the holder of a page's token stores to the page's table entry.
+        // This store has the memory order F1 (release) and pairs with F2, so that the next holder
+        // of the page's token sees it. Only the holder of a page's token stores to the page's table
+        // entry.
         self.pages[index as usize].store(parts as u32 * ONCE + sender as u32 + 1, Ordering::Release);
         Ok(self.region.address_of(index))
     }
 
-    /// Calls `each` for each page of `sender` that another CPU found in the device's reports.
+    /// Calls the function `each` for each page that `sender` sent and that another CPU found in the
+    /// device's reports.
     #[inline]
     pub fn collect(&self, sender: usize, each: impl FnMut(Page)) {
         if let Some(back) = self.back.get(sender).filter(|back| back.any()) {
@@ -109,7 +111,8 @@ impl Reaper {
             return false;
         }
         let still = was - ONCE;
-        // Relaxed: only this thread and the holder of the page's token store to this table entry.
+        // The load is relaxed: only this thread and the holder of the page's token store to this
+        // table entry.
         entry.store(if still < ONCE { 0 } else { still }, Ordering::Relaxed);
         if still < ONCE {
             let page = Page::new(self.0.region.number_of(index));

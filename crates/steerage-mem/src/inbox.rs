@@ -23,16 +23,16 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 const WORDS: usize = 8;
 
-/// The number of times in a row that a CPU checks an empty ring. After this number of checks of an
-/// empty ring, the CPU ignores the ring until frames are published. A check takes 2 to 4 ns. When
-/// an ignored ring is used again, the producer and the consumer each need a cache line transfer and
-/// an atomic operation. Therefore ignoring a ring is worth the cost only if the ring is idle for
-/// about 100 us. All rings to a CPU share this number of checks, because the CPU checks all of
-/// these rings in each round (pass of its loop).
+/// The number of times in a row that a CPU checks an empty ring. A CPU that has found a ring empty
+/// this number of times ignores the ring until frames are published on it. A check takes 2 to 4 ns.
+/// When an ignored ring is used again, the producer and the consumer each need a cache line
+/// transfer and an atomic operation. Because of this cost, ignoring a ring is worthwhile only if
+/// the ring is idle for about 100 us. This number of checks is divided among all rings to a CPU,
+/// because the CPU checks all of these rings in each round (pass of its loop).
 const LOOKS: u32 = 1024;
 
 /// The minimum number of checks in a row of each empty ring, if there are many rings. `LOOKS_MIN`
-/// checks take as much time as using an ignored ring again.
+/// checks of an empty ring take as much time as using an ignored ring again.
 const LOOKS_MIN: u32 = 32;
 
 /// For each ring to one CPU, a bit that is set if the ring may have frames.
@@ -48,8 +48,8 @@ pub struct Inbox {
 
 impl Inbox {
     /// Creates an inbox for the rings 0 to `rings` - 1, which are all empty. `counted` has counters
-    /// and an index: the counter with this index includes the frames of all these rings before the
-    /// frames are published.
+    /// and an index. The counter with this index includes the frames of all these rings: each frame
+    /// is counted before it is published.
     pub fn new(rings: usize, counted: Option<(Arc<[Admission]>, usize)>) -> Self {
         let line = || CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
         let words = rings.div_ceil(64).max(1);
@@ -83,9 +83,9 @@ impl Inbox {
     #[inline(always)]
     pub fn note(&self, ring: usize) {
         let (word, bit) = (self.word(ring / 64), 1 << (ring % 64));
-        // Access N1: the fence F2, which is executed before this load, orders the load and pairs
-        // with the fence F3. The bit is read before it is written, so that the cache line stays
-        // shared if the bit is already set.
+        // This load is the memory access N1. The fence F2, which is executed before the load,
+        // orders the load and pairs with the fence F3. The bit is read before it is written, so
+        // that the cache line stays shared if the bit is already set.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
             // F4: pairs with F1 of `park`. Either the CPU that goes to sleep sees the bit, or this
@@ -97,7 +97,7 @@ impl Inbox {
     /// Records that a ring is empty. After clearing the bit, the caller checks the ring once more,
     /// and [sets the bit](Self::note) again if the ring has frames.
     pub fn clear(&self, ring: usize) {
-        // N2. This operation is relaxed, because the fence F3 orders it.
+        // N2. The atomic operation that clears the bit is relaxed, because the fence F3 orders it.
         self.word(ring / 64).fetch_and(!(1 << (ring % 64)), Ordering::Relaxed);
         // F3: pairs with F2.
         fence(Ordering::SeqCst);
@@ -137,15 +137,15 @@ impl Inbox {
 
 /// A pass through an [`Inbox`]. The pass reads each 64-bit word of the inbox once. The first 64-bit
 /// word of the pass is read twice if bits before the first ring are set in this word, or if the
-/// inbox has more words.
+/// inbox has more than one word.
 #[derive(Debug, Default)]
 pub struct Turns {
     nth: usize,
     noted: u64,
     words_left: usize,
-    /// A mask for the first 64-bit word of the pass: the rings of these bits are visited at the
-    /// start of the pass. The rings of all other bits in the first 64-bit word are visited at the
-    /// end of the pass.
+    /// A mask for the first 64-bit word of the pass: the rings whose bits are set in the mask are
+    /// visited at the start of the pass. The rings of all other bits in the first 64-bit word are
+    /// visited at the end of the pass.
     not_before: u64,
 }
 

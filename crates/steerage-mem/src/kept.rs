@@ -99,8 +99,9 @@ impl KeptPages {
     }
 
     fn count_one(&self) -> bool {
-        // Relaxed: the count only limits the kept frames, and no other memory depends on it. If the
-        // increment takes the count above the limit, the count is decremented again.
+        // The access is relaxed, because the count only limits the kept frames and no other memory
+        // depends on it. If the increment takes the count above the limit, the count is decremented
+        // again.
         let room = self.kept.fetch_add(1, Ordering::Relaxed) < self.limit;
         if !room {
             self.kept.fetch_sub(1, Ordering::Relaxed);
@@ -108,8 +109,8 @@ impl KeptPages {
         room
     }
 
-    /// Returns true if pages of kept frames have returned. `waiting` reads one cache line that
-    /// several CPUs share.
+    /// Returns true if pages of kept frames have returned. The function `waiting` reads one cache
+    /// line that several CPUs share.
     #[inline(always)]
     pub fn waiting(&self) -> bool {
         self.waiting.any()
@@ -149,7 +150,8 @@ fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, parts: &
 #[derive(Debug)]
 pub struct Kept {
     slot: Slot,
-    /// The number of copied bytes if this is a copy of the front of a frame. 0 for a whole frame.
+    /// The number of copied bytes if this is a copy of the front of a frame, or 0 if this is a
+    /// whole frame.
     front: u16,
     /// The hidden frames (which the handler does not see) that contain the rest of a merged
     /// packet's payload: the position of the first hidden frame, and the number of hidden frames.
@@ -239,7 +241,8 @@ impl Kept {
         self.hidden = (from as u8, count as u8);
     }
 
-    /// The number of bytes if this is a copy of the front of a frame. `None` for a whole frame.
+    /// The number of copied bytes if this is a copy of the front of a frame. `None` for a whole
+    /// frame.
     #[inline]
     pub fn front(&self) -> Option<usize> {
         (self.front != 0).then_some(self.front.into())
@@ -267,7 +270,7 @@ impl Kept {
     }
 
     /// Divides a frame into its first `bytes` bytes and the bytes after them. If the front of the
-    /// frame was copied, the copy `written` replaces the first bytes.
+    /// frame was copied, the result has the copy `written` in place of these first bytes.
     #[inline]
     pub fn split<'s>(written: Option<&'s Self>, frame: &'s Frame<'_>, bytes: usize) -> (&'s [u8], Behind<'s>) {
         let whole = || (frame.bytes().get(..bytes).unwrap_or(frame.bytes()), frame.behind(bytes, 0, 0));

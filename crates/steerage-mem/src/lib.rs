@@ -37,7 +37,7 @@
 //! [`Completion`], a slot between two positions of a ring, or [`Kept`]. Only the holder of a page's
 //! token may write the page. Only the holder of the [`Claim`] to [blocks] may write the blocks.
 //! Tokens and claims are not `Clone` and cannot be created outside of this crate. Each page number
-//! is used once in the life of a process. Therefore a token of a region that no longer exists
+//! is used only once in the life of a process. Therefore a token of a region that no longer exists
 //! refers to no page. There are 2^32 page numbers. When all page numbers are used up, no further
 //! region can be mapped. Every access checks the token's page number, offset and length against the
 //! region. If the token belongs to another region, the access returns an empty frame.

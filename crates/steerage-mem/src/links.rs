@@ -15,8 +15,8 @@ pub(crate) struct Link {
     pub(crate) next: AtomicU32,
     pub(crate) offset: AtomicU32,
     pub(crate) len: AtomicU32,
-    /// Only in the entry of a frame's first page (head): the number of bytes in all parts after the
-    /// head.
+    /// The number of bytes in all parts after the head (the frame's first page). Only the entry of
+    /// the head has this number.
     pub(crate) rest: AtomicU32,
 }
 

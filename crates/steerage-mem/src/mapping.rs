@@ -1,7 +1,7 @@
 //! Memory from the kernel, in huge pages if the kernel has any.
 //!
-//! Under Miri, the allocator provides the memory, because Miri has no kernel. Under Miri, the size
-//! of huge pages is 4 KiB, because Miri needs much time for each byte.
+//! Under Miri, Rust's allocator provides the memory, because Miri has no kernel. Under Miri, the
+//! size of huge pages is 4 KiB, because Miri needs much time for each byte.
 
 use std::fmt;
 use std::io;
@@ -178,8 +178,8 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
 }
 
 /// Moves the mapping of `bytes` bytes from address `from` to address `to`, and replaces the mapping
-/// at `to`, in one atomic step. A thread that reads at `to` sees either the old or the new mapping.
-/// Aborts the process if the kernel fails after it has removed the old mapping.
+/// at `to`, in one atomic step. A thread that reads at the address `to` sees either the old or the
+/// new mapping. Aborts the process if the kernel fails after it has removed the old mapping.
 ///
 /// # Safety
 /// Both ranges are mapped, do not overlap, and belong to the caller. No code reads at `from` any

@@ -25,9 +25,9 @@ impl Memory {
         &self.pool
     }
 
-    /// The bytes of a frame. For a frame in several pages, the bytes of its first part. The slice
-    /// is empty if the completion belongs to other memory, or if its frame does not lie within its
-    /// page.
+    /// The bytes of a frame. If the frame lies in several pages, only the bytes of its first part
+    /// are returned. The slice is empty if the completion belongs to other memory, or if its frame
+    /// does not lie within its page.
     #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         // SAFETY: the completion is borrowed for as long as the slice, so no other thread holds the
@@ -70,7 +70,8 @@ impl Memory {
         }
     }
 
-    /// The frame's header, if the slot's flags state that there is one and it lies within the page.
+    /// The device's header of the frame, if the slot's flags state that the frame has a header, and
+    /// if the header lies within the page.
     ///
     /// # Safety
     /// The caller holds the slot, and no code writes the bytes before the frame while this function
@@ -83,8 +84,8 @@ impl Memory {
         bytes.first_chunk().copied().map(|bytes| slot.header_of(bytes))
     }
 
-    /// The extra record before the frame's header, if the device wrote one and it lies within the
-    /// page.
+    /// The extra record before the frame's header, if the device wrote an extra record, and if the
+    /// record lies within the page.
     ///
     /// # Safety
     /// As [`header`](Self::header).
@@ -143,16 +144,16 @@ impl Memory {
         (slot.offset as usize, self.pool.page_bytes().saturating_sub(end))
     }
 
-    /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end.
-    /// Negative numbers make the frame shorter. Added bytes have the values that were in the page
-    /// before. The header that the device wrote moves with the front of the frame, and the length
-    /// on the wire in this header is corrected. If there is no room for the header before the
-    /// frame, the header is lost. Returns `None` and changes nothing if the page is too short or
-    /// the frame is lent.
+    /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end. If
+    /// `front` or `back` is negative, the frame becomes shorter at that end. Added bytes have the
+    /// values that were in the page before. The header that the device wrote moves with the front
+    /// of the frame, and the length on the wire in this header is corrected. If there is no room
+    /// for the header before the frame, the header is lost. Returns `None` and changes nothing if
+    /// the page is too short or the frame is lent.
     ///
     /// `resize` copies only the header and not the frame. Only the handler of the frame changes the
-    /// frame's slot. A handler that adds or removes a header at the front also writes the type of
-    /// the new first header to the slot.
+    /// frame's slot. A handler that adds or removes a header at the front of a frame also writes
+    /// the type of the new first header to the frame's slot.
     ///
     /// # Safety
     /// The rules of [`slice_mut`](Self::slice_mut) apply to all pages of the frame.

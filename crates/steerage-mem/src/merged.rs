@@ -3,9 +3,9 @@
 //! The headers of a merged packet are a copy ([`Kept`]), and its payload stays in the original
 //! frames. In the batch that the handler sees, the first frame of a merged packet represents the
 //! whole packet. The other frames are *hidden*: their slots are moved after the slots of all
-//! packets that the handler sees, and
-//! [`Hand::with_first`] leaves them out. Otherwise, a hidden frame is treated like any frame: it
-//! has its slot, counts as one frame, and its page returns with its slot.
+//! packets that the handler sees, and [`Hand::with_first`] leaves them out. In all other respects,
+//! a hidden frame is treated like any frame: it has its slot, counts as one frame, and its page
+//! returns with its slot.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -52,7 +52,7 @@ pub struct Pages<'p> {
     pub spare: &'p Spare,
     /// The queue's record of kept frames, which also counts the copies of headers.
     pub kept: &'p Arc<KeptPages>,
-    /// The number of free bytes that a page has before the copied headers.
+    /// The number of bytes that stay free in a page before the copied headers.
     pub headroom: usize,
 }
 

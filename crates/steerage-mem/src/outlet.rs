@@ -4,8 +4,8 @@
 //! One lock protects an outlet. The CPUs try to take the lock of the outlet between two rounds
 //! (passes of their loops), and only after a thread has added an item. The items of a bucket leave
 //! the outlet in the order in which they were added. While a CPU has not yet sent all earlier items
-//! of a bucket, the bucket's next items are given to the same CPU, even if they are for another
-//! CPU.
+//! of a bucket, the bucket's next items are given to the same CPU, even if the caller names another
+//! CPU for them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,7 +20,7 @@ use crate::signal::Signal;
 pub struct Outlet<T> {
     places: usize,
     waiting: Mutex<Waiting<T>>,
-    /// For each CPU, the number of its items that have been sent.
+    /// For each CPU, the number of items that this CPU has sent.
     sent: OnceLock<Vec<AtomicU64>>,
 }
 
@@ -107,7 +107,7 @@ impl<T> Outlet<T> {
     /// Passes the items for `cpu` to the function `stage`, which returns an item for which it has
     /// no room. Adds the number of items that `stage` accepted to `taken`. Returns true if items
     /// for `cpu` may be left, or if another thread has the lock. If `closes` is true, `take` waits
-    /// for the lock, and no item can be added afterwards.
+    /// for the lock, and no item for `cpu` can be added afterwards.
     pub fn take(&self, cpu: u16, closes: bool, taken: &mut u64, mut stage: impl FnMut(T) -> Result<(), T>) -> bool {
         let waiting = if closes { Some(self.lock()) } else { self.waiting.try_lock().ok() };
         let Some(mut waiting) = waiting else { return true };

@@ -13,17 +13,17 @@ const LEN_MASK: u32 = (1 << LEN_BITS) - 1;
 /// of the block have the same page number.
 const LENT: u32 = 1 << LEN_BITS;
 const HASHED: u32 = 1 << (LEN_BITS + 1);
-/// A [header](crate::FrameHeader) lies before the frame.
+/// This flag means that a [header](crate::FrameHeader) lies before the frame.
 const HEADED: u32 = 1 << (LEN_BITS + 2);
 
-/// The frame continues in other [pages](crate::chain).
+/// This flag means that the frame continues in other [pages](crate::chain).
 const CHAINED: u32 = 1 << (LEN_BITS + 3);
 
-/// An [extra record](crate::FrameHeader::EXTRA_BYTES) lies before the header.
+/// This flag means that an [extra record](crate::FrameHeader::EXTRA_BYTES) lies before the header.
 const EXTRA: u32 = 1 << (LEN_BITS + 4);
 
-/// The 16 bytes before the frame are a record header of a capture file. The two flags after this
-/// one state the byte order and the time resolution of the record: see [`RecordForm`].
+/// This flag means that the 16 bytes before the frame are a record header of a capture file. Two
+/// further flags state the byte order and the time resolution of the record: see [`RecordForm`].
 const RECORD: u32 = 1 << (LEN_BITS + 5);
 const BIG_ENDIAN: u32 = 1 << (LEN_BITS + 6);
 const NANOS: u32 = 1 << (LEN_BITS + 7);
@@ -102,9 +102,9 @@ impl Slot {
         self.len_flags & HEADED != 0
     }
 
-    /// Returns true if all of the following hold: the frame has no extra record, lies in one page,
-    /// begins with the kind of header `link`, and has a device header if `headed` is true. A single
-    /// comparison checks all of these conditions.
+    /// Returns true if the frame has no extra record, lies in one page, begins with a header of the
+    /// kind `link`, and (if `headed` is true) has a device header. A single comparison checks all
+    /// of these conditions.
     #[inline(always)]
     pub(crate) fn is_common(&self, link: u8, headed: bool) -> bool {
         let expected = u32::from(link) << LINK_SHIFT | if headed { HEADED } else { 0 };
@@ -136,8 +136,8 @@ impl Slot {
         Self { len_flags: self.len_flags & !EXTRA | if yes { EXTRA } else { 0 }, ..self }
     }
 
-    /// Returns true if the frame is neither lent nor has an extra record. If a frame in pages has
-    /// an extra record, the frame represents further, hidden frames.
+    /// Returns true if the frame is not lent and has no extra record. A frame in pages that has an
+    /// extra record represents further, hidden frames.
     #[inline(always)]
     pub(crate) fn is_writable(&self) -> bool {
         self.len_flags & (LENT | EXTRA) == 0
@@ -162,8 +162,8 @@ impl Slot {
         Self { len_flags: self.len_flags & !LEN_MASK | len.min(FRAME_BYTES_MAX) as u32, ..self }
     }
 
-    /// The `len` bytes of the same page that lie before the frame. Returns `None` if the page has
-    /// fewer than `len` bytes before the frame.
+    /// The span of the `len` bytes directly before the frame, in the same page. Returns `None` if
+    /// the page has fewer than `len` bytes before the frame.
     #[inline(always)]
     pub(crate) fn before(&self, len: usize) -> Option<Self> {
         let offset = self.offset.checked_sub(len as u32)?;
@@ -273,7 +273,7 @@ impl Completion {
         self.0.offset as usize
     }
 
-    /// Returns true if each of these frames has a flow hash.
+    /// Returns true if each frame in `frames` has a flow hash.
     #[doc(hidden)]
     #[inline]
     pub fn all_hashed(frames: &[Self]) -> bool {
@@ -287,15 +287,15 @@ impl Completion {
         self.0.hash()
     }
 
-    /// The value of the flow hash field, which is 0 before a hash is set. `hash_or_zero` is for the
-    /// steering loop, which always sets the hash first.
+    /// The value of the flow hash field. The value is 0 before a hash is set. `hash_or_zero` is for
+    /// the steering loop, which always sets the hash first.
     #[doc(hidden)]
     #[inline(always)]
     pub fn hash_or_zero(&self) -> u32 {
         self.0.hash
     }
 
-    /// Sets the flow hash of the frame, which either the device or steerage has computed.
+    /// Sets the flow hash of the frame. Either the device or steerage has computed this hash.
     #[inline(always)]
     pub fn set_hash(&mut self, hash: u32) {
         self.0.hash = hash;
@@ -373,9 +373,9 @@ impl Completion {
         self.0.len_flags |= CHAINED;
     }
 
-    /// Consumes the completion and returns its page. If the frame is not a single page, `Err`
-    /// returns the frame: pass a lent frame to [`Blocks::recycle`], and a frame of several pages to
-    /// [`Region::take_apart`].
+    /// Consumes the completion and returns its page. If the frame does not lie in a single page,
+    /// `Err` returns the frame: pass a lent frame to [`Blocks::recycle`], and a frame of several
+    /// pages to [`Region::take_apart`].
     ///
     /// [`Blocks::recycle`]: crate::Blocks::recycle
     /// [`Region::take_apart`]: crate::Region::take_apart

@@ -30,7 +30,7 @@ impl Sleepers {
     /// Records that `cpu` is about to sleep. After `about_to_sleep`, the caller checks for work
     /// once more. The caller sleeps only if there is no work.
     pub fn about_to_sleep(&self, cpu: usize) {
-        // S1. The operation is relaxed, because the fence F1 orders it.
+        // S1. The atomic operation on the sleep bit is relaxed, because the fence F1 orders it.
         self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::Relaxed);
         // F1: pairs with F2.
         fence(Ordering::SeqCst);
@@ -44,8 +44,9 @@ impl Sleepers {
         self.words[cpu / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
-    /// Returns which of the 64 CPUs from `64 * word` on sleep or are about to sleep, without those
-    /// that another CPU has already woken. The first of the 64 CPUs is the lowest bit.
+    /// Of the 64 CPUs from `64 * word` on, returns the CPUs that sleep or are about to sleep. CPUs
+    /// that another CPU has already woken are left out. In the result, the lowest bit is the first
+    /// of the 64 CPUs.
     pub fn word(&self, word: usize) -> u64 {
         self.words[word].load(Ordering::Relaxed)
     }
@@ -59,21 +60,22 @@ impl Sleepers {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns true if the caller must ring the bell of `cpu`. For each sleep bit that is set, only
-    /// one caller gets the result true. Call [`after_publishing`](Self::after_publishing) before
-    /// this function.
+    /// Returns true if the caller must ring the bell of `cpu`. Each time that a CPU has set its
+    /// sleep bit, only one caller gets the result true. Call
+    /// [`after_publishing`](Self::after_publishing) before this function.
     #[inline(always)]
     pub fn must_wake(&self, cpu: usize) -> bool {
         let (word, bit) = (&self.words[cpu / 64], 1 << (cpu % 64));
-        // S2: this load pairs with the change S1 of the sleep bit, through the fences F1 and F2.
-        // The sleep bit is read before it is changed, so that its cache line stays shared while no
-        // CPU sleeps.
+        // This load is the access S2. S2 pairs with S1, the change of the sleep bit, through the
+        // fences F1 and F2. The sleep bit is read before it is changed, so that its cache line
+        // stays shared while no CPU sleeps.
         word.load(Ordering::Relaxed) & bit != 0 && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 }
 
-/// For each CPU, a flag that is set if another thread wants the CPU to act between two rounds. A
-/// CPU reads its own request flag in each round, so each flag has a cache line of its own.
+/// For each CPU, a request flag: another thread sets it if the CPU should act between two rounds
+/// (passes of its loop). A CPU reads its own request flag in each round, so each flag has a cache
+/// line of its own.
 #[derive(Debug)]
 pub struct Requests(Box<[CachePadded<AtomicU64>]>);
 
@@ -86,12 +88,12 @@ impl Requests {
     /// Sets a CPU's request. Returns true if the caller must wake the CPU, and false if the thread
     /// that set an earlier request wakes it.
     pub fn set(&self, cpu: usize) -> bool {
-        // R1, release: pairs with R2, so that the CPU sees the data that the caller stored for it
-        // before.
+        // The memory order R1 (release) pairs with R2, so that the CPU sees the data that the
+        // caller stored for it before this operation.
         self.0[cpu].swap(1, Ordering::AcqRel) == 0
     }
 
-    /// Returns true if the CPU's request is set.
+    /// Returns true if the CPU's request flag is set.
     #[inline(always)]
     pub fn is_set(&self, cpu: usize) -> bool {
         // Relaxed: a CPU calls `take` before it acts on a request, and `take` provides the memory
@@ -99,7 +101,7 @@ impl Requests {
         self.0[cpu].load(Ordering::Relaxed) != 0
     }
 
-    /// Clears the request of a CPU. Returns true if the request was set.
+    /// Clears the request of a CPU. Returns true if the request flag was set.
     #[inline(always)]
     pub fn take(&self, cpu: usize) -> bool {
         // R2, acquire: pairs with R1.
@@ -135,12 +137,13 @@ impl Bell {
     /// next thread that waits on the bell returns immediately. If a thread waits, ringing takes
     /// about 7 us on a virtual machine.
     pub fn ring(&self) {
-        // The write fails only after 2^64 - 2 rings without a read. The bell then rings already.
+        // The write to the eventfd fails only if the bell has rung 2^64 - 2 times without being
+        // read. The bell then rings already.
         let _ = nix::unistd::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Silences the bell, so that it is not readable any more. Returns how often the bell rang
-    /// since the last call of `hush`.
+    /// Silences the bell, so that its file descriptor is not readable any more. Returns how often
+    /// the bell rang since the last call of `hush`.
     pub fn hush(&self) -> u64 {
         let mut rings = [0; 8];
         // The error EAGAIN means that the bell did not ring, and leaves `rings` at 0.

@@ -5,11 +5,11 @@
 //! that the device reports, clears the page's mark and returns the page's token. If no marked page
 //! contains the address, `take` returns no page, and the device counts and ignores the address.
 //!
-//! Therefore the pages of the pool are the chunks of AF_XDP's UMEM, and they can have any length
+//! Therefore the pages of the pool are the chunks of AF_XDP's UMEM. The pages can have any length
 //! (unaligned chunks). All queues of an interface share one UMEM. Therefore a queue can post a page
 //! that another queue used for a received frame. A queue gets the pool's region before its first
-//! poll (`RxQueue::mapped`). The queue declares how many pages it posts at most (`posted_max`), so
-//! that the instance maps as many additional pages.
+//! poll (`RxQueue::mapped`). The queue declares how many pages it posts at most (`posted_max`), and
+//! the instance maps this number of additional pages.
 //!
 //! When a queue ends, its socket is closed before its pages are taken back. After the socket is
 //! closed, the kernel fills no more pages. The pages of a zero-copy socket are never taken back,

@@ -74,15 +74,16 @@ pub struct Region {
     backing: Backing,
     ends: Box<[u32]>,
     unbound: Option<io::Error>,
-    /// The number of bytes to unmap when the region is dropped. 0 if the caller mapped the memory.
+    /// The number of bytes to unmap when the region is dropped, or 0 if the caller mapped the
+    /// memory.
     mapped: usize,
     _owner: Option<Owner>,
     /// For each page, the next page in the stack of a [`KeptPages`](crate::KeptPages). A page is in
     /// at most one stack.
     pub(crate) below: Box<[AtomicU32]>,
     pub(crate) generations: Generations,
-    /// The links of frames in several pages, with one entry per page. Regions of blocks have no
-    /// links.
+    /// The table that links the pages of a frame, with one entry per page. Regions of blocks have
+    /// no links.
     pub(crate) links: Box<[Link]>,
 }
 
@@ -192,8 +193,8 @@ impl Region {
         }))
     }
 
-    /// The size and kind of this memory's pages: reserved huge pages, transparent huge pages, or
-    /// small pages.
+    /// The kind of memory pages in which the region lies: reserved huge pages, transparent huge
+    /// pages, or small pages.
     pub fn backing(&self) -> Backing {
         self.backing
     }
@@ -225,7 +226,7 @@ impl Region {
         self.first + begin..self.first + end
     }
 
-    /// The part to which a page belongs. 0 for a page of another region.
+    /// The part to which a page belongs, or 0 for a page of another region.
     pub fn part_of(&self, page: &Page) -> usize {
         let of = |index: u32| self.ends.iter().position(|end| index < *end);
         self.index_of(page.number()).and_then(of).unwrap_or(0)

@@ -24,10 +24,11 @@
 //!
 //! The store P1 of `published` synchronises with the load C1: the producer has completely written a
 //! slot before the consumer can take it. The store C2 of `finished` synchronises with the load P2.
-//! Before the producer reclaims a slot and uses its page again, the handler no longer uses the
-//! page, and the producer sees whether the slot is blanked. Therefore the finished index serves
-//! three purposes: it ends moves of buckets (a move waits until the index has passed the bucket's
-//! last frame), it returns pages, and it shows the ledger which frames are no longer in flight.
+//! When the producer reclaims a slot and uses its page again, the handler no longer uses the page,
+//! and the producer sees whether the slot is blanked (marked as having no page). Therefore the
+//! finished index serves three purposes: it ends moves of buckets (a move waits until the index has
+//! passed the bucket's last frame), it returns pages, and it shows the ledger which frames are no
+//! longer in flight.
 //!
 //! A ring can grow while it is in use ([`Producer::set_limit`]): from one position on, its slots
 //! lie in a larger buffer. The store P1 of `published` makes the position from which the larger
@@ -92,8 +93,8 @@ struct ToConsumer {
     published: AtomicU64,
     /// The position before which the consumer should discard all slots without handling them.
     revoke_until: AtomicU64,
-    /// While the producer sleeps, the consumer should wake it when at most this number of slots
-    /// wait. The value is `NO_WISH` while the producer is awake.
+    /// While the producer sleeps, the consumer should wake it as soon as no more than this number
+    /// of slots wait. The value is `NO_WISH` while the producer is awake.
     wake_at: AtomicU64,
     /// The last [`Grown`]. Accesses are relaxed: the store P1 of `published` makes the value of
     /// `grown` visible together with the slots in the larger buffer.
@@ -114,11 +115,11 @@ impl RingBuffer {
     }
 
     fn revoke_until(&self, tail: u64) {
-        // Relaxed: if the consumer sees the new position late, it only handles a few more frames.
-        // The move for which frames are revoked waits for these frames anyway. A caller that needs
-        // the consumer to see the new position in time holds a lock, which orders the store. If
-        // `revoke_until` is called with several positions, the largest one is stored, so that a
-        // revoked slot stays revoked.
+        // The store is relaxed: if the consumer sees the new `revoke_until` late, it only handles a
+        // few more frames. The move for which frames are revoked waits for these frames anyway. If
+        // the consumer must see the new `revoke_until` in time, the caller holds a lock, which
+        // orders the store. If `revoke_until` is called with several positions, the largest one is
+        // stored, so that a revoked slot stays revoked.
         self.to_consumer.revoke_until.fetch_max(tail, Ordering::Relaxed);
     }
 }
@@ -143,8 +144,8 @@ pub struct RingOptions {
     /// The number of slots that may be occupied. A slot is occupied from staging to reclaiming. All
     /// slots beyond this limit stay free until the limit is raised.
     pub limit: usize,
-    /// True if the ring stores an arrival number for each frame, which is used to check the order
-    /// of frames. An arrival number takes 8 more bytes per slot.
+    /// True if the ring stores an arrival number for each frame. The arrival numbers are used to
+    /// check the order of frames. An arrival number takes 8 more bytes per slot.
     pub arrivals: bool,
 }
 
@@ -217,7 +218,7 @@ pub fn parking_lot(options: RingOptions) -> Producer {
 pub struct Producer {
     slots: *const UnsafeCell<Slot>,
     staged: u64,
-    /// The position at which staging must stop. The position is `reclaimed` plus the limit.
+    /// The position at which staging must stop: `reclaimed` plus the limit.
     room_until: u64,
     published: u64,
     reclaimed: u64,
@@ -331,8 +332,8 @@ impl Producer {
         }
     }
 
-    /// The position after the last staged slot. If the bucket of the staged frames moves, the move
-    /// may end after all slots before this position are finished.
+    /// The position after the last staged slot. If the bucket of the staged frames moves to another
+    /// CPU, the move can end when all slots before `tail` are finished.
     #[inline(always)]
     pub fn tail(&self) -> u64 {
         self.staged
@@ -350,8 +351,8 @@ impl Producer {
         self.room_until.saturating_sub(self.staged)
     }
 
-    /// The number of occupied slots that the producer knows of. A slot is occupied from staging to
-    /// reclaiming.
+    /// The number of slots that are occupied as far as the producer knows. A slot is occupied from
+    /// staging to reclaiming.
     #[inline(always)]
     pub fn occupied(&self) -> u64 {
         self.staged - self.reclaimed
@@ -435,13 +436,13 @@ impl Producer {
     /// Returns true if all slots before position `tail` are finished.
     #[inline]
     pub fn passed(&self, tail: u64) -> bool {
-        // P2, acquire: if the result is true, the caller sees everything that the handler did with
-        // the slots before `tail`.
+        // This load has the memory order P2 (acquire): if the result is true, the caller sees
+        // everything that the handler did with the slots before `tail`.
         self.shared.finished.load(Ordering::Acquire) >= tail
     }
 
-    /// Asks the consumer to discard the frames before position `tail` that the consumer has not
-    /// taken yet.
+    /// Asks the consumer to discard the frames before position `tail`, except for the frames that
+    /// it has already taken.
     pub fn revoke_until(&mut self, tail: u64) {
         self.shared.revoke_until(tail);
     }
@@ -490,8 +491,8 @@ impl Producer {
 pub struct Gauge(Arc<RingBuffer>);
 
 impl Gauge {
-    /// Returns the positions `published` and `finished`. `finished` is read first, so that the
-    /// difference is never negative.
+    /// Returns the positions `published` and `finished`. `finished` is read first, so that
+    /// `published` minus `finished` is never negative.
     pub fn read(&self) -> (u64, u64) {
         // Both loads are acquire. A thread that reads a position also sees the counters that were
         // written before the position (P1, C2).
@@ -506,9 +507,9 @@ impl Gauge {
         published == finished
     }
 
-    /// Asks the consumer to discard the published frames that the consumer has not taken yet.
-    /// Another thread calls `revoke_published` if the producer's CPU cannot revoke its frames
-    /// itself.
+    /// Asks the consumer to discard the published frames, except for the frames that it has already
+    /// taken. Another thread calls `revoke_published` if the producer's CPU cannot revoke its
+    /// frames itself.
     pub fn revoke_published(&self) {
         self.0.revoke_until(self.0.to_consumer.published.load(Ordering::Acquire));
     }

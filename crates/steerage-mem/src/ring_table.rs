@@ -14,9 +14,9 @@ pub enum RingsInUse {
     Many,
 }
 
-/// The ring of each bucket, which is a CPU's ring or the parking lot. The table also has the number
-/// of buckets of each ring. If a move had to count all buckets again, it would take several
-/// microseconds longer.
+/// For each bucket, the ring for its frames: a CPU's ring or the parking lot. The table also stores
+/// the number of buckets of each ring. If a move had to count the buckets of the rings instead, it
+/// would take several microseconds longer.
 #[derive(Debug)]
 pub struct RingTable<const BUCKETS: usize> {
     /// The ring of each bucket.

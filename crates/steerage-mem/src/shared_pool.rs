@@ -17,10 +17,10 @@ use bundles::{BULK_MAX, Bundle, BundleStack, bundles};
 
 pub use spare::Spare;
 
-/// The number of neighbouring pages that are put into a random order together. At the minimum page
-/// length, this number of pages takes 17 MB. Pages that are not used stay together after the
-/// shuffled pages. Therefore an instance that needs few pages touches little memory, even with huge
-/// pages.
+/// The number of pages in a group of neighbouring pages. The pages of a group are put into a random
+/// order. At the minimum page length, a group takes 17 MB. Pages of unused groups stay together
+/// after the used pages. Therefore an instance that needs few pages touches little memory, even
+/// with huge pages.
 const SHUFFLED_TOGETHER: usize = 8192;
 
 /// An arbitrary number. Any order of pages is good enough if it differs from the order of their
@@ -40,7 +40,7 @@ pub const STACKS: usize = if cfg!(loom) { 2 } else { 8 };
 #[derive(Debug)]
 pub struct SharedPool {
     node: usize,
-    /// The index of the stack that this view tries first, among the stacks of its node.
+    /// Of the stacks of this view's NUMA node, the index of the stack that the view tries first.
     stack: usize,
     nodes: Arc<Nodes>,
 }
@@ -76,9 +76,9 @@ impl SharedPool {
         self.node
     }
 
-    /// Moves up to `most` pages from the pool to `to`. The pages in `to` still count as pages of
-    /// the pool. If this node has no free pages, the pages come from another node. Returns the
-    /// number of moved pages.
+    /// Moves up to `most` pages from the pool to `to`. The moved pages still count as pages of the
+    /// pool. If this node has no free pages, the pages come from another node. Returns the number
+    /// of moved pages.
     pub fn take(&self, to: &mut Vec<Page>, most: usize) -> usize {
         match self.take_from(self.node, to, most) {
             0 => self.unless_given(|| {
@@ -137,8 +137,8 @@ impl SharedPool {
     /// been returned to a stack after `take` had checked that stack. If the number of returns did
     /// not change between its two reads, all stacks were empty at the time of the last check. The
     /// last check of a stack is an acquire load, so the second read of the number of returns
-    /// happens after that check. The first read of the number of returns is not newer than the
-    /// checks of the stacks, because it reads the same 64-bit values.
+    /// happens after that check. The first read of the number of returns does not see a newer state
+    /// than the checks of the stacks, because it reads the same 64-bit values as the checks.
     fn unless_given(&self, mut take: impl FnMut() -> usize) -> usize {
         loop {
             let gives = self.nodes.gives();
@@ -149,7 +149,8 @@ impl SharedPool {
         }
     }
 
-    /// Returns pages that still count as pages of the pool, each to a stack of its node.
+    /// Returns pages that still count as pages of the pool. Each page goes to a stack of its NUMA
+    /// node.
     pub fn give(&self, pages: &mut Vec<Page>) {
         self.nodes.give(pages, self.stack);
     }
@@ -191,8 +192,8 @@ impl Nodes {
                 let index = |page: &Page| page.number().wrapping_sub(self.region.number_of(0));
                 let is_own = |page: &Page| numbers.contains(&page.number());
                 let mut bulk = [0; BULK_MAX];
-                // Usually all pages of a call belong to the same NUMA node. The loops after this
-                // comment have no branches, so the compiler vectorizes them.
+                // Usually all pages of a call belong to the same NUMA node. The following loops
+                // have no branches, so the compiler vectorizes them.
                 if some.iter().fold(true, |all, page| all & is_own(page)) {
                     bulk.iter_mut().zip(some).for_each(|(to, page)| *to = index(page));
                     stack.give(&self.table, &bulk[..some.len()]);
@@ -221,7 +222,7 @@ impl Nodes {
 /// their addresses, consecutive frames of a worker would lie at a constant distance. The stride
 /// prefetcher of the worker's CPU would then also fetch the next frames. These prefetches take
 /// cache lines from the receiving CPU, which is writing them. On a Zen 4 CPU, with one target CPU,
-/// the receiving CPU needs for each packet:
+/// the receiving CPU needs the following time for each packet:
 ///
 /// | target | in address order | shuffled |
 /// |---|---|---|

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::park::{Bell, Events, wait};
 
 /// A bell (an eventfd) that rings as long as its condition is true. Reading does not silence the
-/// bell of a signal, so any number of threads can wait for it.
+/// bell of a signal, so any number of threads can wait for the same signal.
 #[derive(Debug)]
 pub struct Signal {
     bell: Bell,
@@ -37,8 +37,7 @@ impl Signal {
     }
 
     /// A file descriptor that is readable as long as the condition is true. Reading from the file
-    /// descriptor is an error. Therefore a thread cannot consume a signal that another thread waits
-    /// for.
+    /// descriptor fails. Therefore a thread cannot consume a signal that another thread waits for.
     ///
     /// # Errors
     /// As [`Events::new`].

@@ -29,7 +29,7 @@ impl PageStack {
         let below = &region.below[index as usize];
         let mut top = self.top.load(Ordering::Relaxed);
         loop {
-            // Relaxed: the exchange after this store makes the link visible.
+            // The store is relaxed: the exchange after this store makes the link visible.
             below.store(top as u32, Ordering::Relaxed);
             let pushed = (top & !u64::from(BLANK)).wrapping_add(PUSH) | u64::from(page.number());
             // H1, release: pairs with H2. Pages that were pushed earlier become visible too: each
@@ -48,9 +48,9 @@ impl PageStack {
     }
 
     pub(crate) fn collect(&self, region: &Region, mut each: impl FnMut(Page)) {
-        // H2, acquire: pairs with H1. Release: if another thread finds the stack empty, it sees
-        // what this thread did before, such as giving pages to the shared pool. This operation sets
-        // all bits of the lower half of `top`, which is the value `BLANK`.
+        // H2, acquire: pairs with H1. The operation is a release: if another thread finds the stack
+        // empty, it sees what this thread did before, such as giving pages to the shared pool. This
+        // operation sets all bits of the lower half of `top`, which is the value `BLANK`.
         let mut top = self.top.fetch_or(u64::from(BLANK), Ordering::AcqRel) as u32;
         while top != BLANK {
             // The link is read before the page is passed on, because the page's next holder may
@@ -62,9 +62,9 @@ impl PageStack {
     }
 
     /// Takes up to `most` pages from the stack, and passes each of them to `each`. Returns the
-    /// number of pages taken. Pages that are not taken are never removed from the stack.
+    /// number of pages taken. Pages that this call does not take stay in the stack all the time.
     pub(crate) fn take(&self, region: &Region, most: usize, mut each: impl FnMut(Page)) -> usize {
-        // H2, acquire: pairs with H1, and makes the links and the pages visible.
+        // The memory order H2 (acquire) pairs with H1, and makes the links and the pages visible.
         let mut top = self.top.load(Ordering::Acquire);
         loop {
             // If another thread takes one of these pages, the page's link may change at the same
@@ -79,9 +79,9 @@ impl PageStack {
                 return 0;
             }
             let shorter = (top & !u64::from(BLANK)) | u64::from(rest);
-            // H3, release: pairs with H2 of the thread that takes a page whose link this loop has
-            // read. Therefore this thread reads the link before the other thread changes it. On
-            // failure acquire: H2 of the next attempt.
+            // The memory order H3 (release) pairs with H2 of the thread that takes a page. This
+            // loop has read the link of that page. Therefore this thread reads the link before the
+            // other thread changes it. On failure acquire: H2 of the next attempt.
             match self.top.compare_exchange_weak(top, shorter, Ordering::Release, Ordering::Acquire) {
                 Ok(_) => {
                     let mut next = top as u32;

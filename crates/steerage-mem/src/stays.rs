@@ -1,5 +1,5 @@
-//! [`Stays`] holds a value that must not leave the thread of a batch. The compiler's error message
-//! explains how a program can send a packet to another thread.
+//! [`Stays`] holds a value of a batch that must not leave the thread that handles the batch. The
+//! compiler's error message explains how a program can send a packet to another thread.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -42,10 +42,10 @@ struct State {
 }
 
 impl Supply {
-    /// Maps the memory for a backlog: the requested backlog, or else the longest backlog below it
-    /// that fits into `cap` bytes. Also reserves address space for a longer backlog. The function
-    /// `parts` divides the pages of a budget among NUMA nodes. If the kernel pins all mapped pages,
-    /// no additional address space is reserved.
+    /// Maps the memory for the requested backlog. If this memory exceeds `cap` bytes, maps the
+    /// memory for the longest backlog that fits. Also reserves address space for a longer backlog.
+    /// The function `parts` divides the pages of a budget among NUMA nodes. If the kernel pins all
+    /// mapped pages, no additional address space is reserved.
     ///
     /// # Errors
     /// [`RegionError`] if the kernel has too little memory.
@@ -126,7 +126,7 @@ impl Supply {
         &self.pools
     }
 
-    /// Returns how many pages the local cache of each queue may have.
+    /// Returns how many pages the local page cache of each queue may have.
     pub fn cache_pages(&self) -> usize {
         self.state().budget.cache_pages
     }
@@ -163,7 +163,7 @@ impl Supply {
 
     /// Makes the backlog longer or shorter, and hands out the pages that a longer backlog needs.
     /// When the backlog becomes shorter, no pages are taken back. Returns the new backlog:
-    /// `backlog`, or else the longest backlog below it for which there are pages.
+    /// `backlog`, or the longest shorter backlog for which there are enough pages.
     pub fn set_backlog(&self, backlog: usize) -> usize {
         let mut state = self.state();
         let (most, backlog) = (self.region.pages(), backlog.min(self.backlog_max));
@@ -276,8 +276,9 @@ mod tests {
         assert_eq!(map(2, 1 << 30, false).set_cache(0, most), most, "a single queue caches the pages of its backlogs");
     }
 
-    /// In this test, the frames of the queue lie in blocks, so the queue has no pages for its
-    /// cache. Without additional pages, the cache would take pages that other queues need.
+    /// In this test, the frames of the queue lie in blocks, so the queue has no pages for its local
+    /// page cache. Without additional pages, the local page cache would take pages that other
+    /// queues need.
     #[test]
     fn the_cache_of_a_queue_that_lends_has_pages_of_its_own() {
         let parts = |budget: &Budget| vec![Part { pages: budget.pages, node: None }];

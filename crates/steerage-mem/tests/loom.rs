@@ -40,8 +40,8 @@ fn receive(consumer: &mut Consumer, last: &mut u8) {
     consumer.finish();
 }
 
-/// Three frames pass through a ring of two slots, with one more page than slots. Therefore the
-/// slots and pages are used again after the finished index has passed them.
+/// Up to three frames pass through a ring of two slots, and there are two pages. Therefore slots
+/// and pages are used again after the finished index has passed them.
 #[test]
 fn hand_over_finish_and_reuse() {
     loom::model(|| {
@@ -332,8 +332,8 @@ fn the_stack_loses_nothing() {
     });
 }
 
-/// If pages are scarce, a CPU that makes copies collects returned pages instead of the owner. Each
-/// page is collected by exactly one of the two threads.
+/// If pages are scarce, a CPU that makes copies collects returned pages in place of the queue's
+/// owner. Each page is collected by exactly one of the two threads.
 #[test]
 fn two_who_collect_share_what_there_is() {
     loom::model(|| {
@@ -429,7 +429,7 @@ fn no_wish_for_room_is_lost() {
         if producer.room() == 0 {
             producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
         }
-        // loom also simulates one spurious wake-up, in which the bell did not ring.
+        // loom also simulates one spurious wake-up, for which the bell (an eventfd) did not ring.
         while producer.room() == 0 {
             bell.wait();
             producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
@@ -456,8 +456,9 @@ fn revoked_before_published_is_revoked() {
     });
 }
 
-/// One thread sends two pages. The device reports both pages to another thread, which returns them
-/// to the sender. Each page returns exactly once, and with all of its bytes.
+/// One thread sends two pages. The device reports to another thread that both pages were sent, and
+/// that thread returns the pages to the sender. Each page returns exactly once, and with all of its
+/// bytes.
 #[test]
 fn what_was_sent_comes_back_to_its_sender() {
     loom::model(|| {

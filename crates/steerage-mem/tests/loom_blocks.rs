@@ -97,9 +97,9 @@ fn receive(consumer: &mut Consumer, shadow: &Shadow, last: &mut u8, block_of: im
     consumer.finish();
 }
 
-/// Three frames use a block that has room for two frames. The bytes of the block after its lent
-/// frames are written. When all lent frames of the block have returned, the block is written from
-/// its beginning again.
+/// Three frames pass through one block, which has room for only two frames at a time. The bytes of
+/// the block after its lent frames are written. When all lent frames of the block have returned,
+/// the block is written from its beginning again.
 #[test]
 fn a_block_is_written_behind_its_frames_and_anew_when_they_are_home() {
     loom::model(|| {

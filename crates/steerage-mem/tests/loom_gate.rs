@@ -14,9 +14,9 @@ struct Shared {
     done: UnsafeCell<u64>,
     /// Both threads write this field. The value of this field is not used. loom tries another order
     /// of two threads only if one thread accesses an atomic that the other thread accessed last. A
-    /// CPU reads the value of its gate before it changes the value, which hides the access of the
-    /// other thread from loom. Without accesses to this field, loom would try only one order of the
-    /// threads.
+    /// CPU reads the value of its gate before it changes the value. This read hides the access of
+    /// the other thread from loom. Without accesses to this field, loom would try only one order of
+    /// the threads.
     turns: AtomicU64,
 }
 

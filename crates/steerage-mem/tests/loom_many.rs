@@ -1,5 +1,5 @@
-//! loom explores every interleaving of several rings to one CPU: rings that grow, the inbox bits of
-//! rings with frames, and the limit over all queues.
+//! loom explores every interleaving of the accesses to several rings to one CPU: to rings that
+//! grow, to the inbox bits of rings with frames, and to the limit over all queues.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 

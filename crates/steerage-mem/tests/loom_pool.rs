@@ -187,8 +187,8 @@ fn a_page_that_changes_places_is_found() {
 }
 
 /// Like the test before, but with two stacks on one NUMA node. A pool searches its stacks twice
-/// before it checks whether pages were returned meanwhile. Therefore the pages change their stacks
-/// three times in this test.
+/// before it checks whether pages were returned during the search. Therefore the pages change their
+/// stacks three times in this test.
 #[test]
 fn a_page_that_changes_stacks_is_found() {
     loom::model(|| {

@@ -42,8 +42,8 @@ impl ColumnBatch {
         Self { columns: vec![Column::new(JOINED, &Values::U32(Vec::new()), false)] }
     }
 
-    /// Returns a batch that has the columns of both batches. [`chosen`](Self::chosen) can then
-    /// choose from these columns.
+    /// Returns a batch that has the columns of both batches. A caller can then choose from all of
+    /// these columns with [`chosen`](Self::chosen).
     #[must_use]
     pub fn and(mut self, more: Self) -> Self {
         self.columns.extend(more.columns);
@@ -53,7 +53,7 @@ impl ColumnBatch {
     /// Creates a batch with the columns of these names, without rows.
     ///
     /// # Errors
-    /// Returns an error if one of the names is not the name of a column.
+    /// Returns an error if one of the names is not the name of a column of records.
     pub fn of(names: &[impl AsRef<str>]) -> Result<Self, UnknownColumn> {
         Self::all().chosen(names)
     }

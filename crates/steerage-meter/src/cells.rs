@@ -2,17 +2,16 @@
 //!
 //! A spreadsheet evaluates a cell that begins with `=`, `+`, `-` or `@`, or with one of these
 //! characters after a tab or a line break. Names come from packets, so an attacker can choose them.
-//! If the first character of a cell would begin a formula, the character is written as `\DDD`,
-//! where `DDD` is its code in three decimal digits. DNS zone files use the same escapes (RFC 1035,
-//! 5.1), and
-//! [`names`](super::names) writes unprintable characters in this way. A backslash in a name is
-//! written as `\DDD` too, so that readers undo all escapes in one step. In some countries,
-//! spreadsheets begin a new cell after each semicolon. Therefore a character after a semicolon
-//! counts as the first character of a cell.
+//! If the first character of a cell would begin a formula, the character is written as `\DDD`, in
+//! which `DDD` is the character's code in three decimal digits. DNS zone files use the same escapes
+//! (RFC 1035, 5.1), and [`names`](super::names) writes unprintable characters in this way. A
+//! backslash in a name is written as `\DDD` too, so that readers undo all escapes in one step. In
+//! some countries, spreadsheets begin a new cell after each semicolon. Therefore a character after
+//! a semicolon counts as the first character of a cell.
 
 use std::io::{self, Write};
 
-/// A writer for CSV that changes only the text of cells. No column has negative numbers, so a cell
+/// A writer for CSV. It changes only the text of cells. No column has negative numbers, so a cell
 /// that begins with `-` is text.
 #[derive(Debug)]
 pub(super) struct Cells<W> {

@@ -1,4 +1,5 @@
-//! The flow statistics of CICFlowMeter. Many published models were trained with these statistics.
+//! The flow statistics of CICFlowMeter. Many published machine-learning models were trained with
+//! these statistics.
 //!
 //! `docs/python.md` defines each column. The column definitions depend only on the packets of a
 //! flow and their times. All sums are integers. Therefore the order in which values are added does
@@ -174,7 +175,7 @@ pub(super) struct Cic {
     /// The timestamp of the packet that began the flow's current active period.
     pub(super) active_since: u64,
     pub(super) last: u64,
-    /// The number of pauses after which a subflow began.
+    /// The number of pauses after which a new subflow began.
     pub(super) pauses: u64,
     pub(super) flags: [u64; 8],
 }
@@ -306,7 +307,7 @@ impl Features {
         self.flows.remove(&Hashed::new(key, hash))
     }
 
-    /// Returns the statistics of a flow that has packets on several CPUs.
+    /// Returns the statistics of a flow whose packets were counted on several CPUs.
     pub(super) fn of_all(cpus: &[Self], key: &Key, hash: u32) -> Option<Box<Cic>> {
         let mut found = cpus.iter().filter_map(|features| features.flows.get(&Hashed::new(key, hash)));
         let mut first = found.next()?.clone();

@@ -21,8 +21,8 @@ pub enum Values {
     U64(Vec<u64>),
     /// Floating-point numbers of 64 bits.
     F64(Vec<f64>),
-    /// UTF-8 text. The text of row `n` begins at the position with index `n` and ends at the
-    /// position with index `n + 1`.
+    /// UTF-8 text. In the list of positions, entry `n` is the position at which the text of row `n`
+    /// begins, and entry `n + 1` is the position at which this text ends.
     Text(Vec<i32>, Vec<u8>),
     /// Byte strings, whose positions are stored like those of text.
     Bytes(Vec<i32>, Vec<u8>),
@@ -48,7 +48,7 @@ impl Values {
     }
 }
 
-/// A column: its name, and its values in the rows of a batch.
+/// A column of a batch: the name of the column, and its value in each row of the batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
     name: &'static str,
@@ -106,7 +106,7 @@ impl Column {
     }
 
     /// Adds a row with a number. If the numbers of the column have fewer than 64 bits, the upper
-    /// bits of the number are dropped.
+    /// bits of the added number are dropped.
     pub fn push_number(&mut self, number: Option<u64>) {
         let value = number.unwrap_or_default();
         match &mut self.values {

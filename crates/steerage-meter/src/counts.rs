@@ -14,8 +14,8 @@ use super::writer_state::OutputCounts;
 pub struct FlowCounts {
     /// The number of current flows.
     pub active: u64,
-    /// The number of records: one for each flow that ended or was cut, plus one for each current
-    /// flow.
+    /// The number of records: one for each flow that ended, one for each cut of a flow by the
+    /// active timeout, and one for each current flow.
     pub total: u64,
     /// The number of records in `total` whose flow was evicted to make room for another flow.
     pub evicted: u64,
@@ -23,8 +23,8 @@ pub struct FlowCounts {
     pub written: u64,
     /// The number of records that could not be written or sent, summed over all outputs.
     pub lost: u64,
-    /// The number of records of ended or cut flows that are neither written nor lost yet. The
-    /// number of unwritten records is the sum over all outputs.
+    /// The number of records of ended or cut flows that are neither written nor lost yet, summed
+    /// over all outputs.
     pub waiting: u64,
 }
 
@@ -60,7 +60,8 @@ pub(super) struct AllPublished(Arc<Mutex<Vec<Arc<Published>>>>);
 
 impl AllPublished {
     /// Adds the counts of a new meter. If a CPU's meter has panicked, the new meter replaces the
-    /// old meter. The old meter's counts are dropped here, because no report includes them either.
+    /// old meter. The old meter's counts are dropped here, because no report includes the old
+    /// meter's flows either.
     pub(super) fn one_more(&self) -> Arc<Published> {
         let published = Arc::new(Published::default());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,9 +80,9 @@ impl AllPublished {
         flows
     }
 
-    /// Returns the sum of all meters' counts, and the number of flows that have slots. The counts
-    /// are read at different moments, so a flow may be included in one count and not yet in
-    /// another. The caller must read the counts of the outputs before this call.
+    /// Returns the sum of all meters' counts, and the number of flows that have slots in the flow
+    /// tables. The counts are read at different moments, so a flow may be included in one count and
+    /// not yet in another. The caller must read the counts of the outputs before this call.
     pub(super) fn sum(&self, limit: &FlowLimit, outputs: &[OutputCounts]) -> FlowCounts {
         let (written, lost) = (outputs.iter().map(|of| of.written).sum(), outputs.iter().map(|of| of.lost).sum());
         let mut counts = FlowCounts { active: limit.taken() as u64, written, lost, ..FlowCounts::default() };

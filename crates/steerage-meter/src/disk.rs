@@ -1,5 +1,5 @@
-//! File operations on a file or on standard output, each of which can fail. The tests of this crate
-//! make each of these operations fail.
+//! Operations on a file or on standard output. Each operation can fail, and the tests of this crate
+//! make each of them fail.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -80,7 +80,7 @@ impl Disk {
         self.file.seek(SeekFrom::Start(end - excess as u64)).map(drop)
     }
 
-    /// Keeps the file from now on, even if it never gets its final name.
+    /// After this call, the file is not deleted any more, even if it never gets its final name.
     pub(super) fn keep(&mut self) {
         self.new = self.new.take().map(NewFile::kept);
     }
@@ -117,7 +117,7 @@ pub(super) mod fault {
         /// If the file operation with this number is a write, it writes only a part of its bytes,
         /// and the next operation fails.
         Short(u64, Errno),
-        /// Like `Short`, but all later file operations fail too.
+        /// Like `Short` (an incomplete write), but all later file operations fail.
         ShortFrom(u64, Errno),
         /// The simulated disk of the test has room for only this number of bytes.
         Room(usize),

@@ -35,8 +35,9 @@ const WAITING_MAX: usize = 16;
 
 const _: () = assert!(size_of::<FlowRecord>() <= 256);
 
-/// The maximum number of periods whose files are open, because each open file needs a file
-/// descriptor. If one more file is needed, the file of the oldest period is completed first.
+/// The maximum number of files that are open at the same time, because each open file needs a file
+/// descriptor. With rotation, each period has its own file. If one more file is needed, the file of
+/// the oldest period is completed first.
 const OPEN_MAX: usize = 128;
 
 /// The outputs that receive a meter's records.
@@ -60,9 +61,9 @@ impl Exporter {
         self
     }
 
-    /// Passes records to all outputs, for programs that count flows themselves
-    /// ([`FlowRecord::of_flow`]) or select the records of a meter. If the queue of an output is full,
-    /// the records wait or are lost, as [`FlowWriter::exporter`] says.
+    /// Passes records to all outputs. This function is for programs that count flows themselves
+    /// ([`FlowRecord::of_flow`]), and for programs that select some of a meter's records. If the
+    /// queue of an output is full, the records wait or are lost, as [`FlowWriter::exporter`] says.
     pub fn pass(&self, records: Vec<FlowRecord>) {
         if let Some(now) = records.iter().map(|record| record.last().as_nanos()).max() {
             self.send(records, now);
@@ -91,8 +92,8 @@ impl Outlet {
         let (records, unwritten) = (Arc::clone(records), self.shared.ledger().take(volume));
         let message = Message::Ended(Ended { records, now, unwritten });
         // If the queue does not accept a message, the records of the message count as lost. If the
-        // packet source waits for the writer, records are lost only after the writer has failed or
-        // was abandoned.
+        // packet source waits for the writer, records are lost only if the writer has failed or was
+        // abandoned.
         self.shared.note_waiting();
         let is_refused = if self.waits { self.to.send(message).is_err() } else { self.to.try_send(message).is_err() };
         if is_refused {
@@ -127,9 +128,9 @@ pub struct FlowWriter {
 }
 
 impl FlowWriter {
-    /// Starts the thread. A file without a time in its name is created immediately, so that errors
-    /// appear early. The thread calls `on_failure` if it fails, so that the caller can stop the
-    /// meters.
+    /// Starts the thread. A file without a time in its name is created before the thread starts, so
+    /// that errors appear early. The thread calls `on_failure` if it fails, so that the caller can
+    /// stop the meters.
     ///
     /// # Errors
     /// Returns an error if the file or its directory cannot be used.
@@ -302,7 +303,7 @@ impl FlowWriter {
         let now = records.iter().map(|record| record.last().as_nanos()).max().unwrap_or(0);
         let unwritten = self.shared.ledger().take(Volume::of(&records));
         // If the message with the last records cannot be sent, these records are lost, and `ended`
-        // has the reason.
+        // contains the writer's error.
         for message in [Message::Ended(Ended { records, now, unwritten }), Message::End] {
             self.shared.note_waiting();
             let _ = self.to.send(message);
@@ -337,8 +338,8 @@ struct Sink {
     shared: Arc<WriterState>,
     to: FlowsTo,
     format: FlowFormat,
-    /// The incomplete files. The key of a file is the start of its period. Without rotation there
-    /// is one file, whose key is 0.
+    /// The incomplete files. The key of a file is the start of the period whose records the file
+    /// contains. Without rotation there is one file, whose key is 0.
     open: BTreeMap<u64, FlowFile>,
     from: u64,
     names: HashSet<PathBuf>,

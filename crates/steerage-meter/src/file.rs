@@ -32,8 +32,8 @@ pub(super) struct FlowFile {
     out: RecordWriter,
     format: Format,
     path: Option<PathBuf>,
-    /// True if all records were written to the file. If all records were written, only the renaming
-    /// of the file remains.
+    /// True if all records were written to the file. If all records were written, the file only has
+    /// to be renamed.
     has_ended: bool,
 }
 
@@ -58,8 +58,8 @@ impl Format {
     }
 }
 
-/// Returns the error for a file that cannot be created. A missing directory is an error: if a
-/// mistyped directory were created, the user would not find the flows.
+/// Returns the error for a file that cannot be created. A missing directory is an error: if the
+/// program created a mistyped directory, the user would not find the flows.
 fn cannot_write(path: &Path, cause: io::Error) -> ExportError {
     let kind = cause.kind();
     let advice = match (cause.get_ref().and_then(|inner| inner.downcast_ref::<PathError>()), kind) {

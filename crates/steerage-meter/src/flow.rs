@@ -37,7 +37,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Creates packet data for a packet of which only the flow is known.
+    /// Creates the data of a packet if only the packet's flow is known.
     #[inline(always)]
     pub(super) fn of(flow: Directed) -> Self {
         let (vlans, tunnel, tunnel_id) = ([NO_VLAN; 2], None, None);
@@ -78,11 +78,11 @@ impl Seen {
 pub struct Traffic {
     /// The number of packets.
     pub packets: u64,
-    /// The number of bytes on the wire, including all headers but not the Ethernet checksum. Bytes
-    /// that are missing in the capture, because it has cut the packet, are counted too.
+    /// The number of bytes on the wire, including all headers but not the Ethernet checksum. If the
+    /// capture has truncated a packet, the packet's missing bytes are counted too.
     pub bytes: u64,
-    /// The number of bytes according to the innermost IP header, which is included (IPFIX's octet
-    /// count). The value is 0 if the packets have no IP header.
+    /// The number of bytes that the innermost IP header states, including this header (IPFIX's
+    /// octet count). The value is 0 if the packets have no IP header.
     pub ip_bytes: u64,
 }
 
@@ -95,15 +95,15 @@ impl std::ops::AddAssign for Traffic {
     }
 }
 
-/// The reason why a record ends. The values are the numbers of IPFIX's element flowEndReason (RFC
-/// 5102).
+/// The reason why a record ends. The numeric value of a reason is its value in IPFIX's element
+/// flowEndReason (RFC 5102).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FlowEnd {
-    /// No packet of the flow arrived for the time of the inactive timeout.
+    /// No packet of the flow arrived for as long as the inactive timeout.
     Idle = 1,
-    /// The record covers the time of the active timeout. If more packets follow, the flow gets
-    /// another record.
+    /// The record was ended by the active timeout, the maximum duration of a record. If more
+    /// packets follow, the flow gets another record.
     Active = 2,
     /// The TCP connection was closed, by a reset or by FIN from both sides.
     Finished = 3,
@@ -114,9 +114,9 @@ pub enum FlowEnd {
     Resources = 5,
 }
 
-/// A flow. The first cache line of a flow has the fields that are compared with every packet, and
-/// the fields that timeouts depend on. The second cache line of a flow has the counters. Only TCP
-/// segments change the third cache line of a flow.
+/// A flow. The first cache line of a flow has two kinds of fields: fields that are compared with
+/// every packet, and fields on which timeouts depend. The second cache line of a flow has the
+/// counters. Only TCP segments change the third cache line of a flow.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Flow {
@@ -170,7 +170,8 @@ impl Flow {
         Self { last: last.max(first), traffic, ..Self::begin(&seen, BucketId { group: 0, bucket: 0 }) }
     }
 
-    /// Returns the value that a free slot of the table contains, with a key that no packet has.
+    /// Returns the flow that a free slot of the table contains. The flow has a key that no packet
+    /// has.
     pub(super) fn vacant() -> Self {
         let nobody = Directed { key: Key::VACANT, turned: false };
         Self::begin(&Seen::of(nobody), BucketId { group: 0, bucket: 0 })
@@ -241,7 +242,7 @@ impl Flow {
     }
 
     /// Returns true only if the packet belongs to this record, whatever state the flow is in. The
-    /// check is quick, and true for most packets.
+    /// check is quick, and its result is true for most packets.
     #[inline(always)]
     fn is_plainly_same(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let pause = seen.time.abs_diff(self.last);
@@ -249,9 +250,10 @@ impl Flow {
         pause < timeouts.closed && lasts < timeouts.active && seen.tcp_flags & SYN == 0
     }
 
-    /// Returns true if the packet surely belongs to this record. Neither packets of the flow in
-    /// earlier parts of the recording, nor earlier fragments that wait for those parts, can then
-    /// change the result. `surely_goes_on` takes into account that the clock may cut records.
+    /// Returns true if the packet surely belongs to this record. If the result is true, two kinds
+    /// of packets cannot change it: packets of the flow in earlier parts of the recording, and
+    /// earlier fragments that wait until those parts are joined. `surely_goes_on` takes into
+    /// account that the clock may end records (at multiples of the active timeout).
     #[inline(always)]
     pub(super) fn surely_goes_on(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let late = LATE_MAX.as_nanos() as u64;
@@ -328,8 +330,8 @@ impl Flow {
         std::mem::replace(self, next)
     }
 
-    /// Copies the source and the TCP state of the previous record of the same flow, which the
-    /// active timeout ended.
+    /// Copies the source and the TCP state of the flow's previous record. The active timeout ended
+    /// the previous record.
     pub(super) fn continue_after(&mut self, before: &Self) {
         self.state = self.state & !TURNED | before.state & TURNED;
         let mut tcp = before.tcp.restarted();
@@ -368,9 +370,9 @@ impl Flow {
         }
     }
 
-    /// Adds the packets of the record that follows this record in arrival order, as if the packets
-    /// had been added one by one. If the original of a TCP segment is in this record, a
-    /// retransmission in the next record does not count as retransmitted.
+    /// Adds the packets of a record that follows this record. The result is the same as if the
+    /// packets had been added one by one, in order of arrival. If the original of a TCP segment is
+    /// in this record, a retransmission in the next record does not count as retransmitted.
     pub(super) fn join(&mut self, later: &Self) {
         self.tcp.join(&later.tcp);
         self.first = self.first.min(later.first);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use steerage::limits::CPUS_MAX;
 
 /// The limit and the current number of flows. The current number of flows changes only when a flow
-/// starts or ends. After its first packet, the packets of a flow do not access the current number
-/// of flows.
+/// starts or ends. Packets of a flow after its first packet do not access the current number of
+/// flows.
 #[derive(Debug)]
 pub(super) struct FlowLimit {
     max: usize,

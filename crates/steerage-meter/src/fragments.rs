@@ -1,17 +1,17 @@
 //! Assigns fragmented datagrams to flows.
 //!
 //! Steering assigns the fragments of a datagram by the same rule as this module, so all of them are
-//! on the CPU of the datagram's flow. The fragment that arrives first decides: if it has the ports,
-//! all fragments of the datagram belong to its flow. If the fragment that arrives first has no
-//! ports, the datagram is a flow of its own, without ports.
+//! on the CPU of the datagram's flow. The fragment that arrives first determines the flow: if this
+//! fragment has the ports, all fragments of the datagram belong to its flow. If the fragment that
+//! arrives first has no ports, the datagram is a flow of its own, without ports.
 
 use steerage::flow::{Datagram, Datagrams, Fragment};
 use steerage::{BucketId, FlowKey};
 
 use super::key::{Directed, Key, Seeds};
 
-/// The datagrams on a CPU, with their flows. The table has the type with which steering keeps the
-/// fragments of a datagram together.
+/// The datagrams on a CPU, with their flows. The table has the same type as the table by which
+/// steering keeps the fragments of a datagram on one CPU.
 #[derive(Debug)]
 pub(super) struct FlowsOfDatagrams {
     table: Option<Datagrams<Followed>>,
@@ -67,8 +67,8 @@ impl FlowsOfDatagrams {
     }
 }
 
-/// Returns the flow of a datagram whose first fragment was not the first to arrive. `flow` contains
-/// only what the fragment's own headers show.
+/// Returns the flow of a datagram if another fragment arrived before the datagram's first fragment.
+/// `flow` contains only what the fragment's own headers show.
 pub(super) fn alone(flow: Directed, fragment: &Fragment) -> Directed {
     let alone = flow.without_ports();
     Directed { key: alone.key.marked(&fragment.datagram), ..alone }

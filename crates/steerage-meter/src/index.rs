@@ -40,8 +40,8 @@ impl Line {
         self.places[LINE - 1] != 0
     }
 
-    /// Returns the slot number plus one of the entry with this hash, or 0 if no entry has the hash.
-    /// If two entries have this hash, the result may be any number except 0.
+    /// Returns the slot number of the entry with this hash, plus one. Returns 0 if no entry has the
+    /// hash. If two entries have this hash, the result may be any number except 0.
     #[inline(always)]
     fn any_with(&self, hash: u32) -> u32 {
         let one = |(its, place): (&u32, &u32)| if *its == hash { *place } else { 0 };
@@ -106,7 +106,7 @@ impl Index {
         }
     }
 
-    /// Returns the slot of the flow that has this hash and for whose slot `is_it` returns true.
+    /// Among the slots whose flow has this hash, returns the slot for which `is_it` returns true.
     #[inline(never)]
     pub(super) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = self.home(hash);

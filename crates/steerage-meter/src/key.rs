@@ -31,12 +31,14 @@ impl Kind {
 /// bits of `rest` are the [`Kind`] of the flow (8 bits) and the mark (16 bits).
 ///
 /// The mark is 0, except for flows that steering distinguishes by more data than their endpoints.
-/// For flows with more such data, the mark is a hash of the additional data. Steering may assign
-/// two flows that differ only in the additional data to different CPUs. If two flows that differ
-/// only in the additional data are on the same CPU, the meter must also keep them separate.
+/// For such flows, the mark is a hash of the data that steering uses in addition to the endpoints.
+/// Steering may assign two flows that differ only in the additional data to different CPUs. If two
+/// flows that differ only in the additional data are on the same CPU, the meter must also keep them
+/// separate.
 ///
-/// For IPv4, both addresses are in one word, with the first address in the upper half, and the
-/// other words are 0. Therefore most lookups in the table use only two words of the key.
+/// For IPv4, both addresses are in one 64-bit word, with the first address in the upper half. The
+/// other address words are 0. Therefore most lookups in the table use only two of the key's 64-bit
+/// words.
 ///
 /// For the table, this type is better than [`FlowKey`] for three reasons: it has room for the mark,
 /// is one word shorter, and is written directly into the table.
@@ -108,8 +110,8 @@ impl Key {
         Self::v4_of_words(both(from.0, to.0, 32), both(from.1.into(), to.1.into(), 16) as u32, protocol)
     }
 
-    /// Like [`v4`](Self::v4), but the arguments are two words of the packet's headers. The 64-bit
-    /// word `addresses` has both addresses, and the 32-bit word `ports` has both ports. In
+    /// Like [`v4`](Self::v4), but the arguments are two machine words of the packet's headers. The
+    /// 64-bit word `addresses` has both addresses, and the 32-bit word `ports` has both ports. In
     /// `addresses` and in `ports`, the value of the sender is in the upper half.
     #[inline(always)]
     pub(super) fn v4_of_words(addresses: u64, ports: u32, protocol: u8) -> Directed {
@@ -165,8 +167,9 @@ impl Key {
     /// link types have the mark 0.
     pub(super) const VACANT: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 1) };
 
-    /// The key of fragments that wait for an earlier part of the recording, and are not counted. No
-    /// packet has this key, because frames of unsupported link types have the mark 0.
+    /// The key of fragments that are not counted, because they wait until an earlier part of the
+    /// recording is joined. No packet has this key, because frames of unsupported link types have
+    /// the mark 0.
     pub(super) const WAITING: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 2) };
 
     /// Returns a key that contains only the hosts of the flow, without ports, protocol and mark.
@@ -272,8 +275,8 @@ impl Key {
 
     #[inline(always)]
     fn hash_of_two(&self, Seeds([s0, s1, ..]): &Seeds) -> u32 {
-        // The second multiplication is necessary. If two keys differ only in a port, some upper
-        // bits of the products of the first multiplication are equal.
+        // The second multiplication of the hash is necessary: if two keys differ only in a port,
+        // some upper bits of the products of the first multiplication are equal.
         (fold(fold(self.ends[0] ^ s0, self.rest ^ s1), SPREAD) >> 32) as u32
     }
 

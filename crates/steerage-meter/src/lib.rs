@@ -172,11 +172,12 @@ impl Metering {
         Self { options, seeds, limit, first_time, published, exporter, is_part: false }
     }
 
-    /// Creates the state of a meter for a part of a recording: see [`Edges`]. The meter passes
-    /// those flows that no other part can continue to `exporter`. All other flows are in the report
-    /// ([`MeterReport::edges`]). A part has no active timeout unless the clock cuts records,
-    /// because the meter of a part does not know when a flow began. The meter of a part also
-    /// collects no flow statistics. The instance that meters a part must have exactly one CPU.
+    /// Creates the state of a meter for a part of a recording: see [`Edges`]. If no other part can
+    /// continue a flow, the meter passes the flow to `exporter`. All other flows are in the report
+    /// ([`MeterReport::edges`]). Because the meter of a part does not know when a flow began, it
+    /// uses the active timeout only if the clock cuts records (at multiples of the active timeout).
+    /// The meter of a part also collects no flow statistics. The instance that meters a part must
+    /// have exactly one CPU.
     pub fn of_part(options: MeterOptions, exporter: Option<Exporter>) -> Self {
         let active = if options.active_by_clock { options.active } else { Duration::MAX };
         let options = MeterOptions { active, cic: false, ..options };
@@ -317,7 +318,7 @@ impl Meter {
         }
     }
 
-    /// Reads the packets at the positions `which` of the batch, which may be packets of any kind.
+    /// Reads the packets at the positions `which` of the batch. These packets may be of any kind.
     /// Returns true if the last packet of the batch or an earlier packet had a timestamp.
     #[inline(never)]
     fn look_ahead_slowly(&mut self, batch: &mut Batch<'_>, which: Positions, path: Timestamp) -> bool {
@@ -341,7 +342,8 @@ impl Meter {
                 if self.part.as_mut().is_some_and(|part| part.keep(&found, seen, &self.datagrams)) {
                     seen.flow.key = Key::WAITING;
                 } else {
-                    // As in steering, the fragment of the innermost datagram is handled first.
+                    // If datagrams are nested, the fragment of the innermost datagram is handled
+                    // first, as in steering.
                     for fragment in found.fragments.iter().rev().flatten() {
                         seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), time);
                     }
@@ -558,8 +560,8 @@ impl Handler for Meter {
         if self.has_super_frames {
             self.count_super_frames(batch, count);
         }
-        // The clock of a live input hardly advances past the times of packets that wait until a
-        // bucket has moved.
+        // For a live input, the clock hardly runs ahead of packets that wait until the move of
+        // their bucket is over.
         if !self.can_wait || self.settling.is_over(cpu.last_move(), count) {
             self.expire(LOOKS_PER_PACKET * count);
         }

@@ -82,7 +82,7 @@ pub struct FlowNames {
 }
 
 impl FlowNames {
-    /// Adds those names of a later packet that are not known yet.
+    /// Adds the names of a later packet, except for names of a kind that is known already.
     fn complete(&mut self, later: &Self) {
         if self.dns_query.is_none() {
             (self.dns_query, self.dns_type) = (later.dns_query.clone(), later.dns_type);
@@ -198,8 +198,8 @@ impl Names {
         watch.names()
     }
 
-    /// Removes and returns the log of what was read of a flow, if the meter is for a part of a
-    /// recording.
+    /// If the meter is for a part of a recording, removes and returns the log of what was read of a
+    /// flow.
     pub(super) fn take_log(&mut self, flow: &Flow) -> Option<Box<Log>> {
         let watch = self.flows.remove(&Hashed::new(&flow.key, flow.hash))?;
         self.waiting -= usize::from(watch.waits());

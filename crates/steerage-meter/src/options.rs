@@ -9,8 +9,8 @@ use steerage::flow::Layers;
 /// record. nfpcapd has the same default.
 pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// The default inactive timeout, which is the longest pause between two packets of a flow. nfpcapd
-/// has the same default.
+/// The default inactive timeout. The inactive timeout is the longest pause between two packets of a
+/// flow. nfpcapd has the same default.
 pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// The default limit for the number of flows. A full table takes 270 MB.
@@ -23,7 +23,8 @@ pub const FLOWS_MAX: usize = 1 << 24;
 /// The options of a meter.
 #[derive(Clone, Copy, Debug)]
 pub struct MeterOptions {
-    /// The active timeout: the time after which the record of a flow is cut.
+    /// The active timeout: the time after which the record of a flow ends and the flow gets another
+    /// record.
     pub active: Duration,
     /// If true, records are cut by the clock: at the multiples of the active timeout since 1970
     /// (UTC). If false, a record is cut when the active timeout has passed since the record's first

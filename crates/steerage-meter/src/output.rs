@@ -56,16 +56,17 @@ pub enum FlowsTo {
 pub struct Rotation {
     /// The length of a period. Each period begins at a multiple of this length since 1970.
     pub period: Duration,
-    /// The inactive timeout of the meters. A flow's record may end later than the period of the
-    /// flow's last packet, by the inactive timeout and a little more. Therefore the file of a
-    /// period is completed some time after the period.
+    /// The inactive timeout of the meters. A flow's record may end after the period of the flow's
+    /// last packet: later by the inactive timeout and a little more. Therefore the file of a period
+    /// is completed some time after the period.
     pub inactive: Duration,
 }
 
 impl Rotation {
     /// Returns how long a file stays open after its period: twice the sum of the inactive timeout
-    /// and [`LATE_MAX`], and another period. The file stays open for two reasons: flows are not
-    /// checked exactly when they time out, and one CPU may be ahead of another CPU.
+    /// and [`LATE_MAX`], plus the length of one period. The file of a period stays open after the
+    /// period for two reasons: flows are not checked exactly when they time out, and one CPU may be
+    /// ahead of another CPU.
     pub(super) fn late(&self) -> u64 {
         nanos(self.inactive.saturating_add(LATE_MAX).saturating_mul(2)).saturating_add(nanos(self.period))
     }

@@ -141,8 +141,8 @@ struct Group {
 pub(super) struct Parquet {
     columns: Vec<Column>,
     rows: usize,
-    /// The number of records in the open row group, and of their packets and bytes. The field after
-    /// this one has the same three numbers for the row groups that are already in the file.
+    /// The numbers of records, packets and bytes in the open row group. The next field of this
+    /// structure has the same three numbers for the row groups that are already in the file.
     open: Volume,
     complete: Volume,
     groups: Vec<Group>,

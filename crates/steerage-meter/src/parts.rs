@@ -10,19 +10,21 @@
 //! the part alone show that a packet begins another record, the chain of pieces ends.
 //!
 //! [`Edges`] contains the chains of a part, and the flows of the part that were open at its end.
-//! [`Edges::join`] appends the edges of the next part. All other flows of a part have ended, and
-//! have their records already.
+//! [`Edges::join`] appends the edges of the next part. All flows of a part that are not in its
+//! edges have ended and already have their records.
 //!
 //! The times of packets may be out of order by up to [`LATE_MAX`], as for the timeouts of a flow
 //! table. Therefore a decision from one part alone has a margin of [`LATE_MAX`]: the last packet
 //! before the part may be later than the first packets of the part. If a flow ends because of the
-//! clock, the margin is twice [`LATE_MAX`], because the next packet may be late too.
+//! clock, the margin for late packets is twice [`LATE_MAX`], because the next packet may be late
+//! too.
 //!
 //! IP fragments near the beginning of a part may belong to a flow that is known only from an
 //! earlier part. Such fragments [wait](waiting) until the earlier part is joined, and are then
 //! inserted into the chain of pieces of their flow. Until the earlier part is joined, the chains of
-//! pieces contain everything that a waiting fragment may change: no chain ends [early](EARLY), and
-//! the margins are longer for flows between hosts whose fragments wait.
+//! pieces must contain everything that a waiting fragment may change. Therefore no chain ends
+//! [early](EARLY), and the margins for late packets are longer for flows between hosts whose
+//! fragments wait.
 
 mod rows;
 mod rules;
@@ -145,8 +147,7 @@ pub(super) struct Collected {
     keeping: Keeping,
     /// The number of waiting fragments among the packets that were counted so far.
     passed: u64,
-    /// The fragments at the edges of the part. The fragments at the edges are set at the end of the
-    /// part.
+    /// The fragments at the edges of the part. This field is set when the part ends.
     fragments: Fragments,
 }
 
@@ -155,13 +156,13 @@ impl Collected {
         Rules { timeouts, begin: self.begin.unwrap_or_default(), waiting: self.keeping.hosts() }
     }
 
-    /// Records the time of a packet, if it is the first packet of the part.
+    /// If the packet is the first packet of the part, records its time.
     pub(super) fn see(&mut self, time: u64) {
         self.begin.get_or_insert(time);
     }
 
-    /// Keeps a fragment and returns true if only an earlier part may know the fragment's flow. When
-    /// the packets before the fragment were counted, the meter calls [`pass`](Self::pass).
+    /// If only an earlier part may know the fragment's flow, keeps the fragment and returns true.
+    /// When the packets before the fragment were counted, the meter calls [`pass`](Self::pass).
     pub(super) fn keep(&mut self, found: &Dissection, seen: &Seen, known: &FlowsOfDatagrams) -> bool {
         let [Some(fragment), None] = &found.fragments else { return false };
         let since_begin = self.begin.map_or(0, |begin| seen.time.abs_diff(begin));
@@ -243,8 +244,8 @@ impl FlowEdges {
         self.open.is_some() || self.chain.last().is_some_and(|piece| piece.next == Next::Part)
     }
 
-    /// Adds the next piece of the part. Only the first chain of a flow can continue a flow of an earlier
-    /// part.
+    /// Adds the flow's next piece in the part. Only the first chain of a flow can continue a flow
+    /// of an earlier part.
     fn push(&mut self, piece: Piece, timeouts: &Timeouts, records: &mut Vec<FlowRecord>) {
         match self.chain.last_mut() {
             Some(Piece { next: Next::End(_), .. }) => self.open = fold(self.open.take(), &[piece], timeouts, records),
@@ -255,8 +256,8 @@ impl FlowEdges {
         }
     }
 
-    /// Inserts a fragment that has waited into the chain. The fragment arrived early in the part,
-    /// so it belongs to the chain.
+    /// Inserts a fragment into the chain of pieces. The fragment has waited until an earlier part
+    /// was joined. Because it arrived early in its part, it belongs to the chain.
     fn insert(&mut self, mut piece: Piece, rules: &Rules<'_>) {
         let at = self.chain.partition_point(|other| other.opening.number <= piece.opening.number);
         let Some(before) = at.checked_sub(1).and_then(|at| self.chain.get_mut(at)) else {
@@ -278,9 +279,9 @@ impl FlowEdges {
         }
     }
 
-    /// Ends an open flow if no packet up to the time `end` continues it, and if the flow has timed
-    /// out or another flow has begun. `number` is the number of fragments that wait for an earlier
-    /// part.
+    /// Ends an open flow that no packet up to the time `end` continues. The flow ends if it has
+    /// timed out or if another flow has begun. `number` is the number of fragments that wait for an
+    /// earlier part.
     fn expire(
         &mut self,
         (end, number): (u64, u64),
@@ -326,8 +327,8 @@ pub struct Edges {
 pub struct OtherTimeouts;
 
 impl Edges {
-    /// Returns the edges of a part, and the records of those flows whose end the part alone
-    /// determines.
+    /// Returns the edges of a part, and the records of the flows that ended in the part, if the
+    /// part alone shows where they ended.
     pub(super) fn of(
         collected: Collected,
         open: impl Iterator<Item = Flow>,
@@ -372,8 +373,8 @@ impl Edges {
         self.joined
     }
 
-    /// Appends the edges of the next part, which follows this part. Returns the records of the
-    /// flows that no other part can continue.
+    /// Appends the edges of the part that follows this part in the recording. Returns the records
+    /// of the flows that no other part can continue.
     ///
     /// # Errors
     /// Returns an error if the parts were metered with different timeouts.
@@ -454,7 +455,7 @@ impl Edges {
         self.flows.entry(seen.flow.key).or_default().insert(piece, rules);
     }
 
-    /// Returns the records of all flows at the edges, after the last part was joined. The records
+    /// After the last part was joined, returns the records of all flows at the edges. The records
     /// are in the order in which their flows began.
     pub fn finish(mut self) -> Vec<FlowRecord> {
         let (mut records, timeouts, hosts) = (Vec::new(), self.timeouts, self.fragments.hosts());
@@ -507,7 +508,7 @@ fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut
 }
 
 /// Appends the chain of the next part to a chain whose last piece is open. Returns the remaining
-/// pieces, from the first packet that surely begins another record.
+/// pieces. The first of them begins with a packet that surely begins another record.
 fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, rules: &Rules<'_>) -> Vec<Piece> {
     let mut next = next.into_iter();
     while let (Some(last), Some(piece)) = (chain.last_mut(), next.next()) {

@@ -141,8 +141,8 @@ fn transport(
     }
 }
 
-/// Reads a TCP segment. `header` ends with the window field, so that this function can also read a
-/// header that was cut off after that field.
+/// Reads a TCP segment. `header` is the TCP header up to the end of the window field, so that this
+/// function can also read a header that was cut off after the window field.
 #[inline(always)]
 fn segment(header: &[u8; 16], bytes: u32) -> Segment {
     Segment {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     /// Creates a UDP packet over IPv4 and Ethernet to this port. The payload of the UDP packet
-    /// looks like a tunnel header that is followed by a packet.
+    /// looks like a tunnel header and a packet inside the tunnel.
     fn udp4(port: u16) -> Vec<u8> {
         let mut payload = [0; 158];
         (payload[0], payload[8], payload[22]) = (0x08, ipv4::PLAIN, ipv4::PLAIN);
@@ -320,7 +320,7 @@ mod tests {
         }
     }
 
-    /// If the capture has cut off a TCP header, the complete fields of the header are read.
+    /// If the capture has truncated a TCP header, only the header's complete fields are read.
     #[test]
     fn a_cut_header_has_its_numbers() {
         let segment = FrameBuilder::tcp(([10, 0, 0, 1], 1), ([10, 0, 0, 2], 2)).sequence(7).acknowledgement(8);

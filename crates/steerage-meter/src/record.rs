@@ -16,8 +16,8 @@ use super::key::{Key, Kind, stations};
 use super::names::FlowNames;
 use super::tcp::TcpHealth;
 
-/// A record describes a flow that has ended, or the part of a flow between two cuts by the active
-/// timeout. The record describes both directions of the flow (RFC 5103).
+/// A record describes a flow that has ended. If the active timeout has divided a flow, a record
+/// describes one of its parts. The record describes both directions of the flow (RFC 5103).
 ///
 /// A record is serialized as a flat row, both in CSV and in JSON. `docs/meter.md` lists the
 /// columns.

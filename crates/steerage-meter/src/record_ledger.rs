@@ -1,4 +1,4 @@
-//! Counts whether each record of an output is unwritten, written or lost.
+//! Counts how many records of an output are unwritten, written or lost.
 //!
 //! An output gets records only inside an [`Unwritten`], which [`RecordLedger::take`] returns.
 //! Records are removed from an `Unwritten` only by [`Unwritten::written`]. If an `Unwritten` is
@@ -41,8 +41,8 @@ impl Volume {
         self.bytes += more.bytes;
     }
 
-    /// Subtracts the records, packets and bytes in `part`, but at most the numbers that are
-    /// available. Returns the subtracted numbers.
+    /// Subtracts the numbers of records, packets and bytes in `part`. If a number is larger than
+    /// the number in `self`, subtracts only the latter. Returns the subtracted numbers.
     fn remove(&mut self, part: Self) -> Self {
         let Self { records, packets, bytes } = *self;
         let part = Self {

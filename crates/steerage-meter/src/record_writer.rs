@@ -6,12 +6,12 @@ use std::io;
 use super::disk::Disk;
 use super::record_ledger::{Unwritten, Volume};
 
-/// The number of bytes per write. If each write has this size, the cost of a system call per record
-/// is negligible. Tests use smaller writes, so that few records need several writes.
+/// The number of bytes per write. If each write has this size, a record's share in the cost of the
+/// system call is negligible. Tests use smaller writes, so that few records need several writes.
 const BUFFER_BYTES: usize = if cfg!(test) { 4 << 10 } else { 64 << 10 };
 
-/// Writes bytes to a file or standard output in indivisible parts. Such a part is a row, a message,
-/// or a group of rows.
+/// Writes bytes to a file or standard output in indivisible parts. An indivisible part is a row, a
+/// message, or a group of rows.
 ///
 /// The records of a part count as written when the kernel has accepted the last byte of the part.
 /// If a write fails, the file is truncated to the end of the last complete part.
@@ -37,7 +37,8 @@ impl RecordWriter {
         self.unwritten.add(records);
     }
 
-    /// Appends a part that contains `records`. If the buffer is full, writes it to the file.
+    /// Appends an indivisible part that contains `records`. If the buffer is full, writes it to the
+    /// file.
     pub(super) fn part(&mut self, records: Volume, bytes: &[u8]) -> io::Result<()> {
         self.bytes.extend_from_slice(bytes);
         self.ends.push_back((self.bytes.len(), records));

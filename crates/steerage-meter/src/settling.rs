@@ -3,12 +3,12 @@
 //! A capture file is read faster than it was recorded, so a CPU's clock follows the times of the
 //! packets that the CPU handles. While a bucket moves, its packets wait, and the CPU handles later
 //! packets of other buckets. These later packets must not cause timeouts of flows whose packets
-//! wait. When the move is over, the packets that waited are in the ring of the new CPU, after other
-//! packets.
+//! wait. When the move of a bucket is over, the packets that waited are in the ring of the new CPU,
+//! after other packets.
 
-/// The number of packets that a CPU handles after a move before flows may time out again. A CPU's
-/// ring usually has fewer packets than this number: by default, the ring of a queue holds 1,000
-/// frames (`netdev_max_backlog`).
+/// After the move of a bucket, a CPU first handles this number of packets. Only then may flows time
+/// out again. A CPU's ring usually has fewer packets than this number: by default, the ring of a
+/// queue holds 1,000 frames (`netdev_max_backlog`).
 const PACKETS: usize = 4096;
 
 /// Decides whether flows may time out.
@@ -48,7 +48,8 @@ mod tests {
         let mut settling = Settling::new(Some(0));
         assert!(settling.is_over(Some(0), 64), "no move");
         assert!(!settling.is_over(None, PACKETS), "a move");
-        // The first packets of this batch arrived before the move was over.
+        // In this test, the first packets of the batch arrived before the move of a bucket was
+        // over.
         assert!(!settling.is_over(Some(1), PACKETS));
         assert!(!settling.is_over(Some(1), PACKETS - 1));
         assert!(settling.is_over(Some(1), 1));

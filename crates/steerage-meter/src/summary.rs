@@ -26,14 +26,15 @@ const LINE_BYTES_MAX: u64 = 1 << 16;
 /// this prefix length usually belongs to one site.
 const NET_BITS: (u32, u32) = (24, 48);
 
-/// The names of two groups: flows without a name, and flows beyond the maximum number of groups.
+/// The names of two groups of flows: flows without a name, and flows that exceed the maximum number
+/// of groups.
 const NONE: &str = "-";
 const OTHERS: &str = "others";
 
 /// The property by which flows are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Groups records with the same endpoints, which are records of one flow.
+    /// Groups records that have the same endpoints and therefore belong to one flow.
     Flow,
     /// An address. Each flow is counted for both of its hosts.
     Host,
@@ -105,7 +106,7 @@ pub enum ReadFlowsError {
     /// Reading failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// A line is not a record that this program has written.
+    /// A line of the file is not a record that this program has written.
     #[error("line {line} is no flow of steerage meter: {why}")]
     Line {
         /// The number of the line in the file. The first line has the number 1.

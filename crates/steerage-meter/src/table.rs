@@ -66,7 +66,7 @@ impl Table {
         self.len
     }
 
-    /// Returns the slot that probably contains the flow with this hash, or
+    /// Returns the slot that probably contains the flow whose hash is `hash`, or
     /// [`NONE`](super::index::NONE).
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
@@ -109,10 +109,10 @@ impl Table {
         Some(self.take_out(evicted))
     }
 
-    /// If all CPUs together have more flows than the limit, removes and returns one flow of this
-    /// table, which has been idle for a long time ([`longest_idle`](Self::longest_idle)). The last
-    /// flow of a table is never removed. The caller must call `shed` repeatedly until it returns
-    /// `None`.
+    /// If all CPUs together have more flows than the limit, removes one flow of this table and
+    /// returns it. The flow has been idle for a long time ([`longest_idle`](Self::longest_idle)).
+    /// The last flow of a table is never removed. The caller must call `shed` repeatedly until it
+    /// returns `None`.
     pub(super) fn shed(&mut self) -> Option<Flow> {
         if !self.slots.is_surplus() || self.len <= 1 {
             return None;
@@ -181,8 +181,9 @@ impl Table {
     }
 
     /// Returns a flow that has been idle for a long time. Checks at most [`EVICTION_LOOKS`] of the
-    /// timer wheel's first flows, and returns the first of them without a packet since the wheel's
-    /// last look. If all of them have had packets, returns the next flow of the wheel.
+    /// first flows in the timer wheel. Returns the first flow that has received no packet since the
+    /// wheel checked it last. If all of the checked flows have received packets, returns the next
+    /// flow of the wheel.
     fn longest_idle(&mut self) -> Option<u32> {
         for _ in 0..EVICTION_LOOKS {
             let place = self.wheel.next()?;

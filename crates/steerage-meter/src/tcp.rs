@@ -10,22 +10,22 @@ use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
 use super::code::{Coder, MalformedEdges};
 
 /// The limit in nanoseconds that distinguishes out-of-order segments from retransmissions if the
-/// round-trip time is unknown. A segment that arrives within this time after the highest segment is
-/// out of order. A segment that arrives after this time is a retransmission. Wireshark uses the
-/// same limit.
+/// round-trip time is unknown. A segment is out of order if it arrives within this time after the
+/// segment with the highest sequence number. A segment that arrives later than that is a
+/// retransmission. Wireshark uses the same limit.
 const OVERTAKEN_MAX: u64 = 3_000_000;
 
 /// The number of bits in which the state of a connection stores a time. The times are in
-/// nanoseconds and wrap around after 18 minutes. The difference between two times is known only if
-/// it is less than half of these 18 minutes.
+/// nanoseconds and wrap around after 18 minutes. The difference between two stored times is known
+/// only if it is less than 9 minutes.
 const TIME_BITS: u32 = 40;
 const TIME_HALF: u64 = 1 << (TIME_BITS - 1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Segment {
     /// True if the packet has a TCP header. IP fragments count as packets without a TCP header.
-    /// Packets that the capture has cut before the end of the window field also count as packets
-    /// without a TCP header.
+    /// Packets whose capture ends before the end of the TCP header's window field also count as
+    /// packets without a TCP header.
     pub(super) is_there: bool,
     pub(super) sequence: u32,
     pub(super) acknowledged: u32,
@@ -34,8 +34,8 @@ pub(super) struct Segment {
 }
 
 /// The state of a connection. Each array of two values has one value for each sender: first for the
-/// first endpoint, then for the second endpoint. RST segments are counted in the flow, and not in
-/// this state.
+/// first endpoint, then for the second endpoint. RST segments are counted in the flow's entry, and
+/// not in this state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct TcpState {
@@ -43,9 +43,9 @@ pub(super) struct TcpState {
     /// until the sender's first segment.
     next: [u32; 2],
     /// The initial sequence number. The initial number is the sequence number of the SYN. If there
-    /// was no SYN, it is one less than the first segment's sequence number, or one less than the
-    /// other side's first acknowledgement number. Any number is a valid initial number. `INITIALS`
-    /// and `next` show whether the initial number is known.
+    /// was no SYN, the initial number is one less than the first segment's sequence number, or one
+    /// less than the other side's first acknowledgement number. Any number is a valid initial
+    /// number. `INITIALS` and `next` show whether the initial number is known.
     initial: [u32; 2],
     /// The acknowledgement number of the last segment, or 0 if that segment had no acknowledgement.
     acknowledged: [u32; 2],
@@ -53,9 +53,9 @@ pub(super) struct TcpState {
     out_of_order: [u32; 2],
     /// The lower 32 bits of the time of the segment with the highest sequence number.
     highest_at_low: [u32; 2],
-    /// The time in microseconds, plus one, from the SYN to the first acknowledgement after it. The
-    /// value is 0 if the time after the SYN is unknown. `COMPLETE` means that the acknowledgement
-    /// after the SYN completes the handshake.
+    /// One more than the number of microseconds from the SYN to the first acknowledgement after the
+    /// SYN. The value is 0 if the time from the SYN to the acknowledgement is unknown. `COMPLETE`
+    /// means that the acknowledgement after the SYN completes the handshake.
     reply: u32,
     zero_windows: [u16; 2],
     window: [u16; 2],
@@ -137,8 +137,9 @@ impl TcpState {
         }
     }
 
-    /// Returns true if a SYN with this sequence number opens another connection. A SYN that repeats
-    /// the side's initial number belongs to this connection, also after its close.
+    /// Returns true if a SYN with this sequence number opens a new connection between the same
+    /// endpoints. A SYN that repeats the side's initial number belongs to this connection, also
+    /// after its close.
     pub(super) fn is_left_by(&self, side: usize, sequence: u32) -> bool {
         self.knows_initial(side) && self.initial[side] != sequence
     }
@@ -182,8 +183,8 @@ impl TcpState {
         let sets_limit = self.reply == 0;
         if (completes && self.bits[0] & bit::COMPLETE == 0) || sets_limit {
             let opener = if self.bits[side] & bit::OPENS != 0 { side } else { 1 - side };
-            // The side that opens the connection has sent only its SYN so far, so its segment with
-            // the highest sequence number is the SYN.
+            // The side that opens the connection has sent only its SYN so far. Therefore its
+            // segment with the highest sequence number is the SYN.
             let since = self.since_highest(opener, time, last).filter(|_| self.bits[opener] & bit::OPENS != 0);
             if let Some(nanos) = since {
                 self.reply = u32::try_from(nanos / 1000).map_or(u32::MAX, |micros| micros.saturating_add(1));
@@ -208,14 +209,14 @@ impl TcpState {
         }
     }
 
-    /// Counts a segment as out of order or as a retransmission. Either the segment's data was
-    /// acknowledged before, or the segment arrives after a segment with a higher sequence number.
+    /// Counts a segment as out of order or as a retransmission. The segment's data was already
+    /// acknowledged, or the segment arrived after a segment with a higher sequence number.
     fn note_again(&mut self, side: usize, segment: &Segment, flags: u16, time: u64, last: u64) {
         let other = 1 - side;
         let (next, acknowledged) = (self.next[side], self.acknowledged[other]);
         let data_end = segment.sequence.wrapping_add(segment.bytes);
         let was_acknowledged = segment.bytes > 0 && acknowledged != 0 && !is_before(acknowledged, data_end);
-        // The segment after a window probe repeats the probe's byte and adds more bytes.
+        // The segment after a zero-window probe repeats the probe's byte and adds more bytes.
         let follows_probe = segment.bytes > 1 && segment.sequence == next.wrapping_sub(1);
         let is_passed = next != 0 && is_before(segment.sequence, next) && !follows_probe;
         if !was_acknowledged && !is_passed {
@@ -241,15 +242,16 @@ impl TcpState {
         self.reply.checked_sub(1).filter(|_| self.bits[0] & bit::COMPLETE != 0)
     }
 
-    /// Returns this state without its counts, for the next record of the same connection.
+    /// Returns this state without its counts, as the state for the next flow record of the same
+    /// connection.
     pub(super) fn restarted(&self) -> Self {
         let bits = [self.bits[0] & !(bit::CLOSES | bit::COMPLETE), self.bits[1] & !bit::CLOSES];
         let (none, no_windows) = ([0; 2], [0; 2]);
         Self { retransmitted: none, out_of_order: none, zero_windows: no_windows, bits, ..*self }
     }
 
-    /// Adds the counts of another part of the same connection. `is_later` is true if the segments
-    /// of `self` are later than those of `other`.
+    /// Adds the counts of `other`, which is another part of the same connection. `is_later` is true
+    /// if the segments of `self` are later than those of `other`.
     pub(super) fn merge(&mut self, other: &Self, is_later: bool) {
         let (known, counted) = if is_later { (*self, other) } else { (*other, &*self) };
         let mut both = known;
@@ -259,7 +261,7 @@ impl TcpState {
             both.zero_windows[side] = both.zero_windows[side].saturating_add(counted.zero_windows[side]);
         }
         // A connection has only one handshake and one close. Therefore only one of the two states
-        // has the handshake, and only one has the close.
+        // of a connection has the handshake, and only one has the close.
         if both.bits[0] & bit::COMPLETE == 0 && counted.bits[0] & bit::COMPLETE != 0 {
             (both.reply, both.bits[0]) = (counted.reply, both.bits[0] | bit::COMPLETE);
         }
@@ -346,7 +348,7 @@ impl TcpState {
     }
 }
 
-/// Returns the sequence number after a segment.
+/// Returns the sequence number that follows a segment.
 fn end_of(segment: &Segment, flags: u16) -> u32 {
     let data_end = segment.sequence.wrapping_add(segment.bytes);
     data_end.wrapping_add(u32::from(flags & (SYN | FIN) != 0))
@@ -461,8 +463,8 @@ mod tests {
     fn a_syn_with_another_number_leaves_the_connection() {
         let state = state(&HANDSHAKE);
         assert!(!state.is_left_by(0, 100) && state.is_left_by(0, 101) && state.is_left_by(1, 499));
-        // If one side has not sent a segment yet, the other side's acknowledgement number shows the
-        // sequence number of the side that has not sent yet.
+        // If one side has not sent a segment yet, the acknowledgement number of the other side
+        // shows the first side's sequence number.
         let late = self::state(&[(0, 1, SYN | ACK, 500, 101, 0)]);
         assert!(!late.is_left_by(0, 100) && late.is_left_by(0, 99));
         assert!(!TcpState::default().is_left_by(0, 7));
@@ -478,8 +480,8 @@ mod tests {
             assert!(!state.is_left_by(0, 0) && state.is_left_by(0, 1) && state.is_left_by(0, u32::MAX), "{count}");
             assert_eq!(state.is_left_by(1, 7), count > 1);
         }
-        // The acknowledgement from the other side shows the sequence number before the first
-        // segment of the side that it acknowledges.
+        // The acknowledgement number in the other side's SYN is one more than the initial sequence
+        // number of the acknowledged side.
         let late = state(&opened[1..2]);
         assert!(!late.is_left_by(0, 0) && late.is_left_by(0, 7));
         // A SYN does not show the sequence number of the other side. The next sequence number may
@@ -514,8 +516,8 @@ mod tests {
         assert_eq!(time(&early), None);
         assert_eq!(time(&[back[0], HANDSHAKE[2]]), None);
         assert_eq!(time(&[back[0], (10_000, 1, RST | ACK, 0, 101, 0)]), None);
-        // A pause of more than 18 minutes does not fit into 40 bits, in nanoseconds. The state must
-        // not mistake such a long pause for a short one.
+        // A pause of more than 18 minutes, in nanoseconds, does not fit into 40 bits. The state
+        // must not mistake such a long pause for a short one.
         let late = [back[0], back[1], ((1 << 40) / 1000 + 5, 0, ACK, 101, 501, 0)];
         assert_eq!(time(&late), None);
     }

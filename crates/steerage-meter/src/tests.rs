@@ -94,7 +94,7 @@ struct World {
     seeds: Seeds,
     at: [usize; BUCKETS as usize],
     open: BTreeMap<u32, (u64, u64)>,
-    /// For each flow, how many of its packets are in records that have ended. The first map has the
+    /// For each flow, the number of its packets that are in ended records. The first map has the
     /// packet counts of the flow tables, and the second map has those of the model.
     ended: [BTreeMap<u32, u64>; 2],
     now: u64,
@@ -161,7 +161,7 @@ impl World {
     }
 
     /// Checks that no other flow of the table was idle for longer than the evicted flow. A
-    /// difference of up to one slot of the timing wheel is allowed.
+    /// difference of up to one slot (time step) of the timing wheel is allowed.
     fn evicted(&mut self, flow: &Flow) {
         let (one, other) = flow.key.addresses();
         let id = one.min(other) as u32;
@@ -189,8 +189,8 @@ impl World {
             }
             assert!(self.tables[at].look(self.now).is_none(), "looking comes to an end");
         }
-        // Flows that timed out more than one slot of the timing wheel ago must have been removed.
-        // Flows that have not timed out must still be in the tables.
+        // Flows that timed out more than one slot (time step) of the timing wheel ago must have
+        // been removed. Flows that have not timed out must still be in the tables.
         let over: Vec<u32> =
             self.open.iter().filter(|(_, (_, last))| self.now - last >= 61 * S).map(|(id, _)| *id).collect();
         for id in over {
@@ -236,8 +236,8 @@ proptest! {
                 Step::Move(bucket, to) => world.move_bucket(bucket, to),
             }
             world.check();
-            // Each flow table may have one flow beyond the limit, so that even a table at the limit
-            // can take one flow.
+            // Each flow table may have one flow more than the limit, so that even a table at the
+            // limit can accept a new flow.
             prop_assert!(world.open.len() < flows_max + TABLES);
         }
         let left: BTreeMap<u32, u64> = world.open.iter().map(|(id, (packets, _))| (*id, *packets)).collect();

@@ -6,25 +6,25 @@ use std::time::Duration;
 
 use steerage::Timestamp;
 
-/// The time for which a closed TCP flow stays in the flow table. Its last acknowledgement and its
-/// retransmissions then still find it. This time exceeds most round-trip times and the first
-/// retransmission timeout (1 s in RFC 6298).
+/// The time for which a closed TCP flow stays in the flow table. The closed connection's last
+/// acknowledgement and its retransmissions are then still counted in that flow. This time exceeds
+/// most round-trip times and the first retransmission timeout (1 s in RFC 6298).
 pub const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The time for which a flow stays in the table after its timeout. Packets from different
-/// interfaces may arrive slightly out of timestamp order. Each packet must still find its flow.
-/// `LATE_MAX` does not change the records, because the packets' own timestamps decide when a record
-/// ends.
+/// interfaces may arrive slightly out of the order of their timestamps. Each packet must still find
+/// its flow. `LATE_MAX` does not change the records, because the packets' own timestamps decide
+/// when a record ends.
 pub const LATE_MAX: Duration = Duration::from_secs(1);
 
 /// The timeouts in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timeouts {
     /// The active timeout, counted from the first packet of a record. The field `active` is 0 if
-    /// the field `clock` cuts records, so that the quick check of `active` never succeeds.
+    /// records end at the multiples of `clock`. The quick check of `active` then never succeeds.
     pub(super) active: u64,
     /// A flow's record is cut (it ends and the next begins) at each multiple of this time since
-    /// 1970. The field `clock` is 0 if `active` cuts records.
+    /// 1970. The field `clock` is 0 if records end when their age reaches `active`.
     pub(super) clock: u64,
     pub(super) inactive: u64,
     pub(super) closed: u64,
@@ -52,8 +52,8 @@ impl Timeouts {
     }
 }
 
-/// The time of the first packet with a timestamp on any CPU. A CPU that has received only packets
-/// without a timestamp assigns this first time to them.
+/// The time of the first packet with a timestamp on any CPU. If a CPU has received only packets
+/// without a timestamp, it assigns this first time to them.
 #[derive(Clone, Debug)]
 pub(super) struct FirstTime(Arc<AtomicU64>);
 
@@ -81,7 +81,7 @@ impl FirstTime {
 /// Between packets, the packet clock advances with the clock of the packet path.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// The wall time at which the packet path's clock was 0.
+    /// The wall-clock time at which the packet path's clock was 0.
     epoch: u64,
     now: u64,
     noted: Timestamp,
@@ -99,7 +99,7 @@ impl Clock {
         Self { epoch, now: epoch, noted: Timestamp::ZERO, packet_time: None, first_time, began: false, back_max }
     }
 
-    /// Returns the time to assign to packets at the start of a batch that have no timestamp.
+    /// Returns the time for the packets at the start of a batch if these packets have no timestamp.
     /// `first` is the first timestamp in the batch. Returns `None` if no packet so far has had a
     /// timestamp.
     pub(super) fn packet_time(&self, first: impl FnOnce() -> Option<u64>) -> Option<u64> {
@@ -175,8 +175,8 @@ mod tests {
         assert_eq!(clock.now(), 990 * S);
         clock.note(989 * S, true, at(1));
         assert_eq!(clock.now(), 990 * S);
-        // A packet without a time gets the time of the previous packet, and not the time of the
-        // next packet.
+        // A packet without a timestamp gets the time of the previous packet, and not the time of
+        // the next packet.
         assert_eq!(clock.packet_time(|| Some(7)), Some(989 * S));
         // The next capture file was recorded a day earlier.
         clock.note(100 * S, true, at(2));

@@ -13,8 +13,8 @@ use super::parts::{Collected, Edges};
 use super::record::{Class, Classes, FlowRecord};
 use super::timeouts::Timeouts;
 
-/// The records with the most bytes. The list has at most `most` records. The record with the fewest
-/// bytes is at the top of this heap.
+/// The records with the most bytes. The list has at most as many records as the field `most` says.
+/// The record with the fewest bytes is at the top of this heap.
 #[derive(Clone, Debug)]
 pub(super) struct Top {
     most: usize,
@@ -131,9 +131,9 @@ pub struct MeterReport {
 }
 
 impl MeterReport {
-    /// Returns the edges of a part of a recording: its flows that other parts may continue. Also
-    /// returns the records of the flows that no other part can continue. Returns `None` if the
-    /// meter was not made for [a part](super::Metering::of_part) of a recording.
+    /// Returns the edges of a part of a recording (the flows that other parts of the recording may
+    /// continue). Also returns the records of the flows that no other part can continue. Returns
+    /// `None` if the meter does not meter [a part](super::Metering::of_part) of a recording.
     pub fn edges(self) -> Option<(Edges, Vec<FlowRecord>)> {
         let Self { part, open, names, now, timeouts, .. } = self;
         let open = open.iter().filter(|flow| !flow.is_vacant()).copied();
@@ -148,7 +148,7 @@ pub struct Metered {
     pub total: u64,
     /// The number of records whose flow was evicted.
     pub evicted: u64,
-    /// The number of records by [kind](FlowRecord::kind), the most frequent first.
+    /// The number of records of each [kind](FlowRecord::kind), the most frequent kind first.
     pub kinds: Vec<(Cow<'static, str>, u64)>,
     /// The records with the most bytes in both directions together.
     pub top: Vec<FlowRecord>,
@@ -166,7 +166,7 @@ pub struct OpenFlows {
     /// The statistics of the open flows, with one entry per CPU. The list is empty if statistics
     /// are not enabled.
     features: Vec<Features>,
-    /// The time at the end of the run, and the timeouts of flows.
+    /// The time of the end of the run, and the timeouts of flows.
     end: Option<(u64, Timeouts)>,
 }
 
@@ -187,9 +187,9 @@ impl OpenFlows {
         self.records().collect()
     }
 
-    /// Returns the records that [`into_records`](Self::into_records) returns. The iterator creates
-    /// each record only when it is needed, so that even the records of many flows need little
-    /// memory.
+    /// Returns the same records as [`into_records`](Self::into_records), but one at a time. The
+    /// iterator creates each record only when the record is needed, so that even many records need
+    /// little memory.
     pub fn records(&self) -> impl Iterator<Item = FlowRecord> + '_ {
         let mut flows: Vec<&Flow> = self.flows().collect();
         flows.sort_unstable_by_key(|flow| (flow.first, flow.key));
@@ -234,7 +234,7 @@ impl Metered {
         let mut open = OpenFlows { tables: Vec::new(), names: Vec::new(), features: Vec::new(), end: None };
         for report in reports {
             totals.add_all(report.totals);
-            // The end time is the time of the last packet on any CPU.
+            // The end time is the time of the latest packet on any CPU.
             let (now, timeouts) = open.end.unwrap_or((report.now, report.timeouts));
             open.end = Some((now.max(report.now), timeouts));
             if report.names.is_on() {

@@ -31,8 +31,8 @@ impl Wheel {
         (place % PLACES) as usize
     }
 
-    /// Schedules the check of a flow for the time after `end`. If `end` is further in the future
-    /// than one turn of the wheel, the first check is before `end`.
+    /// Schedules the check of a flow for a time after `end`. If `end` is further in the future than
+    /// one turn of the wheel, the first check is before `end`.
     pub(super) fn put(&mut self, flow: u32, end: u64) {
         let place = (end / self.span + 1).clamp(self.cursor, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
@@ -46,8 +46,8 @@ impl Wheel {
     /// [moved](Self::later) or [removed](Self::remove).
     pub(super) fn due(&mut self, now: u64) -> Option<u32> {
         let target = now / self.span;
-        // If the time jumps by more than one turn of the wheel, each slot is visited once. If the
-        // clock was set back, the wheel restarts at the new time.
+        // If the time jumps ahead by more than one turn of the timing wheel, each slot is visited
+        // once. If the clock was set back, the wheel restarts at the new time.
         if target < self.cursor.saturating_sub(PLACES) || target > self.cursor + PLACES {
             self.cursor = target.saturating_sub(PLACES - 1);
         }
@@ -102,8 +102,8 @@ mod tests {
                 assert!(start + u64::from(flow) * TIMEOUT / 100 < now, "not before");
                 seen += 1;
             }
-            // After a flow's timeout has ended, the wheel finds the flow with a delay of at most
-            // one slot.
+            // After a flow's timeout has ended, the timing wheel reports the flow with a delay of
+            // at most one slot (time step).
             assert!(u64::from(seen) + 100 / PLACES_OF_A_TIMEOUT + 1 >= step.min(100), "{seen} by {step}");
         }
         assert_eq!(seen, 100);

@@ -5,10 +5,10 @@
 //! A reader of the records may pause for any length of time, as a pager does. While the reader
 //! pauses, a packet source that can wait is paused too. The end of a run also waits for the reader,
 //! unless the user has requested the stop. After a request to stop, a reader that takes no records
-//! for a second is abandoned. During the second before it is abandoned, the writer's progress is
-//! checked [`LOOKS`] times, with a pause of [`LOOK`] before each check. While the reader takes no
-//! records, the writer thread is stuck in a write that cannot be interrupted. Therefore the run
-//! ends without waiting for the writer thread.
+//! for a second is abandoned (the run ends without it). During the second before it is abandoned,
+//! the writer's progress is checked [`LOOKS`] times, with a pause of [`LOOK`] before each check.
+//! While the reader takes no records, the writer thread is stuck in a write that cannot be
+//! interrupted. Therefore the run ends without waiting for the writer thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender};
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// The writer is abandoned after this many checks in a row without progress. A stop waits for
 /// packets in flight for a limited time. All checks of the writer together take half of that time.
-/// Therefore the thread of a CPU that waits for the writer still ends in time.
+/// A CPU's thread may wait for the writer. Because of this limit, the thread still ends in time.
 const LOOKS: u128 = DRAIN_MAX.as_nanos() / 2 / LOOK.as_nanos();
 
 /// The maximum number of messages that wait for a collector: 65,536 records, at most 16 MiB. A
@@ -42,7 +42,7 @@ pub(super) enum Message {
 
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// The records are behind an `Arc`, because several writers may write the same records.
+    /// The records are in an `Arc`, because several writers may write the same records.
     pub(super) records: Arc<Vec<FlowRecord>>,
     /// The time at which the meter sent the records, in nanoseconds since 1970.
     pub(super) now: u64,
@@ -51,7 +51,7 @@ pub(super) struct Ended {
 
 #[derive(Debug)]
 pub(super) enum WriterEnd {
-    /// The writer ended on its own: with a result, or with a panic.
+    /// The writer thread ended on its own. It returned a result, or it panicked.
     Itself(thread::Result<Result<(), ExportError>>),
     /// The writer was abandoned because its reader took no records.
     GivenUp,
@@ -213,9 +213,9 @@ impl WriterState {
                         return;
                     }
                 }
-                // If the queue's lock is taken, the writer holds it and is waiting for messages.
-                // While the writer waits for messages, there are no records that the reader could
-                // take.
+                // If the queue's lock is taken, the writer holds the lock and is waiting for
+                // messages. While the writer waits for messages, there are no records that the
+                // reader could take.
                 _ => (seen, looks) = (Some(taken), 0),
             }
         }
@@ -227,21 +227,22 @@ impl WriterState {
 #[serde(default)]
 #[non_exhaustive]
 pub struct OutputCounts {
-    /// Records that were written or sent, which means that the kernel has accepted all of their
-    /// bytes. Records of a Parquet file count when the file is complete.
+    /// The number of records that were written or sent. "Sent" means that the kernel has accepted
+    /// all of their bytes. Records of a Parquet file count as written when the file is complete.
     pub written: u64,
-    /// Records that did not fit into the output's queue, or could not be written or sent.
+    /// The number of records that did not fit into the output's queue, or that could not be written
+    /// or sent.
     pub lost: u64,
     /// Messages that were sent to a collector.
     pub messages: u64,
     /// The bytes of the messages that were sent to a collector.
     pub bytes: u64,
-    /// Connections to a collector that replaced a broken connection, or that followed a failed
-    /// attempt.
+    /// The number of connections to a collector that replaced a broken connection or followed a
+    /// failed attempt to connect.
     pub connections: u64,
     /// The number of times that the collector's host reported that no program listens at the
-    /// collector's port. The records of a refused datagram count as written. The sequence numbers
-    /// show the collector how many records it missed.
+    /// collector's port. The records of a refused datagram count as written. From the sequence
+    /// numbers, the collector knows how many records it missed.
     pub refusals: u64,
 }
 
@@ -262,7 +263,7 @@ impl FlowOutput {
     }
 
     /// Requests the writer to stop. After a call of `hurry`, a reader that takes no records for a
-    /// second is abandoned.
+    /// second is abandoned (the run ends without it).
     pub fn hurry(&self) {
         if self.0.hurried.swap(true, Ordering::Relaxed) {
             return;

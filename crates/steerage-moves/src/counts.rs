@@ -1,4 +1,4 @@
-//! The reasons for moves of buckets, and their counts.
+//! The reasons for which buckets move to another CPU, and the number of moves for each reason.
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ pub enum MoveCause {
     Mask,
     /// The bucket's CPU was declared dead.
     CpuDied,
-    /// A CPU that was declared dead or was offline can be used again.
+    /// A CPU that was declared dead or was offline can be used again. (This is a reason for moves.)
     CpuBack,
-    /// The bucket's CPU went offline, or this process may not use it any more.
+    /// The bucket's CPU went offline, or this process is no longer allowed to use that CPU.
     CpuOffline,
     /// A CPU got its first buckets, because the CPUs with buckets were busy all of the time.
     Joined,
-    /// A CPU gave up all of its buckets, because the remaining CPUs have enough time, or because
-    /// the CPU did not increase the throughput.
+    /// A CPU gave up all of its buckets. Either the remaining CPUs have enough time, or the CPU did
+    /// not increase the throughput.
     Left,
-    /// One CPU was busier than another CPU.
+    /// One CPU was busier than another CPU. (This is a reason for moves.)
     Balance,
 }
 
@@ -28,7 +28,7 @@ impl MoveCause {
     pub const ALL: [Self; 7] =
         [Self::Mask, Self::CpuDied, Self::CpuBack, Self::CpuOffline, Self::Joined, Self::Left, Self::Balance];
 
-    /// The name of the reason that reports and metrics use.
+    /// Returns the name that reports and metrics use for the reason.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mask => "mask",

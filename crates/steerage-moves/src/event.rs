@@ -5,35 +5,34 @@ use crate::counts::MoveCause;
 use crate::{CpuIndex, Plan};
 
 /// An event. Events from packet CPUs contain the epoch (the number) of their slice, a set of
-/// buckets that move together. If the slice (the set of buckets that move) is already in a later
-/// phase of its move, the event has no effect. Therefore a CPU can store an event and send it again
-/// later.
+/// buckets that move together. If that slice is already in a later phase of its move, the event has
+/// no effect. Therefore a CPU can store an event and send it again later.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// The mask of the given queues changes. The change begins after the current slice (the buckets
-    /// that are moving now) has finished.
+    /// The mask of the given queues changes. The change of the mask begins after the current slice
+    /// (the buckets that are moving now) has finished.
     Mask {
         /// The queues.
         queues: &'a [usize],
         /// The new mask of the queues, which is not empty.
         cpus: &'a [CpuIndex],
     },
-    /// Sets which CPUs are present. CPUs that are not in this set are offline or do not belong to
-    /// the process any more, and get no new buckets.
+    /// Sets which CPUs are present. CPUs that are not in this set are offline, or this process is
+    /// no longer allowed to use them. They get no new buckets.
     Present(&'a [CpuIndex]),
-    /// A policy changes the plan of a group (queues with the same mask): which CPUs get buckets.
-    /// The CPUs of the plan get equal shares of the buckets.
+    /// A policy changes the plan of a group (queues with the same mask). The plan determines which
+    /// CPUs get buckets. The CPUs of the plan get equal shares of the buckets.
     Plan {
         /// The group.
         group: usize,
         /// The new plan of the group.
         plan: Plan,
     },
-    /// A policy sets the map of a group, and stores a plan that agrees with this map.
+    /// A policy sets the bucket map of a group, and stores a plan that agrees with this map.
     Map {
         /// The group.
         group: usize,
-        /// By bucket: its CPU. The group must [allow](crate::Moves::allows) this map.
+        /// By bucket: its CPU. The group must [allow](crate::Moves::allows) this bucket map.
         map: &'a [CpuIndex],
         /// The plan from now on.
         plan: Plan,
@@ -41,9 +40,9 @@ pub enum Event<'a> {
         cause: MoveCause,
     },
 
-    /// The queue has parked the buckets of the slice: it holds back new frames of the buckets that
-    /// move. The buckets' old CPUs have finished all frames that the queue sent to them before it
-    /// parked the buckets.
+    /// The queue has parked the buckets of the slice. Parking means that the queue holds back new
+    /// frames of the buckets that move. The buckets' old CPUs have finished all frames that the
+    /// queue sent to them before it parked the buckets.
     FencesPassed {
         /// The queue.
         queue: usize,
@@ -83,8 +82,8 @@ pub enum Event<'a> {
     Overdue {
         /// The CPU that detected the delay.
         by: CpuIndex,
-        /// The old CPUs that have not passed their fences (markers in their rings) yet. The queues
-        /// of the CPU `by` wait for these CPUs.
+        /// The old CPUs that have not passed their fences (markers in their rings) yet. Queues that
+        /// the CPU `by` polls wait for these old CPUs.
         open: &'a [CpuIndex],
     },
     /// A CPU that was declared dead is alive again. The queues of this CPU already follow the
@@ -100,8 +99,8 @@ pub enum Event<'a> {
         cpu: CpuIndex,
     },
 
-    /// The CPU was declared dead at its gate, which means while its handler was running. Its
-    /// current batch does not count as handled.
+    /// The CPU was declared dead at its gate, which means that its handler was running. The dead
+    /// CPU's current batch does not count as handled.
     Died(CpuIndex),
 }
 
@@ -109,9 +108,9 @@ pub enum Event<'a> {
 /// next event of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Declare this CPU dead if it has made no progress for long enough. But do not declare the CPU
-    /// dead if it has frames of a queue that can wait. If the CPU is declared dead, the next event
-    /// is [`Event::Died`].
+    /// Declare this CPU dead if it has made no progress for longer than the time limit. But do not
+    /// declare the CPU dead if it holds frames of a queue that can wait, such as a file. If the CPU
+    /// is declared dead, the next event is [`Event::Died`].
     Declare(CpuIndex),
     /// The CPU that polls this queue is dead and sends no frames. Revoke the frames that this queue
     /// has sent to dead CPUs. If the old CPUs that are alive have finished all frames of this
@@ -127,8 +126,8 @@ pub enum Ask {
 pub struct Actions {
     /// True if packet CPUs should read the state of the state machine again.
     pub changed: bool,
-    /// The CPUs that must be woken so that they read the state of the state machine. Each CPU is in
-    /// the list once.
+    /// The CPUs that must be woken, because they must read the state of the state machine. Each CPU
+    /// is in the list once.
     pub wake: Vec<CpuIndex>,
     /// Actions that must be done in this order, while the state machine is locked.
     pub asks: Vec<Ask>,

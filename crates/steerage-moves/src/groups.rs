@@ -1,4 +1,5 @@
-//! Groups of queues that share a map, and the CPUs that have buckets of a group or may get buckets.
+//! Groups are sets of queues that share a bucket map. This module also orders the CPUs that have or
+//! may get buckets of a group.
 
 use crate::counts::MoveCause;
 
@@ -13,20 +14,20 @@ pub(crate) struct Group {
     pub(crate) mask: Vec<CpuIndex>,
     plan: Plan,
     pub(crate) map: Vec<CpuIndex>,
-    /// The map that the group will have after its moves.
+    /// The bucket map that the group will have after its current moves.
     pub(crate) want: Vec<CpuIndex>,
     pub(crate) cause: MoveCause,
 }
 
-/// Identifies a group, and the group's state when a policy read it. If the group has changed since
-/// the policy read it, the policy's requests for the group are outdated.
+/// Identifies a group and the state in which a policy read that group. If the group has changed
+/// since the policy read it, the policy's requests for the group are outdated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GroupVersion {
     /// Identifies the group. The group's number does not identify the group, because a new group
     /// may get the number of a group that has ended.
     pub begun: u64,
-    /// How many times the group has changed: its mask, its usable CPUs, its plan, or the CPU that
-    /// polls one of its queues.
+    /// How many times the group has changed. Changes are a new mask, other usable CPUs, a new plan,
+    /// or another CPU that polls one of its queues.
     pub changed: u64,
 }
 
@@ -75,7 +76,8 @@ impl Moves {
         }
     }
 
-    /// Returns the group to which a queue belongs, or to which it will change.
+    /// Returns the group to which a queue belongs. If the queue is changing its group, returns the
+    /// new group.
     pub(crate) fn group_of(&self, queue: usize) -> u16 {
         self.queues[queue].joining.unwrap_or_else(|| self.arrives_in(queue))
     }
@@ -87,7 +89,8 @@ impl Moves {
 
     /// Returns the group with this mask, if at least one of the group's queues has not ended. If
     /// all queues of a group have ended, the state of the group's flows may still be on the old
-    /// CPUs. Therefore a queue that gets the same mask later belongs to another group.
+    /// CPUs. Therefore a queue that gets the same mask later does not join this old group, but
+    /// another group.
     pub(crate) fn group_with(&self, mask: &[CpuIndex]) -> Option<u16> {
         let in_it = |at: usize| (0..self.queues.len()).any(|q| self.queues[q].open && self.group_of(q) == at as u16);
         (0..self.groups.len()).find(|at| self.groups[*at].mask == mask && in_it(*at)).map(|at| at as u16)
@@ -114,8 +117,8 @@ impl Moves {
         }
     }
 
-    /// Returns the usable CPUs of a mask in the order in which they should get buckets, and how
-    /// many of these CPUs poll queues. The CPUs that poll come first.
+    /// Returns the usable CPUs of a mask in the order in which they should get buckets. Also
+    /// returns how many of these CPUs poll queues. The CPUs that poll come first.
     pub(crate) fn order_among(&self, mask: &[CpuIndex], polls: &[CpuIndex]) -> (Vec<CpuIndex>, usize) {
         let mut order = mask.to_vec();
         let owners = self.order_in_place(&mut order, polls);
@@ -125,7 +128,7 @@ impl Moves {
     /// Removes the CPUs that are not usable from `cpus`, and sorts the remaining CPUs in the order
     /// in which they should get buckets. A CPU is usable if it is alive and present. If no CPU is
     /// alive and present, all CPUs that are alive count as usable. If no CPU is alive, all CPUs
-    /// count as usable. Returns how many of the usable CPUs poll, at least 1.
+    /// count as usable. Returns how many of the usable CPUs poll queues, but at least 1.
     fn order_in_place(&self, cpus: &mut Vec<CpuIndex>, polls: &[CpuIndex]) -> usize {
         let is_alive = |cpu: &CpuIndex| !self.dead[usize::from(*cpu)];
         let is_present = |cpu: &CpuIndex| is_alive(cpu) && !self.absent[usize::from(*cpu)];
@@ -141,8 +144,8 @@ impl Moves {
         cpus.iter().filter(|cpu| polls.contains(cpu)).count().max(1)
     }
 
-    /// Returns the usable CPUs of a group in the order in which they should get buckets, and how
-    /// many CPUs at the front of this list poll queues.
+    /// Returns the usable CPUs of a group in the order in which they should get buckets. The CPUs
+    /// that poll queues come first, and their number is returned too.
     pub fn order_of(&self, group: usize) -> (Vec<CpuIndex>, usize) {
         let polls: Vec<CpuIndex> = self.open_queues_of(group).map(|queue| self.queues[queue].owner).collect();
         self.order_among(&self.groups[group].mask, &polls)
@@ -158,7 +161,7 @@ impl Moves {
         (0..self.queues.len()).filter(move |q| usize::from(self.queues[*q].group) == group)
     }
 
-    /// Returns the number of groups. The number of groups includes groups without queues.
+    /// Returns the number of groups. The number of groups includes groups that have no queues.
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
@@ -169,8 +172,8 @@ impl Moves {
     }
 
     /// Derives the map of a group from its plan again, for the reason `cause`. If `keep` is true
-    /// and the same CPUs have buckets before and after, the map does not change, even if the CPUs'
-    /// shares are unequal.
+    /// and the same CPUs have buckets before and after, the map does not change. The CPUs' shares
+    /// may then stay unequal.
     fn derive_map(&mut self, group: usize, cause: MoveCause, keep: bool) {
         let mut scratch = std::mem::replace(&mut self.scratch, Scratch::new(0));
         let Scratch { cpus, polls, .. } = &mut scratch;

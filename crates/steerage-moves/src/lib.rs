@@ -7,8 +7,8 @@
 //! every state that an instance with few CPUs, buckets and packets can reach.
 //!
 //! Buckets move in sets called *slices*. The buckets of a slice move together, in four phases. A
-//! phase ends when all participants have done their part of the phase. The event of the last
-//! participant begins the next phase.
+//! phase of a move ends when all participants have done their part of the phase. When the last
+//! participant has reported this by an event, the next phase begins.
 //!
 //! | phase | participants | part | event |
 //! |---|---|---|---|
@@ -17,61 +17,64 @@
 //! | arrive | each new CPU | its handler takes that state | [`Arrived`](Event::Arrived) |
 //! | release | each queue | sends the parked frames to the new CPU | [`Released`](Event::Released) |
 //!
-//! The queues of the group take part in the move. To park the buckets, a queue sends their frames
-//! to its parking lot. For each old CPU, the queue records the current tail of its ring to that CPU
-//! as a *fence*. A fence is passed when the finished index of the ring has passed the recorded
-//! tail. After the release phase, new frames of the buckets go directly to the new CPU.
+//! The queues of the group take part in the move. To park the buckets, a queue writes their frames
+//! to its parking lot (the frames that it holds back). For each old CPU of the buckets, the queue
+//! records the current tail of the queue's ring to that CPU as a *fence*. A fence is passed when
+//! the finished index of the ring has passed the recorded tail. After the release phase, new frames
+//! of the buckets go directly to the new CPU.
 //!
-//! The park phase ends only when *every* queue of the group has parked *and* all frames that these
-//! queues sent before are finished. Therefore no bucket is on two CPUs, and no frame of a bucket
-//! overtakes another frame. The park phase never ends before all fences (the recorded ring tails)
-//! are passed. If a phase of a move takes too long ([`Overdue`](Event::Overdue)), new frames of the
-//! moving buckets are dropped (`moving`). If a phase takes too long, the old CPU also discards the
-//! frames that it has not begun to handle (`revoked`). A CPU that makes no progress is declared
-//! dead at its gate, which means while it runs its handler. The packets of a dead CPU's current
-//! batch count as dropped (`revoked`). Queues that can wait lose no frames if a phase takes too
-//! long, because they are not polled during a move.
+//! The park phase ends only when *every* queue of the group has parked the buckets *and* all frames
+//! that these queues sent before are finished. Therefore no bucket is on two CPUs, and no frame of
+//! a bucket overtakes another frame. The park phase never ends before all fences (the recorded ring
+//! tails) are passed. If a phase of a move takes too long ([`Overdue`](Event::Overdue)), new frames
+//! of the moving buckets are dropped (`moving`). If a phase of a move takes too long, the old CPU
+//! also discards the moving buckets' frames that it has not begun to handle (`revoked`). A CPU that
+//! makes no progress is declared dead only at its gate, which means while it runs its handler. The
+//! packets of a dead CPU's current batch count as dropped (`revoked`). Queues that can wait, such
+//! as files, are not polled during a move. Therefore they lose no frames if a phase of the move
+//! takes too long.
 //!
 //! Details of the protocol:
 //!
-//! * **A sleeping producer is woken. The producer's fences do not count as passed while it
-//!   sleeps.** Without the wake-up, another CPU would have to act for the producer, and the
-//!   protocol would need a state for this. The cost is one wake-up for each CPU that polls queues
-//!   whose buckets move. Waking the producers takes time on the CPU that changes the mask.
+//! * **A sleeping producer (a CPU that polls queues) is woken. The producer's fences do not count
+//!   as passed while it sleeps.** Without the wake-up, another CPU would have to act for the
+//!   producer, and the protocol would need a state for this. The cost is one wake-up for each CPU
+//!   that polls a queue whose buckets move. Waking the producers takes time on the CPU that changes
+//!   the mask.
 //! * **The handlers' flow state moves in separate phases** (leave, arrive), and not together with
-//!   the packets. Therefore the new CPU has the flow state before it gets the first packet, and no
-//!   CPU has to look for new state before each batch.
+//!   the packets. Therefore the new CPU has the flow state before it gets the first packet, and
+//!   need not check for new state before each batch.
 //! * **A CPU can be declared dead only inside its handler.** Outside of the handler, the CPU may be
-//!   sending frames by a map that is about to change. In the simulator, frames were reordered if a
-//!   CPU was declared dead outside of its handler. A program can itself call `step`, which runs one
-//!   round of a CPU's loop. Therefore, if such a program stops calling `step`, a move is delayed
-//!   until the program calls `step` again. While a move is delayed, new packets of the moving
-//!   buckets are dropped and counted (`moving`).
+//!   sending frames by a bucket map that is about to change. In the simulator, frames were
+//!   reordered if a CPU was declared dead outside of its handler. A program may itself call `step`,
+//!   which runs one round (one pass of a CPU's loop). Therefore, if such a program stops calling
+//!   `step`, a move is delayed until the program calls `step` again. While a move is delayed, new
+//!   packets of the moving buckets are dropped and counted (`moving`).
 //! * **If a dead CPU's queues have sent frames to another dead CPU, these frames are revoked for
-//!   both CPUs**, because no other CPU may touch the producer's or the consumer's end of these
-//!   rings.
+//!   both CPUs.** No other CPU may touch the producer's or the consumer's end of the rings between
+//!   these two CPUs.
 //! * **A queue that changes its group parks all of its buckets at once.** Handlers identify a
 //!   bucket by its group and its number. Therefore all buckets of a queue must change their group
 //!   at the same point in the queue's sequence of packets. If all queues of a group move, the state
 //!   of the group's flows moves too. If a queue leaves a group in which other queues stay, the
 //!   queue's flows start without state in the new group.
-//! * **Moves of queues that can wait have no time limit.** If a capture file is in the group, no
-//!   move times out and no frame is revoked.
-//! * **If all queues of a group have ended, the group is not used again.** If a move ended because
-//!   all of its queues ended, the state of the flows has stayed on the old CPUs. If a queue later
-//!   gets the same mask as a group whose queues have ended, the queue gets a group with another
-//!   number.
-//! * **A queue that has ended takes no part in the park phase any more** once none of its frames is
-//!   in flight. If a queue still took part in park phases after its end, it could not be closed as
-//!   long as masks keep changing. The search for buckets that must move continues where the last
-//!   slice ended. Therefore every bucket is moved eventually.
+//! * **Moves of queues that can wait have no time limit.** For example, if a capture file is in the
+//!   group, no move times out and no frame is revoked.
+//! * **If all queues of a group have ended, the group is not used again.** A move may have ended
+//!   because all queues ended. The state of the flows has then stayed on the old CPUs. If a queue
+//!   later gets the same mask as a group whose queues have ended, the queue gets a group with
+//!   another number.
+//! * **A queue that has ended takes no part in the park phase any more** when none of its frames is
+//!   in flight. If an ended queue still took part in park phases, it could never be closed while
+//!   masks keep changing. The search for buckets that must move continues after the last bucket of
+//!   the previous slice (set of moving buckets). Therefore every bucket is moved eventually.
 //!
 //! The state machine never calls a policy to assign buckets to CPUs. Each group has a [`Plan`],
 //! which a policy has stored in the state machine. When a mask or the set of usable CPUs changes,
 //! the state machine derives the group's bucket map from the plan.
 //!
 //! Events from packet CPUs do not allocate memory. All buffers have their full size from the start,
-//! or from the event that creates the group.
+//! or from the event that creates their group.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -134,8 +137,8 @@ pub struct Setup {
     pub slice_buckets: usize,
     /// The receive queues.
     pub queues: Vec<QueueSetup>,
-    /// For each CPU that polls a queue: the other CPUs in the order in which they should get
-    /// buckets. If the list is empty, CPUs get buckets in the order of their numbers.
+    /// For each CPU that polls a queue: the other CPUs, in the order in which they should get the
+    /// queue's buckets. If the list is empty, CPUs get buckets in the order of their numbers.
     pub nearness: Vec<Vec<CpuIndex>>,
 }
 
@@ -145,8 +148,8 @@ struct Queue {
     can_wait: bool,
     group: u16,
     joining: Option<u16>,
-    /// The map of buckets to CPUs that new frames currently follow, except the frames of moving
-    /// buckets.
+    /// The map of buckets to CPUs that new frames follow. Frames of moving buckets do not follow
+    /// this map.
     map: Vec<CpuIndex>,
     open: bool,
 }
@@ -173,9 +176,9 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// Divides the queues into groups by their masks. `plan` returns the plan of each group. `plan`
-    /// gets the group's CPUs in the order in which they should get buckets, and how many CPUs at
-    /// the front of this list poll queues.
+    /// Divides the queues into groups by their masks. The function `plan` returns the plan of each
+    /// group. `plan` gets the group's CPUs in the order in which they should get buckets, and how
+    /// many CPUs at the front of this list poll queues.
     pub fn new(setup: Setup, mut plan: impl FnMut(&[CpuIndex], usize) -> Plan) -> Self {
         let Setup { cpus, buckets, slice_buckets, queues, nearness } = setup;
         let mut moves = Self {
@@ -227,7 +230,7 @@ impl Moves {
         self.dead[usize::from(cpu)]
     }
 
-    /// Returns true if every mask is in force and no bucket has to move.
+    /// Returns true if every mask is in effect and no bucket has to move.
     pub fn is_settled(&self) -> bool {
         !self.is_moving
             && self.queues.iter().all(|queue| queue.joining.is_none() || !queue.open)
@@ -271,23 +274,24 @@ impl Moves {
         self.slice().is_some_and(|slice| slice.includes(queue))
     }
 
-    /// Returns true if buckets of the queue are moving in the current slice, or if the queue waits
-    /// for a slice of its own. The CPU that polls a moving or waiting queue watches the current
-    /// slice, so that a slow slice does not delay all other slices.
+    /// Returns true if buckets of the queue are moving in the current slice, or if buckets of the
+    /// queue must move in a later slice. The CPU that polls a moving or waiting queue checks how
+    /// long the current slice (set of moving buckets) takes, so that a slow slice does not delay
+    /// all other slices.
     pub fn awaits_move(&self, queue: usize) -> bool {
         let state = &self.queues[queue];
         let group = &self.groups[usize::from(state.group)];
         state.open && (self.concerns(queue) || state.joining.is_some() || group.map != group.want)
     }
 
-    /// Returns true if a queue can wait (as a file can, without losing packets) and has not ended.
+    /// Returns true if a queue has not ended and can wait without losing packets, as a file can.
     pub fn waits(&self, queue: usize) -> bool {
         self.queues[queue].open && self.queues[queue].can_wait
     }
 
-    /// Returns true if the current slice (the set of buckets that are moving) has a time limit. A
-    /// slice (a set of moving buckets) has no time limit if one of its queues can wait without
-    /// losing frames.
+    /// Returns true if the move of the current slice (the set of buckets that are moving) has a
+    /// time limit. The move of a slice (a set of buckets) has no time limit if one of its queues
+    /// can wait without losing frames.
     pub fn is_timed(&self) -> bool {
         self.slice().is_some_and(|slice| !slice.queues.iter().any(|queue| self.waits(*queue)))
     }

@@ -2,8 +2,9 @@
 
 use crate::CpuIndex;
 
-/// Divides `buckets` buckets into `cpus` equal ranges, and returns the index of the range of
-/// `bucket` (from 0 to `cpus` - 1), as in Linux: `hash * cpus >> 32`. Returns 0 if `cpus` is 0.
+/// Divides `buckets` buckets into `cpus` equal ranges, as Linux does. Returns the index of the
+/// range that contains `bucket` (from 0 to `cpus` - 1): `hash * cpus >> 32`. Returns 0 if `cpus` is
+/// 0.
 #[must_use]
 pub const fn even_share(bucket: usize, cpus: usize, buckets: usize) -> usize {
     bucket * cpus / buckets

@@ -1,10 +1,11 @@
-//! The plan that a policy stores in the core. The core assigns buckets to CPUs by this plan,
-//! without calling the policy.
+//! The plan that a policy stores in the core (the code that moves buckets). The core assigns
+//! buckets to CPUs by this plan, without calling the policy.
 
 use crate::CpuIndex;
 
 /// Determines which CPUs of a group have buckets. When the mask or the usable CPUs change, the core
-/// follows the plan and does not call the policy. A policy can change the plan at any time.
+/// (the code that moves buckets) follows the plan and does not call the policy. A policy can change
+/// the plan at any time.
 ///
 /// ```
 /// use steerage_moves::Plan;
@@ -17,9 +18,9 @@ use crate::CpuIndex;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The CPUs in the order in which they get buckets. CPUs of the mask that are not in `order`
-    /// come last. The core orders the CPUs that are not in `order`: first the CPUs that poll a
-    /// queue of the group, and then the CPUs near to them.
+    /// The CPUs in the order in which they get buckets. CPUs of the mask that are not in the list
+    /// `order` come last. The core (the code that moves buckets) orders the CPUs that are not in
+    /// `order`: first the CPUs that poll a queue of the group, then the CPUs near to these.
     pub order: Vec<CpuIndex>,
     /// The number of CPUs that have buckets. These CPUs are the first `active` usable CPUs of the
     /// mask, in the order of the field `order`. At least one CPU has buckets.

@@ -1,5 +1,5 @@
-//! The protocol of a move: the phases of a move, and what happens if a queue ends, or if a CPU is
-//! late or dies.
+//! The protocol of a move: its phases, and what happens if a queue ends, a CPU is late, or a CPU is
+//! declared dead.
 
 use crate::counts::MoveCause;
 
@@ -16,7 +16,7 @@ impl Moves {
             Event::Died(cpu) => self.died(cpu, actions),
             Event::Revived(cpu) => self.revived(cpu, actions),
             Event::Owner { queue, cpu } => self.set_owner(queue, cpu, actions),
-            // All events from here on concern the current slice (the buckets that are moving), and
+            // The following events concern the current slice (the buckets that are moving), and
             // request no new move.
             Event::Overdue { by, open } => return self.overdue(by, open, actions),
             Event::FencesPassed { queue, epoch } => return self.done(queue, epoch, MovePhase::Park, actions),
@@ -29,7 +29,7 @@ impl Moves {
         self.wake_watchers(actions);
     }
 
-    /// Wakes the CPUs whose queues wait for a move, so that these CPUs notice if the move under way
+    /// Wakes the CPUs whose queues wait for a move, so that these CPUs notice if the current move
     /// is delayed.
     fn wake_watchers(&self, actions: &mut Actions) {
         (0..self.queues.len()).filter(|at| self.awaits_move(*at)).for_each(|at| actions.wake(self.queues[at].owner));
@@ -107,8 +107,8 @@ impl Moves {
     }
 
     /// Returns true if a queue has not ended and the CPU that polls it is alive. If the polling CPU
-    /// is dead, its queues receive no frames. Therefore moves of these queues wait until the CPU is
-    /// alive again, and do not delay other moves.
+    /// is dead, its queues receive no frames. Therefore moves of a dead CPU's queues wait until the
+    /// CPU is alive again, and do not delay other moves.
     fn is_served(&self, queue: &crate::Queue) -> bool {
         queue.open && !self.is_dead(queue.owner)
     }
@@ -150,8 +150,8 @@ impl Moves {
         let Self { slice, queues, groups, next_bucket, buckets, slice_buckets, .. } = self;
         let (map, want) = (&groups[at].map, &groups[at].want);
         slice.moves.clear();
-        // The search continues where the last slice ended. Therefore every bucket is moved
-        // eventually, even if masks change often.
+        // The search continues where the last slice (set of moving buckets) ended. Therefore every
+        // bucket is moved eventually, even if masks change often.
         let by_turns = (*next_bucket..*buckets).chain(0..*next_bucket);
         let differ = by_turns.filter(|bucket| map[*bucket] != want[*bucket]).take(*slice_buckets);
         slice.moves.extend(differ.map(|bucket| BucketMove {
@@ -193,8 +193,8 @@ impl Moves {
     fn next_phase(&mut self, actions: &mut Actions) {
         match self.slice.phase {
             // All queues that take part in the move have ended before they parked frames. No more
-            // frames of the ended queues will come, so the state of their flows stays on the CPU
-            // where it is.
+            // frames of the ended queues will come. Therefore the state of their flows stays on its
+            // present CPU.
             MovePhase::Park if self.slice.queues.iter().all(|queue| !self.queues[*queue].open) => {
                 self.is_moving = false;
                 return;
@@ -291,8 +291,8 @@ impl Moves {
     }
 
     /// A dead CPU sends no frames of its queues, so its queues count as parked. The fences (markers
-    /// in the rings) of a dead CPU's queues count as passed when the old CPUs that are alive have
-    /// finished all frames in the queues' rings.
+    /// in the rings) of a dead CPU's queues count as passed when each living old CPU has finished
+    /// all frames in these queues' rings.
     fn ask_for_the_dead(&self, actions: &mut Actions) {
         if self.slice.phase != MovePhase::Park {
             return;
@@ -306,11 +306,11 @@ impl Moves {
     fn died(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = true;
         self.derive_all_maps(MoveCause::CpuDied);
-        // While no move is under way, no participants are left to wait for, so the remaining code
-        // of this function has no effect.
+        // While no move is under way, the rest of this function has no effect, because there are no
+        // participants to wait for.
         let Self { slice, groups, queues, .. } = self;
-        // If a queue joins a group, the target map does not change, because the queue takes the
-        // group's map unchanged.
+        // If a queue joins a group, the target map of the move does not change, because the queue
+        // takes the group's map unchanged.
         if slice.group_before == slice.group_after && slice.phase != MovePhase::Release {
             let want = &groups[usize::from(slice.group_after)].want;
             for m in slice.moves.iter_mut().filter(|m| m.to == cpu) {
@@ -344,9 +344,10 @@ impl Moves {
         }
         actions.changed = true;
     }
-    /// Records that another CPU polls a queue from now on. If the previous owner was dead, the
-    /// queue may have missed phases of a move, which does no harm. After this event, the queue uses
-    /// the current map. If the current map of buckets is about to change, the queue parks frames.
+    /// Records that another CPU polls a queue from now on. If the CPU that polled the queue before
+    /// was dead, the queue may have missed phases of a move, which does no harm. After this event,
+    /// the queue uses the current map. If the current map of buckets is about to change, the queue
+    /// parks frames.
     fn set_owner(&mut self, queue: usize, cpu: CpuIndex, actions: &mut Actions) {
         self.queues[queue].owner = cpu;
         // The group's version changes, because CPUs that poll queues come first in the group's

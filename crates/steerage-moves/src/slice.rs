@@ -19,7 +19,8 @@ pub struct BucketMove {
 /// The phase of a slice. The [crate's description](crate) has a table of the phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MovePhase {
-    /// The queues park the frames of the buckets and wait for their fences.
+    /// The queues park (hold back) the frames of the buckets and wait for their fences (markers in
+    /// the rings).
     Park,
     /// The handlers of the old CPUs return the state of the flows in the buckets.
     Leave,

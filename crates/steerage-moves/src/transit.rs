@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{CpuIndex, Slice};
 
-/// Bucket numbers, each with the state of the bucket.
+/// Bucket numbers, each with the flow state of the bucket.
 pub type States<M> = Vec<(u16, M)>;
 
 /// The flow state that the old CPUs' handlers returned for the current slice (the buckets that are
@@ -22,8 +22,9 @@ impl<M> Transit<M> {
         Self { epoch: 0, states: Vec::with_capacity(buckets) }
     }
 
-    /// Stores the flow states that a handler returned, for the slice (set of moving buckets) with
-    /// the number `epoch`. Flow state that remains from the move of an earlier slice is dropped.
+    /// Stores the flow states that a handler returned. They belong to the slice (set of moving
+    /// buckets) with the number `epoch`. Flow state that remains from the move of an earlier slice
+    /// is dropped.
     pub fn put(&mut self, epoch: u64, states: &mut States<M>) {
         if self.epoch != epoch {
             self.epoch = epoch;

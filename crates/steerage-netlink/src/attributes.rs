@@ -45,8 +45,8 @@ pub(crate) fn number(list: &[u8], kind: u16) -> u32 {
     find(list, kind).and_then(|number| parse_u32(number).ok()).unwrap_or(0)
 }
 
-/// Creates an attribute from each pair of a type and a number in `given`, unless the number is
-/// `None`.
+/// Creates an attribute from each pair in `given` that has a type and a number. Pairs with `None`
+/// as the number are skipped.
 pub(crate) fn numbers(given: &[(u16, Option<u32>)]) -> Vec<DefaultNla> {
     given.iter().filter_map(|(kind, number)| Some(attribute(*kind, (*number)?.to_ne_bytes()))).collect()
 }

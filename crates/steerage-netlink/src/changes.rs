@@ -10,18 +10,18 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_s
 use crate::entry::Change;
 use crate::socket::Socket;
 
-/// The netlink multicast groups for changes of links, of neighbours, and of IPv4 and IPv6 addresses
-/// and routes (`RTMGRP_` in linux/rtnetlink.h).
+/// The multicast groups of netlink for changes of links, neighbours, IPv4 and IPv6 addresses and
+/// routes (`RTMGRP_` in linux/rtnetlink.h).
 const LINKS: u32 = 0x1;
 const TABLES: u32 = 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
 
-/// The size in bytes of the socket's receive buffer, if the socket receives changes of all of the
+/// The size in bytes of a socket's receive buffer. The socket receives changes of all of the
 /// kernel's tables (links, addresses, routes, neighbours). A buffer of this size holds about ten
 /// thousand changes of routes.
 const BUFFER_BYTES: usize = 8 << 20;
 
-/// Receives the kernel's changes, without waiting for them. Poll the socket's file descriptor to
-/// find out when changes arrive.
+/// Receives the kernel's reports of changes. Never waits for a report. Poll the socket's file
+/// descriptor to find out when changes arrive.
 ///
 /// ```
 /// let mut changes = steerage_netlink::Changes::of_all()?;
@@ -32,8 +32,8 @@ const BUFFER_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub struct Changes {
     socket: Socket,
-    /// The index of the link whose changes are read. If `None`, the changes of all table entries
-    /// are read.
+    /// The index of the link whose changes are read. If `None`, the changes of all links and other
+    /// table entries are read.
     link: Option<u32>,
 }
 
@@ -47,7 +47,7 @@ impl Changes {
     /// Starts to receive the changes of one link.
     ///
     /// # Errors
-    /// Fails if the kernel refuses the socket.
+    /// Fails if the kernel does not create the socket.
     pub fn of_link(link: u32) -> io::Result<Self> {
         Ok(Self { socket: Socket::open(None, LINKS)?, link: Some(link) })
     }
@@ -55,7 +55,7 @@ impl Changes {
     /// Starts to receive the changes of all links.
     ///
     /// # Errors
-    /// Fails if the kernel refuses the socket.
+    /// Fails if the kernel does not create the socket.
     pub fn of_links() -> io::Result<Self> {
         Ok(Self { socket: Socket::open(None, LINKS)?, link: None })
     }
@@ -63,18 +63,18 @@ impl Changes {
     /// Starts to receive the changes of all links, addresses, routes and neighbours.
     ///
     /// # Errors
-    /// Fails if the kernel refuses the socket.
+    /// Fails if the kernel does not create the socket.
     pub fn of_all() -> io::Result<Self> {
         let socket = Socket::open(None, LINKS | TABLES)?;
-        // Root may use a receive buffer that is larger than the limit for other users.
+        // A process of root may use a receive buffer that is larger than the limit for other users.
         if set_socket_recv_buffer_size_force(&socket.fd, BUFFER_BYTES).is_err() {
             set_socket_recv_buffer_size(&socket.fd, BUFFER_BYTES)?;
         }
         Ok(Self { socket, link: None })
     }
 
-    /// Calls `each` with every change that has arrived. Returns false if changes were lost because
-    /// the socket's buffer was full.
+    /// Calls the function `each` with every change that has arrived. Returns false if changes were
+    /// lost because the socket's buffer was full.
     pub fn read(&mut self, each: &mut dyn FnMut(Change)) -> bool {
         let link = self.link;
         self.socket.read(&mut |message| {

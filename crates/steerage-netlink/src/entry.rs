@@ -16,12 +16,12 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::socket::Message;
 
-/// A change in one of the kernel's tables (links, addresses, routes, neighbours): a new entry, a
-/// deleted entry, or a new state of an entry.
+/// A change in one of the kernel's tables (links, addresses, routes, neighbours). An entry is new,
+/// was deleted, or has a new state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The table entry in its current state. For a deleted entry, the last state before it was
-    /// deleted.
+    /// The table entry in its current state. For a deleted entry, its last state before the
+    /// deletion.
     pub entry: Entry,
     /// True if the entry still exists, and false if it was deleted.
     pub is_there: bool,
@@ -41,8 +41,9 @@ pub enum Entry {
     Neighbour(Neighbour),
 }
 
-/// A network interface. All fields are known if they come from the kernel's reply to a request for
-/// the interface. In a message about a change, the kernel may omit fields, which are then `None`.
+/// A network interface. All fields are known if the kernel sent them as the reply to a request for
+/// the interface. In a message about a change, the kernel may omit fields. Omitted fields are
+/// `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
@@ -55,7 +56,7 @@ pub struct Link {
     pub kind: Option<String>,
     /// The type of the link headers, as an `ARPHRD_` number of linux/if_arp.h. Ethernet is 1.
     pub hardware: u16,
-    /// True if the interface is switched on.
+    /// True if the interface is up (`IFF_UP`).
     pub up: bool,
     /// True if the interface has a carrier and can pass packets.
     pub running: bool,
@@ -126,9 +127,9 @@ pub struct Route {
     pub hops: Vec<NextHop>,
     /// True if the route encapsulates packets in another header.
     pub encapsulates: bool,
-    /// True if the route applies only to packets with a certain type of service or source address.
-    /// Also true if the kernel has created the route as a copy of another route, for a single
-    /// destination.
+    /// True if the route applies only to packets with a certain type of service, or only to packets
+    /// with a certain source address. Also true if the kernel has created the route as a copy of
+    /// another route, for a single destination.
     pub is_special: bool,
     /// True if the change adds the next hops in `hops` to an existing route.
     pub is_appended: bool,
@@ -162,11 +163,11 @@ pub struct Neighbour {
 
 impl Change {
     /// Returns the change that a netlink message reports. Returns `None` if the message contains no
-    /// entry, or an entry of a protocol other than IP.
+    /// table entry, or if the entry belongs to a protocol other than IP.
     pub(crate) fn from_message(message: Message<'_>) -> Option<Self> {
         use RouteNetlinkMessage as Kernel;
         // Parse errors are ignored, because a newer kernel may send messages that the netlink
-        // library cannot parse.
+        // library (a Rust crate) cannot parse.
         let parsed = Kernel::parse_with_param(message.body, message.kind)
             .inspect_err(|error| tracing::debug!("a message of the kernel is not understood: {error}"))
             .ok()?;
@@ -188,7 +189,7 @@ impl Change {
 impl Link {
     fn new(message: LinkMessage, body: &[u8]) -> Option<Self> {
         let header = message.header;
-        // The kernel sends messages of the link type about links, and also about the ports of a
+        // The kernel sends messages of the link type both about links and about the ports of a
         // bridge. A port that leaves the bridge still exists as an interface, so messages about
         // bridge ports are ignored.
         if header.interface_family != AddressFamily::Unspec {
@@ -254,8 +255,8 @@ impl Address {
         let mut address = None;
         for attribute in &message.attributes {
             match attribute {
-                // If a message has the attributes `Local` and `Address`, the attribute `Address` is
-                // the address of the peer.
+                // If an address message has the attributes `Local` and `Address`, the attribute
+                // `Address` is the address of the peer.
                 AddressAttribute::Local(local) => address = Some(*local),
                 AddressAttribute::Address(other) => address = address.or(Some(*other)),
                 _ => {}

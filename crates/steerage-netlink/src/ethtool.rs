@@ -3,8 +3,8 @@
 //! file below `ethtool/`. Any user may read the settings. To change a setting, a process needs
 //! `CAP_NET_ADMIN`.
 //!
-//! The family `ethtool` exists since Linux 5.6, and the settings in this module since Linux 5.7. A
-//! kernel can be built without the family `ethtool`.
+//! The family `ethtool` of netlink requests exists since Linux 5.6, and the settings in this module
+//! since Linux 5.7. A kernel can be built without the netlink family `ethtool`.
 
 mod channels;
 mod features;
@@ -24,8 +24,8 @@ pub use features::Features;
 pub use rings::Rings;
 pub use rss::Rss;
 
-/// In each request, one attribute contains the name of the interface. This is the number of that
-/// attribute.
+/// In each request, one attribute contains the name of the interface. `HEADER` is the number of the
+/// attribute with the interface's name.
 const HEADER: u16 = 1;
 const ETHTOOL_A_HEADER_DEV_NAME: u16 = 2;
 
@@ -46,7 +46,7 @@ impl Ethtool {
     /// Opens a socket in the network namespace of this thread.
     ///
     /// # Errors
-    /// Fails if the kernel refuses the socket, or does not support ethtool over netlink.
+    /// Fails if the kernel does not create the socket, or does not support ethtool over netlink.
     pub fn open() -> io::Result<Self> {
         Family::open("ethtool").map(Self)
     }

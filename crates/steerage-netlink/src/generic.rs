@@ -14,8 +14,8 @@ const HEADER_BYTES: usize = 4;
 /// The version number in the generic netlink header of every command in this crate.
 const VERSION: u8 = 1;
 
-/// The number of the controller family of generic netlink. The controller family maps the names of
-/// other families to their numbers (linux/genetlink.h).
+/// The number of the controller, a family of generic netlink. The controller is a family that maps
+/// the names of the other families to their numbers (linux/genetlink.h).
 const CONTROLLER: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;

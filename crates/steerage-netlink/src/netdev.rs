@@ -1,7 +1,7 @@
 //! The XDP features that drivers support: the family `netdev` of generic netlink
 //! (Documentation/netlink/specs/netdev.yaml of the kernel). Any user may query the XDP features of
-//! a driver. The family `netdev` exists since Linux 6.3, and its attributes for metadata since
-//! Linux 6.8.
+//! a driver. The netlink family `netdev` exists since Linux 6.3, and its attributes for metadata
+//! since Linux 6.8.
 
 use std::io;
 
@@ -14,8 +14,8 @@ const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
-/// The values of the kernel's flags `NETDEV_XDP_ACT_BASIC` and `NETDEV_XDP_ACT_XSK_ZEROCOPY`, and
-/// of the flags of `enum netdev_xdp_rx_metadata`.
+/// The values of three sets of kernel flags: `NETDEV_XDP_ACT_BASIC`, `NETDEV_XDP_ACT_XSK_ZEROCOPY`,
+/// and the flags of `enum netdev_xdp_rx_metadata`.
 const BASIC: u64 = 1;
 const ZERO_COPY: u64 = 8;
 const METADATA_TIMESTAMP: u64 = 1;
@@ -30,7 +30,7 @@ pub struct XdpSupport {
     /// True if AF_XDP sockets can receive and send packets without copying them.
     pub zero_copy: bool,
     /// True if XDP programs can read the card's flow hash. `None` if the kernel does not report
-    /// whether the driver has this feature.
+    /// whether the driver can do this.
     pub hash: Option<bool>,
     /// True if XDP programs can read the time at which the card received a frame.
     pub time: Option<bool>,

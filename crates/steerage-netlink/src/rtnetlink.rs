@@ -84,7 +84,7 @@ impl Rtnetlink {
                 found = Some(link);
             }
         })?;
-        // Callers in other crates require the link's name and its MTU.
+        // Code in other crates needs the link's name and its MTU, so these fields must be present.
         found
             .filter(|link| link.name.is_some() && link.mtu.is_some())
             .ok_or_else(|| io::Error::other("the kernel's description of the link is not understood"))
@@ -111,12 +111,13 @@ impl Rtnetlink {
     }
 
     /// Attaches an XDP program to a hook of the link. The new program replaces the program that is
-    /// attached to the hook. If `program` is `None`, the attached program is detached. A program
-    /// that was attached by a link of bpf(2) cannot be replaced. The caller needs `CAP_NET_ADMIN`.
+    /// attached to the hook. If `program` is `None`, the attached program is detached. An XDP
+    /// program that was attached by a `bpf_link` of bpf(2) cannot be replaced. The caller needs
+    /// `CAP_NET_ADMIN`.
     ///
-    /// The caller must name the hook. If a request names no hook and the driver supports XDP, the
-    /// kernel chooses the driver's hook. In this case, a program at the hook after the driver stays
-    /// attached.
+    /// The caller must name the hook. If a request names no hook (place to attach an XDP program)
+    /// and the driver supports XDP, the kernel chooses the driver's hook. If the kernel chooses the
+    /// driver's hook, a program at the hook after the driver stays attached.
     ///
     /// # Errors
     /// Fails if the kernel refuses the change.
@@ -126,13 +127,13 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Replaces the XDP program at a hook of the link in one step, but only if the attached program
-    /// is still the program `expected`. If `expected` is `None`, no program may be attached to the
-    /// hook. If the new program is `None`, the old program is detached. The caller needs
+    /// Replaces the XDP program at a hook of the link in one step. Does so only if the attached
+    /// program is still `expected`. If `expected` is `None`, the hook must have no XDP program. If
+    /// the new XDP program is `None`, the old program is detached. The caller needs
     /// `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// Fails if another program is attached (EEXIST or EBUSY), and if the kernel refuses the
+    /// Fails if another XDP program is attached (EEXIST or EBUSY), or if the kernel refuses the
     /// change.
     pub fn exchange_xdp_program(
         &mut self,
@@ -151,9 +152,9 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Lists all links, addresses, routes and neighbours. If an entry refers to other entries, it
-    /// is listed after those entries. If a table changes during the listing, an entry may be listed
-    /// more than once. The last copy is the newest.
+    /// Lists all links, addresses, routes and neighbours. If an entry refers to other entries (a
+    /// route to its link, for example), it is listed after those entries. If a table changes during
+    /// the listing, an entry may be listed more than once. The last copy is the newest.
     ///
     /// # Errors
     /// Fails if the kernel does not reply.

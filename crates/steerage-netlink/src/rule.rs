@@ -1,5 +1,5 @@
-//! The routing rules for IPv6 (`ip -6 rule`). A rule determines in which routing table the kernel
-//! looks up a packet.
+//! The routing rules for IPv6 (`ip -6 rule`). A routing rule determines in which routing table the
+//! kernel looks up a packet's destination.
 
 use std::{fmt, io};
 
@@ -17,11 +17,11 @@ pub struct Rule {
     /// priorities.
     pub priority: u32,
     /// The name of the interface on which a packet must arrive. If the value is `None`, the rule
-    /// applies to all packets, including packets that this machine sends.
+    /// applies to all packets, even to packets that this machine sends.
     pub interface: Option<String>,
     /// The action of the kernel for packets that match the rule.
     pub action: RuleTo,
-    /// The number that identifies the program that added the rule, as in `/etc/iproute2/rt_protos`.
+    /// The number of the program that added the rule. `/etc/iproute2/rt_protos` lists such numbers.
     pub protocol: u8,
 }
 
@@ -34,7 +34,7 @@ pub enum RuleTo {
     Blackhole,
 }
 
-/// Formats the rule in the syntax of `ip -6 rule`, without the protocol.
+/// Formats the rule in the syntax of `ip -6 rule`, without the number of the program that added it.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(interface) = &self.interface {

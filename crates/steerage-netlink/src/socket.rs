@@ -15,9 +15,9 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, b
 
 use crate::attributes;
 
-/// If a table changes while the kernel dumps it, the dump is requested again. This is the maximum
-/// number of requests, including the first request. If the table changes even during the last of
-/// these dumps, the caller must rely on the changes that the kernel reports.
+/// If a table changes while the kernel dumps it, the dump is requested again. The maximum number of
+/// requests for a dump, including the first request. If the table changes even during the last
+/// dump, the caller must rely on the changes that the kernel reports.
 const DUMPS_MAX: usize = 3;
 
 /// The maximum size of a netlink datagram in bytes. A part of a dump (of a whole table) has at most
@@ -51,16 +51,16 @@ pub(crate) struct Message<'a> {
 /// A function that is called with each netlink message.
 pub(crate) type Each<'a> = &'a mut dyn FnMut(Message<'_>);
 
-/// A socket of one netlink family, which never waits for a reply. The kernel handles a request
-/// during the system call that sends the request. Therefore, if a reply arrives at all, it has
-/// arrived when the system call that sends the request returns. The system call itself may wait for
-/// the kernel's lock that protects all links. The kernel creates the next part of a dump (of a
-/// whole table) when the program receives the previous part.
+/// A socket of one netlink family. The socket never waits for a reply. The kernel handles a request
+/// during the system call that sends the request. Therefore a reply has always arrived when this
+/// system call returns, if a reply arrives at all. The system call that sends the request may
+/// itself wait for the kernel's lock that protects all links. The kernel creates the next part of a
+/// dump (of a whole table) when the program receives the previous part.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) fd: OwnedFd,
-    /// The buffer into which changes are received, so that reading changes does not allocate
-    /// memory. Each request allocates a buffer of its own.
+    /// The buffer into which changes are received. It is reused, so that reading changes does not
+    /// allocate memory. Each request allocates a buffer of its own.
     buffer: Box<[u8]>,
     sequence: u32,
 }
@@ -112,8 +112,8 @@ impl Socket {
                 other => other.into(),
             })?;
             for message in messages(datagram) {
-                // A message with another sequence number belongs to a late reply to an earlier
-                // request.
+                // A message with another sequence number belongs to an earlier request whose reply
+                // came late.
                 if message.sequence != self.sequence {
                     continue;
                 }
@@ -180,7 +180,7 @@ fn outcome(message: Message<'_>) -> io::Result<()> {
         return Ok(());
     }
     let error = io::Error::from_raw_os_error(code.saturating_neg());
-    // In an error message of the kernel, the attributes come after a copy of the request.
+    // In an error message of the kernel, the attributes come after the copy of the failed request.
     let rest = message.body.get(4..).unwrap_or_default();
     let request = if message.kind == NLMSG_DONE { Some(0) } else { rest.get(..4).and_then(|it| parse_u32(it).ok()) };
     let request = request.and_then(|length| (length as usize).checked_next_multiple_of(4));
@@ -213,20 +213,20 @@ mod tests {
         for cut in 20..datagram.len() {
             assert_eq!(read(&datagram[..cut]), [(16, b"abc".to_vec())], "{cut}");
         }
-        // The length field of this message is smaller than the header of the message.
+        // The length field of this test message is smaller than the header of the message.
         assert_eq!(read(&[3; 40]), []);
         assert_eq!(read(&[0; 40]), []);
     }
 
-    /// Returns a netlink socket and the other end of the connection, through which the test sends
-    /// replies in place of the kernel.
+    /// Returns a netlink socket and the other end of its connection. Through the other end, the
+    /// test sends replies in place of the kernel.
     fn pair() -> (Socket, OwnedFd) {
         let (fd, kernel) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::NONBLOCK, None).unwrap();
         (Socket { fd, buffer: vec![0; 256].into(), sequence: 0 }, kernel)
     }
 
     /// Sends a request through `socket`. The socket `kernel`, which replaces the kernel in this
-    /// test, replies with these datagrams. Returns the bodies of the messages in the reply.
+    /// test, sends these datagrams as the reply. Returns the bodies of the messages in the reply.
     fn reply(socket: &mut Socket, kernel: &OwnedFd, datagrams: &[Vec<u8>]) -> io::Result<Vec<Vec<u8>>> {
         for datagram in datagrams {
             let mut datagram = datagram.clone();
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(reply(&mut socket, &kernel, &replies).unwrap(), [b"olds", b"news"]);
         let forever: Vec<Vec<u8>> = (0..DUMPS_MAX).flat_map(|_| [interrupted.clone(), done.clone()]).collect();
         assert_eq!(reply(&mut socket, &kernel, &forever).unwrap().len(), DUMPS_MAX);
-        // A dump counts as interrupted even if only its last message has the flag
+        // The result of a dump counts as interrupted even if only its last message has the flag
         // `NLM_F_DUMP_INTR`.
         let replies = [message(NLMSG_DONE, NLM_F_DUMP_INTR, &[0; 4]), done];
         assert_eq!(reply(&mut socket, &kernel, &replies).unwrap(), Vec::<Vec<u8>>::new());
@@ -290,7 +290,7 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
             assert!(error.to_string().ends_with(": no such queue"), "{error}");
         }
-        // The error messages of this test contain no text, or contain a truncated copy of the
+        // The error messages in this test contain no text, or contain a truncated copy of the
         // request.
         for parts in [&[&request[..]][..], &[&request[..6]], &[&[255; 16]], &[]] {
             assert_eq!(error(NLMSG_ERROR, 0, parts).raw_os_error(), Some(libc::EPERM));

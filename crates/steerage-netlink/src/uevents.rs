@@ -13,7 +13,7 @@ use crate::socket::Socket;
 /// messages to another group.)
 const KERNEL: u32 = 1;
 
-/// Receives the kernel's messages about devices, without waiting for them. Poll the socket's file
+/// Receives the kernel's messages about devices. Never waits for a message. Poll the socket's file
 /// descriptor to find out when messages about devices arrive.
 ///
 /// ```
@@ -35,7 +35,7 @@ impl Uevents {
     /// Starts to receive the kernel's messages about devices in this thread's network namespace.
     ///
     /// # Errors
-    /// Fails if the kernel refuses the socket.
+    /// Fails if the kernel does not create the socket.
     pub fn open() -> io::Result<Self> {
         Socket::open(Some(KOBJECT_UEVENT), KERNEL).map(Self)
     }
@@ -46,7 +46,7 @@ impl Uevents {
     pub fn read(&mut self, each: &mut dyn FnMut(&str, &str)) -> bool {
         self.0.read_datagrams(&mut |datagram| {
             // A datagram about a device contains several strings. Each string ends with a zero
-            // byte. The first string is `ACTION@PATH`, and later strings repeat the action and the
+            // byte. The first string is `ACTION@PATH`. Later strings repeat the action and the
             // path.
             let first = datagram.split(|byte| *byte == 0).next().unwrap_or_default();
             if let Some((action, path)) = std::str::from_utf8(first).ok().and_then(|text| text.split_once('@')) {

@@ -112,8 +112,8 @@ fn has_mtu(change: &Change, mtu: usize) -> bool {
     change.is_there && matches!(&change.entry, Entry::Link(link) if link.mtu == Some(mtu))
 }
 
-/// Reads changes until the function `last` returns true for one of the changes. Returns all changes
-/// that were read.
+/// Reads changes until the function `last` returns true for one of them. Returns all changes that
+/// were read.
 fn until(changes: &mut Changes, last: impl Fn(&Change) -> bool) -> Vec<Change> {
     let start = Instant::now();
     let mut all = Vec::new();
@@ -181,7 +181,7 @@ fn features_and_queues_are_those_of_the_interface() {
         "{features:?}"
     );
     assert!(!features.is_on("no-such-feature"));
-    // Frames on the loopback interface get no time stamps from a card.
+    // Frames on the loopback interface get no time stamps, because no network card receives them.
     assert_eq!(ethtool.stamped_frames("lo").unwrap(), [""; 0]);
     assert_eq!(ethtool.channels("lo").unwrap_err().kind(), io::ErrorKind::Unsupported);
     let Some(namespaces) = cable() else { return };
@@ -243,7 +243,7 @@ fn drivers_report_their_support_of_xdp() {
             return steerage_fixtures::skip("this kernel does not report the support of XDP");
         };
         assert!(support.driver && !support.zero_copy, "{support:?}");
-        // The kernel reports either all kinds of metadata of a veth, or none.
+        // For a veth, the kernel reports either all kinds of packet metadata or none.
         assert!(support.hash == support.time && support.time == support.vlan_tag, "{support:?}");
         assert!(netdev::xdp_support(1 << 20).is_err());
         // It is not an error to detach a program from a hook that has no program.

@@ -1,9 +1,9 @@
-//! Slows down the reading of packets from a file, so that the jobs can keep up. Long periods of
-//! reading alternate with long pauses.
+//! Slows down the reading of packets from a file, so that the jobs can keep up. To slow down, long
+//! periods of reading alternate with long pauses.
 //!
-//! Without long pauses, the packet CPU would check every millisecond whether the fullest buffer has
-//! room for more packets. Each check costs a wake-up. Most checks would find no room in the buffer,
-//! because the jobs read more slowly than the packet CPU.
+//! Without long pauses, the CPU that reads the packets would check every millisecond whether the
+//! fullest buffer has room for more. Each check costs a wake-up. Most of these checks would find no
+//! room in the buffer, because the jobs are slower than the CPU that reads the file.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,17 +12,17 @@ use std::time::Duration;
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(8);
 
-/// Decides when to pause the reading of packets. All atomic accesses are `Relaxed`, because only
-/// the speed of reading depends on their order.
+/// Decides when to pause the reading of packets. All atomic accesses are `Relaxed`, because their
+/// order affects only the speed of reading.
 #[derive(Debug)]
 pub(super) struct Brake {
-    /// The thresholds for a pause: numbers of bytes in the fullest of the jobs' buffers. A pause
-    /// begins when the fullest buffer contains `high` bytes, and ends when the fullest buffer
-    /// contains fewer than `low` bytes.
+    /// The thresholds for a pause in reading: numbers of bytes in the jobs' buffers. A pause in
+    /// reading begins when the fullest buffer contains `high` bytes, and ends when the fullest
+    /// buffer contains fewer than `low` bytes.
     high: usize,
     low: usize,
-    /// A pause also ends if any job's buffer contains fewer bytes than `hungry`, unless the fullest
-    /// buffer has reached `high`.
+    /// A pause in reading also ends if any job's buffer contains fewer than `hungry` bytes, unless
+    /// the fullest buffer contains `high` bytes.
     hungry: usize,
     is_on: AtomicBool,
     pause_micros: AtomicU64,
@@ -58,8 +58,8 @@ impl Brake {
         let longer = match (is_on, least >= self.hungry) {
             (true, true) => micros * 2,
             (true, false) => micros,
-            // The pause in reading was too long: at the end of the pause, a job had almost no input
-            // left.
+            // The pause in reading was too long, because a job had almost no input left at the end
+            // of the pause.
             (false, false) => micros / 2,
             (false, true) => micros,
         };

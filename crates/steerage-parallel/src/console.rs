@@ -17,9 +17,8 @@ const ERASE: &[u8] = b"\r\x1b[K";
 #[derive(Debug)]
 pub(super) struct Console {
     redraws: bool,
-    /// True if standard output and standard error are both terminals. If standard output and
-    /// standard error are both terminals, the progress line must be erased before text is written
-    /// to standard output.
+    /// True if standard output and standard error are both terminals. If standard output is a
+    /// terminal too, the progress line must be erased before text is written to standard output.
     shares_screen: bool,
     drawn: Mutex<bool>,
 }

@@ -2,11 +2,12 @@
 
 use super::lines::LINE_BYTES_MAX;
 
-/// The separator before an element of the merged JSON array, as in tshark's output.
+/// The separator that is written before each element of the merged JSON array, as in tshark's
+/// output.
 pub(super) const BEFORE: &[u8] = b",\n  ";
 
-/// The state of the parser for the JSON array that a job writes, and the bytes of the last element
-/// if it is not complete yet.
+/// The state of the parser for a job's JSON array. It includes the bytes of the last element if
+/// that element is not complete yet.
 #[derive(Debug, Default)]
 pub(super) struct Elements {
     /// The number of open brackets at the current position in the JSON, including the bracket of
@@ -15,16 +16,16 @@ pub(super) struct Elements {
     in_string: bool,
     escaped: bool,
     element: Vec<u8>,
-    /// True if the beginning of the current element has already been appended to the output.
+    /// True if the beginning of the current array element has already been appended to the output.
     within: bool,
     /// True if the job's output is not a JSON array.
     is_wrong: bool,
 }
 
 impl Elements {
-    /// Parses more output of the job. Appends all complete elements to `out`, each after the
-    /// separator [`BEFORE`]. Returns true if an element is too long to be kept in memory. The next
-    /// output must then come from the same job.
+    /// Parses more output of the job. Appends all complete array elements to `out`, each after the
+    /// separator [`BEFORE`]. Returns true if an array element is too long to be kept in memory.
+    /// After such a partial element, the next output must come from the same job.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         for byte in written {
             self.byte(*byte, out);

@@ -13,7 +13,7 @@ use steerage_text::{counted, plural};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The options do not allow any jobs. The text is the whole message.
+    /// With these options, no jobs can be started. The text is the whole message.
     #[error("{0}")]
     Wrong(String),
     /// The pipes of a job cannot be created.
@@ -27,7 +27,7 @@ pub enum Error {
         /// The kernel's error.
         error: io::Error,
     },
-    /// The file with the packets of a job cannot be handed to the job.
+    /// The file with the packets of a job cannot be passed to the job.
     #[error("cannot make the way to a job: {0}")]
     Way(io::Error),
     /// The network interface of a job cannot be created.
@@ -44,7 +44,7 @@ pub enum Error {
         /// The reason.
         error: PathError,
     },
-    /// A temporary file without a name cannot be created.
+    /// A temporary file without a path (an unnamed file) cannot be created.
     #[error("cannot make a temporary file in {}: {error}; set TMPDIR to another directory", .directory.display())]
     Temporary {
         /// The directory of temporary files.
@@ -84,7 +84,7 @@ pub enum Error {
     Unmergeable {
         /// The number of the job, from 1.
         job: usize,
-        /// What the job does wrong in its output, and what the user can do.
+        /// What is wrong with the job's output, and what the user can do.
         why: String,
     },
     /// The jobs' input format can have only one link type, but the packets have several link types.
@@ -106,7 +106,8 @@ pub enum Error {
         /// The number of jobs.
         jobs: u64,
     },
-    /// [`run`](crate::run()) cannot make the instance that splits the packets.
+    /// [`run`](crate::run()) cannot create the instance (a set of CPUs, queues and a handler) that
+    /// splits the packets.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// Reading the input of [`run`](crate::run()) failed. The text is the whole message.
@@ -120,7 +121,7 @@ fn results(path: &Path, error: &PathError) -> String {
         PathError::System(error) if error.kind() == io::ErrorKind::NotFound => {
             format!("cannot make {path}: there is no directory above it; make it with mkdir -p")
         }
-        // The messages of `Changeable` and `Link` errors already contain advice.
+        // The messages of the error kinds `Changeable` and `Link` already contain advice.
         PathError::Changeable { .. } | PathError::Link { .. } => error.to_string(),
         error => format!("cannot make {path}: {error}; name another directory"),
     }

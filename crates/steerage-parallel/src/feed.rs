@@ -1,5 +1,5 @@
-//! Passes packets to a job: as a capture stream to its standard input, a pipe or a file, or as
-//! frames to a network interface.
+//! Passes packets to a job, either as a capture stream (through standard input, a pipe or a file)
+//! or as frames to a network interface.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ pub(super) struct Feed {
     pub(super) via: Via,
     pub(super) stdin: Stdio,
     pub(super) place: OsString,
-    /// The file descriptor of the pipe or file whose path is `place`. The job inherits this
+    /// The file descriptor of the pipe or file. `place` is its path. The job inherits this file
     /// descriptor.
     pub(super) inherited: Option<Inherited>,
     /// The stream of packets to the job, or `None` if the job gets its packets at an interface.
@@ -64,8 +64,8 @@ impl Feed {
         self.stream.as_ref().and_then(Stream::failure)
     }
 
-    /// Ends the stream of packets after the job has ended. Child processes of the job may still
-    /// have the job's pipe open, but they do not count as readers.
+    /// Ends the stream of packets after the job has ended. Child processes that the job leaves
+    /// behind may still have the job's pipe open, but they do not count as readers.
     pub(super) fn end(&mut self) {
         if let (Via::Fifo, Some(stream)) = (self.via, &self.stream) {
             stream.abandon();

@@ -1,9 +1,10 @@
-//! A waiting process. A waiting process waits for its gate, a pipe, to be opened. Then it executes
-//! the program of a job.
+//! A waiting process. A waiting process waits until this program opens the gate, a pipe. Then the
+//! waiting process executes the program of a job.
 //!
-//! A job that reads its packets from a file must start only when the file is complete. But when the
-//! file is complete, a sandbox no longer allows this program to start other programs. Therefore the
-//! waiting process is started before the sandbox is entered, and its gate is opened later.
+//! A job that reads its packets from a file must not start before the file is complete. But when
+//! the file is complete, a sandbox no longer allows this program to start other programs. Therefore
+//! the waiting process is started before this program enters the sandbox, and its gate is opened
+//! later.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -14,8 +15,8 @@ use steerage_text::shell_word;
 
 use super::error::Error;
 
-/// The bytes that open the gate. To open the gate, this program writes these bytes to the standard
-/// input of the waiting process.
+/// The bytes that open the gate. To open the gate of the waiting process, this program writes these
+/// bytes to that process's standard input.
 pub(super) const OPEN: &[u8] = b"\n";
 
 /// Waits for a byte on standard input, and then executes `command` in this process. The program

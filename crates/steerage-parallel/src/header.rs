@@ -3,12 +3,12 @@
 
 use std::borrow::Cow;
 
-/// The maximum size in bytes of the header lines that are stored for each job. A line beyond this
-/// limit of bytes does not count as a header line.
+/// The maximum size in bytes of the header lines that are stored for each job. A line that extends
+/// beyond this limit does not count as a header line.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 
-/// The first lines of the jobs' outputs are compared with each other, but only if a first line has
-/// at most this many bytes.
+/// The jobs' first output lines are compared with each other, except lines that are longer than
+/// this number of bytes.
 const FIRST_BYTES_MAX: usize = 1 << 10;
 
 #[derive(Debug)]
@@ -35,9 +35,9 @@ impl Headers {
     }
 
     /// Removes the header lines from the start of a job's output. The first part of the result
-    /// contains the job's header lines. It is empty if these lines are incomplete, or if the header
-    /// lines of any job have already been written to the output. The second part of the result
-    /// contains all lines except the header lines.
+    /// contains the job's header lines. The first part is empty if these lines are incomplete, or
+    /// if the header lines of any job have already been written to the output. The second part of
+    /// the result contains all lines except the header lines.
     pub(super) fn take<'a>(&mut self, job: usize, lines: &'a [u8]) -> (Vec<u8>, Cow<'a, [u8]>) {
         let header = &mut self.of_jobs[job];
         if !self.is_set {
@@ -52,8 +52,8 @@ impl Headers {
         if std::mem::replace(&mut self.is_shown, true) { (Vec::new(), body) } else { (bytes, body) }
     }
 
-    /// Ends the output of all jobs. If no job wrote all of its header lines, returns the header
-    /// lines of the first job that wrote some of them.
+    /// Ends the output of all jobs. If no job wrote all of its header lines, returns the lines of
+    /// the first job that wrote at least one of them.
     pub(super) fn finish(&mut self) -> Option<(usize, Vec<u8>)> {
         let mut begun = self.of_jobs.iter_mut().enumerate().filter(|_| !self.is_shown);
         let (job, header) = begun.find(|(_, header)| !header.bytes.is_empty())?;
@@ -73,8 +73,8 @@ impl Headers {
     }
 }
 
-/// Returns true if the line may be the header of a table: several different names, separated by
-/// tabs or commas.
+/// Returns true if the line may be the header of a table. Such a line has several different names,
+/// separated by tabs or commas.
 fn names_columns(line: &[u8]) -> bool {
     let separator = if line.contains(&b'\t') { b'\t' } else { b',' };
     let columns: Vec<&[u8]> = line.trim_ascii_end().split(|byte| *byte == separator).collect();

@@ -2,8 +2,8 @@
 //! (`/proc/self/fd/N`).
 //!
 //! Therefore a pipe or file with packets needs no name in a directory, and no other user can open
-//! the pipe or file. The kernel removes such a pipe or file when the last process that has it open
-//! ends, even after a crash.
+//! the pipe or file. The kernel removes such a pipe or file when no process has it open any more,
+//! even after a crash.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -23,9 +23,9 @@ use super::error::Error;
 /// scripts use the numbers 0 to 9 in redirections.
 const NUMBER_MIN: i32 = 10;
 
-/// The mode of a file with packets. Every user may read the file, because a program may drop its
-/// privileges before it opens its input. This file mode is safe, because only the job has a
-/// descriptor of the file.
+/// The permission bits of a file with packets. Every user may read the file, because the job's
+/// program may drop its privileges before it opens its input. This file mode is safe, because only
+/// the job has a descriptor of the file.
 const READABLE: Mode = Mode::from_raw_mode(0o644);
 
 #[derive(Debug)]
@@ -36,10 +36,10 @@ impl Inherited {
         Ok(Self(fcntl_dupfd_cloexec(fd, NUMBER_MIN)?))
     }
 
-    /// Returns the path with which the job, and each program that the job starts, can open the file
-    /// or pipe. The path is not `/dev/fd/N`. If a program gets the path `/dev/fd/N`, it may read
-    /// from the descriptor itself instead of opening the file again. The descriptor can be read
-    /// only once.
+    /// Returns the path of the file or pipe. The job, and each program that the job starts, can
+    /// open this path. The path is not `/dev/fd/N`. If a program gets the path `/dev/fd/N`, it may
+    /// read from the descriptor itself instead of opening the file again. The descriptor can be
+    /// read only once.
     pub(super) fn path(&self) -> OsString {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }

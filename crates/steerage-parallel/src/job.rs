@@ -28,7 +28,7 @@ use super::lines::last_line;
 use super::options::WaitingProcess;
 use super::results::JobResults;
 
-/// To find the last line of a job's standard error, only this number of bytes at the end of the
+/// To find the last line of a job's standard error, only this number of bytes before the end of the
 /// file is read.
 const TAIL_BYTES: u64 = 4096;
 
@@ -48,9 +48,9 @@ pub(super) struct Job {
     words: Vec<OsString>,
     pub(super) feed: Feed,
     outputs: Option<Outputs>,
-    /// The file with the job's standard error, if standard error goes to a file. This process's
-    /// descriptor of the file and the job's descriptor have separate file positions, so that
-    /// reading does not move the position at which the job writes.
+    /// The file with the job's standard error, if standard error goes to a file. This process and
+    /// the job have separate file positions in the file. Therefore reading does not move the
+    /// position at which the job writes.
     stderr_file: Option<File>,
     child: Option<Child>,
     /// The writing end of a pipe to the waiting process. When the waiting process reads a byte from
@@ -63,8 +63,8 @@ pub(super) struct Job {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
-    /// The exit status of the job. The exit status is `None` if this process ignores SIGCHLD,
-    /// because the kernel then reaps the job.
+    /// The exit status of the job. The exit status is `None` if this process ignores SIGCHLD. The
+    /// kernel then reaps the job itself.
     pub(super) status: Option<ExitStatus>,
     pub(super) at: Instant,
     pub(super) cpu: Duration,
@@ -96,8 +96,9 @@ impl Job {
 
     pub(super) fn start(&mut self, jobs: usize) -> Result<(), Error> {
         if let Some(mut gate) = self.gate.take() {
-            // An error of this write is ignored, because it means that the waiting process has
-            // ended. The exit status of the waiting process shows why it ended.
+            // An error of this write is ignored, because an error means that the waiting process
+            // has ended. If the write failed, the exit status of the waiting process shows why that
+            // process ended.
             let _ = gate.write_all(OPEN);
             self.started = Some(Instant::now());
             return Ok(());
@@ -184,8 +185,8 @@ impl Job {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let (status, cpu) = match waitid(WaitId::Pid(pid), how) {
             Ok(Some(_)) => {
-                // Only one process is reaped at a time. Therefore the CPU time of the reaped
-                // process is the increase of the CPU time of all reaped child processes.
+                // Only one process is reaped at a time. Therefore the CPU time of the process is
+                // the increase in the CPU time of all reaped child processes.
                 let before = children_cpu();
                 let Ok(Some(status)) = child.try_wait() else { return };
                 (Some(status), children_cpu().saturating_sub(before))
@@ -214,7 +215,7 @@ impl Job {
 }
 
 /// If a `Job` is dropped before its process has ended, `drop` ends the process. A `Job` is dropped
-/// early if the run could not begin, or if the job still waits for an incomplete file.
+/// before its end if the run could not begin, or if the job still waits for an incomplete file.
 impl Drop for Job {
     fn drop(&mut self) {
         if let Some(child) = self.child.as_mut().filter(|_| self.ended.is_none()) {
@@ -245,8 +246,8 @@ impl Ended {
         self.status?.code()
     }
 
-    /// Returns true if SIGPIPE ended the job, or ended a child process of the job's shell, because
-    /// the reader of standard output has exited.
+    /// Returns true if SIGPIPE ended the job or a child process of the job's shell, because the
+    /// reader of standard output has exited.
     pub(super) fn is_by_pipe(&self) -> bool {
         self.status.is_some_and(|status| status.signal() == Some(SIGPIPE)) || self.code() == Some(128 + SIGPIPE)
     }

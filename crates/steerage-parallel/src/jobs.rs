@@ -17,7 +17,7 @@ use super::merge::{Heard, LastLines};
 use super::summary::Lost;
 use super::template::Via;
 
-/// A request of the user to end the input of the jobs.
+/// The user's request to end the input of the jobs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asked {
     pub(super) end: Option<Instant>,
@@ -27,8 +27,8 @@ pub(super) struct Asked {
 /// The input of the jobs. All fields of the jobs' input are known when the jobs are started.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// The packet streams to all jobs. The packet CPU uses this list of streams, because it must
-    /// not wait for the lock of the list of jobs.
+    /// The packet streams to all jobs. The packet CPU (the CPU that reads the packets) uses this
+    /// list of streams, because it must not wait for the lock of the list of jobs.
     pub(super) streams: Vec<Stream>,
     /// The link types of the packets that have been read. `has_one_link` is true if the jobs'
     /// capture format supports only one link type.
@@ -43,12 +43,13 @@ pub(super) struct Jobs {
     jobs: Mutex<Vec<Job>>,
     input: OnceLock<Input>,
     asked: Mutex<Asked>,
-    /// True if the run must not read any more packets. Inputs that can wait check this flag.
+    /// True if the run must not read any more packets. Inputs that can wait, such as files, check
+    /// this flag.
     pub(super) end_now: Arc<AtomicBool>,
     pub(super) is_complete: AtomicBool,
     pub(super) timeout: Option<Duration>,
     pub(super) last_lines: LastLines,
-    /// True if all jobs have ended before the end of their input.
+    /// True if all jobs ended before the end of their input.
     pub(super) outlived: AtomicBool,
 }
 
@@ -86,8 +87,8 @@ impl Jobs {
         started
     }
 
-    /// Declares that no more jobs will be started. After `complete` is called, the waiting
-    /// processes end whose jobs were not started.
+    /// Declares that no more jobs will be started. After a call of `complete`, each waiting process
+    /// whose job was not started ends.
     pub(super) fn complete(&self) {
         self.lock().iter_mut().for_each(Job::give_up_start);
         self.is_complete.store(true, Ordering::Relaxed);
@@ -138,8 +139,8 @@ impl Jobs {
         let was_asked = self.asked().end.is_some();
         let outlived = self.outlived.load(Ordering::Relaxed) && job.feed.via != Via::File;
         match job.feed.failure() {
-            // No error has ended the job. This process has ended the job, because the user ended
-            // the run.
+            // No error has ended the job. The end of the job is not an error, because this process
+            // ended the job after the user ended the run.
             Some(StreamFailure::ReaderGone) if job.watched.killed == Some(Killed::Interrupt) => return None,
             Some(StreamFailure::ReaderGone) if lost.total() > 0 || outlived => {
                 return Some("it ended before the end of its input".to_owned());

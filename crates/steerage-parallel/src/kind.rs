@@ -20,8 +20,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Detects the kind of an output that begins with `start`. Returns `None` if more bytes are
-    /// needed. `ended` is true if no more bytes follow.
+    /// Detects the kind of an output from its first bytes, `start`. Returns `None` if more bytes
+    /// are needed. `ended` is true if the output has no more bytes.
     pub(super) fn of(start: &[u8], ended: bool) -> Option<Self> {
         match CaptureMerge::is_capture(start) {
             Some(true) => return Some(Self::Capture),
@@ -33,8 +33,8 @@ impl Kind {
         }
         let text = start.trim_ascii_start();
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // A line that is too long to be kept in memory is passed on in pieces. To detect the kind,
-        // a line that is passed on in pieces counts as a complete line.
+        // A line that is too long to be kept in memory is processed in pieces. For the detection of
+        // the output's kind, a line that is processed in pieces counts as a complete line.
         let is_whole = ended || line.len() < text.len() || text.len() > LINE_BYTES_MAX;
         let line = line.trim_ascii_end();
         if line.starts_with(b"<?xml") {
@@ -44,8 +44,8 @@ impl Kind {
             None if !ended && start.len() <= LINE_BYTES_MAX => None,
             Some(b'[' | b'{') if !is_whole => None,
             Some(b'{') if line.len() == 1 => Some(Self::Unknown("JSON over several lines")),
-            // tshark writes `[`, a newline, and `{`. If an array begins and ends on the same line,
-            // the output counts as lines of JSON.
+            // At the start of a JSON array, tshark writes `[`, a newline, and `{`. If an array
+            // begins and ends on the same line, the output counts as lines of JSON.
             Some(b'[') if is_whole && text.len() <= LINE_BYTES_MAX => {
                 let rest = line[1..].trim_ascii_start();
                 let is_open = rest.is_empty() || rest.starts_with(b"{") && !rest.ends_with(b"]");

@@ -24,12 +24,12 @@
 //! steps of a run one by one.
 //!
 //! A single CPU reads and splits the packets, because splitting costs little compared with the work
-//! of the jobs. If the input is a file, the CPU pauses while the jobs have enough packets, so no
-//! packet is lost. If packets of a live input arrive too fast for a job, some of the packets are
-//! lost, and the [`Summary`] counts them. One thread reads and merges the outputs of all jobs.
-//! Output that must wait for the output of another job is stored in a file without a name. Another
-//! thread watches the jobs. The watching thread reports jobs that read nothing, and kills jobs that
-//! still run after they should have ended.
+//! of the jobs. If the input is a file, the CPU that reads it pauses while the jobs have enough
+//! packets, so no packet is lost. If packets of a live input arrive too fast for a job, some of the
+//! packets are lost, and the [`Summary`] counts them. One thread reads and merges the outputs of
+//! all jobs. Output that must wait for the output of another job is stored in an unnamed temporary
+//! file. Another thread watches the jobs. The watching thread reports jobs that read nothing, and
+//! kills jobs that still run after they should have ended.
 //!
 //! | file | content |
 //! |---|---|
@@ -49,7 +49,7 @@
 //! | `console`, `template` | standard error; the command of each job |
 //! | `options`, `error` | what the caller decides; every error |
 //!
-//! A source file imports only files that are below it in this table.
+//! Each source file in this table imports only from files that are below it in the table.
 //!
 //! Error messages and notes name the options of `steerage parallel`, because most people see these
 //! messages when they use this command.

@@ -1,15 +1,15 @@
 //! Joins the pieces of output that a job writes to complete lines.
 
-/// In Elasticsearch's format (tshark -T ek), an action line comes before each document. This is the
-/// beginning of the action line. The action line, which begins with these bytes, must stay directly
-/// before its document.
+/// In Elasticsearch's format (tshark -T ek), an action line comes before each document. The
+/// beginning of an action line: in Elasticsearch's format (tshark -T ek), such a line comes before
+/// each document. An action line must stay directly before its document.
 pub(super) const ACTION: &[u8] = b"{\"index\":";
 
-/// The maximum length in bytes of a line that is kept in memory. A longer line is passed on in
-/// pieces, and no output of other jobs is written between the pieces.
+/// The maximum length in bytes of a line that is kept in memory. A longer line is written to the
+/// output in pieces, and no output of other jobs is written between the pieces.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// The incomplete line at the end of a job's output, which does not end with a newline yet.
+/// The incomplete line at the end of a job's output: its newline has not arrived yet.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     rest: Vec<u8>,
@@ -21,7 +21,8 @@ const LAST_BYTES_MAX: usize = 300;
 
 impl Lines {
     /// Adds more output of the job, and appends all complete lines to `out`. Returns true if a line
-    /// is too long to be kept in memory. The next output must then come from the same job.
+    /// is too long to be kept in memory. After such a partial line, the next output must come from
+    /// the same job.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         let before = self.rest.len();
         self.rest.extend_from_slice(written);
@@ -39,9 +40,10 @@ impl Lines {
         self.within
     }
 
-    /// Returns the position after the last line that can be passed on. `newline` is the position of
-    /// the last newline. If a line must stay directly before the next line, it is passed on only
-    /// when the next line is complete.
+    /// Returns the position after the last line that can be added to the merged output. `newline`
+    /// is the position of the last newline in the bytes that the job has written. If a line must
+    /// stay directly before the next line, it is added to the output only when the next line is
+    /// complete.
     fn whole(&self, newline: usize) -> usize {
         let start = self.rest[..newline].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         if self.rest[start..].starts_with(ACTION) && !self.within { start } else { newline + 1 }

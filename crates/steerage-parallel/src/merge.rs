@@ -21,9 +21,9 @@ use super::sink::{Sink, Stopped};
 
 const READ_BYTES: usize = 64 << 10;
 
-/// The time to wait before the output of the jobs is read again. A job writes 4 KiB at a time. If
-/// the merging thread woke up for each write of a job, waking up would take longer than reading the
-/// data.
+/// The time to wait before the output of the jobs is read again. A job writes 4 KiB at a time. The
+/// wait is useful, because waking the merging thread for each write of a job would take longer than
+/// reading the data.
 const LINGER: Duration = Duration::from_millis(4);
 
 /// If a read returns at least this many bytes, the job writes so fast that it would soon have to
@@ -100,9 +100,9 @@ impl<'a> Merge<'a> {
     /// the jobs notice the failure. It also calls `on_failure`.
     pub(super) fn run(mut self, on_failure: impl Fn()) -> Result<(), Stopped> {
         let mut result = Ok(());
-        // A job may be writing a line that is too long to be kept in memory. This is the number of
-        // that job. The pieces of a line that is too long for memory are written one after the
-        // other.
+        // A job may be writing a line that is too long to be kept in memory. The number of the job
+        // whose long line is being written in pieces. The pieces of a line that is too long for
+        // memory are written one after the other.
         let mut holder = None;
         while !self.open.is_empty() {
             let mut ready = self.ready(holder);
@@ -111,8 +111,8 @@ impl<'a> Merge<'a> {
                 ready = self.ready(holder);
             }
             for at in ready.into_iter().rev() {
-                // Since the call of `ready`, another job may have begun a line that is written in
-                // pieces.
+                // Since the call of `ready`, a job may have begun a line that is too long for
+                // memory and is written in pieces.
                 if !may_read(&self.open[at], holder) {
                     continue;
                 }
@@ -151,7 +151,7 @@ impl<'a> Merge<'a> {
         let got = match open.source.pipe.read(&mut self.bytes) {
             Ok(got) => got,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            // A pipe that cannot be read counts as closed.
+            // If a pipe cannot be read because of an error, it counts as closed.
             Err(_) => 0,
         };
         self.in_a_hurry |= got >= MUCH_BYTES;

@@ -15,30 +15,31 @@ pub struct Options {
     /// The number of jobs: at least 1, and at most
     /// [`OUTPUTS_MAX`](steerage::limits::OUTPUTS_MAX).
     pub jobs: usize,
-    /// The program of each job and its arguments. In the program's name and in each argument, `{n}`
-    /// is replaced by the number of the job, counted from 1. `{jobs}` is replaced by the number of
-    /// jobs. The three placeholders `{fifo}`, `{file}` and `{tap}` determine how the job gets its
-    /// packets. `{fifo}` is replaced by the path of a pipe, `{file}` by the path of a complete
-    /// file, and `{tap}` by the name of a network interface. A command without `{fifo}`, `{file}`
-    /// and `{tap}` reads its packets from standard input.
+    /// The command of each job: a program and its arguments. In the program's name and in each
+    /// argument, `{n}` is replaced by the number of the job, counted from 1. The placeholder
+    /// `{jobs}` is replaced by the number of jobs. The placeholders `{fifo}`, `{file}` and `{tap}`
+    /// in a command determine how the job gets its packets. `{fifo}` is replaced by the path of a
+    /// pipe, `{file}` by the path of a complete file, and `{tap}` by the name of a network
+    /// interface. A command without `{fifo}`, `{file}` and `{tap}` reads its packets from standard
+    /// input.
     pub command: Vec<OsString>,
-    /// Determines which packets must go to the same job.
+    /// Determines which packets must go to the same job, such as those of a flow.
     pub together: Together,
     /// The capture format in which jobs read their packets.
     pub format: Format,
-    /// True if jobs get the inner frames of tunnels, without the outer headers (VXLAN, Geneve, GRE,
-    /// ERSPAN, TZSP and MPLS).
+    /// True if jobs get the inner frames of tunnels (VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS),
+    /// without the outer headers.
     pub strip_tunnels: bool,
-    /// A job is killed if it reads nothing for this time although packets wait for it. If the value
-    /// is `None`, no job is killed.
+    /// A job is killed if it reads nothing for this time although packets wait for it. If this time
+    /// is `None`, no job is killed for reading nothing.
     pub job_timeout: Option<Duration>,
     /// The destination of the jobs' output.
     pub collect: Collect,
     /// True if standard error is a terminal on which the progress line may be drawn.
     pub draws_progress: bool,
-    /// The command of a waiting process for each job that reads a `{file}`. The waiting process
-    /// waits until the job's file is complete. If there is no such command (`None`), no process
-    /// waits, and the program of the job is started when the file is complete.
+    /// The command that starts a waiting process for each job that reads a `{file}`. The waiting
+    /// process waits until the job's file is complete. If this command is `None`, no process waits.
+    /// The program of the job is then started when its file is complete.
     pub waiting_process: Option<WaitingProcess>,
 }
 
@@ -60,9 +61,9 @@ impl Options {
     }
 }
 
-/// A function that returns the command of a waiting process. The waiting process calls a [function
-/// that waits](crate::start_when_ready), and then executes `program`. This crate appends the
-/// arguments of `program` to the command.
+/// A function that returns the command for a waiting process, which later executes the job's
+/// program. The waiting process calls a [function that waits](crate::start_when_ready), and then
+/// executes `program`. This crate appends the arguments of `program` to the command.
 ///
 /// A process in a sandbox cannot start programs while packets flow. Therefore a program with a
 /// sandbox starts the waiting processes of all jobs before it enters the sandbox.
@@ -94,7 +95,7 @@ pub enum Collect {
         tag: bool,
         /// The number of header lines at the start of each job's output. The merged output contains
         /// the header lines only once. `None` means one header line if the command is tshark with
-        /// `-E header=y`, and no header line otherwise.
+        /// `-E header=y`. For any other command, it means no header line.
         header: Option<usize>,
     },
     /// The jobs write directly to standard output, so the lines of different jobs may be mixed.
@@ -119,15 +120,17 @@ impl Collect {
     }
 }
 
-/// The order of the merged output.
+/// The order in which the jobs' outputs are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Lines are merged in the order in which the jobs write them, and packets are merged by time.
+    /// Lines of output are merged in the order in which the jobs write them. Packets are merged by
+    /// time.
     #[default]
     Any,
-    /// The output of job 1 comes first, then the output of job 2, and so on.
+    /// In the merged output, the output of job 1 comes first, then the output of job 2, and so on.
     Job,
-    /// Lines are sorted by the time at the start of each line, and packets by their timestamps.
+    /// Lines of output are sorted by the time at the start of each line, and packets by their
+    /// timestamps.
     Time,
 }
 

@@ -1,5 +1,5 @@
-//! The steps of a run: check the options, start the jobs, watch the jobs while packets flow, and
-//! create the summary.
+//! The steps of a run: check the options, start the jobs, watch them while packets flow, and create
+//! the summary.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -41,7 +41,7 @@ const BUFFER_BYTES_MAX: usize = 8 << 20;
 const BUFFER_BYTES_MIN: usize = 1 << 20;
 
 /// Divides the packets of the devices in `opened` among the jobs, and returns when all jobs have
-/// ended. If the devices end on their own, as files do, the jobs get all of the packets.
+/// ended. If the devices end on their own, as files do, the jobs get all packets of the devices.
 ///
 /// # Errors
 /// Returns the errors of the steps of [`Parallel`], and [`Error::Failed`] if a job failed. Before
@@ -82,14 +82,15 @@ pub fn run(options: Options, opened: Opened) -> Result<Summary, Error> {
 /// A run of jobs, for a program that has its own instance and executes the steps of the run one by
 /// one:
 ///
-/// 1. [`new`](Self::new) checks the options, and creates the files for output that must wait for
-///    the output of other jobs.
-/// 2. [`split`](Self::split) returns the packet function. With [`downstream`](Self::downstream), an
-///    input that can wait (such as a file) ends only after the jobs have read all of their packets.
+/// 1. [`new`](Self::new) checks the options. It also creates a file for each job's output, if that
+///    output may have to wait for other jobs.
+/// 2. [`split`](Self::split) returns the packet function, which assigns packets to jobs. With
+///    [`downstream`](Self::downstream), an input that can wait (such as a file) ends only after the
+///    jobs have read all of their packets.
 /// 3. [`start`](Self::start) creates the outputs of the instance, and starts the jobs.
 /// 4. [`attend`](Self::attend) watches the jobs and merges their output while the instance runs.
-///    From the call of `attend` on, the run opens no files. The run starts a program only for a job
-///    that reads a file and has no [waiting process](Options::waiting_process).
+///    After the call of `attend`, the run opens no files. After that call, the run starts a program
+///    only for a job that reads a file and has no [waiting process](Options::waiting_process).
 /// 5. [`Attended::finish`] creates the summary.
 ///
 /// The source code of [`run()`] shows these steps.
@@ -105,7 +106,7 @@ pub struct Parallel {
     began: Began,
 }
 
-/// The time at which the run began, and the CPU time that this process had used until then.
+/// The time at which the run began, and the CPU time that this process had used up to that time.
 #[derive(Clone, Copy, Debug)]
 struct Began {
     at: Instant,
@@ -116,8 +117,8 @@ impl Parallel {
     /// Creates a run with these options. The run has no jobs yet.
     ///
     /// # Errors
-    /// Returns [`Error::Wrong`] if the command has several kinds of placeholders for the packets,
-    /// and [`Error::Temporary`] if a temporary file cannot be created.
+    /// Returns [`Error::Wrong`] if the command has more than one kind of placeholder for the
+    /// packets. Returns [`Error::Temporary`] if a temporary file cannot be created.
     pub fn new(options: Options) -> Result<Self, Error> {
         let options = Options { jobs: options.jobs.clamp(1, OUTPUTS_MAX), ..options };
         let template = template(&options)?;
@@ -135,22 +136,22 @@ impl Parallel {
         template(options).map(drop)
     }
 
-    /// Returns the packet function of the instance, which must have exactly one CPU and [hashes at
-    /// arrival](Builder::always_hash). `hasher` and `layers` must be the hasher and the layers of
-    /// the instance.
+    /// Returns the packet function of the instance. The instance must have exactly one CPU and use
+    /// [hashes at arrival](Builder::always_hash). `hasher` and `layers` must be the same as those
+    /// of the instance.
     pub fn split(&self, hasher: FlowHasher, layers: Layers) -> SplitOptions {
         SplitOptions::new(self.options.jobs, self.options.together, hasher, layers)
     }
 
-    /// Returns the destination of the packets that `split` distributes. A [`Drain`] with inputs
-    /// that can wait needs this destination.
+    /// Returns the destination of the packets that `split` distributes. A [`Drain`] (a wrapper that
+    /// reads inputs to their end) needs this destination if its inputs can wait.
     pub fn downstream(&self, split: &SplitOptions) -> Box<dyn Downstream> {
         let brake = Brake::new(buffer(self.options.jobs));
         Box::new(ToJobs { jobs: Arc::clone(&self.jobs), handed_on: split.handed_on(), brake })
     }
 
-    /// Returns a flag for a [`Drain`] whose inputs can wait (without losing packets). The flag
-    /// becomes true when the drain must stop reading packets.
+    /// Returns a flag for a [`Drain`] (a wrapper of inputs) whose inputs can wait without losing
+    /// packets. The flag becomes true when the drain must stop reading packets.
     pub fn end_now(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.jobs.end_now)
     }
@@ -164,8 +165,8 @@ impl Parallel {
     /// `{file}` starts later, when its file is complete.
     ///
     /// # Errors
-    /// Returns an error if the pipe, file or interface of a job, its output or its process cannot
-    /// be created.
+    /// Returns an error if a job's process cannot be created. The same applies to its pipe, file or
+    /// interface, and to its output.
     pub fn start(&mut self, input: InputInfo) -> Result<Vec<Output>, Error> {
         let Options { jobs: count, collect, waiting_process, .. } = &self.options;
         let (count, via) = (*count, self.template.via);
@@ -209,13 +210,14 @@ impl Parallel {
         Ok(outputs)
     }
 
-    /// Watches the jobs and merges their output. While other threads watch the jobs and merge, the
-    /// calling thread calls `run`, which runs the instance to its end. When `run` has returned,
-    /// `attend` starts the jobs that read a file, and returns when all jobs have ended. The
-    /// function `stop` must stop the instance, even if the instance has not started yet.
+    /// Watches the jobs and merges their output in other threads. Meanwhile, the calling thread
+    /// calls `run`, which runs the instance to its end. When `run` has returned, `attend` starts
+    /// the jobs that read a file, and returns when all jobs have ended. The function `stop` must
+    /// stop the instance, even if the instance has not started yet.
     ///
     /// # Errors
-    /// Returns the error that `run` returned, or [`Error::Start`]. All jobs have ended by then.
+    /// Returns the error that `run` returned, or [`Error::Start`] if a job's program cannot be
+    /// started. All jobs have ended by then.
     ///
     /// # Panics
     /// If `run` panics. Even if `run` panics, all jobs have ended when `attend` panics.
@@ -236,8 +238,8 @@ impl Parallel {
             let merge = Merge::new(sources, merge, &console, &jobs.last_lines);
             let merging = scope.spawn(|| (merge.run(|| jobs.stop(true)), job::thread_cpu()));
             let watching = scope.spawn(|| watch.run());
-            // If `run` panics, the panic is resumed only after the jobs have ended, because the
-            // merging thread and the watching thread wait for the jobs.
+            // If `run` panics, the panic is resumed only after the jobs have ended. The reason is
+            // that the merging thread and the watching thread wait for the jobs.
             let ended = catch_unwind(AssertUnwindSafe(run));
             let ended = ended.map(|ended| ended.and_then(|ended| jobs.start_all().map(|()| ended).map_err(E::from)));
             jobs.complete();
@@ -261,8 +263,8 @@ fn template(options: &Options) -> Result<Template, Error> {
 
 /// Creates, for each job, a file for output that must wait for the output of other jobs. The files
 /// are created before the run enters a sandbox, because a sandbox allows no new files. With
-/// `Order::Any`, it is not known in advance whether a job's output must wait. Therefore a run with
-/// `Order::Any` continues without the files if they cannot be created.
+/// `Order::Any`, it is not known before the run whether a job's output must wait. Therefore a run
+/// with `Order::Any` continues without the files if they cannot be created.
 fn spool_files(options: &Options) -> Result<Vec<File>, Error> {
     let Collect::Merged { order, .. } = options.collect else { return Ok(Vec::new()) };
     if options.jobs == 1 {
@@ -323,7 +325,7 @@ impl Downstream for ToJobs {
     }
 }
 
-/// Can end the input of a run early.
+/// A handle with which a thread can end the input of a run early.
 #[derive(Clone, Debug)]
 pub struct Stopper(Arc<Jobs>);
 
@@ -331,8 +333,8 @@ impl Stopper {
     /// Ends the input of the run. If `hurry` is true, jobs that continue to run for too long after
     /// the end of their input are killed.
     ///
-    /// Returns true if the caller must also stop the instance. If the input can wait (as a file
-    /// can), the instance ends on its own when the jobs have read all of their packets.
+    /// Returns true if the caller must also stop the instance itself. If the input can wait (as a
+    /// file can), the instance ends on its own after the jobs have read all of their packets.
     pub fn stop(&self, hurry: bool) -> bool {
         self.0.stop(hurry);
         !self.0.input_can_wait()
@@ -356,18 +358,18 @@ pub struct Attended {
 pub struct Finished {
     /// The summary of the run, with the counts of packets and the results of the jobs.
     pub summary: Summary,
-    /// This field contains an error if the output of the jobs could not be merged. It is not an
-    /// error if the reader of standard output has exited.
+    /// This field contains an error if the output of the jobs could not be merged. If the reader of
+    /// standard output has exited, this field contains no error.
     pub merged: Result<(), Error>,
     /// This field contains an error if a job failed, or did not get all of its packets. An error in
     /// `merged` or an error of the input is more important than an error in `jobs`, because it may
-    /// have caused the error in `jobs`.
+    /// be the cause of the latter.
     pub jobs: Result<(), Error>,
 }
 
 impl Attended {
-    /// Creates the summary. `snapshot` is the instance's ledger at its end. If a job exited with 0
-    /// but did not get all of its packets, prints a message to standard error.
+    /// Creates the summary. The parameter `snapshot` is the instance's packet counts at its end. If
+    /// a job exited with 0 but did not get all of its packets, prints a message to standard error.
     pub fn finish(self, snapshot: &Snapshot) -> Finished {
         let Self { jobs, capture, console, merged, merge_cpu, began } = self;
         let nobody_reads = matches!(merged, Err(Stopped::NobodyReads | Stopped::Unmergeable { .. }));

@@ -4,8 +4,8 @@
 //! Jobs run with the rights of the user, who is often root. Therefore no other user may choose the
 //! directory to which the output of the jobs is written. Each directory is opened once. The files
 //! in a directory are created relative to the descriptor of that directory. All output files are
-//! new. If a file with the name of an output file exists, it is removed, so that the output is
-//! never written to an old file.
+//! new. If a file with the name of an output file exists, it is removed first. Therefore the output
+//! is never written to an old file.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,8 +17,8 @@ use steerage_guard::path::{Directory, PathError};
 
 use super::error::Error;
 
-/// The mode of a directory with output. Like a capture, the output of a job may contain packets.
-/// Therefore only the owner and the group may read the directory.
+/// The permission bits of a directory with output. Like a capture, the output of a job may contain
+/// packets. Therefore only the owner and the group may read the directory.
 const DIRECTORY_MODE: u32 = 0o750;
 const FILE_MODE: u32 = 0o640;
 
@@ -33,7 +33,7 @@ pub(super) struct JobResults {
 }
 
 impl Results {
-    /// Creates the directory for the output if it does not exist. Parent directories are not
+    /// Creates the directory for the jobs' output if it does not exist. Parent directories are not
     /// created, so that a mistyped path is reported as an error.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let failed = |error| Error::Results { path: path.to_owned(), error };
@@ -59,7 +59,7 @@ impl Results {
 }
 
 /// Creates a new file. If a directory entry with the name of the new file exists, the entry is
-/// removed first. Between the removal and the creation, no other user can create an entry with this
+/// removed first. Between this removal and the creation, no other user can create an entry with the
 /// name, because only this user can write to the directory.
 fn new_file(directory: &Directory, name: &OsStr) -> Result<File, PathError> {
     match directory.remove_file(name) {

@@ -50,15 +50,15 @@ pub(super) struct Sink {
     /// for it to be detected.
     kind: Option<Kind>,
     jobs: Vec<JobOutput>,
-    /// For each job that has a complete record: the time of its next record, and the number of the
-    /// job.
+    /// For each job that has a complete record: the time of the job's next record, and the number
+    /// of the job.
     next: BinaryHeap<Reverse<(i64, usize)>>,
     captures: CaptureMerge,
     headers: Headers,
     tags: bool,
     out: Vec<u8>,
-    /// If the output that was last written ended within a line, the number of the job that wrote
-    /// it. The output of another job must not continue an incomplete line.
+    /// The number of the job that wrote the last piece of output, if that piece ended within a
+    /// line. The output of another job must not continue an incomplete line.
     within: Option<usize>,
     /// True if at least one element of a JSON array has been written.
     has_elements: bool,
@@ -75,7 +75,7 @@ struct JobOutput {
     times: Times,
     tag: Tag,
     spool: Spool,
-    /// The length of the next record in the spool.
+    /// The length of the next record in the spool (the job's output that waits for other jobs).
     record: Option<usize>,
     ended: bool,
     finished: bool,
@@ -166,7 +166,7 @@ impl Sink {
         }
         let (is_array, waits) = (self.kind == Some(Kind::JsonArray), self.waits());
         let of = &mut self.jobs[job];
-        // A job that has ended without output is finished, so that other jobs need not wait for it,
+        // A job that has ended without output is finished. Other jobs then need not wait for it,
         // even if the kind of their output is not known yet.
         of.finished = !of.has_kind;
         if is_array && of.has_kind && !of.elements.is_complete() {
@@ -182,8 +182,8 @@ impl Sink {
         self.flush()
     }
 
-    /// Ends the merged output after all jobs have ended. Returns notes for the user about the
-    /// merged output.
+    /// Ends the merged output after all jobs have ended. Returns notes about the merged output, as
+    /// messages for the user.
     pub(super) fn finish(mut self) -> Result<Vec<String>, Stopped> {
         let shown = self.headers.finish();
         if let Some((job, header)) = shown {
@@ -230,8 +230,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Called after the job with the number `job` has written output or has ended. Writes all
-    /// records whose turn it is in the order of the merge.
+    /// This function is called after the job with the number `job` has written output or has ended.
+    /// Writes all records that can be written now in the order of the merge.
     fn advance(&mut self, job: usize) -> Result<(), Stopped> {
         self.find_record(job)?;
         while let Some(Reverse((_, job))) = self.next.peek().copied() {
@@ -239,8 +239,8 @@ impl Sink {
                 Order::Job => &self.jobs[..job],
                 _ => &self.jobs[..],
             };
-            // The next record must wait if another job has no complete record yet, because the
-            // other job may still write a record with an earlier time.
+            // The next record must wait if another job has no complete record yet. That job may
+            // still write a record with an earlier time.
             let is_next =
                 others.iter().all(|other| other.finished || other.record.is_some() && self.order != Order::Job);
             if !is_next {
@@ -256,8 +256,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Finds the next record (a line, or lines with one time) in the output of the job with the
-    /// number `job`. If no record follows, marks the job as finished.
+    /// Finds the next record in the output of the job with the number `job`. A record is a line, or
+    /// several lines with one time. If no record follows, marks the job as finished.
     fn find_record(&mut self, job: usize) -> Result<(), Stopped> {
         let unmergeable = |why: String| Stopped::Unmergeable { job: job + 1, why };
         let of = &mut self.jobs[job];
@@ -319,8 +319,8 @@ impl Sink {
             return;
         }
         if self.kind == Some(Kind::JsonArray) {
-            // Before the first element of the merged array, a bracket is written instead of a
-            // comma.
+            // Before the first element of the merged array, this function writes a bracket instead
+            // of a comma.
             let bytes =
                 if std::mem::replace(&mut self.has_elements, true) { bytes } else { &[b"[", &bytes[1..]].concat() };
             self.out.extend_from_slice(bytes);

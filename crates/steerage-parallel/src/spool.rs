@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 
 const READ_BYTES: usize = 64 << 10;
 
-/// The maximum number of bytes of a job's output that are stored in memory. Bytes beyond this limit
-/// are stored in the job's file.
+/// The maximum number of bytes of a job's output that are stored in memory. Bytes that exceed this
+/// limit are stored in the job's file.
 const MEMORY_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -17,15 +17,15 @@ pub(super) struct Spool {
     /// The number of bytes at the start of `memory` that have already been removed from the spool.
     used: usize,
     file: Option<File>,
-    /// The number of bytes that have been read from the spool's file. `written` is the number of
-    /// bytes that have been written to the spool's file.
+    /// The number of bytes that have been read back from the spool's file. The field `written` is
+    /// the number of bytes that have been written to the spool's file.
     read: u64,
     written: u64,
 }
 
 impl Spool {
-    /// Creates an empty spool. If `file` is `None`, `push` fails if the bytes do not fit into
-    /// memory.
+    /// Creates an empty spool. If the spool has no `file`, `push` fails when the bytes do not fit
+    /// into memory.
     pub(super) fn new(file: Option<File>) -> Self {
         Self { memory: Vec::new(), used: 0, file, read: 0, written: 0 }
     }
@@ -68,8 +68,8 @@ impl Spool {
         file.read_exact_at(&mut self.memory[before..], self.read)?;
         self.read += missing as u64;
         if self.read == self.written {
-            // All bytes of the file have been read. The spool's file is emptied, so that its space
-            // on the disk can be used for the next bytes of the output.
+            // All bytes of the file have been read. Emptying the spool's file frees its disk space,
+            // so that the next bytes of the output can use that space.
             file.set_len(0)?;
             (self.read, self.written) = (0, 0);
         }

@@ -11,10 +11,10 @@ use steerage_text::{counted, grouped, percent, size, time};
 
 use super::job::Job;
 
-/// If the jobs waited for input for at least this share of their time, the verdict mentions it.
+/// If the jobs waited for input for at least this share of their time, the verdict says so.
 const WAITING_MUCH: f64 = 0.5;
-/// If all jobs together used fewer CPUs than this number on average, the verdict is that splitting
-/// the packets gained nothing.
+/// If all jobs together used fewer CPUs than this number on average, the verdict says that
+/// splitting the packets gained nothing.
 const PAID_FROM: f64 = 1.2;
 
 /// The results of a run: the counts of packets, and the results of the jobs. As text, the summary
@@ -34,8 +34,8 @@ pub struct Summary {
     /// The number of packets that were lost before they were assigned to a job, because a live
     /// input was too fast.
     pub missed: u64,
-    /// The number of packets of capture files that the filter (`-f`) removed. No other count
-    /// includes the removed packets.
+    /// The number of packets of capture files that the filter (`-f`) removed. Removed packets are
+    /// included in no other count.
     pub filtered: u64,
     /// The duration of the whole run in seconds.
     pub seconds: f64,
@@ -61,7 +61,7 @@ pub struct JobSummary {
     pub packets: u64,
     /// The number of bytes in the packets that the job has read.
     pub bytes: u64,
-    /// The numbers of packets that the job should have got, but did not get.
+    /// For each reason, the number of packets that the job should have got but did not get.
     pub lost: Lost,
     /// The exit status of the job. The exit status is `None` if a signal ended the job, if the job
     /// did not run, or if this process ignores SIGCHLD.
@@ -72,7 +72,7 @@ pub struct JobSummary {
     pub cpu_seconds: f64,
     /// The time in seconds during which the job's input was open.
     pub fed_seconds: f64,
-    /// The part of `fed_seconds` during which the job's input was empty.
+    /// The part of the time `fed_seconds` in which the job's input was empty.
     pub waited_seconds: f64,
     /// The time from the start of the job to its end, in seconds.
     pub seconds: f64,
@@ -148,8 +148,8 @@ impl JobSummary {
 }
 
 impl Summary {
-    /// Returns the summary of a run that lasted for the time `elapsed`. steerage itself used the
-    /// CPU time `split_cpu` to split packets, and `merge_cpu` to merge output.
+    /// Returns the summary of a run that took the time `elapsed`. steerage itself used the CPU time
+    /// `split_cpu` to split packets, and `merge_cpu` to merge output.
     pub(super) fn new(
         jobs: Vec<JobSummary>,
         snapshot: &Snapshot,

@@ -41,8 +41,9 @@ impl Template {
         vias.next().is_none().then(|| Self { words: words.to_vec(), via })
     }
 
-    /// Returns the words of the command for the job with this number. `place` is the path of the
-    /// file or pipe with the job's packets, or the name of the interface.
+    /// Returns the words of the command (the program and its arguments) for the job with this
+    /// number. `place` is the path of the file or pipe with the job's packets, or the name of the
+    /// interface.
     pub(super) fn words(&self, number: usize, jobs: usize, place: &OsStr) -> Vec<OsString> {
         let (number, jobs) = (number.to_string(), jobs.to_string());
         let place = (self.via.placeholder().unwrap_or("{fifo}").as_bytes(), place.as_bytes());

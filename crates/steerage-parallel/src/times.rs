@@ -20,7 +20,7 @@ const MONTHS: [&[u8]; 12] =
 /// The reason why lines cannot be sorted by time.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unsorted {
-    /// Neither this line of the output nor a line before it begins with a time.
+    /// Neither this line of the output nor any line before it begins with a time.
     NoTime(String),
     TooLong,
 }
@@ -36,7 +36,7 @@ pub(super) struct Times {
 
 impl Times {
     /// Creates a parser that divides a job's output into records. The first `header` lines of the
-    /// output have no time, and are placed before all other lines.
+    /// output have no time. They are placed before all other lines.
     pub(super) fn new(header: usize) -> Self {
         Self { header, last: None, days: 0 }
     }
@@ -57,8 +57,8 @@ impl Times {
             time_of(line)
         };
         let Some(time) = time else {
-            // Lines that begin with `#` are the header lines and the last line of Zeek's output,
-            // which have no time.
+            // Lines that begin with `#` have no time. They are the header lines and the last line
+            // of Zeek's output.
             if line.starts_with(b"#") || line.trim_ascii().is_empty() {
                 let is_last = ended && lines.at == bytes.len();
                 let time = self.last.map_or(i64::MIN, |last| if is_last { i64::MAX } else { last });
@@ -77,7 +77,7 @@ impl Times {
         }
     }
 
-    /// Adds a day to a time of day after each midnight that has passed. A time with a date is not
+    /// Adds one day to a time of day for each midnight that has passed. A time with a date is not
     /// changed.
     fn continued(&mut self, time: i64) -> i64 {
         let is_of_day = (0..2 * HALF_A_DAY).contains(&time);
@@ -111,8 +111,8 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-/// Returns the time at the start of a line, in nanoseconds since 1970, or since midnight if the
-/// time has no date.
+/// Returns the time at the start of a line in nanoseconds. The time is counted from 1970, or from
+/// midnight if it has no date.
 pub(super) fn time_of(line: &[u8]) -> Option<i64> {
     let line = KEYS.iter().find_map(|key| line.strip_prefix(*key)).unwrap_or(line);
     let start = line.iter().position(|byte| !matches!(byte, b' ' | b'\t' | b'[' | b'"'))?;
@@ -141,8 +141,8 @@ impl Text<'_> {
         Some(())
     }
 
-    /// Parses seconds since 1970 with a fraction, or whole milliseconds, microseconds or
-    /// nanoseconds since 1970.
+    /// Parses a time since 1970: seconds with a fraction, or whole milliseconds, microseconds or
+    /// nanoseconds.
     fn epoch(&mut self) -> Option<i64> {
         let (number, digits) = self.number().filter(|(_, digits)| *digits >= DIGITS_MIN)?;
         let unit = match digits {
@@ -214,7 +214,7 @@ impl Text<'_> {
     }
 
     /// Parses a time zone such as `+02:00` or `+0200`. Returns the number of seconds by which the
-    /// time zone is ahead of UTC.
+    /// zone's local time is ahead of UTC.
     fn zone(&mut self) -> i64 {
         let sign = match self.0.first() {
             Some(b'+') => 1,
@@ -319,7 +319,8 @@ mod tests {
         let days: Vec<i64> =
             records(0, "23:59:59.9 a\n00:00:00.1 b\n00:00:00 c\n").unwrap().iter().map(|(_, time)| *time).collect();
         assert_eq!(days, [86_399, 86_400, 86_400]);
-        // A timestamp that has a date is never moved to the next day, even if it is the largest number.
+        // A timestamp that has a date is never moved to the next day, even if it is the largest
+        // possible number.
         let lines = "23:59:59 a\n00:00:00 b\n9223372036854775807 c\n";
         let times: Vec<i64> = records(0, lines).unwrap().iter().map(|(_, time)| *time).collect();
         assert_eq!(times, [86_399, 86_400, i64::MAX / SECOND]);

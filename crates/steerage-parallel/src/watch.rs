@@ -22,9 +22,9 @@ const NAMED_AFTER: Duration = Duration::from_secs(30);
 /// The maximum time to wait for the last line that a job wrote to standard error, after the job has
 /// ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// If the user interrupts a run, the jobs may continue to run for this time after the end of their
-/// input. If jobs still run after this time, they get SIGTERM. If they still run after the same
-/// time again, they get SIGKILL.
+/// If the user interrupts a run, the jobs may continue to run for this long after the end of their
+/// input. If jobs still run after this time, they get SIGTERM. Jobs that still run after the same
+/// time again get SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub(super) struct Watch<'a> {
@@ -85,9 +85,9 @@ impl Watch<'_> {
             if job.is_running() {
                 self.look_at(job, now, passed);
             }
-            // The last output of a job that has ended may still be in the job's pipe. The time to
-            // wait for the end of the job's pipe is limited, because a child process of the job may
-            // keep the pipe open.
+            // After a job has ended, its last output may still be in its pipe. A child process of
+            // the job may keep the pipe open. Therefore the time to wait for the end of the pipe is
+            // limited.
             let late = |at| now.saturating_duration_since(at) > LAST_WORDS;
             let ended = job.ended.filter(|ended| !job.watched.said && (self.jobs.heard(job).all || late(ended.at)));
             if let Some(ended) = ended {
@@ -117,8 +117,8 @@ impl Watch<'_> {
             self.console.line(&format!("{text}{more}"));
         }
         if self.jobs.timeout.is_some_and(|timeout| idle >= timeout) {
-            // The job first gets SIGTERM. If the job still reads nothing for the duration of
-            // another timeout, it gets SIGKILL.
+            // The job first gets SIGTERM. If the job still reads nothing for the same timeout after
+            // that, it gets SIGKILL.
             let first = watched.killed.is_none();
             watched.killed = Some(Killed::Timeout);
             watched.since = Some(now);

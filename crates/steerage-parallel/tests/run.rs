@@ -41,8 +41,8 @@ fn flows(capture: &Path) -> HashSet<FlowKey> {
     Arc::into_inner(seen).unwrap().into_inner().unwrap()
 }
 
-/// A run without a sandbox needs no waiting processes. The program of a job starts when the job's
-/// file is complete.
+/// A run without a sandbox needs no processes that wait to become jobs. The program of a job starts
+/// when the job's file is complete.
 #[test]
 fn each_flow_is_whole_in_one_job_however_packets_get_there() {
     for command in ["cat", "cat {fifo}", "cat {file}"] {
@@ -79,8 +79,8 @@ fn a_command_that_cannot_run_is_refused_before_packets_flow() {
     assert!(matches!(&error, Error::Start { program, .. } if program == "./no-such-program"), "{error}");
 }
 
-/// If `attend` is never called, for example because the instance could not be built, all jobs end
-/// when the run is dropped.
+/// `attend` may never be called, for example because the instance could not be built. All jobs then
+/// end when the run is dropped.
 #[test]
 fn jobs_end_with_a_run_that_is_not_attended() {
     let results = Scratch::new();

@@ -4,21 +4,22 @@
 //! CPUs. In the regime `inline`, the CPUs that receive packets also do all other work. In the
 //! regime `collector`, the CPUs that receive packets do nothing else, and one other CPU handles all
 //! packets. In the regime `spread`, `k` other CPUs handle the packets, and the receiving CPUs may
-//! handle a part of them too. The policy estimates the cost of a packet (`costs`), predicts the
-//! throughput of every regime from these costs (`regime`), and measures the throughput of the
+//! also handle a part of the packets. The policy estimates the cost of a packet (`costs`), predicts
+//! the throughput of every regime from these costs (`regime`), and measures the throughput of the
 //! current regime. The *value* of a regime (a way of spreading packets) is the mean of its
-//! predicted and its measured throughput, weighted by the certainty of each (`learn`).
+//! predicted and its measured throughput, weighted by the certainty of each (module `learn`).
 //! `lab/notes/balance.md` contains the formulas.
 //!
-//! While the CPUs are short of time, the group may switch to the regime (way of spreading packets)
-//! with the best value. It switches if the gain is certain and pays for the switch within a second.
-//! If a gain is possible but not certain, the policy probes: it tries the other way of spreading
-//! packets (the other regime) for a tenth of a second. All probes together take at most 1 % of the
-//! time. If the CPUs have time left, some CPUs leave, which means that they give up their buckets.
-//! They leave only if the remaining CPUs can handle the recent peak of the load (`demand`).
+//! While the CPUs are short of time, the policy may switch the group to the regime (way of
+//! spreading packets) with the best value. It switches if the gain is certain and pays for the
+//! switch within a second. If a gain is possible but not certain, the policy probes another regime
+//! (way of spreading packets): it uses that regime for a tenth of a second. All probes (trials of
+//! another regime) together take at most 1 % of the time. If the CPUs have time left, some CPUs
+//! leave, which means that they give up their buckets. They leave only if the remaining CPUs can
+//! handle the recent peak of the load (`demand`).
 //!
-//! While the regime stays the same, buckets move from the busiest CPU to the least busy CPU
-//! (`place`).
+//! While the regime (way of spreading packets) stays the same, buckets move from the busiest CPU to
+//! the least busy CPU (module `place`).
 
 mod costs;
 mod demand;
@@ -67,9 +68,9 @@ pub struct Balance {
     /// The time at which the current regime (way of spreading packets) began. `None` while the
     /// group is in its first regime (way of spreading packets), which the policy did not choose.
     began: Option<Timestamp>,
-    /// The time at which buckets last began to move. The field `moving` is cleared at the next load
-    /// check. The load check after a move is ignored, because two bucket maps were in force since
-    /// the load check before it.
+    /// The time at which buckets last began to move. The field `moving`, the time of the last move,
+    /// is cleared at the next load check. The load check after a move is ignored. Two bucket maps
+    /// were in effect in the time that this check measures.
     moving: Option<Timestamp>,
     switch: f64,
     budget: Duration,
@@ -79,15 +80,15 @@ pub struct Balance {
     left: Option<Timestamp>,
     /// A regime (way of spreading packets) with a lower throughput than the previous regime, and
     /// that lower throughput. The regime's lower throughput was measured in a probe, while the CPUs
-    /// of the group were not short of time. The measurement is used only if the CPUs are short of
-    /// time again immediately after the probe.
+    /// of the group were not short of time. The throughput from the probe is used only if the CPUs
+    /// are short of time again immediately after the probe.
     doubt: Option<(Regime, f64)>,
-    /// True if, since the regime began or buckets last moved, a measuring period has shown equal
-    /// work on all CPUs. Before a measuring period has shown equal work on all CPUs, the measured
-    /// throughput is that of the current map, and not that of the regime.
+    /// True if a measuring period has shown equal work on all CPUs. The period must be after the
+    /// start of the regime and after the last move. Before a measuring period shows equal work on
+    /// all CPUs, the measured throughput belongs to the current bucket map, and not to the regime.
     is_even: bool,
-    /// The work of each bucket in the last measuring period (window). The list is empty before the
-    /// first measuring window has ended.
+    /// The work of each bucket in the last measuring period (the field `window` of a load check).
+    /// The list is empty before the first measuring period has ended.
     buckets: Vec<f64>,
     asked: usize,
     asks_distance: Option<u16>,
@@ -105,15 +106,15 @@ enum State {
 
 #[derive(Clone, Debug)]
 struct Probe {
-    /// The previous regime, its bucket map, and its value (estimated throughput) when the group
-    /// left it.
+    /// The regime before the probe, its bucket map, and its value (estimated throughput) when the
+    /// group left it.
     before: Regime,
     map: Box<[u16; BUCKETS]>,
     baseline: Estimate,
     arrived: Option<Timestamp>,
-    /// The number of load checks that measured the throughput of the regime on trial. `less` has
-    /// the throughputs of those load checks in which CPUs had time left, although fewer packets
-    /// were handled than before.
+    /// The number of load checks that measured the throughput of the regime on trial. `less`
+    /// contains the throughputs of those load checks in which CPUs had time left, although the
+    /// group handled fewer packets than before.
     measured: u32,
     less: Vec<f64>,
 }
@@ -196,8 +197,8 @@ impl Balance {
             self.patience *= 2;
         }
         if self.began.is_none() {
-            // The group's first switch of the regime uses up the time for probes, because it is an
-            // experiment, even if its gain seems certain.
+            // The group's first switch of the regime uses up the time for probes (trials). It
+            // counts as an experiment, even if its gain seems certain.
             self.budget = Duration::ZERO;
         }
         self.state = State::Probing(Box::new(Probe {
@@ -226,9 +227,9 @@ impl Balance {
         {
             return None;
         }
-        // So many CPUs join that there is room for one step of load growth. CPUs leave only if the
-        // remaining CPUs have room for two steps of load growth. Therefore a CPU that has left does
-        // not have to join again immediately.
+        // The policy adds so many CPUs that there is room for one step of load growth. CPUs leave
+        // only if the remaining CPUs have room for two steps of load growth. Therefore a CPU that
+        // has left does not have to join again immediately.
         let wanted = self.demand.peak() * self.tuning.growth.powi(2) / self.tuning.fill;
         let is_enough =
             |choice: &Choice| choice.regime.others.len() < seen.regime.others.len() && choice.value.mean >= wanted;
@@ -242,8 +243,8 @@ impl Balance {
     fn improve(&mut self, seen: &Seen<'_>) -> Option<MapRequest> {
         let (tuning, now) = (self.tuning, seen.load.now);
         if let Some((regime, rate)) = self.doubt.take() {
-            // The demand is as high as before the probe, so the cause of the lower throughput was
-            // the regime on trial.
+            // The demand is as high as before the probe. Therefore the lower throughput was caused
+            // by the regime on trial.
             self.known.measured(seen, &regime, &tuning).observe(rate, rate * tuning.noise);
         }
         let measured = *self.known.measured(seen, &seen.regime, &tuning);
@@ -252,12 +253,13 @@ impl Balance {
         // A gain does not count if it is smaller than the cost of switching the regime.
         let least = self.switch / tuning.dwell.as_nanos() as f64;
         let is_settled = self.has_settled(now, tuning.dwell);
-        // More CPUs may join immediately. Any switch except a join of more CPUs waits until the
-        // current regime has lasted for the minimum time (`dwell`). If a measured distance between
-        // CPUs decided in which regime the group began, this decision may have been wrong. The
-        // policy corrects a wrong first regime before the minimum time (`dwell`) has passed, if the
-        // gain pays for a probe. The early correction assumes that the load will last as long as it
-        // has lasted so far.
+        // CPUs may join immediately, without waiting for the minimum time of a regime. Other
+        // switches of the regime wait until the current regime has lasted for the minimum time
+        // (`dwell`). If the policy chose the group's first regime by a measured distance between
+        // CPUs, that choice may have been wrong. The policy may correct a wrong first regime before
+        // the minimum time (`dwell`) has passed. It does so if the gain pays for a probe (a trial).
+        // This early correction of the regime assumes that the load will last as long as it has
+        // lasted so far.
         let joins = |choice: &Choice| choice.regime.others.len() > seen.regime.others.len();
         let needed = |choice: &Choice| match self.began {
             _ if is_settled || joins(choice) && seen.regime.kind != RegimeKind::Inline => least,
@@ -363,8 +365,8 @@ struct Gain {
 }
 
 impl Gain {
-    /// The part of a throughput above `wanted` does not count as a gain. The bounds are computed
-    /// for the logarithm of the gain.
+    /// The part of a throughput that exceeds `wanted` does not count as a gain. The lower and upper
+    /// bounds are computed for the logarithm of the gain.
     fn of(value: Estimate, here: Estimate, wanted: f64, sure: f64) -> Self {
         let by = sure * (value.var / value.mean.powi(2) + here.var / here.mean.powi(2)).sqrt();
         let part = |rate: f64| (rate.min(wanted) - here.mean.min(wanted)) / here.mean;
@@ -373,14 +375,14 @@ impl Gain {
         Self { low: part(low), mean: part(mean), high: part(high), deviation }
     }
 
-    /// The expected gain of a probe. Negative gains count as zero. To choose a regime for a probe,
-    /// regimes are compared by their promise (the expected gain). A regime about which little is
-    /// known may have as high a promise (expected gain of a probe) as a regime that is good on
-    /// average.
+    /// The expected gain of a probe. Negative gains count as zero. To choose a regime for a probe
+    /// (a trial), the policy compares regimes by their promise (the expected gain). A regime about
+    /// which little is known may have as high a promise (expected gain of a probe) as a regime that
+    /// is good on average.
     fn promise(self) -> f64 {
         let z = self.mean / self.deviation.max(f64::MIN_POSITIVE);
         let density = (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();
-        // This logistic function differs by less than 0.01 from the normal distribution.
+        // This logistic function differs by less than 0.01 from the cumulative normal distribution.
         let probability = 1.0 / (1.0 + (-1.702 * z).exp());
         self.deviation * density + self.mean * probability
     }
@@ -395,12 +397,13 @@ impl Policy for Balance {
         Box::new(Self::with(self.tuning, self.dry_run))
     }
 
-    /// Begins inline. The group begins in the regime collector if three conditions hold: only one
-    /// CPU receives packets, its devices can wait, and the next CPU is near. At the start, nothing
-    /// is known about the packets. If the choice of collector turns out to be wrong, it costs
-    /// little, because handing packets to a near CPU is cheap. If the choice is right, the group
-    /// handles up to twice as many packets. Another advantage of the regime collector: the
-    /// handlers' state, such as a flow table, grows on the CPU on which it will stay.
+    /// Begins inline. The group begins in the regime collector (one other CPU handles all packets)
+    /// under three conditions: only one CPU receives packets, its devices can wait, and the next
+    /// CPU is near. At the start, nothing is known about the packets. If the choice of the regime
+    /// collector turns out to be wrong, it costs little, because handing packets to a near CPU is
+    /// cheap. If the choice of the regime collector is right, the group handles up to twice as many
+    /// packets. Another advantage of the regime collector: from the start, the handlers' state
+    /// (such as a flow table) grows on the CPU on which it will stay.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
         if self.dry_run {
             return Plan::all();

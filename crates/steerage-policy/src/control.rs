@@ -1,12 +1,13 @@
 //! Runs one policy for each group of queues. All policies share a load meter and the measured
 //! distances between CPUs.
 //!
-//! The control uses only the public handle of steerage-core. The control reads counters, calls the
-//! policies, and passes the map and the plan of each group to the core. While the control calls
-//! policies, it holds no lock of the core. Therefore a group's state may have changed by the time a
-//! policy returns its decision. Because the state may have changed, each decision of a policy
-//! contains the version of the group on which the decision is based. The core ignores a decision
-//! that is based on an old version of the group.
+//! The policy control uses only the public handle of steerage-core. The control reads counters,
+//! calls the policies, and passes the map and the plan of each group to the core. While it calls
+//! policies, the policy control holds no lock of the core (the code that moves buckets). Therefore
+//! a group's state may have changed by the time a policy returns its decision. Because the state
+//! may have changed, each decision of a policy contains the version of the group on which the
+//! decision is based. The core (the code that moves buckets) ignores a decision that is based on an
+//! old version of the group.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,7 +52,7 @@ pub struct PolicyControl {
     placed: Option<Timestamp>,
     activity: Activity,
     /// True if a policy can choose between several CPUs: see [`has_choice`]. If no policy can
-    /// choose between CPUs, the CPUs take no samples.
+    /// choose between CPUs, the CPUs do not sample their work.
     chooses: bool,
     /// True if the time that other programs take was not measured yet.
     awaits_others: bool,
@@ -141,7 +142,7 @@ impl PolicyControl {
     }
 
     /// Replaces the policy. All groups start over with the new policy. When this function returns,
-    /// the plans of the new policy are in force. Some buckets may still have to move.
+    /// the plans of the new policy are in effect. Some buckets may still have to move.
     pub fn set_policy(&mut self, policy: impl Policy + 'static) {
         self.policy = Box::new(policy);
         self.groups.clear();
@@ -185,8 +186,8 @@ impl PolicyControl {
 
     /// Announces that the CPU time of other programs will be measured soon. Until other programs'
     /// CPU time is measured, the policies decide nothing for live devices. One of the other
-    /// programs may be the sender of the packets. Once steerage competes with the sender for a CPU,
-    /// it can no longer be measured how much time the sender wants.
+    /// programs may be the sender of the packets. As soon as steerage competes with the sender for
+    /// a CPU, the time that the sender wants can no longer be measured.
     pub(crate) fn await_others(&mut self, yes: bool) {
         self.awaits_others = yes;
     }
@@ -302,7 +303,7 @@ impl PolicyControl {
         has_wishes || self.place_receivers(now, view)
     }
 
-    /// Begins or ends a trial, in which another CPU receives packets or gets a heavy bucket.
+    /// Begins or ends a trial, which lets another CPU receive packets or gives it a heavy bucket.
     /// Returns true if a trial has begun or ended.
     fn place_receivers(&mut self, now: Timestamp, view: &View) -> bool {
         if !self.policy.moves_receivers() {
@@ -313,8 +314,8 @@ impl PolicyControl {
         let groups = view.groups.iter().enumerate();
         for (at, group) in groups.filter(|(_, group)| group.queues.contains(&change.queue)) {
             let plan = plan_of(&change.map, &group.order);
-            // If the group has changed since the load check, the core ignores the trial's map. The
-            // group's policy then places the buckets instead.
+            // If the group has changed since the load check, the core ignores the bucket map of the
+            // trial. The group's policy then places the buckets instead.
             self.handle.set_map(at, group.version, &change.map, plan, MoveCause::Balance);
         }
         if let Some(cpu) = change.polled_on {
@@ -355,8 +356,8 @@ impl PolicyControl {
             return;
         }
         let plan = plan_of(&request.map, &group.order);
-        // If the group has changed since the load check, the core ignores the map, and the policy
-        // is informed at the next load check.
+        // If the group has changed since the load check, the core ignores the bucket map. The
+        // policy learns this at the next load check.
         if self.handle.set_map(at, group.version, &request.map, plan, request.cause)
             && request.cause != MoveCause::Balance
         {

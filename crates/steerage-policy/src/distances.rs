@@ -1,16 +1,18 @@
-//! Measures the distance between two CPUs while they do their work. The distance is the time that a
-//! cache line takes from one CPU to the other. A hypervisor moves the CPUs of a virtual machine
-//! between physical CPUs. The cost of handing a packet over changes with the distance between the
-//! physical CPUs. In a probe of the distance, the receiving CPU and another CPU pause for a few
-//! microseconds between two passes of their loops, and pass a cache line back and forth.
+//! Measures the distance between two CPUs while they do their work. The distance between two CPUs
+//! is the time that a cache line takes to travel from one CPU to the other. A hypervisor moves the
+//! CPUs of a virtual machine between physical CPUs. The cost of handing a packet over changes with
+//! the distance between the physical CPUs. To measure (probe) the distance, the receiving CPU and
+//! another CPU pause for a few microseconds between two passes of their loops. In the pause, they
+//! pass a cache line back and forth.
 //!
-//! Neither of the two CPUs whose distance is measured waits long for the other. The CPU that does
-//! not receive is the answering CPU. The answering CPU begins to wait when it reaches its part of
-//! the probe. The receiving CPU (the asking CPU) continues its loop until it sees that the
-//! answering CPU waits. The asking CPU gives up the probe after [`PATIENCE`]. The control
-//! ([`PolicyControl`](crate::PolicyControl)) begins a probe and does not wait for the probe's
-//! result. The control collects the result of a probe at a later load check. If a distance does not
-//! change, it is measured less and less often.
+//! Neither of the two CPUs waits long for the other. The CPU that does not receive is the answering
+//! CPU. The answering CPU (the CPU that does not receive) begins to wait when it reaches its part
+//! of the distance measurement. The receiving CPU (the asking CPU) continues its loop until it sees
+//! that the answering CPU waits. The asking CPU (the receiving CPU) gives up the measurement after
+//! [`PATIENCE`]. The control ([`PolicyControl`](crate::PolicyControl)) begins a distance
+//! measurement and does not wait for its result. The control collects the result of a distance
+//! measurement at a later load check. If a distance does not change, it is measured less and less
+//! often.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,18 +32,19 @@ use crate::limits::{MIN_SAMPLES, REFINE_EVERY, REFINE_EVERY_MAX, Tuning};
 const EVERY: Duration = REFINE_EVERY;
 
 /// The maximum time for which two CPUs measure their distance. Also the maximum time for which the
-/// answering CPU waits for the cache line's first trip. The distance between CPUs matters only if
-/// packets need little work. If packets need little work, one pass of the asking CPU's loop takes
-/// about 10 us.
+/// answering CPU waits for the first arrival of the cache line. The distance between CPUs matters
+/// only if packets need little work. If packets need little work, one pass of the asking CPU's loop
+/// takes about 10 us.
 const TIME: Duration = BETWEEN_ROUNDS_MAX;
 
-/// The time for which the asking CPU continues its loop while it waits for the answering CPU. A
-/// sleeping CPU of a virtual machine sometimes takes several hundred microseconds to wake up.
+/// How long the asking CPU (the receiving CPU) continues its loop while it waits for the answering
+/// CPU. A sleeping CPU of a virtual machine sometimes takes several hundred microseconds to wake
+/// up.
 const PATIENCE: Duration = REFINE_EVERY;
 
-/// If a distance has been constant for some time, it is measured again after this fraction of the
-/// constant time. A change of the distance is detected after at most this fraction of the constant
-/// time.
+/// If a distance has stayed the same for some time, the next measurement follows after this
+/// fraction of that time. Therefore a change of the distance is detected after at most this
+/// fraction of the time for which the distance was constant.
 const STEADY: f64 = Tuning::DEFAULT.budget;
 
 /// Returns true if two distances between CPUs are equal, apart from measurement error.
@@ -88,8 +91,8 @@ struct Probe {
 struct Meeting {
     line: Line,
     since: Timestamp,
-    /// The distance in nanoseconds, or [`PENDING`] or [`FAILED`]. The asking CPU writes the
-    /// distance once.
+    /// The distance in nanoseconds, or [`PENDING`] or [`FAILED`]. The asking CPU (the receiving
+    /// CPU) writes the distance once.
     ///
     /// All accesses are relaxed, because the distance is only a number, and no other memory depends
     /// on it.
@@ -131,8 +134,7 @@ impl BetweenRounds for Answers {
     }
 }
 
-/// One CPU's part of a probe of the distance, which the CPU must run between two passes of its
-/// loop.
+/// One CPU's part of a distance measurement, which the CPU must run between two passes of its loop.
 pub(crate) type Part = (CpuIndex, Arc<dyn BetweenRounds>);
 
 impl Distances {
@@ -144,13 +146,14 @@ impl Distances {
         Self { are_real, probe: None, known: known.collect() }
     }
 
-    /// The time that a cache line takes from one CPU to the other, as it was last measured.
+    /// The time that a cache line takes to travel from one CPU to the other, as it was last
+    /// measured.
     pub(crate) fn between(&self, one: CpuIndex, other: CpuIndex) -> Option<Duration> {
         self.known.get(&(one, other))?.apart
     }
 
-    /// Begins a probe of the distance between two CPUs, if it is due and no other probe is active.
-    /// Returns the CPUs' parts.
+    /// Begins to measure the distance between two CPUs, if the measurement is due and no other
+    /// measurement is active. Returns the CPUs' parts.
     pub(crate) fn begin(&mut self, asks: CpuIndex, answers: CpuIndex, now: Timestamp) -> Option<[Part; 2]> {
         let due = self.known.get(&(asks, answers)).is_none_or(|known| now >= known.next);
         if !self.are_real || self.probe.is_some() || !due || asks == answers {
@@ -158,8 +161,8 @@ impl Distances {
         }
         let meeting = Arc::new(Meeting { line: Line::default(), since: now, result: AtomicU64::new(PENDING) });
         self.probe = Some(Probe { asks, answers, meeting: Arc::clone(&meeting) });
-        // The answering CPU may have to wake up, so its hook (a function that it runs between two
-        // rounds) is requested first.
+        // The answering CPU may have to wake up. Therefore its hook (a function that a CPU runs
+        // between two passes of its loop) is requested first.
         Some([(answers, Arc::new(Answers(Arc::clone(&meeting)))), (asks, Arc::new(Asks(meeting)))])
     }
 
@@ -259,8 +262,8 @@ mod tests {
         assert!(distances.begin(0, 2, at(patience)).is_none());
         distances.collect(at(patience));
         assert!(distances.begin(0, 2, at(patience)).is_some());
-        // In this test, the CPUs reach their parts of the probe too late. The measurement of the
-        // distance has ended, so neither CPU waits any more.
+        // In this test, the CPUs reach their parts of the distance measurement too late. The
+        // measurement of the distance has ended, so neither CPU waits any more.
         for (_, part) in parts.into_iter().flatten() {
             assert_eq!(part.run(&|| at(patience)), HookStatus::Done);
         }

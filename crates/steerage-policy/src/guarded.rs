@@ -1,4 +1,4 @@
-//! Guards the receive path against a policy that panics or chooses wrong CPUs:
+//! Guards the receive path against a policy that panics or chooses wrong CPUs: the policy
 //! [`Hash`](struct@Hash) replaces a policy that has failed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,9 +12,9 @@ use steerage_core::placement::{Findings, Plan};
 
 use crate::policy::{GroupLoad, GroupStart, Hash, MapRequest, Policy};
 
-/// A policy that is replaced by [`Hash`](struct@Hash) as soon as it panics, or as soon as it
-/// chooses a CPU that the group does not have. The replacement is logged once for each policy, with
-/// the CPUs of the group and the mistake.
+/// A policy that is replaced by the policy [`Hash`](struct@Hash) as soon as it panics or chooses a
+/// CPU that the group does not have. The replacement is logged once for each policy, with the CPUs
+/// of the group and the mistake.
 #[derive(Debug)]
 pub struct Guarded {
     policy: Box<dyn Policy>,

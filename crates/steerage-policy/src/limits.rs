@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 /// The interval at which the policy checks the load. The interval between load checks is long
-/// enough to distinguish a busy CPU from an idle CPU. The interval between load checks is also
-/// short enough that a device's ring does not overflow for long before the next CPU joins.
+/// enough to distinguish a busy CPU from an idle CPU. The interval is also so short that, after a
+/// device's ring overflows, the next CPU joins soon.
 pub const REFINE_EVERY: Duration = Duration::from_millis(10);
 
 /// The minimum number of samples: an estimate with fewer samples is ignored. A single slow packet,
@@ -18,19 +18,19 @@ pub(crate) const MIN_SAMPLES: u32 = 8;
 /// the receiving CPU needs 7 us to wake another CPU. A CPU without packets sleeps again after 50 us
 /// ([`IDLE_POLL`](steerage_core::limits::IDLE_POLL)). Half of the 50 us of `IDLE_POLL` are for the
 /// wake-ups of all joining CPUs. The other half of the 50 us of `IDLE_POLL` is for the next polls
-/// of the queue, which give the woken CPU its next packets. If more CPUs joined at the same time,
-/// the first of them would sleep again before it got its next packets. The receiving CPU would then
-/// spend all of its time on wake-ups.
+/// of the queue. These polls give the woken CPUs their next packets. If more CPUs joined at the
+/// same time, the first of them would sleep again before it got its next packets. The receiving CPU
+/// would then spend all of its time on wake-ups.
 pub(crate) const JOIN_AT_ONCE: usize = 3;
 
-/// The numbers on which the decisions of the policies depend. Each number is a field, so that a
-/// test can change the number and show that it matters.
+/// The numbers on which the decisions of the policy `balance` depend. Each number is a field, so
+/// that a test can change the number and show that it matters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
     /// The dwell: the time for which a policy's decision is expected to hold. The gain of a switch
-    /// must pay for the switch within the dwell time, and CPUs that have joined stay for at least
-    /// this time. Hosts move the CPUs of virtual machines about once a second, and people perceive
-    /// a second as immediate.
+    /// must pay for the switch within the dwell time (the minimum time). CPUs that have joined stay
+    /// for at least this time. Hypervisors move the CPUs of virtual machines about once a second,
+    /// and people perceive a second as immediate.
     pub(crate) dwell: Duration,
     /// The longest probe. After ten load checks, the error of the measured throughput is
     /// [`noise`](Self::noise) divided by three. After ten load checks, buckets that were placed by
@@ -42,9 +42,9 @@ pub(crate) struct Tuning {
     /// The growth of an estimate's relative deviation in the first second without a new sample. The
     /// deviation of an estimate grows with the square root of time. With this growth, a regime (way
     /// of spreading packets) that was half as good as the current regime is tried again after a
-    /// minute or two. A regime (way of spreading packets) that was nearly as good as the current
-    /// regime is tried again after seconds. An estimate that gets a new sample at each load check
-    /// follows a change of the true value within a quarter of a second.
+    /// minute or two. With this growth, a regime (way of spreading packets) that was nearly as good
+    /// as the current regime is tried again after seconds. An estimate that gets a new sample at
+    /// each load check follows a change of the true value within a quarter of a second.
     pub(crate) drift: f64,
     /// The relative error of a cost or a throughput that was measured in one load check. On a
     /// virtual machine, the measured throughput differed by 3 to 7 % between two load checks.
@@ -72,18 +72,18 @@ pub(crate) struct Tuning {
     /// between the distances of near CPUs (30 to 60 ns on the measured machines) and of far CPUs
     /// (120 to 220 ns).
     pub(crate) line: Duration,
-    /// Before the cost of a hand-over is measured, the cost for each of the two CPUs is assumed to
-    /// be this share of the time that a cache line takes between them. For near CPUs, a hand-over
-    /// cost 10 ns and a cache line took 60 ns. For far CPUs, a hand-over cost 25 to 30 ns and a
-    /// cache line took 200 ns.
+    /// The cost of a hand-over is unknown before it is measured. For each of the two CPUs, it is
+    /// assumed to be this share of the time that a cache line takes between them. For near CPUs, a
+    /// hand-over cost 10 ns and a cache line took 60 ns. For far CPUs, a hand-over cost 25 to 30 ns
+    /// and a cache line took 200 ns.
     pub(crate) hand_over: f64,
     /// Two distances between CPUs count as equal if they differ by less than this factor. The
     /// distances of near CPUs and of far CPUs differ by a factor of at least 2.
     pub(crate) same: f64,
-    /// The load of a bucket is a weighted mean over measuring periods (windows). This is the weight
-    /// of the last window. After CPUs have joined or left, a measuring window must also last for
-    /// this fraction of the time since they joined or left. The first placement of buckets is a
-    /// guess, which should be corrected soon.
+    /// The load of a bucket is a weighted mean over several measuring periods (windows). The weight
+    /// of the last measuring period (window) in the mean load of a bucket. After CPUs have joined
+    /// or left, a measuring period must also last for this fraction of the time since then. The
+    /// first placement of buckets is a guess, which should be corrected soon.
     pub(crate) recent: f64,
 }
 
@@ -104,9 +104,8 @@ impl Tuning {
         recent: 0.25,
     };
 
-    /// With this number of samples, the error of a CPU's share of the load is certainly not larger
-    /// than
-    /// [`noise`](Self::noise).
+    /// The number of samples per CPU that a measuring period needs. With it, the error of a CPU's
+    /// share of the load is certainly not larger than [`noise`](Self::noise).
     pub(crate) fn samples(&self) -> f64 {
         (self.sure / self.noise).powi(2)
     }
@@ -123,7 +122,7 @@ impl Default for Tuning {
 /// traffic, the policy detects new load within this longest interval.
 pub const REFINE_EVERY_MAX: Duration = Tuning::DEFAULT.dwell;
 
-/// If a thread cannot run the control because another thread is running it, the first thread should
-/// call the control again after this time. A load check takes about 10 us. A load check that
+/// If a thread cannot run the policy control because another thread is running it, the first thread
+/// should call the control again after this time. A load check takes about 10 us. A load check that
 /// compares buckets takes 0.4 ms.
 pub const REFINE_RETRY: Duration = Duration::from_nanos(REFINE_EVERY.as_nanos() as u64 / MIN_SAMPLES as u64);

@@ -1,12 +1,12 @@
 //! The load meter measures how long CPUs are busy, and how much of this time each bucket takes.
 //!
-//! The load meter reads counters that the receive path always maintains, and three counters that
-//! exist only for the meter. The three counters are: the time for receiving, measured in one of 16
-//! rounds of the CPU's loop; the time of a packet in the packet function, measured in one of 32
-//! batches; and the bucket of one sampled packet per poll. The work of CPUs is measured completely
-//! and not sampled, so the total work of several CPUs is exact. The exact work of the CPUs decides
-//! whether buckets move. The load of buckets is sampled. The samples decide only which buckets
-//! move.
+//! The load meter reads counters that the receive path always maintains. It also reads three
+//! counters that exist only for the meter. The first counter is the time for receiving, measured in
+//! one of 16 rounds (passes of the CPU's loop). The second is the time of a packet in the packet
+//! function, measured in one of 32 batches. The third is the bucket of one sampled packet per poll.
+//! The work of CPUs is measured completely and not sampled, so the total work of several CPUs is
+//! exact. The exact work of the CPUs decides whether buckets move. The load of buckets is sampled.
+//! The samples decide only which buckets move.
 
 use std::time::Duration;
 
@@ -49,8 +49,8 @@ impl CpuCounts {
 /// 262,144 rings.
 #[derive(Debug, Default)]
 struct Refused {
-    /// For each queue, the number of packets that all of its rings have refused, and the number for
-    /// each of its rings.
+    /// For each queue, the number of packets that all of its rings together have refused, and the
+    /// number for each ring.
     by_queue: Vec<(u64, Vec<u64>)>,
     by_cpu: Vec<u64>,
 }
@@ -101,7 +101,7 @@ pub(crate) struct LoadMeter {
     last: Timestamp,
     cpus: Vec<CpuCounts>,
     /// For each queue, the number of its packets that each CPU has finished. The list is empty if
-    /// one group has all queues, because the counters of the CPUs are sufficient in this case.
+    /// one group has all queues. The counters of the CPUs are then sufficient.
     finished: Vec<Vec<u64>>,
     refused: Refused,
     window: Option<WindowStart>,
@@ -111,9 +111,9 @@ pub(crate) struct LoadMeter {
 #[derive(Debug)]
 struct WindowStart {
     at: Timestamp,
-    /// The number of slices (sets of buckets) that had moved before the measuring window began. If
-    /// buckets move during a measuring window, two maps were in force in the window, and its
-    /// results are discarded.
+    /// The number of slices (sets of buckets) that had moved before the measuring period began. If
+    /// buckets move during a measuring period, two bucket maps were in effect in the period, and
+    /// its results are discarded.
     slices: u64,
     cpus: Vec<CpuCounts>,
     groups: Vec<GroupCounts>,
@@ -132,8 +132,8 @@ impl WindowStart {
     }
 }
 
-/// For each counter, the sum over all queues of a group. The queues' counts are added up while they
-/// are read, because storing the counts for the buckets of 256 queues would take 25 MB.
+/// For each counter, the sum over all queues of a group. The counts of all queues are added up
+/// while they are read, because storing the counts for the buckets of 256 queues would take 25 MB.
 #[derive(Debug)]
 struct GroupCounts {
     queues: Vec<usize>,
@@ -160,8 +160,8 @@ impl GroupCounts {
     }
 }
 
-/// The load of a group's buckets, from all measuring windows that have ended. More recent measuring
-/// windows have more weight.
+/// The load of a group's buckets, from all measuring periods (windows) that have ended. More recent
+/// measuring windows have more weight.
 #[derive(Debug)]
 pub(crate) struct BucketWork {
     packets: Vec<f64>,
@@ -236,8 +236,8 @@ pub(crate) struct ClosedWindow {
 pub(crate) struct Heavy {
     pub(crate) group: usize,
     pub(crate) bucket: u16,
-    /// Of the queues with packets of the bucket, one causes most of the bucket's work. This is the
-    /// CPU that polls that queue.
+    /// Of the queues with packets of the bucket, one causes most of the bucket's work. The CPU that
+    /// polls the queue from which most of the bucket's work comes.
     pub(crate) home: CpuIndex,
 }
 
@@ -319,7 +319,7 @@ impl LoadMeter {
         let active = active_cpus(view, ledgers.cpus.len());
         let enough = active == 1 || samples as f64 >= TUNING.samples() * active as f64;
         // The first measuring windows are short, because the first placement of buckets was a guess
-        // that should be corrected soon. Later measuring windows are long, so that a program that
+        // that should be corrected soon. Later measuring periods are long, so that a program that
         // takes a CPU for a moment has little effect.
         let least = now.since(self.changed).mul_f64(TUNING.recent).clamp(2 * REFINE_EVERY, TUNING.probe);
         if elapsed < least || (!enough && elapsed < TUNING.dwell) {
@@ -338,8 +338,8 @@ impl LoadMeter {
         }
         let work: Vec<&BucketWork> = work.iter().map(|work| &**work).collect();
         let shares = shares(view, &work, &cpus);
-        // Heavy buckets are few. For each queue, there is a total time of a bucket's timed packets.
-        // It shows from which queue most of the bucket's work comes.
+        // Heavy buckets are few. For each queue, the total time that a bucket's timed packets from
+        // this queue took. This total time shows from which queue most of the bucket's work comes.
         let heavy = heavy(view, &shares, |queue, bucket| {
             let timed = ledgers.queues[queue].ledger.timed.read().nth(bucket);
             (timed.map_or(0, |(nanos, _)| nanos), ledgers.queues[queue].owner())

@@ -34,8 +34,8 @@ impl FromStr for Box<dyn Policy> {
     }
 }
 
-/// Prints the [name](Policy::name) of the policy. If the name is in [`POLICIES`], `Box<dyn Policy>`
-/// can be parsed from it.
+/// Prints the [name](Policy::name) of the policy. Parses one of the names in [`POLICIES`] into a
+/// `Box<dyn Policy>`.
 impl fmt::Display for dyn Policy + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())

@@ -39,8 +39,8 @@ impl Loads<'_> {
         let mut base: Vec<f64> = self.active.iter().map(|cpu| self.base[usize::from(*cpu)]).collect();
         base.sort_by(f64::total_cmp);
         let total: f64 = self.buckets.iter().sum();
-        // As if the work could be divided freely, the loop distributes it to the least busy CPUs
-        // until all CPUs with work are equally busy.
+        // The loop treats the work as if it could be divided freely. It gives work to the least
+        // busy CPUs until all CPUs with work are equally busy.
         let (mut level, mut below) = (f64::INFINITY, 0.0);
         for (nth, own) in base.iter().enumerate() {
             if *own > level {
@@ -59,9 +59,9 @@ impl Loads<'_> {
     }
 
     /// Returns a map of the buckets to the active CPUs. In the returned map, the load of the
-    /// busiest CPU is at most `within` times the best possible load. If the factor `within` cannot
-    /// be reached by moving single buckets, the map comes as close to this factor as such moves
-    /// allow. Buckets on CPUs that are not active always move.
+    /// busiest CPU is at most `within` times the best possible load. If moving single buckets
+    /// cannot reach the factor `within`, the map comes as close to it as such moves allow. Buckets
+    /// on CPUs that are not active always move.
     pub(crate) fn pack(&self, within: f64) -> Box<[u16; BUCKETS]> {
         let mut packing = Packing::new(self);
         packing.evacuate();
@@ -142,7 +142,7 @@ impl<'a> Packing<'a> {
     }
 
     /// Moves all buckets away from CPUs that are not active. The heaviest bucket moves first,
-    /// because the most CPU time is free at the beginning.
+    /// because the CPUs have the most free time at the beginning.
     fn evacuate(&mut self) {
         let (mut leaving, stays) = (Vec::new(), members(self.loads.active));
         for cpu in 0..self.held.len() {
@@ -180,17 +180,17 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// Returns the index of the bucket that should move from `from` to `to`: the largest bucket
-    /// whose load is at most the excess load of `from`, or else the smallest bucket. Returns `None`
-    /// if the move of this bucket does not reduce the load of the busier of the two CPUs. Large
-    /// buckets move first, even if this makes `to` too busy, so that `to` has to pass on some of
-    /// its own buckets. The move of one large bucket moves fewer flows than the moves of many small
-    /// buckets.
+    /// Returns the index of the bucket that should move from `from` to `to`. This is the largest
+    /// bucket whose load is at most the excess load of `from`, or else the smallest bucket. Returns
+    /// `None` if the move of this bucket does not reduce the load of the busier of the two CPUs.
+    /// Large buckets move first, even if this makes `to` too busy. The CPU `to` then has to pass on
+    /// some of its own buckets. The move of one large bucket moves fewer flows than the moves of
+    /// many small buckets.
     fn that_fits(&self, from: usize, to: usize, target: f64) -> Option<usize> {
         let held = &self.held[from];
         let (most, excess) = (self.busy[from] - self.busy[to], self.busy[from] - target);
-        // The load of the chosen bucket may be slightly larger than the excess load. This avoids
-        // the moves of many small buckets.
+        // The load of the chosen bucket may be slightly larger than the excess load. A slightly too
+        // large bucket avoids the moves of many small buckets.
         let step = self.busy[from] / 64.0;
         let fits = (most - step).min(excess + step);
         let above = held.partition_point(|bucket| self.load(*bucket) <= fits);

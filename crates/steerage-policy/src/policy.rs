@@ -1,9 +1,9 @@
 //! The trait [`Policy`], its input and its output, and the simplest policy: [`Hash`](struct@Hash).
 //!
-//! A policy chooses a CPU for each bucket. The core moves the buckets to these CPUs without
-//! reordering packets. Each group of queues has its own policy. When the group begins, the control
-//! gets a plan from the policy. Later, at intervals that the policy chooses, the control passes the
-//! load of the last interval to the policy and gets a bucket map.
+//! A policy chooses a CPU for each bucket. The core (the code that moves buckets) moves the buckets
+//! to these CPUs without reordering packets. Each group of queues has its own policy. When the
+//! group begins, the control gets a plan from the policy. Later, at intervals that the policy
+//! chooses, the control passes the load of the last interval to the policy and gets a bucket map.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use steerage_flow::Timestamp;
 
 use crate::limits::REFINE_EVERY;
 
-/// The load of one CPU. Times are stated as shares of the interval between two load checks, so 1 is
-/// the whole interval.
+/// The load of one CPU. Times are stated as shares of the interval between two load checks, so 1
+/// means the whole interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CpuLoad {
@@ -44,7 +44,7 @@ pub struct CpuLoad {
     pub others_want: f64,
 }
 
-/// A measuring window: a measurement over a time that is long enough to compare the loads of
+/// A measuring window: a measurement over a period that is long enough to compare the loads of
 /// buckets. No bucket moved during the measuring window.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -74,7 +74,7 @@ pub struct GroupLoad<'a> {
     /// The present time.
     pub now: Timestamp,
     /// The time since the last load check. `elapsed` is longer than [`Policy::refine_every`] if no
-    /// packets arrived or if the control was called late.
+    /// packets arrived or if the policy control was called late.
     pub elapsed: Duration,
     /// The usable CPUs of the mask, in the order in which they should get buckets. Not empty.
     pub order: &'a [u16],
@@ -85,12 +85,12 @@ pub struct GroupLoad<'a> {
     pub map: &'a [u16; BUCKETS],
     /// The load of each CPU since the last load check.
     pub cpus: &'a [CpuLoad],
-    /// For each CPU, the time that a cache line takes to this CPU from the first CPU of `order`, as
-    /// last measured. The time is `None` if it was not measured.
+    /// For each CPU, the time that a cache line takes to this CPU from the first CPU of `order`.
+    /// The time is that of the last measurement. The time is `None` if it was not measured.
     pub apart: &'a [Option<Duration>],
     /// A measuring window: a measurement over a longer time, which also includes the load of each
-    /// bucket. `None` at most load checks, because a measuring window is longer than the interval
-    /// between load checks.
+    /// bucket. `None` at most load checks, because a measuring window lasts longer than the
+    /// interval between load checks.
     pub window: Option<Window<'a>>,
     /// True if the devices can wait until there is room for their packets, as files can. If the
     /// devices can wait, no packet is lost while the CPUs are short of time.
@@ -98,8 +98,8 @@ pub struct GroupLoad<'a> {
 }
 
 impl<'a> GroupLoad<'a> {
-    /// Creates a load at the time 0, over one interval of [`REFINE_EVERY`] and without a measuring
-    /// window. This is for tests of policies. `cpus` and `apart` have one entry for each CPU.
+    /// Creates a load with the time 0, one interval of [`REFINE_EVERY`], and no measuring window.
+    /// This is for tests of policies. `cpus` and `apart` have one entry for each CPU.
     pub fn new(
         order: &'a [u16],
         owners: usize,
@@ -154,9 +154,9 @@ pub struct GroupStart<'a> {
     /// The CPUs that currently have buckets of the group. The list of CPUs is empty while the
     /// instance is built.
     pub active: &'a [u16],
-    /// The time that a cache line takes from the first CPU of `order` to the first CPU that would
-    /// get buckets in addition. `None` if the time of a cache line was not measured, or if both
-    /// CPUs are threads of one core.
+    /// The time that a cache line takes from the first CPU of `order` to the CPU that would be the
+    /// next to get buckets. `None` if the time of a cache line was not measured, or if both CPUs
+    /// are threads of one core.
     pub apart: Option<Duration>,
     /// True if the devices can wait until there is room for their packets, as files can. If the
     /// devices can wait, no packet is lost while the CPUs are short of time.
@@ -194,16 +194,15 @@ impl MapRequest {
 /// load check ([`refine`](Self::refine)). `plan` and `refine` are called outside of the packet path
 /// and may take long, because packets are steered by the last map until the policy returns. A
 /// policy may panic in `plan` or `refine`, or may choose a CPU that the group does not have. In
-/// both cases it is replaced by
-/// [`Hash`](struct@Hash). If any other function of the policy panics, the policy is not called
-/// again, and the buckets stay where they are.
+/// both cases, the policy is replaced by the policy [`Hash`](struct@Hash). If any other function of
+/// the policy panics, the policy is not called again, and the buckets stay where they are.
 ///
 /// # Example
 ///
 /// The policy in this example uses one more CPU if a CPU has less than a fifth of its time left.
 /// The policy in this example uses one CPU fewer if half of the time of all CPUs would be enough.
-/// All CPUs that the policy uses get equal shares of the buckets. Programs import the names of this
-/// example from the crate `steerage`.
+/// All CPUs that the policy uses get equal shares of the buckets. In a real program, the names in
+/// this example are imported from the crate `steerage`.
 ///
 /// ```
 /// use steerage_core::ids::MoveCause;
@@ -266,9 +265,9 @@ pub trait Policy: Send + fmt::Debug {
     fn fresh(&self) -> Box<dyn Policy>;
 
     /// Returns the order in which CPUs get buckets, and how many CPUs get buckets at first. The
-    /// control calls `plan` when the group begins, and when this policy replaces another policy.
-    /// All CPUs that get buckets by the plan get equal shares of the buckets, with as few moves as
-    /// possible.
+    /// policy control calls `plan` when the group begins, and when this policy replaces another
+    /// policy. All CPUs that get buckets by the plan get equal shares of the buckets, with as few
+    /// moves as possible.
     ///
     /// The core stores the plan. Whenever a CPU fails or the mask changes, the core places buckets
     /// according to the plan, without calling the policy. Each [`MapRequest`] replaces the plan by
@@ -303,11 +302,11 @@ pub trait Policy: Send + fmt::Debug {
         false
     }
 
-    /// Returns the CPU whose distance to the first CPU of the group's order should be measured
-    /// after this load check. A measurement takes a few microseconds on both CPUs, and wakes the
-    /// returned CPU if that CPU sleeps. Therefore a pair of CPUs is measured at most once per
+    /// Returns a CPU. Its distance to the first CPU of the group's order should be measured after
+    /// this load check. A measurement takes a few microseconds on both CPUs, and wakes the returned
+    /// CPU if that CPU sleeps. Therefore a pair of CPUs is measured at most once per
     /// [`REFINE_EVERY`], and less often while its distance stays the same. Distances are not
-    /// measured if the instance's CPUs are not CPUs of this machine, as in the simulator.
+    /// measured if the instance uses CPUs that do not exist on this machine, as in the simulator.
     fn asks_distance(&self) -> Option<u16> {
         None
     }

@@ -1,28 +1,30 @@
 //! Lets another CPU poll a queue, or lets the receiving CPU handle a heavy flow, if this increases
 //! the throughput.
 //!
-//! If other programs, interrupts or guests of the hypervisor use a CPU, only the CPU's remaining
-//! time is available for receiving: `1 - others`. If the polling CPU has no time left, and another
-//! CPU of the mask has more time for steerage, the other CPU takes over the polling. The buckets of
-//! the slowed CPU then move to the new polling CPU and to the other CPUs that have buckets.
-//! Therefore steerage has no work on the slowed CPU that competes with the program that slows it.
-//! The program that slows the CPU is often the source of the packets: the sender on a veth, or the
-//! softirq of the network card. If CPUs are short of time after another CPU has taken over the
-//! polling, the policy decides whether the slowed CPU should help again.
+//! If other programs, interrupts or guests of the hypervisor use a CPU, only this share of the
+//! CPU's time is available for receiving: `1 - others`. If the polling CPU has no time left, and
+//! another CPU of the mask has more time for steerage, the other CPU takes over the polling. The
+//! buckets of the slowed CPU then move to the new polling CPU and to the other CPUs that have
+//! buckets. Therefore steerage has no work left on the slowed CPU, and does not compete with the
+//! program that slows the CPU. The program that slows the CPU is often the source of the packets,
+//! such as the sender on a veth or the softirq of the network card. If CPUs are short of time after
+//! another CPU has taken over the polling, the policy decides whether the slowed CPU should help
+//! again.
 //!
 //! If several CPUs poll, a flow that takes all of a CPU's time may cost less on the CPU that
-//! receives the flow, because no hand-over to another CPU is needed. For super-frames of 64 KiB, a
-//! far CPU needs twice as long as the receiving CPU. Therefore, if the CPU that receives most
-//! packets of a heavy bucket has time left, the bucket moves to this CPU.
+//! receives the flow. This CPU needs no hand-over to another CPU. For super-frames (merged packets)
+//! of 64 KiB, a far CPU needs twice as long as the receiving CPU. Therefore, if the CPU that
+//! receives most packets of a heavy bucket has time left, the bucket moves to this CPU.
 //!
-//! The effect of each change (each trial) is measured. A change may not help, for two reasons: the
-//! scheduler may move the other program to the new CPU, or the other program may wait for the
-//! packets. If all queues together receive less than before, the change is reverted. The received
-//! bytes of the moved queue alone are not a criterion, because this queue may gain less than the
-//! other queues lose. After a failed trial, the next trial waits a hundred times as long as the
-//! failed trial took. Therefore failed trials take at most 1 % of the time. Received bytes are
-//! compared, and not packets. The reason is that the kernel merges more segments of a connection
-//! into one packet if steerage has less time.
+//! The effect of each change (each trial) on the throughput is measured. A change may not help, for
+//! two reasons: the scheduler may move the other program to the new CPU too, or the other program
+//! may wait for the packets. If all queues together receive fewer bytes than before the trial, the
+//! change is reverted. The received bytes of the moved queue alone are not a criterion, because
+//! this queue may gain less than the other queues lose. After a failed trial, the policy waits a
+//! hundred times as long as the trial took before it begins the next trial. Therefore failed trials
+//! take at most 1 % of the time. To judge a trial, received bytes are compared, and not packets.
+//! The reason is that the kernel merges more segments of a connection into one packet if steerage
+//! has less CPU time.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -211,7 +213,7 @@ impl Receivers {
         self.not_before.fill(next);
         self.home_not_before = next;
         self.last = None;
-        // If the other CPU has not started to poll the queue, only the bucket map must be reverted.
+        // If the other CPU has not begun to poll the queue, only the bucket map must be reverted.
         // The policy does that.
         let group = view.groups.iter().find(|group| group.queues.contains(&queue))?;
         let is_possible = counts.polled_on[queue] == to && map.iter().all(members(&group.order));

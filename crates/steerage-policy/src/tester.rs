@@ -7,12 +7,12 @@ use crate::limits::REFINE_EVERY;
 use crate::policy::{CpuLoad, GroupLoad, GroupStart, Policy, Window};
 use steerage_flow::Timestamp;
 
-/// The number of samples in a measuring window, and also the number of packets of a busy CPU. This
-/// number of samples and packets is large enough for every policy.
+/// The number of samples in a measuring window. It is also the number of packets that a busy CPU
+/// handles. This number of samples and packets is large enough for every policy.
 const MANY: u64 = 100_000;
 
 /// Runs a policy on one group of CPUs, without packets. The test sets the amount of work in each
-/// bucket. The tester computes the load of the CPUs from the policy's map. CPU 0 polls.
+/// bucket. The tester computes the load of the CPUs from the policy's bucket map. CPU 0 polls.
 ///
 /// ```
 /// use steerage_policy::{Hash, PolicyTester}; // steerage::policy
@@ -33,7 +33,8 @@ pub struct PolicyTester<P> {
 }
 
 impl<P: Policy> PolicyTester<P> {
-    /// Creates a group with the CPUs 0 to `cpus - 1`, and places the buckets by the policy's plan.
+    /// Creates a group with the CPUs 0 to `cpus - 1`, and assigns the buckets to CPUs by the
+    /// policy's plan.
     ///
     /// # Panics
     /// Panics if the plan contains a CPU that the group does not have, or if `cpus` is 0.

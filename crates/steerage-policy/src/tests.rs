@@ -22,8 +22,8 @@ const SETTLE: Duration = Duration::from_secs(2);
 const STEADY: Duration = Duration::from_secs(10);
 const PROBED: Duration = Duration::from_secs(12);
 
-/// Selects evenly spaced cases: about as many as the environment variable `STEERAGE_CASES` says, or
-/// four by default. All cases would take minutes.
+/// Selects evenly spaced cases. Their number is about the value of the environment variable
+/// `STEERAGE_CASES`, or four by default. All cases would take minutes.
 fn some<T>(all: Vec<T>) -> impl Iterator<Item = T> {
     let most = std::env::var("STEERAGE_CASES").map_or(4, |cases| cases.parse().expect("STEERAGE_CASES is a number"));
     // Each case combines an amount of work with a factor. The number of amounts and the number of
@@ -52,8 +52,8 @@ fn zipf_is_evened_out_by_few_moves_and_then_stays() {
     }
 }
 
-/// Every 100 ms, a thousandth of the flows change their buckets. In 10 s, one heavy flow in ten
-/// changes its bucket.
+/// Every 100 ms, one flow in 500 changes its bucket. In 10 s, one heavy flow in five changes its
+/// bucket.
 #[test]
 fn flows_that_drift_are_followed() {
     for cpus in [8, 16, 64] {
@@ -158,8 +158,8 @@ fn a_square_wave_does_not_make_it_flap() {
     assert!(left <= 4 && joined <= 20, "{joined} joined, {left} left, in 60 rounds");
 }
 
-/// The packet function takes less time than a hand-over. The policy tries to use the other CPU,
-/// stops using it, and does not try it again for a long time.
+/// The packet function takes less time than a hand-over. The policy tries the other CPU, stops
+/// using it, and does not try it again for a long time.
 #[test]
 fn what_does_not_pay_is_not_kept_up() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);
@@ -228,8 +228,8 @@ fn a_cpu_that_others_need_is_left_to_them() {
 /// another machine, spreading the packets increases the throughput.
 #[test]
 fn forwarding_is_left_to_the_cpu_that_receives() {
-    // For AF_XDP and for AF_PACKET: the microseconds for receiving a packet, the microseconds for
-    // all other work on the packet, and the number of CPUs that all packets need.
+    // For AF_XDP and for AF_PACKET: how many microseconds receiving a packet takes, how many
+    // microseconds all other work on the packet takes, and how many CPUs all packets need.
     for (receive, rest, load) in [(0.329, 1.185, 1.0), (0.033, 1.932, 0.9), (0.033, 1.932, 1.2)] {
         let forward = |senders: f64| {
             let mut model = Model::new(2, 1, 29).zipf(1_000, load * rest / (receive + rest));
@@ -248,9 +248,9 @@ fn forwarding_is_left_to_the_cpu_that_receives() {
     }
 }
 
-/// A hand-over becomes expensive while other CPUs have buckets, as on a virtual machine whose CPUs
-/// are moved apart. The other CPUs give up their buckets immediately, before the load falls. They
-/// are tried again later.
+/// In this test, a hand-over becomes expensive while other CPUs have buckets, as on a virtual
+/// machine whose CPUs are moved apart. The other CPUs give up their buckets immediately, before the
+/// load falls. They are tried again later.
 #[test]
 fn what_pays_no_more_is_given_up() {
     let mut model = Model::new(2, 1, 9).zipf(10_000, 1.0);
@@ -264,17 +264,17 @@ fn what_pays_no_more_is_given_up() {
             model.active() == [0]
         });
         assert!(inline.count() > 100, "{:?}", model.policy.findings());
-        // No measurement shows that the distance between the CPUs is small again. The worse the
-        // result of the trial of a CPU is, the later the next trial begins.
+        // No measurement shows that the CPUs are near each other again. The worse the result of the
+        // trial of a CPU is, the later the next trial begins.
         model.hand_over = 0.1;
         model.run(Duration::from_secs(300));
         assert!(model.active().contains(&1), "{:?}", model.policy.findings());
     }
 }
 
-/// A host moves the CPUs of a virtual machine to far physical CPUs, and back to near physical CPUs.
-/// The costs that were learned for a distance between CPUs are used as soon as the CPUs have that
-/// distance again.
+/// A hypervisor moves the CPUs of a virtual machine to far physical CPUs, and back to near physical
+/// CPUs. The costs that were learned for a distance between CPUs are used as soon as the CPUs have
+/// that distance again.
 #[test]
 fn cpus_that_move_apart_and_together_are_followed_at_once() {
     let mut model = Model::new(2, 1, 14).zipf(10_000, 1.0);
@@ -297,8 +297,8 @@ fn cpus_that_move_apart_and_together_are_followed_at_once() {
             }
         }
     }
-    // While the CPUs are far from each other, the policy tries the other CPU for 100 ms each time.
-    // The first trial begins after 10 s, and after each failed trial the wait doubles.
+    // While the CPUs are far from each other, each trial of the other CPU takes 100 ms. The first
+    // trial begins after 10 s, and after each failed trial the wait doubles.
     assert!((19..23).contains(&(model.moves(MoveCause::Joined) - joined)), "{:?}", model.requests);
     assert!(wrong < checks / 50, "{wrong} of {checks} checks: {:?}", model.requests);
 }
@@ -335,8 +335,9 @@ fn the_cpu_that_is_near_enough_joins() {
     assert_eq!(asked, [1, 2, 3]);
 }
 
-/// In this test, it is best to do all work on the other CPU, although this makes that CPU busier.
-/// The policy tries to spread the work over both CPUs, but does not try this again and again.
+/// In this test, it is best to do all work on the CPU that does not receive, although this makes
+/// that CPU busier. The policy tries to spread the work over both CPUs, but does not repeat this
+/// trial again and again.
 #[test]
 fn what_is_best_on_one_cpu_is_left_there() {
     let mut model = Model::new(2, 1, 17).zipf(10_000, 2.5);
@@ -371,8 +372,8 @@ fn the_distance_is_asked_for_where_it_matters() {
     }
 }
 
-/// If there is more work than two CPUs can do, both CPUs are fully used, whatever receiving and
-/// handing over cost.
+/// If there is more work than two CPUs can do, both CPUs are fully used. This holds for any cost of
+/// receiving and handing over.
 #[test]
 fn of_what_two_cpus_can_do_little_is_lost() {
     for (receive, hand_over) in [(0.1, 0.02), (0.3, 0.1), (0.6, 0.1), (0.8, 0.02), (0.9, 0.1)] {
@@ -451,8 +452,8 @@ fn late_checks_are_harmless() {
     assert!(fails.policy.findings().regime == "inline");
 }
 
-/// If the core places buckets during the trial of a CPU, the measurements from before do not count.
-/// The CPU is tried again.
+/// If the core moves buckets during the trial of a CPU, earlier measurements do not count. The CPU
+/// is tried again.
 #[test]
 fn a_trial_ends_when_the_cpus_change() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);
@@ -476,7 +477,7 @@ fn a_plan_begins_with_the_cpus_that_have_buckets() {
     assert_eq!(Balance::new().plan(&begin(&[2, 0, 1], 1, &[1, 2])), plan(&[2, 1], 2), "in the order of the group");
     let all = (Plan::all(), Plan::all());
     assert_eq!((Balance::dry_run().plan(&begin(&[2, 0], 1, &[])), Hash.plan(&begin(&[2, 0], 1, &[2]))), all);
-    // If the input is a file and the next CPU is near, the next CPU handles all packets.
+    // If the input is a file and the next CPU in the order is near, that CPU handles all packets.
     let file = |apart, owners, active| GroupStart {
         apart: Some(Duration::from_nanos(apart)),
         can_wait: true,

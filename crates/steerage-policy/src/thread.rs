@@ -1,4 +1,5 @@
-//! A policy control that several threads may call, and the thread of steerage that calls it.
+//! A policy control that several threads may call, and the thread of steerage that calls this
+//! control.
 //!
 //! The control thread also detects CPUs that go offline or come back, and measures how much CPU
 //! time other programs take. Packets never wake the control thread and never wait for it.
@@ -28,7 +29,7 @@ pub struct SharedControl {
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// The control thread must call the control now, earlier than was planned.
+    /// The control thread must call the policy control now, earlier than planned.
     Now,
     End,
 }
@@ -61,9 +62,9 @@ impl SharedControl {
         }
     }
 
-    /// Does the work of the control that is due, as [`PolicyControl::check`] does. If another
-    /// thread is already running the control, `check` does not wait, and returns an early time for
-    /// the next call.
+    /// Does the work of the policy control that is due, as [`PolicyControl::check`] does. If
+    /// another thread is already running the policy control, `check` does not wait. It returns an
+    /// early time for the next call.
     pub fn check(&self, now: Timestamp) -> Option<Timestamp> {
         match self.control.try_lock() {
             Ok(mut control) => control.check(now),
@@ -73,8 +74,8 @@ impl SharedControl {
     }
 
     /// Starts the control thread of the instance. An instance has one control thread, so the caller
-    /// calls this function once. If `watch` is given, the control thread also watches the CPUs
-    /// (which are online, and how much other programs use them).
+    /// calls this function once. If `watch` is given, the control thread also watches the CPUs:
+    /// which CPUs are online, and how much other programs use them.
     ///
     /// # Errors
     /// Returns the kernel's error if no thread can be started.

@@ -1,5 +1,5 @@
-//! The rules for the source and destination addresses that a packet may have. `steerage forward`
-//! and the TCP host of lab/ share this module.
+//! Rules that say which source and destination addresses a packet may have. `steerage forward` and
+//! the TCP host of lab/ share this module.
 //!
 //! The rules are in RFC 1122 (3.2.1.3) for hosts, RFC 1812 (4.2.2.11, 5.3.7) for routers, and RFC
 //! 4291 (2.5.2, 2.5.3, 2.5.5.2, 2.7) for IPv6.

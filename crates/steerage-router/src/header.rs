@@ -90,8 +90,8 @@ pub(super) fn may_answer_v4(packet: &[u8]) -> bool {
     let Some(header) = packet.first_chunk::<{ ipv4::BYTES }>() else { return false };
     let is_later = be16(header, 6) & ipv4::OFFSET != 0;
     let kind = packet.get(usize::from(header[0] & 0xf) * 4);
-    // If the ICMP type cannot be read, the packet might be an ICMP error, so the router sends no
-    // error about it.
+    // If the router cannot read the ICMP type, the packet might be an ICMP error. Therefore the
+    // router sends no error about it.
     let is_error = header[ipv4::PROTOCOL_AT] == protocol::ICMP && kind.is_none_or(|kind| icmp::ERRORS.contains(kind));
     !is_later && !is_error
 }

@@ -34,13 +34,14 @@ use tables::{KernelTables, Member};
 pub use route::{NextHop, Route, RouteError};
 pub use silence::SilentKernel;
 
-/// The interval at which the route thread checks to which neighbours the router has sent packets.
-/// The kernel marks a neighbour as stale after 15 s at the earliest.
+/// The interval at which the route thread (the thread that updates the forwarding table) checks to
+/// which neighbours the router has sent packets. The kernel marks a neighbour as stale after 15 s
+/// at the earliest.
 const FRESHEN: Duration = Duration::from_secs(1);
 
-/// After the route thread has built a forwarding table, it pauses for this many times as long as
-/// building the table took. Without the pause, a million routes that change all the time would keep
-/// a CPU busy with new tables, each of which would soon be replaced.
+/// After the route thread has built a forwarding table, it pauses. The pause is this many times as
+/// long as the building took. Without the pause, a million routes that change all the time would
+/// keep a CPU busy. It would build tables that are soon replaced.
 const REST: u32 = 9;
 
 /// The minimum time between two requests for all routes and neighbours of the kernel.
@@ -82,7 +83,7 @@ pub struct RouteUpdater {
     probes: NeighbourProbes,
     forwarding: Arc<Forwarding>,
     freshened: Instant,
-    /// The earliest times of two actions of the thread: building the next forwarding table
+    /// The earliest times of two actions of the route thread: building the next forwarding table
     /// (`rested`), and requesting all of the kernel's tables again (`ask_after`).
     rested: Instant,
     ask_after: Instant,

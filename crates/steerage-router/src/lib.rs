@@ -107,7 +107,7 @@ impl Forwarding {
         &self.wanted
     }
 
-    /// Returns how many packets had each fate (forwarded, dropped, ...) so far, summed over all
+    /// Returns how many packets had each fate so far (forwarded, dropped, ...), summed over all
     /// CPUs.
     pub fn so_far(&self) -> Forwarded {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,9 +154,9 @@ impl Handler for Forward {
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         self.refresh();
-        // The forwarding table is moved out of `self` during the batch. If the `Arc` of the table
-        // was cloned instead, all CPUs would write to the cache line that contains the reference
-        // count.
+        // During the batch, the forwarding table is moved out of `self`, and not cloned. If the
+        // `Arc` of the table were cloned for each batch, all CPUs would write to the cache line
+        // that contains the reference count.
         let Some(table) = self.table.take() else { return };
         self.handle_by(&table, batch, cpu.now());
         self.table = Some(table);
@@ -259,8 +259,9 @@ impl Forward {
         if !leaves.up {
             return Err(refused(Fate::Down, Problem::HostUnreachable));
         }
-        // The output splits a super-frame into the packets from which it was merged. Therefore the
-        // longest of the packets in a super-frame is compared with the MTU.
+        // If a super-frame (several packets merged into one frame) is sent, the output splits it
+        // into the packets from which it was merged. Therefore the longest of these packets is
+        // compared with the MTU.
         let longest = packet.offload().map_or(ip.len, |offload| match offload.is_super_frame() {
             true => offload.packet_bytes_max(packet.total_len()),
             false => ip.len,
@@ -314,8 +315,7 @@ impl Forward {
     }
 }
 
-/// Drops the packet. However, if the packet is for the kernel or for another host, the packet is
-/// left unchanged.
+/// Drops the packet. However, a packet for the kernel or for another host is left unchanged.
 fn drop_as(packet: Packet<'_>, fate: Fate) -> Fate {
     if !fate.is_not_ours() {
         packet.discard();

@@ -13,7 +13,7 @@ pub const ICMP_ERRORS_BURST: u64 = 50;
 const NANOS_EACH: u64 = 1_000_000_000 / ICMP_ERRORS_PER_SECOND;
 
 /// A token bucket that limits the rate of ICMP errors. The token bucket contains nanoseconds
-/// instead of tokens, and each ICMP error takes [`NANOS_EACH`] out of the token bucket.
+/// instead of tokens. Each ICMP error takes [`NANOS_EACH`] nanoseconds out of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     nanos: u64,

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Fate {
     /// The router forwarded the packet.
     Forwarded,
-    /// The packet is left to the kernel: its destination is an address of this machine, or it is a
-    /// multicast or broadcast frame.
+    /// The packet is left to the kernel, because its destination is an address of this machine, or
+    /// because it is a multicast or broadcast frame.
     Local,
-    /// The packet is left to the kernel: it is neither IPv4 nor IPv6, for example ARP or a frame
-    /// with a VLAN tag.
+    /// The packet is left to the kernel, because it is neither IPv4 nor IPv6. Examples are ARP and
+    /// frames with a VLAN tag.
     NotIp,
-    /// The packet is for another machine on the link. The router receives packets for other
+    /// The frame is addressed to another machine on the link. The router receives packets for other
     /// machines only because the interface is in promiscuous mode.
     OtherHost,
     /// The version, header length or total length in the IP header is invalid, or the frame is
@@ -33,7 +33,7 @@ pub enum Fate {
     LinkLocal,
     /// The TTL or hop limit of the packet has expired.
     TtlExpired,
-    /// The table has no route to the destination through the router's interfaces.
+    /// The forwarding table has no route to the destination through the router's interfaces.
     NoRoute,
     /// A `blackhole` or `prohibit` route forbids forwarding the packet.
     Prohibited,
@@ -49,7 +49,7 @@ pub enum Fate {
     Merged,
     /// The outgoing interface is down.
     Down,
-    /// There was no free page that is needed to rewrite the packet.
+    /// No page was free, but the router needed one to rewrite the packet.
     NoRoom,
 }
 
@@ -76,7 +76,7 @@ impl Fate {
         Self::NoRoom,
     ];
 
-    /// Returns the name of this fate in reports.
+    /// Returns the name that reports use for this fate of a packet.
     pub fn name(self) -> &'static str {
         match self {
             Self::Forwarded => "forwarded",
@@ -158,7 +158,7 @@ impl Shared {
     /// this CPU calls `show`, once per batch.
     pub(super) fn show(&self, counted: &Forwarded) {
         // The stores to the counters are `Relaxed`, like the loads in `read`. No other memory is
-        // published through the counts.
+        // made visible to other threads by the counts.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
         show(&self.icmp_sent, counted.icmp_sent);

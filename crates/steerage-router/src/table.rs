@@ -2,8 +2,8 @@
 //!
 //! A [`Table`] does not change after it has become the current table of the packet CPUs. To change
 //! routes, the control program builds a new table and [shows](Shown::show) it. At the start of each
-//! batch, a CPU loads the version number of the current table. The CPU thus detects whether this
-//! table is newer than its own.
+//! batch, a CPU loads the version number of the current table. From the version number, the CPU
+//! detects whether this table is newer than its own.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -46,8 +46,8 @@ pub struct Hop {
     pub interface: u16,
     /// The address of the next router. `None` if the destination itself is on the link.
     pub gateway: Option<IpAddr>,
-    /// The weight of this hop, which is at least 1. A hop's share of the flows is its weight,
-    /// divided by the sum of the weights of all hops of the route.
+    /// The weight of this hop, which is at least 1. The hop's share of the flows is its weight,
+    /// divided by the total weight of all hops of the route.
     pub weight: u16,
 }
 
@@ -161,8 +161,8 @@ impl Neighbour {
         Self { mac, used: AtomicBool::new(false) }
     }
 
-    /// Marks the neighbour as used. The flag is written only if it is false. Therefore CPUs that
-    /// use the same neighbour can share the cache line of the flag.
+    /// Marks the neighbour as used. The flag `used` is written only if it is false. Therefore CPUs
+    /// that use the same neighbour can share the cache line of the flag.
     pub(super) fn note_use(&self) {
         // The load and the store of the flag are `Relaxed`, like the swap in `take_use`. The flag
         // only means that some CPU used the neighbour at some time.
@@ -201,8 +201,8 @@ pub struct Shown {
     version: AtomicU64,
     table: Mutex<Arc<Table>>,
     /// Earlier forwarding tables that a CPU may still be reading. The list contains at most as many
-    /// tables as there are CPUs, plus one. The control thread frees the earlier tables, because it
-    /// takes a long time to free a million routes.
+    /// tables as there are CPUs, plus one. The control thread frees the earlier tables, because a
+    /// CPU would need a long time to free a million routes.
     past: Mutex<Vec<Arc<Table>>>,
 }
 
@@ -214,7 +214,7 @@ impl Shown {
             std::mem::replace(&mut *shown, Arc::new(table))
         };
         // This `Release` pairs with the `Acquire` in `newer`. Therefore a CPU that reads the new
-        // version number and then takes the lock finds the new table.
+        // version number and then takes the lock gets the new table.
         self.version.fetch_add(1, Ordering::Release);
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         past.push(before);
@@ -226,7 +226,7 @@ impl Shown {
         Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the current table and its version number, but only if the version differs from
+    /// Returns the current table and its version number, but only if the version number is not
     /// `than`.
     #[inline]
     pub(super) fn newer(&self, than: u64) -> Option<(u64, Arc<Table>)> {
@@ -242,10 +242,10 @@ pub(super) fn pick(hops: &[Hop], hash: impl FnOnce() -> u32) -> Option<&Hop> {
         return Some(only);
     }
     let all: u64 = hops.iter().map(|hop| u64::from(hop.weight)).sum();
-    // The flow's hash selects a hop. Each next hop gets a share of all flow hashes in proportion to
-    // the hop's weight. The bits of the flow hash are reversed, because its upper bits already
-    // select the CPU. If `pick` also used the upper bits of the flow hash, all flows of a CPU would
-    // use the same next hop.
+    // The flow's hash selects a hop. Each next hop gets a share of all flow hashes. The share is
+    // proportional to the hop's weight. The bits of the flow hash are reversed, because its upper
+    // bits already select the CPU. If `pick` also used the upper bits of the flow hash, all flows
+    // of a CPU would use the same next hop.
     let mut at = (u64::from(hash().reverse_bits()) * all) >> 32;
     hops.iter().find(|hop| {
         let is_here = at < u64::from(hop.weight);

@@ -8,9 +8,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The maximum number of neighbours that a CPU requests in one batch, and the maximum length of the
-/// list of requests. The maximum limits the router's work if a host scans a whole network through
-/// the router.
+/// The maximum number of neighbours that a CPU requests in one batch of packets. It is also the
+/// maximum length of the list of requests. The maximum limits the router's work if a host scans a
+/// whole network through the router.
 pub const WANTED_MAX: usize = 64;
 
 /// A neighbour, identified by the index of its interface and its IP address.
@@ -46,11 +46,11 @@ impl Wanted {
     /// Removes all requested neighbours from the list, and returns them.
     pub fn take(&self) -> Vec<Wish> {
         let mut bytes = [0; 64];
-        // Each wake-up of the control program writes a byte to the socket. The read removes all
+        // Each wake-up of the control program writes a byte to the socket. This read removes all
         // bytes from the socket.
         let _ = (&self.hears).read(&mut bytes);
-        // This `Release` pairs with the swap in `ask`. A CPU adds its request to the list before
-        // the swap of `rung`. If the CPU finds the flag `rung` set, this function's next statement
+        // This `Release` pairs with the swap in `ask`. A CPU adds its request to the list before it
+        // swaps the flag `rung`. If the CPU finds the flag `rung` set, the next statement here
         // takes the CPU's request from the list. If the CPU finds the flag `rung` cleared, the CPU
         // writes another byte to the socket.
         self.rung.store(false, Ordering::Release);

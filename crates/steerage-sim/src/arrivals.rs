@@ -1,4 +1,4 @@
-//! Simulated receive queues whose frames arrive at random times, as at a network card.
+//! Simulated receive queues. Their frames arrive at random times, as at a network card.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -42,9 +42,9 @@ pub enum Flows {
     /// arrives this many nanoseconds after the flow's last request was handled. The number of
     /// requests per second depends on the speed of the machine.
     Streams(f64),
-    /// The flows take turns: each packet belongs to the next flow. Each flow has its own bucket,
-    /// and the numbers of the buckets are evenly spaced. Therefore, if there are as many CPUs as
-    /// flows, the CPUs get packets in turn.
+    /// The flows take turns: each packet belongs to the flow after that of the previous packet.
+    /// Each flow has its own bucket, and the numbers of the buckets are evenly spaced. Therefore,
+    /// if there are as many CPUs as flows, the CPUs get packets in turn.
     InTurn,
 }
 
@@ -67,7 +67,8 @@ pub struct Arrivals {
     pub seed: u64,
 }
 
-/// The times at which the next requests arrive, each with the number of its flow.
+/// For each flow whose next request is known: the time at which the request arrives, and the number
+/// of the flow.
 type Due = BinaryHeap<Reverse<(u64, u32)>>;
 
 /// The streams of requests and responses, and the times of their next requests.
@@ -91,9 +92,9 @@ impl Streams {
 }
 
 impl Arrivals {
-    /// Creates the device. If `kind` is [`Flows::Streams`], also returns the streams. The packet
-    /// function must then call [`Streams::answer`] for each request. All times of the traffic are
-    /// multiplied by the factor `stretch`.
+    /// Creates the device. If `kind` is [`Flows::Streams`], also returns the streams. If there are
+    /// streams, the packet function must call [`Streams::answer`] for each request. All times of
+    /// the traffic are multiplied by the factor `stretch`.
     pub fn open(&self, stretch: f64) -> (Input, Option<Arc<Streams>>) {
         let streams = match self.kind {
             Flows::Streams(nanos) => {
@@ -259,8 +260,8 @@ impl RxQueue for Arrived {
                 .of(self.number as usize)
                 .peek()
                 .map_or(now + streams.there_and_back as f64, |next| next.0.0 as f64);
-            // The response to a packet of this poll may cause a new request, which may arrive
-            // before all requests that are already in `due`.
+            // The response to a packet of this poll may cause a new request. This request may
+            // arrive before all requests that are already in the queue `due`.
             self.next = next.min(now + streams.there_and_back as f64);
         }
         Ok(match count == budget || self.next <= now {

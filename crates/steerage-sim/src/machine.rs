@@ -15,17 +15,15 @@ pub struct Profile {
     pub receive: f64,
     /// The cost of hashing a packet and choosing its CPU.
     pub hash: f64,
-    /// The cost of handing a packet over to a near CPU, and the cost of handing it over to a far
-    /// CPU.
+    /// The costs of handing a packet over: first to a near CPU, then to a far CPU.
     pub hand_over: [f64; 2],
-    /// The cost of taking a packet over from a near CPU, and the cost of taking it over from a far
-    /// CPU.
+    /// The costs of taking a packet over: first from a near CPU, then from a far CPU.
     pub take_over: [f64; 2],
-    /// The fixed cost of a round (a pass of a CPU's loop), for any number of packets. If a round of
-    /// the CPU's loop is full of packets, the costs per packet already include the fixed cost of
-    /// the round.
+    /// The fixed cost of a round (a pass of a CPU's loop), for any number of packets. If a round (a
+    /// pass of the loop) is full of packets, the costs per packet already include this fixed cost.
     pub round: f64,
-    /// The time that a cache line takes from one CPU to another, for near CPUs and for far CPUs.
+    /// The time that a cache line takes to travel from one CPU to another: first for near CPUs,
+    /// then for far CPUs.
     pub line: [f64; 2],
     /// The time that a CPU needs to wake another CPU.
     pub wake: f64,
@@ -81,8 +79,8 @@ impl Profile {
 }
 
 /// The CPUs of a machine. CPUs are numbered package after package, and within a package cache after
-/// cache. The first hardware threads of all cores have the lower numbers, and the second hardware
-/// threads follow.
+/// cache. The first hardware threads of all cores have the lower numbers. The numbers of the second
+/// hardware threads follow.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {

@@ -1,4 +1,4 @@
-//! Computes how long the work of one phase of a CPU's loop takes on the described machine.
+//! Computes how long one phase (step of a CPU's loop) takes on the described machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,8 +19,8 @@ const PHASE_PICOS_MIN: u64 = 1000;
 struct Account {
     /// The time that the current phase of the CPU's loop has already taken.
     spent: AtomicU64,
-    /// The time that was charged to the CPU for handing packets over and waking CPUs. This time is
-    /// not yet included in the time of a phase.
+    /// The time that was charged to the CPU for handing packets over and waking CPUs. This charged
+    /// time is not yet included in the time of a phase (a step of the CPU's loop).
     charged: AtomicU64,
     /// The factor by which the CPU is currently slower than usual.
     slowness: AtomicU64,
@@ -37,8 +37,8 @@ pub struct Meter {
     owners: Vec<usize>,
     /// The queues of each CPU.
     queues: Vec<Vec<usize>>,
-    /// True if CPUs share a counter of waiting packets. CPUs share such a counter if several live
-    /// queues hand packets over to them.
+    /// True if several CPUs update a shared counter of waiting packets. CPUs share a counter of
+    /// waiting packets if several live queues hand packets over to them.
     is_contended: bool,
     accounts: Vec<Account>,
 }
@@ -82,14 +82,14 @@ impl Meter {
         self.charge(owner, self.profile.hand_over[far] * packets + contention);
     }
 
-    /// Charges the CPU `cpu` for work in its current phase.
+    /// Charges the CPU `cpu` for work in its current phase (step of its loop).
     pub fn spend(&self, cpu: usize, nanos: f64) {
         add(&self.accounts[cpu].spent, nanos);
     }
 
     /// Charges the CPU `cpu` for handing packets over or waking a CPU. The time for handing over
-    /// and waking is added to the CPU's next phase that publishes frames. Therefore it counts as
-    /// time for receiving.
+    /// and waking is added to the next phase (step of the loop) in which the CPU publishes frames.
+    /// Therefore the time for handing over and waking counts as time for receiving.
     pub fn charge(&self, cpu: usize, nanos: f64) {
         add(&self.accounts[cpu].charged, nanos);
     }
@@ -106,8 +106,8 @@ impl Meter {
     }
 
     /// Returns the duration in picoseconds of a phase in which the CPU received `received` packets
-    /// and hashed `hashed` packets. The returned duration includes the time that was charged to the
-    /// CPU before.
+    /// and hashed `hashed` packets. The returned duration includes the time that the CPU was
+    /// charged for earlier work.
     pub(crate) fn end_phase(&self, cpu: usize, phase: Phase, received: u64, hashed: u64) -> u64 {
         if phase == Phase::Control {
             self.spend(cpu, self.profile.round);

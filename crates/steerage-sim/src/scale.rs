@@ -1,5 +1,5 @@
-//! One run on a machine that a file describes: the real receive path with simulated traffic, a
-//! policy, and an amount of work per packet.
+//! Simulates one run on a machine that a file describes. The run has the real receive path,
+//! simulated traffic, a policy, and an amount of work per packet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +40,7 @@ pub enum Steering {
 pub enum Work {
     /// The packet function takes this many nanoseconds for each packet.
     Fixed(f64),
-    /// The times that the packet function takes are distributed exponentially, with this mean in
-    /// nanoseconds.
+    /// The packet function's times are distributed exponentially, with this mean in nanoseconds.
     Exponential(f64),
 }
 
@@ -67,11 +66,11 @@ pub struct ScaleRun {
     pub warm_up: Duration,
     /// The time that is measured.
     pub measured: Duration,
-    /// All times of the machine and of the traffic are multiplied by this factor. The time
-    /// constants of the library are not multiplied. The policy `balance` checks the load every 10
-    /// ms. Therefore a run with this policy needs fewer packets if the factor is large. In the
-    /// results, the effect of the factor is removed again, so that the results are valid for the
-    /// machine as it is described.
+    /// The factor by which all times of the machine and of the traffic are multiplied. The time
+    /// constants of the library are not multiplied. For example, the policy `balance` still checks
+    /// the load every 10 ms. Therefore, if the factor is large, a run with this policy needs fewer
+    /// packets. The results are divided by the factor again, so that they are valid for the machine
+    /// as it is described.
     pub stretch: f64,
     /// The maximum number of packets that wait for a CPU, as in Linux's `netdev_max_backlog`.
     pub backlog: usize,
@@ -84,8 +83,8 @@ pub struct Scaled {
     pub per_second: f64,
     /// The share of received packets that were lost.
     pub lost: f64,
-    /// The share of time for which the busiest CPU was busy. The field `cpus` has the sum of the
-    /// CPUs' busy shares over all CPUs.
+    /// The share of time for which the busiest CPU was busy. The field `cpus` is the sum of the
+    /// busy shares of all CPUs.
     pub busiest: f64,
     /// The busy time of all CPUs together, as a number of fully busy CPUs.
     pub cpus: f64,
@@ -96,8 +95,7 @@ pub struct Scaled {
     pub memory: u64,
     /// The number of packets that were handled after a later packet of their bucket.
     pub reordered: u64,
-    /// The rate per second of two events together: moves of buckets, and wake-ups of CPUs for
-    /// control.
+    /// The rate per second of moves of buckets and wake-ups of CPUs for control, added together.
     pub control_per_second: f64,
     /// All packets of the run.
     pub packets: u64,
@@ -115,8 +113,8 @@ impl Scaled {
         self.waits.iter().map(|wait| f64::from(*wait)).sum::<f64>() / self.waits.len().max(1) as f64
     }
 
-    /// Returns a quantile of the waiting times, in nanoseconds: of 1,000 packets, `permille`
-    /// packets waited for at most this time.
+    /// Returns a quantile of the waiting times, in nanoseconds: `permille` of 1,000 packets waited
+    /// for at most this time.
     pub fn wait(&self, permille: usize) -> f64 {
         let at = (self.waits.len() * permille / 1000).min(self.waits.len().saturating_sub(1));
         self.waits.get(at).map_or(0.0, |wait| f64::from(*wait))

@@ -26,9 +26,9 @@ const PAGES_MAX: usize = 3;
 /// The kind of traffic.
 #[derive(Clone, Debug)]
 pub struct TrafficOptions {
-    /// The number of queues. Packets of each flow arrive at all queues: those of one direction at
-    /// the even queues, and those of the other direction at the odd queues. Both directions of a
-    /// flow must be handled on the same CPU.
+    /// The number of queues. Packets of each flow arrive at all queues. Packets of one direction
+    /// arrive at the even queues, and those of the other direction at the odd queues. Both
+    /// directions of a flow must be handled on the same CPU.
     pub queues: usize,
     /// The number of flows.
     pub flows: usize,
@@ -36,7 +36,7 @@ pub struct TrafficOptions {
     pub zipf: f64,
     /// The number of frames per queue.
     pub frames: u64,
-    /// True if no packet is lost while the queue is not polled.
+    /// True if the queue loses no packet while it is not polled.
     pub can_wait: bool,
     /// On average, one of this many frames is stored in several pages. With 0, no frame does.
     pub chained_once_in: u64,
@@ -76,7 +76,7 @@ pub struct Traffic {
     left: u64,
     can_wait: bool,
     chained_once_in: u64,
-    /// A frame that could not be delivered yet, because it needs more pages than were free.
+    /// A frame that could not be delivered yet, because too few pages were free for it.
     begun: Gather,
     left_of_it: Vec<(u8, usize)>,
     gap: Duration,
@@ -87,8 +87,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Writes a frame's head. `behind` is the number of bytes of the frame in the pages after the
-    /// first page.
+    /// Writes a frame's head. `behind` is the number of bytes of the frame that are in the pages
+    /// after the first page.
     fn write(&mut self, frame: &mut [u8], behind: usize) {
         let flow = self.zipf.draw(&mut self.chance);
         self.next[flow] += 1;

@@ -1,14 +1,14 @@
-//! Finds the CPU that must run next, which is the CPU with the earliest time.
+//! Finds the CPU that must run next in the simulation, which is the CPU with the earliest time.
 
 /// The times of a set of CPUs. The CPU with the earliest time is found in constant time. To change
-/// a CPU's time, the number of steps is the logarithm of the number of CPUs.
+/// a CPU's time, the number of steps grows with the logarithm of the number of CPUs.
 #[derive(Debug)]
 pub(crate) struct Turns {
     /// The time of each CPU, or [`NEVER`] if the CPU has no time.
     times: Vec<u64>,
-    /// A tournament tree. Each entry is a CPU. The entry at index `n` is a copy of the entry at `2
-    /// * n` or at `2 * n + 1`: of the two CPUs, the one with the earlier time. The leaves, which
-    /// are the CPUs themselves, begin at the index `times.len()`, which is a power of two.
+    /// A tournament tree, in which each entry is a CPU. Of the two CPUs at the indices `2n` and
+    /// `2n + 1`, the entry at index `n` is the CPU with the earlier time. The leaves of the tree are
+    /// the CPUs themselves. They begin at the index `times.len()`, which is a power of two.
     winners: Vec<u16>,
 }
 

@@ -28,8 +28,9 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Creates this many outputs. On average, an output is full once in `full_once_in` packets. It
-    /// then accepts no more packets of the batch. If `full_once_in` is 0, no output is ever full.
+    /// Creates this many outputs. On average, an output is full once in `full_once_in` packets. A
+    /// full output accepts no more packets of the batch. If `full_once_in` is 0, no output is ever
+    /// full.
     pub fn outputs(self: &Arc<Self>, count: usize, full_once_in: u64, seed: u64) -> Vec<Output> {
         let output = |nth: usize| {
             let (wire, last) = (Arc::clone(self), Arc::default());

@@ -1,6 +1,5 @@
-//! A packet function that detects three violations of the receive path's promises: a packet on a
-//! CPU that does not have the packet's bucket, a reordered flow, and state that does not move with
-//! its bucket.
+//! A packet function that detects three violations of the receive path's promises. A packet is on a
+//! CPU that does not have its bucket, a flow is reordered, or state does not move with its bucket.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -18,9 +17,9 @@ const NOBODY: u16 = u16::MAX;
 
 const GROUPS_MAX: usize = 64;
 
-/// The special actions of a test handler, such as a panic. Each field says how often an action
-/// happens: on average, once in this number of cases. If a field is 0, the action of this field
-/// never happens.
+/// The special actions of a test handler, such as a panic. The fields named `..._once_in` say how
+/// often an action happens: on average, once in this number of cases. If a field is 0, the action
+/// of this field never happens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mood {
     /// The handler panics in the middle of a batch.
@@ -31,7 +30,7 @@ pub struct Mood {
     pub keeps_once_in: u64,
     /// Discards a packet.
     pub discards_once_in: u64,
-    /// The handler transmits a packet to the output that has the number of the packet's queue.
+    /// The handler transmits a packet to the output whose number is that of the packet's queue.
     pub transmits_once_in: u64,
     /// The maximum time for which the handler sleeps, in tests on real threads.
     pub sleeps_up_to: Duration,
@@ -51,10 +50,10 @@ pub struct Witness {
     pub strangers: AtomicU64,
     /// The number of packets that a handler got after a later packet of their flow.
     pub late: AtomicU64,
-    /// The number of gaps: packets whose number in the flow was not the previous packet's number
-    /// plus one. A gap in the numbers means that a packet was lost, or that the flow's state did
-    /// not move with the flow. A gap in the numbers is an error only if no packet is dropped, no
-    /// handler panics and no queue leaves its group.
+    /// The number of gaps: packets whose number is not one more than the number of the previous
+    /// packet in the flow. A gap in the numbers means that a packet was lost, or that the flow's
+    /// state did not move with the flow. A gap in the numbers is an error only if no packet is
+    /// dropped, no handler panics and no queue leaves its group.
     pub gaps: AtomicU64,
     /// The number of packets whose contents had changed on the way to the handler.
     pub torn: AtomicU64,
@@ -70,11 +69,13 @@ pub struct Witness {
     racer: OnceLock<Arc<Racer>>,
 }
 
-/// The other thread takes the control lock once in this many arrivals or departures of buckets.
+/// On average, another thread takes the control lock once in this many arrivals or departures of
+/// buckets.
 const RACES_ONCE_IN: u64 = 500;
 
 impl Witness {
-    /// Creates a witness for handlers with the special actions in `mood`.
+    /// Creates a `Witness` (a checker of what handlers see) for handlers with the special actions
+    /// (such as panics) in `mood`.
     pub fn new(mood: Mood) -> Arc<Self> {
         Arc::new(Self {
             mood,
@@ -98,8 +99,8 @@ impl Witness {
         let _ = self.racer.set(Arc::clone(racer));
     }
 
-    /// Creates a handler for `cpu`. Each handler has different random numbers, because a handler
-    /// that panicked in its first batch would otherwise panic again and again.
+    /// Creates a handler for `cpu`. Each handler has different random numbers. Otherwise, a handler
+    /// that panicked in its first batch would panic again and again.
     pub fn handler(self: &Arc<Self>, cpu: CpuId, seed: u64) -> WitnessHandler {
         let nth = self.made.fetch_add(1, Ordering::Relaxed);
         WitnessHandler {
@@ -135,7 +136,7 @@ pub struct WitnessHandler {
     cpu: CpuId,
     /// The last frame number that was seen, for each bucket, queue and flow. The frame numbers are
     /// the state that moves with the bucket. Therefore a packet with a smaller number than the last
-    /// was reordered. A bucket that arrives without its frame numbers has lost its state.
+    /// was reordered. A bucket that arrives without these frame numbers has lost its state.
     flows: HashMap<BucketId, HashMap<(usize, u32), u64>>,
     kept: VecDeque<Kept>,
     chance: Chance,
@@ -189,7 +190,8 @@ impl Handler for WitnessHandler {
             let bucket = packet.bucket();
             let owner = self.witness.owner_of(bucket);
             // All accesses to the bucket's CPU are relaxed. Thus the test checks whether the
-            // receive path itself makes the writes of the bucket's previous CPU visible.
+            // receive path itself makes the writes of the bucket's previous CPU visible to the next
+            // CPU.
             match owner.load(Ordering::Relaxed) {
                 NOBODY => owner.store(self.cpu.0, Ordering::Relaxed),
                 cpu if cpu == self.cpu.0 => {}
@@ -242,8 +244,8 @@ impl Handler for WitnessHandler {
         self.witness.owner_of(bucket).store(self.cpu.0, Ordering::Relaxed);
         assert!(!self.chance.once_in(self.witness.mood.panics_in_moves_once_in), "a planted panic");
         self.race();
-        // If two groups of queues were joined into one group, both groups may have state for the
-        // same bucket. The state of a queue that had left its group may be old.
+        // If two groups of queues were joined into one group, there may be state for the same
+        // bucket from both groups. The state of a queue that had left its group may be old.
         let here = self.flows.entry(bucket).or_default();
         for (flow, number) in state {
             here.entry(flow).and_modify(|known| *known = number.max(*known)).or_insert(number);

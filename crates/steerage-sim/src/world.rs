@@ -40,7 +40,7 @@ impl Platform for Virtual {
 }
 
 /// The times at which the world calls control ([`Handle::control`]), as a control thread would. The
-/// fate of packets must not depend on the calls of control.
+/// calls of control must not affect what happens to packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// Control is always called at the time that the previous call has requested.
@@ -50,12 +50,13 @@ pub enum Control {
     Late(Duration),
     /// Control is never called.
     Stopped,
-    /// Control is called on time. But another thread sometimes takes the control lock and holds the
-    /// lock for some time.
+    /// Control is called on time. Calls of control are on time. But another thread sometimes takes
+    /// the control lock and holds it for some time.
     Racing {
-        /// The other thread takes the control lock once in this many phases of CPUs.
+        /// The other thread takes the control lock once in this many phases (steps of CPUs' loops).
         once_in: u64,
-        /// The other thread holds the control lock for up to this many phases of CPUs.
+        /// The other thread holds the control lock for up to this many phases (steps of CPUs'
+        /// loops).
         phases: u64,
     },
 }
@@ -72,10 +73,10 @@ pub struct Costs {
     pub packet: Duration,
     /// The time from the wake-up of a sleeping CPU (the ring of its bell) until the CPU runs.
     pub wake: Duration,
-    /// A virtual CPU loses its processor (is not scheduled) once in this many phases, or never if
-    /// the value is 0.
+    /// A virtual CPU is not scheduled for some time, once in this many phases (steps of its loop).
+    /// If the value is 0, this never happens.
     pub held_up_once_in: u64,
-    /// The maximum time for which a virtual CPU loses its processor (is not scheduled).
+    /// The maximum time for which a virtual CPU is not scheduled.
     pub held_up: Duration,
     /// A handler stalls once in this many batches, or never if the value is 0.
     pub stalls_once_in: u64,
@@ -106,8 +107,8 @@ struct VirtualCpu<H: Handler> {
     now: Rc<Cell<Timestamp>>,
     state: Doing,
     others: f64,
-    /// The total time in picoseconds that the CPU's phases have taken. The CPU's clock shows only
-    /// the whole nanoseconds of this time.
+    /// The total time in picoseconds that the CPU's phases (steps of its loop) have taken. The
+    /// CPU's clock shows only the whole nanoseconds of this time.
     busy: u64,
     asleep_since: Timestamp,
     /// The next time at which the hypervisor takes the CPU away, for machines with stolen time.
@@ -115,7 +116,7 @@ struct VirtualCpu<H: Handler> {
 }
 
 impl<H: Handler> VirtualCpu<H> {
-    /// Advances the clock over the intervals of stolen time.
+    /// Advances the clock past the intervals in which the hypervisor takes the CPU away.
     fn lose_time(&mut self, meter: &Meter) {
         let machine = meter.machine();
         while machine.stolen > 0.0 && self.now.get() >= self.stolen_at {
@@ -129,7 +130,7 @@ impl<H: Handler> VirtualCpu<H> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Running,
-    /// The CPU sleeps until it is woken, but not longer than until this time.
+    /// The CPU sleeps until it is woken, or until this time at the latest.
     Asleep(Option<Timestamp>),
     /// The CPU was woken, and runs from this time on.
     Waking(Timestamp),
@@ -153,10 +154,10 @@ pub struct World<H: Handler> {
     /// A bitmap of the CPUs that sleep. Each 64-bit word of the bitmap has the bits of 64 CPUs,
     /// with the first CPU in the lowest bit.
     asleep: Vec<u64>,
-    /// True if a CPU's bell may have rung (the CPU was woken) since all bells were last read.
+    /// True if a CPU's bell may have rung (a CPU was woken) since all bells were last read.
     may_have_rung: bool,
-    /// The CPU that has run since the CPUs' bells (wake-ups) were last read. `None` if control was
-    /// called after the CPUs' bells (wake-ups) were last read.
+    /// The last CPU that has run since the CPUs' bells (wake-ups) were last read. `None` if control
+    /// was called after the CPUs' bells (wake-ups) were last read.
     ran: Option<usize>,
     control_took: Vec<Duration>,
 }
@@ -234,9 +235,9 @@ impl<H: Handler> World<H> {
         }
     }
 
-    /// Creates a world whose phases take the time that `meter` counts, instead of [`Costs`]. For
-    /// the time `idle_poll`, an idle CPU keeps polling and finds new packets immediately. After
-    /// that time, it sleeps.
+    /// Creates a world whose phases (steps of CPUs' loops) take the time that `meter` computes,
+    /// instead of the times in [`Costs`]. For the time `idle_poll`, an idle CPU keeps polling and
+    /// finds new packets immediately. After that time, it sleeps.
     pub fn described(instance: Instance<H>, meter: Arc<Meter>, idle_poll: Duration, seed: u64) -> Self {
         let costs = Costs { held_up_once_in: 0, ..Costs::default() };
         let mut world = Self::new(instance, costs, seed);
@@ -285,7 +286,7 @@ impl<H: Handler> World<H> {
         self.steps
     }
 
-    /// The time at which the last phase began.
+    /// The time at which the last phase (step of a CPU's loop) began.
     pub fn now(&self) -> Timestamp {
         self.clock
     }
@@ -296,15 +297,16 @@ impl<H: Handler> World<H> {
         self.history.0
     }
 
-    /// Runs the next phase of the CPU with the earliest time. If a call of control is due, control
-    /// is called before the CPU's phase. If another thread takes the control lock, `step` does not
-    /// return until it has run all phases up to the release of the lock. Therefore the control lock
-    /// is always free between two calls of `step`. Returns false when all CPUs have finished.
+    /// Runs the next phase (step of the loop) of the CPU with the earliest time. If a call of
+    /// control is due, control is called before the CPU's phase. If another thread takes the
+    /// control lock, `step` returns only after it has run all phases until the lock is released.
+    /// Therefore the control lock is always free between two calls of `step`. Returns false when
+    /// all CPUs have finished.
     ///
     /// # Panics
-    /// Panics if no CPU can continue although not all CPUs have finished, because a wake-up was
-    /// lost. Control calls do not count as progress, because the fate of packets must not depend on
-    /// control.
+    /// Panics if no CPU can continue although not all CPUs have finished. The cause is a lost
+    /// wake-up. Control calls do not count as progress, because the fate of packets must not depend
+    /// on control.
     pub fn step(&mut self) -> bool {
         // The caller may have changed the instance since the last call of `step`.
         self.may_have_rung |= self.described.is_none();
@@ -522,11 +524,11 @@ impl<H: Handler> World<H> {
         Some((Timestamp::from_nanos(turn), at))
     }
 
-    /// Runs until all CPUs have finished, for at most `steps_max` phases. `each` is called before
-    /// each phase and may change settings.
+    /// Runs until all CPUs have finished, but for at most `steps_max` phases (steps of CPUs'
+    /// loops). `each` is called before each phase and may change settings.
     ///
     /// # Panics
-    /// Panics if not all CPUs have finished after `steps_max` phases.
+    /// Panics if not all CPUs have finished after `steps_max` phases (steps of CPUs' loops).
     pub fn run(&mut self, steps_max: u64, mut each: impl FnMut(&Handle, u64, &mut Chance)) {
         let mut chance = Chance::new(self.chance.draw());
         while self.steps < steps_max {

@@ -36,9 +36,9 @@ pub const TESTER_OUTPUTS: usize = 4;
 /// of the rounds, a handler that always requests its next tick immediately would hang the test.
 const ROUNDS_MAX: usize = 100_000;
 
-/// Passes `frames` to a handler on one CPU, and then ends the run. `make` creates the handler, as
-/// for `Builder::build`. Frames can be of any type that converts to [`Frame`]: a `Vec<u8>`, an
-/// array, a slice.
+/// Passes `frames` to a handler on one CPU, and then ends the run. The function `make` creates the
+/// handler, as for `Builder::build`. Frames can be of any type that converts to [`Frame`]: a
+/// `Vec<u8>`, an array, a slice.
 ///
 /// # Panics
 /// If the handler panics.
@@ -82,8 +82,8 @@ pub fn run<H: Handler, F: Into<Frame>>(
 pub struct Tested<R> {
     /// The report of the handler.
     pub report: R,
-    /// The handler's verdict on each packet, in the order of the packets. [`HandlerTester::finish`]
-    /// returns an empty list.
+    /// The handler's verdict on each packet, in the order of the packets. In results of
+    /// [`HandlerTester::finish`], this list is empty.
     pub verdicts: Vec<Verdict>,
     /// The packets that the handler sent to each output.
     pub sent: [Vec<Frame>; TESTER_OUTPUTS],
@@ -144,8 +144,8 @@ pub struct HandlerTester<H: Handler> {
 }
 
 impl<H: Handler> HandlerTester<H> {
-    /// Creates a CPU with a handler from `make` and [`TESTER_OUTPUTS`] outputs. The handler has
-    /// already had its first tick, but no packets yet.
+    /// Creates a CPU with a handler from the function `make` and [`TESTER_OUTPUTS`] outputs. The
+    /// handler has already had its first tick, but no packets yet.
     ///
     /// # Panics
     /// Panics if there is too little memory, or if the handler panics.
@@ -190,12 +190,11 @@ impl<H: Handler> HandlerTester<H> {
         self.handle_from(InputId(0), frames)
     }
 
-    /// Like [`handle`](Self::handle), but the frames arrive at another input: see
+    /// Like [`handle`](Self::handle), but the frames arrive at the given input: see
     /// [`TesterOptions::inputs`].
     ///
     /// # Panics
-    /// Panics if the input does not exist, and in the cases in which [`handle`](Self::handle)
-    /// panics.
+    /// Panics if the input does not exist. Also panics when [`handle`](Self::handle) does.
     pub fn handle_from<F: Into<Frame>>(&mut self, input: InputId, frames: impl IntoIterator<Item = F>) -> Vec<Verdict> {
         let waiting = &self.inputs[usize::from(input.0)];
         frames.into_iter().for_each(|frame| waiting.push(frame.into()));
@@ -204,10 +203,11 @@ impl<H: Handler> HandlerTester<H> {
     }
 
     /// Moves all buckets to another CPU, which handles all later packets. The handler of the old
-    /// CPU returns the state of all buckets. [`TesterOptions::cpus`] must be more than one.
+    /// CPU returns the state of all buckets. The setting [`TesterOptions::cpus`] must be more than
+    /// one.
     ///
     /// # Panics
-    /// Panics if the CPU does not exist, and in the cases in which [`handle`](Self::handle) panics.
+    /// Panics if the CPU does not exist. Also panics when [`handle`](Self::handle) does.
     pub fn move_to(&mut self, cpu: CpuId) {
         self.handle.set_rps_cpus(&[cpu].into_iter().collect()).expect("a CPU of TesterOptions::cpus");
         for _ in 0..ROUNDS_MAX {
@@ -225,8 +225,8 @@ impl<H: Handler> HandlerTester<H> {
         self.handle.snapshot().cpus.iter().map(|cpu| cpu.panics).sum()
     }
 
-    /// Advances the clock by `time`. Whenever the handler's tick is due while the clock advances,
-    /// calls the tick.
+    /// Advances the clock by `time`. While the clock advances, calls the handler's tick whenever it
+    /// is due.
     ///
     /// # Panics
     /// If the handler panics.
@@ -254,8 +254,8 @@ impl<H: Handler> HandlerTester<H> {
         self.recorded[usize::from(to.0)].packets()
     }
 
-    /// The handle of the instance. With the instance's handle, a test can set masks and limits,
-    /// read the ledger, and connect a `Post` of messages.
+    /// The handle of the instance. With the instance's handle, a test can set masks and limits. It
+    /// can also read the packet counts (the ledger), and connect a `Post` of messages.
     pub fn control(&self) -> &Handle {
         &self.handle
     }
@@ -303,7 +303,8 @@ impl<H: Handler> HandlerTester<H> {
     /// Runs rounds (passes of the loop) of all CPUs until the CPUs have no work left.
     fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
-            // A round of a CPU's loop in which no frame arrives counts as a round without work.
+            // A round (pass of the CPU's loop) in which no frame arrives counts as a round without
+            // work.
             let worked = self.cpus.iter_mut().fold(false, |any, cpu| any | (cpu.step() == Stepped::Worked));
             if !worked && self.inputs.iter().all(Waiting::is_empty) {
                 break;
@@ -402,8 +403,8 @@ const _: () = assert!(FRAME_MAX <= FRAME_BYTES_MAX);
 
 fn spec(affinity: Affinity, inputs: Vec<InputSpec>, outputs: Vec<tx::Output>, options: TesterOptions) -> Spec {
     let workers: CpuMask = (0..options.cpus.max(1)).map(CpuId).collect();
-    // The key of the flow hash is fixed, so that tests that depend on hashes give the same result
-    // each time.
+    // The hash key of the flow hash is fixed. Therefore tests that depend on hashes give the same
+    // result each time.
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
     let hasher = match options.flow_key {
         None => QueueHasher::by_flow(hasher, affinity, options.layers),
@@ -497,8 +498,8 @@ mod tests {
 
     use super::*;
 
-    /// A handler that consumes, discards and transmits packets in turn, and sends packets in a tick
-    /// every 10 ms.
+    /// A handler that consumes, discards and transmits packets in turn. It also sends packets in
+    /// its tick, every 10 ms.
     #[derive(Default)]
     struct ByTurns {
         packets: u8,
@@ -572,8 +573,8 @@ mod tests {
         run(|_| ByTurns::default(), [[7; 60]]);
     }
 
-    /// A handler that sends each packet to the output with the number of the packet's input. The
-    /// handler panics at a packet that begins with the byte 9.
+    /// A handler that sends each packet to the output whose number is that of the packet's input.
+    /// The handler panics at a packet that begins with the byte 9.
     struct Sorts;
 
     impl Handler for Sorts {

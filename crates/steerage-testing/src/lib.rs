@@ -3,8 +3,8 @@
 //! [`run`] passes frames to a packet function and returns its verdicts. [`HandlerTester`] passes
 //! frames step by step, with a clock that only the test advances. For an instance that runs on
 //! threads, [`input`] supplies frames from memory, and [`output`] records the packets that are
-//! sent. [`QueueTester`] polls a receive queue in the same way as the receive path, but without the
-//! rest of the path. [`SplitMix64`] generates random numbers that are the same in each run.
+//! sent. [`QueueTester`] polls a receive queue as the receive path does, but without the rest of
+//! that path. [`SplitMix64`] generates random numbers that are the same in each run.
 //!
 //! ```
 //! # use steerage_core::{completions::Completions, device::{Capabilities, DeviceError}, limits::HEADROOM, rx::{Polled, RxQueue}};
@@ -58,13 +58,12 @@ pub use handler::{HandlerTester, TESTER_OUTPUTS, Tested, TesterOptions, run};
 pub use page_loop::PageLoop;
 pub use random::SplitMix64;
 
-/// The number of pages of a tested queue, in addition to those that the device always keeps posted
-/// for new frames. The number of pages is small, so that a device that loses pages soon has no
-/// pages left.
+/// The number of pages of a tested queue, without the pages that the device always keeps posted for
+/// new frames. The number is small, so that a device that loses pages soon has no pages left.
 pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;
 
-/// The first value is the frame's header, if the device wrote one. The second value is a copy of
-/// the frame.
+/// The first value is the frame's header, or `None` if the device wrote no header. The second value
+/// is a copy of the frame.
 pub type Headed = (Option<FrameHeader>, Vec<u8>);
 
 /// A receive queue with its own memory, for tests that poll the queue themselves.
@@ -102,15 +101,15 @@ pub struct QueueTester {
 }
 
 impl QueueTester {
-    /// Creates [`TESTER_PAGES`] pages for the queue, in addition to those that the queue's device
-    /// always keeps posted for new frames. Then opens the receive queue.
+    /// Creates [`TESTER_PAGES`] pages for the queue. In addition, it creates the pages that the
+    /// queue's device always keeps posted for new frames. Then opens the receive queue.
     ///
     /// # Errors
     /// Returns the queue's own error, or an error if there is too little memory.
     pub fn new(mut queue: Box<dyn RxQueue>) -> Result<Self, DeviceError> {
         let Capabilities { fit, lends, posted_max, .. } = queue.capabilities();
-        // The tester does not copy frames that stay in the device's memory, so it needs no pages
-        // for these frames.
+        // Frames that stay in the device's memory are not copied by the tester. Therefore the
+        // tester needs no pages for these frames.
         let all_pages = if lends { 1 } else { TESTER_PAGES + posted_max };
         let (region, pages) = Region::map(all_pages, fit.page_bytes())
             .map_err(|e| DeviceError::new("queue under test", "map its pages", io::Error::other(e)))?;
@@ -141,8 +140,8 @@ impl QueueTester {
     /// Polls once, at the time `now`. Returns the result of the poll and a copy of each frame.
     ///
     /// # Errors
-    /// The queue's own error. If a poll hands over frames and then fails, this call returns the
-    /// frames, and the next call returns the error.
+    /// The queue's own error. If a poll hands over frames and then fails, the call returns the
+    /// frames, and the following call returns the error.
     ///
     /// # Panics
     /// Panics if the queue hands over more than `budget` frames.
@@ -190,8 +189,8 @@ impl QueueTester {
         self.hold = true;
     }
 
-    /// Returns all held frames. From this call on, the tester again returns the pages of frames
-    /// after each poll.
+    /// Returns all held frames. After this call, the tester again returns the pages of frames after
+    /// each poll.
     pub fn release_frames(&mut self) {
         self.hold = false;
         self.frames.append(&mut self.held);
@@ -239,7 +238,7 @@ impl QueueTester {
         self.wire_bytes
     }
 
-    /// The mode in which the device runs, if the queue reported the mode when it was opened.
+    /// The mode in which the device runs, if the queue reported a mode when it was opened.
     pub fn mode(&self) -> Option<&'static str> {
         self.mode
     }

@@ -29,24 +29,23 @@ pub struct PageLoop {
 }
 
 impl PageLoop {
-    /// Creates `queues` queues that share one page pool. Each queue has a local cache of
-    /// `local_pages` pages. Returns each queue with the consumer of its ring. The consumer returns
-    /// pages by
-    /// [`Consumer::finish`].
+    /// Creates `queues` queues that share one page pool. Each queue has a local page cache (a stock
+    /// of free packet pages) with `local_pages` pages. Returns each queue with the consumer of its
+    /// ring. The consumer returns pages by [`Consumer::finish`].
     ///
     /// # Errors
     /// Returns an error if there is too little memory.
     pub fn new(queues: usize, local_pages: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
         let slots = BACKLOG_DEFAULT.next_power_of_two();
         let (region, mut pages) = Region::map(queues * (slots + 2 * POOL_BULK), PAGE_BYTES_MIN)?;
-        // Memory that was never accessed has no physical pages yet. If the pages were not filled
-        // here, the first access in a benchmark would wait for the kernel to fill in the page
+        // Memory that was never accessed has no physical pages yet. If this function did not fill
+        // the pages, the first access in a benchmark would wait for the kernel to fill in the page
         // tables.
         pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
         let shared = SharedPool::by_node(&region, pages);
         let memory = Memory::new(Arc::clone(&region), None);
         // A benchmark can move half of the queues to another CPU. Therefore the first half of the
-        // queues and the second half share no stack of pages in the pool.
+        // queues and the second half use different stacks of pages in the pool.
         let one = |nth| {
             let shared = shared[0].of_cpu(nth * STACKS / queues);
             let kept_pages = KeptPages::new(memory.clone(), 0);
@@ -60,9 +59,8 @@ impl PageLoop {
 
     /// Takes `count` pages from the pool and hands them over to the CPU, as one poll does. If there
     /// are too few free pages, or too few free slots in the ring, `send` first takes back the pages
-    /// that the CPU has finished. If the ring still has too few free slots after `send` has taken
-    /// back these pages, `send` hands over no page. Returns the number of pages that were handed
-    /// over.
+    /// that the CPU has finished. If the ring still has too few free slots after that, `send` hands
+    /// over no page. Returns the number of pages that were handed over.
     #[inline]
     pub fn send(&mut self, count: usize) -> usize {
         self.hand_over(count, |_, page| Completion::new(page, 0, 0))
@@ -96,9 +94,8 @@ impl PageLoop {
         sent
     }
 
-    /// Returns the number of pages that the queue has taken from its local page cache, and the
-    /// number from the shared pool. The counts of taken pages change only when pages return to the
-    /// queue.
+    /// Returns how many pages the queue has taken from its local page cache, and how many from the
+    /// shared pool. These two counts change only when pages return to the queue.
     pub fn served(&self) -> (u64, u64) {
         self.pool.served()
     }

@@ -58,8 +58,8 @@ impl SplitMix64 {
 mod tests {
     use super::SplitMix64;
 
-    /// Compares the generator with the first numbers that other implementations generate for the
-    /// seed 1234567 (Rosetta Code, "Pseudo-random numbers/Splitmix64").
+    /// Compares the generator's output with the first numbers that other implementations generate
+    /// for the seed 1234567 (Rosetta Code, "Pseudo-random numbers/Splitmix64").
     #[test]
     fn the_sequence_is_that_of_other_implementations() {
         let mut random = SplitMix64::new(1_234_567);

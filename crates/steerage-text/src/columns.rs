@@ -12,8 +12,8 @@ const SMALL_GAP: usize = 1;
 /// The minimum number of characters of a shortened address, without its port.
 const ADDRESS_MIN: usize = 8;
 
-/// The text that replaces the omitted middle of an address. This text is plain ASCII, for terminals
-/// without UTF-8.
+/// The text that is inserted where the middle of an address is omitted. This text is plain ASCII,
+/// so that terminals without UTF-8 can show it.
 const LEFT_OUT: &str = "..";
 
 /// A column with its heading.
@@ -70,7 +70,7 @@ impl Column {
 
     /// Allows the table to leave out this column if the table is too wide for the terminal. Of the
     /// columns that may be left out, the table leaves out the last column first. The table shortens
-    /// addresses only after it has left out all columns that may be left out.
+    /// addresses only after it has left out all columns that it may leave out.
     pub fn may_go(self) -> Self {
         Self { may_go: true, ..self }
     }
@@ -120,7 +120,7 @@ pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
             break;
         }
     }
-    // The last column of words (the name of a VLAN or tunnel) is cut off, because addresses and
+    // The last column of words (the name of a VLAN or tunnel) is truncated, because addresses and
     // ports are more important.
     let over = total(&columns, gap).saturating_sub(width);
     if let Some(words) = columns.iter_mut().rev().find(|column| over > 0 && column.kind == Kind::Word) {
@@ -142,8 +142,8 @@ fn line<T: std::fmt::Display>(columns: &[Column], gap: usize, cell: impl Fn(&Col
     cells.join(&" ".repeat(gap)).trim_end().to_owned()
 }
 
-/// Shortens an address to `width` characters if possible, by leaving out characters in the middle
-/// of the address. The port stays.
+/// Shortens an address to `width` characters if possible. Characters in the middle of the address
+/// are left out. The port stays.
 fn shortened(end: &str, width: usize) -> String {
     let length = end.chars().count();
     if length <= width {

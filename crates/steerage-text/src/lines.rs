@@ -23,9 +23,10 @@ pub fn printable_lines(text: &str) -> String {
 }
 
 /// Wraps each line of `text` that is longer than `width`, between two words. A continuation line is
-/// indented as far as the text of the wrapped line. The text of a line begins after the last gap of
-/// two or more spaces in the first half of the line. If there is no such gap, the text begins after
-/// the indentation. If `width` is `None`, returns the text unchanged.
+/// indented so that it is below the text of the wrapped line. The text of a line begins after the
+/// last gap of two or more spaces in the first half of the line. If the first half of the line has
+/// no such gap, the text begins after the indentation. If `width` is `None`, returns the text
+/// unchanged.
 pub fn wrapped(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut all = String::new();

@@ -42,11 +42,11 @@ pub fn rate(packets: u64, time: Duration) -> String {
 /// Formats a rate in packets per second, such as `12.3 Mpps`.
 pub fn packets_a_second(rate: f64) -> String {
     match rate {
-        // At these limits, a larger unit is used, because the number in the smaller unit would be
-        // rounded to 1000.
+        // At these limits, a larger unit is used. In the smaller unit, the number would be rounded
+        // to 1000.
         rate if rate >= 999_950.0 => format!("{:.1} Mpps", rate / 1e6),
         rate if rate >= 999.5 => format!("{:.1} kpps", rate / 1e3),
-        // A rate of less than one packet per second is not the same as no packets.
+        // A rate of less than one packet per second must not be shown as no packets.
         rate if rate > 0.0 && rate < 0.05 => "<0.1 pps".to_owned(),
         rate if rate > 0.0 && rate < 9.95 => format!("{rate:.1} pps"),
         rate => format!("{rate:.0} pps"),
@@ -79,7 +79,7 @@ pub fn time(time: Duration) -> String {
 }
 
 /// Like [`time`], but durations from 60 s to less than 1,000 s are also printed in seconds (`129.4
-/// s`), because users compare them with packet times.
+/// s`). Users compare these durations with packet times.
 pub fn recorded(duration: Duration) -> String {
     match duration.as_secs() {
         60..1000 => format!("{:.1} s", duration.as_secs_f64()),

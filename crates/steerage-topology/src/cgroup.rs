@@ -18,8 +18,8 @@ pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
         };
         names.iter().find_map(|name| files.list(format!("{group}/{name}")))
     };
-    // The CPU list of the nearest cgroup suffices. The kernel has already limited a group's
-    // effective CPUs to the effective CPUs of its parents.
+    // The CPU list of the nearest cgroup suffices. The kernel has already limited the effective
+    // CPUs of a cgroup to those of its parents.
     let nearest = hierarchies(files, "cpuset")
         .into_iter()
         .filter_map(|hierarchy| hierarchy.upwards().find_map(|group| read(&hierarchy, &group)));
@@ -27,7 +27,7 @@ pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
 }
 
 /// Returns the CPU time that the control groups allow: the minimum of the quotas of the process's
-/// group and its parents. A quota of 1 is the time of one CPU.
+/// cgroup and of all its parents. A quota of 1 is the time of one CPU.
 pub(crate) fn quota(files: &Files) -> Option<f64> {
     let read = |hierarchy: &Hierarchy, group: &str| match hierarchy.version {
         Version::One => {
@@ -154,8 +154,8 @@ mod tests {
         assert_eq!(cpuset_of(&first).as_deref(), Some("0-3"));
         first.remove("sys/fs/cgroup/cpuset/x/cpuset.effective_cpus");
         assert_eq!(cpuset_of(&first).as_deref(), Some("0-7"));
-        // In a container, /proc shows the name that the cgroup has on the host, but the cgroup is
-        // the root of the mount.
+        // In a container, /proc shows the name that the cgroup has on the host. However, the cgroup
+        // is the root of the mount.
         let container =
             Made::new(&[("proc/self/cgroup", "4:cpuset:/docker/1"), ("sys/fs/cgroup/cpuset/cpuset.cpus", "6,7")]);
         assert_eq!(cpuset_of(&container).as_deref(), Some("6-7"));

@@ -4,8 +4,8 @@
 //! The rules for the formats are those of the kernel's functions `bitmap_parse` and
 //! `bitmap_parselist` and of its format `%*pb` (Linux, `lib/bitmap-str.c` and `lib/vsprintf.c`).
 //! Therefore a script that was written for `/sys/class/net/*/queues/rx-*/rps_cpus` needs no change.
-//! One rule of the kernel is surprising: the kernel ignores the character before eight hex digits
-//! if this character is not a hex digit. For example, `x00000001` is CPU 0.
+//! One rule of the kernel is surprising: if the character before eight hex digits is not a hex
+//! digit, the kernel ignores this character. For example, `x00000001` is CPU 0.
 
 use std::fmt;
 use std::io;
@@ -59,7 +59,7 @@ impl CpuMask {
         Self { words: Vec::new() }
     }
 
-    /// Returns the CPUs on which this process may run. The returned set is the affinity of the
+    /// Returns the CPUs on which this process may run. The returned set is the CPU affinity of the
     /// process, which the kernel has already limited to the process's cpuset.
     ///
     /// # Errors
@@ -73,18 +73,18 @@ impl CpuMask {
     /// Parses a set of CPUs in the bitmap format of `rps_cpus`. The bitmap consists of hex digits
     /// in chunks of 32 bits, and the highest CPUs come first. Commas or white space separate the
     /// chunks. Parsing stops at the first newline or NUL. An empty text, or a text that contains
-    /// only commas, is the empty set.
+    /// only commas, means the empty set.
     ///
     /// # Errors
-    /// [`MaskErrorKind::Invalid`] if the text is not a hex number. [`MaskErrorKind::Overflow`] if a
-    /// chunk has more than 8 digits, if there are more chunks than `nr_cpu_ids` CPUs need (even if
-    /// they are zero), or if the mask has a CPU whose number is `nr_cpu_ids` or higher.
+    /// [`MaskErrorKind::Invalid`] if the text is not a hex number. [`MaskErrorKind::Overflow`] in
+    /// three cases: a chunk has more than 8 digits, there are more chunks than `nr_cpu_ids` CPUs
+    /// need (even if they are zero), or the mask has a CPU whose number is `nr_cpu_ids` or higher.
     pub fn parse_bitmap(text: &str, nr_cpu_ids: usize) -> Result<Self, MaskError> {
         let nr = nr_cpu_ids.min(IDS);
         let line = up_to_line_end(text);
         let mut mask = Self::new();
         // As in the kernel, the text is parsed from right to left. The direction of parsing matters
-        // if a text contains two errors: the error that is farther to the right is reported.
+        // if a text contains two errors. The error that is farther to the right is reported.
         let mut left = without_separators_behind(line.as_bytes());
         for i in 0.. {
             if left.is_empty() {
@@ -105,7 +105,7 @@ impl CpuMask {
     /// Parses a set of CPUs in the list format of `rps_cpus_list`. A list contains numbers and
     /// ranges, such as `0-3,8`. `all` means all CPUs, `N` means the last CPU, and `0-1023:2/256`
     /// means the first 2 of every 256 CPUs. Parsing stops at the first newline or NUL. An empty
-    /// text is the empty set.
+    /// text means the empty set.
     ///
     /// # Errors
     /// [`MaskErrorKind::Range`] if the list has a CPU whose number is `nr_cpu_ids` or higher.
@@ -221,7 +221,7 @@ impl CpuMask {
     /// Checks that all CPUs in `named` exist. `self` must be the set of the CPUs that exist.
     ///
     /// # Errors
-    /// [`NoSuchCpu`] with the first CPU that does not exist.
+    /// Returns [`NoSuchCpu`] with the first CPU that does not exist.
     ///
     /// ```
     /// use steerage_topology::{CpuId, CpuMask};
@@ -360,7 +360,7 @@ fn without_separators_behind(text: &[u8]) -> &[u8] {
     &text[..end]
 }
 
-/// An item in a list of CPUs, such as `0-1023:2/256`. From the range `first` to `last`, the list
+/// An item in a list of CPUs, such as `0-1023:2/256`. From the CPUs `first` to `last`, the list
 /// item selects the first `used` CPUs of every `group` CPUs.
 struct Region {
     first: usize,

@@ -12,8 +12,8 @@ use crate::cpu::CpuMask;
 pub(crate) const CPUS: &str = "sys/devices/system/cpu";
 pub(crate) const NODES: &str = "sys/devices/system/node";
 
-/// The maximum number of CPUs in a list from the kernel. No Linux kernel can be built for more CPUs
-/// than this maximum.
+/// The maximum number of CPUs in a CPU list that the kernel writes to a file. No Linux kernel can
+/// be built for more CPUs than this maximum.
 const CPU_IDS_MAX: usize = 1 << 16;
 
 #[derive(Debug)]

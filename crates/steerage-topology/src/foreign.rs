@@ -9,18 +9,19 @@ use crate::files::Files;
 /// and steal, but not idle and iowait (proc_stat(5)). The column `user` includes the time of
 /// virtual machines that run on this host.
 const TAKEN: [usize; 6] = [0, 1, 2, 5, 6, 7];
-/// The number of columns at the start of a CPU's line of /proc/stat whose sum is the total time of
-/// the CPU.
+/// The number of columns at the start of a CPU's line in /proc/stat. The sum of these columns is
+/// the total time of the CPU.
 const ALL: usize = 8;
 
 /// The positions of the fields utime and stime in /proc/PID/task/TID/stat, counted from the bracket
 /// that closes the thread's name. In proc_pid_stat(5), utime and stime are the fields 14 and 15.
 const TASK_TIME: [usize; 2] = [11, 12];
 
-/// Measures which share of each CPU's time was not available to this process between two polls. The
-/// unavailable time was used by other programs, by the kernel itself, or by other guests of the
-/// hypervisor. The kernel counts CPU time in ticks of 10 ms, so poll only a few times per second. A
-/// poll reads /proc/stat, and a small file for each thread of this process.
+/// Measures which share of each CPU's time was not available to this process between two calls of
+/// `poll`. The time that was not available to this process was used by other programs, by the
+/// kernel itself, or by other guests of the hypervisor. The kernel counts CPU time in ticks of 10
+/// ms, so call `poll` only a few times per second. Each call of `poll` reads /proc/stat, and a
+/// small file for each thread of this process.
 ///
 /// ```
 /// use steerage_topology::{ForeignLoad, Topology};
@@ -51,15 +52,17 @@ impl ForeignLoad {
         Self::below("/", cpus)
     }
 
-    /// Prepares to measure the CPUs of a machine whose /proc is below the directory `root`.
+    /// Prepares to measure the time that other programs use on `cpus`, for a machine whose /proc is
+    /// below the directory `root`.
     pub fn below(root: impl Into<PathBuf>, cpus: &CpuMask) -> Self {
         Self { files: Files::below(root), cpus: cpus.iter().collect(), before: Vec::new() }
     }
 
-    /// Returns, for each CPU, the share of its time that other programs used since the last poll,
-    /// from 0 to 1. The CPUs in the result are in the order of their numbers. For each CPU,
-    /// `threads` contains the identifier of this process's thread on the CPU, or 0 if there is
-    /// none. Returns `None` at the first poll, and if the kernel does not report CPU times.
+    /// Returns, for each CPU, the share of its time that other programs used since the previous
+    /// call of `poll`, from 0 to 1. The CPUs in the result are in the order of their numbers. For
+    /// each CPU, `threads` contains the identifier of this process's thread on the CPU, or 0 if
+    /// there is none. Returns `None` at the first call of `poll`, and if the kernel does not report
+    /// CPU times.
     pub fn poll(&mut self, threads: &[i32]) -> Option<Vec<(CpuId, f64)>> {
         let stat = self.files.text("proc/stat")?;
         let now: Option<Vec<Ticks>> =

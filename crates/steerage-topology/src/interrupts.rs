@@ -15,8 +15,8 @@ use std::path::PathBuf;
 use crate::cpu::CpuMask;
 use crate::files::Files;
 
-/// If the name of an interrupt contains one of the words in this list, such as "output", the
-/// interrupt does not belong to a receive queue.
+/// This list contains words, such as "output". If the name of an interrupt contains one of them,
+/// the interrupt does not belong to a receive queue.
 const NOT_RECEIVING: [&str; 8] = ["output", "config", "async", "mgmnt", "mgmt", "misc", "ctrl", "event"];
 
 /// Returns, for each receive queue of an interface, the CPUs that handle the queue's interrupt. The
@@ -41,8 +41,8 @@ fn below(files: &Files, interface: &str) -> BTreeMap<u32, CpuMask> {
 
 /// Returns, for each receive queue of an interface, the number of the queue's interrupt. The key of
 /// the returned map is the number of the receive queue. The function reads /sys and /proc below
-/// `root`. Like
-/// [`interrupt_cpus`], it returns an empty map if the kernel does not report the interrupts.
+/// `root`. Like [`interrupt_cpus`], the function returns an empty map if the kernel does not report
+/// the interrupts.
 pub fn queue_interrupts(root: impl Into<PathBuf>, interface: &str) -> BTreeMap<u32, u32> {
     interrupts(&Files::below(root), interface)
 }
@@ -50,7 +50,7 @@ pub fn queue_interrupts(root: impl Into<PathBuf>, interface: &str) -> BTreeMap<u
 fn interrupts(files: &Files, interface: &str) -> BTreeMap<u32, u32> {
     let device = PathBuf::from(format!("sys/class/net/{interface}/device"));
     // The interrupts of a network card belong to a PCI device. For a virtio network card, the PCI
-    // device is the parent of the card's own device.
+    // device is the parent of the virtio device.
     let own = files.numbered(device.join("msi_irqs"), "");
     let irqs = if own.is_empty() { files.numbered(device.join("../msi_irqs"), "") } else { own };
     let mut found = BTreeMap::new();

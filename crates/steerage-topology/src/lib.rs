@@ -1,8 +1,9 @@
-//! Describes the CPUs of a Linux machine. The crate parses and formats sets of CPUs like
-//! `rps_cpus`. The crate also finds the caches and NUMA nodes that CPUs share, and the CPUs and the
-//! memory that this process may use. The crate also measures the distance between two CPUs.
+//! Describes the CPUs of a Linux machine. The crate parses and formats sets of CPUs as in the
+//! kernel's file `rps_cpus`. The crate also finds the caches and NUMA nodes that CPUs share, and
+//! the CPUs and the memory that this process may use. The crate also measures the distance between
+//! two CPUs.
 //!
-//! Each module in this table imports only modules from lower rows:
+//! In the following table, each module imports only modules from lower rows:
 //!
 //! | module | content |
 //! |---|---|

@@ -23,16 +23,16 @@ use crate::files::{CPUS, Files, NODES, online_of, present_of};
 
 pub use measure::{Nearness, nearness};
 
-/// The maximum number of CPUs that this crate supports. An instance of steerage can use at most the
-/// same number of CPUs.
+/// The maximum number of CPUs that this crate supports. An instance of steerage can also use at
+/// most `CPUS_MAX` CPUs.
 pub const CPUS_MAX: usize = 1024;
 
 /// The value of the kernel's `cpu_capacity` for the fastest CPUs (`SCHED_CAPACITY_SCALE`).
 const CAPACITY_FULL: u32 = 1024;
 
 /// The capacity that is assumed for Intel's efficient cores if the kernel lists them but does not
-/// report their capacity. Any number below [`CAPACITY_FULL`] works, because capacities are only
-/// compared.
+/// report their capacity. As this assumed capacity, any number below [`CAPACITY_FULL`] works,
+/// because capacities are only compared.
 const CAPACITY_EFFICIENT: u32 = CAPACITY_FULL / 2;
 
 /// The position of a CPU in the machine: its package, node, core and cache.
@@ -95,8 +95,8 @@ pub struct Topology {
     isolated: CpuMask,
     allowed: CpuMask,
     quota: Option<f64>,
-    /// The measured time that a cache line takes from one CPU to another. The key of the map is a
-    /// pair of CPUs. The CPU with the lower number comes first in the pair.
+    /// The measured time that a cache line takes from one CPU to another. The keys of this map are
+    /// pairs of CPUs. The CPU with the lower number comes first in the pair.
     latencies: BTreeMap<(CpuId, CpuId), Duration>,
 }
 
@@ -200,15 +200,16 @@ impl Topology {
     /// CPUs, which are reserved for other work. If all allowed CPUs are isolated, the returned set
     /// contains all allowed CPUs.
     ///
-    /// The set has at most as many CPUs as the cgroup quota allows, because the kernel would
-    /// throttle more threads. If the quota allows fewer CPUs, the set contains the first CPU and
-    /// the CPUs that are nearest to the first CPU. The set is empty only if the kernel's files
-    /// cannot be read.
+    /// The returned set has at most as many CPUs as the cgroup quota allows, because the kernel
+    /// would throttle a larger number of busy threads. If the cgroup quota is smaller than the
+    /// number of allowed, not isolated CPUs, the returned set contains the first CPU and the CPUs
+    /// that are nearest to the first CPU. The returned set of CPUs is empty only if the kernel's
+    /// files cannot be read.
     pub fn default_mask(&self) -> CpuMask {
         let ours: CpuMask = self.allowed.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         let ours = if ours.is_empty() { self.allowed.clone() } else { ours };
-        // As in the standard library, the quota is rounded down to a whole number of CPUs, but to
-        // at least 1.
+        // As in Rust's standard library, the CPU quota is rounded down to a whole number of CPUs,
+        // but to at least 1.
         let worth = self.quota.map_or(CPUS_MAX, |quota| (quota as usize).clamp(1, CPUS_MAX));
         let Some(first) = ours.first().filter(|_| worth < ours.len()) else {
             return ours.iter().take(CPUS_MAX).collect();

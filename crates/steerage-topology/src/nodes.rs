@@ -29,8 +29,8 @@ impl NodeMap {
     }
 
     /// Simulates NUMA nodes for tests. The items of the argument are the CPUs of node 0, the CPUs
-    /// of node 1 and so on. The machine need not have the simulated nodes. Memory is divided among
-    /// the simulated nodes, but it is not placed on real nodes.
+    /// of node 1 and so on. The machine need not have the simulated nodes. The amount of memory is
+    /// divided among the simulated nodes, but the memory is not placed on real nodes.
     pub fn simulated(nodes: impl IntoIterator<Item = CpuMask>) -> Self {
         Self { nodes: (0..).zip(nodes).collect(), simulated: true }
     }
@@ -93,9 +93,9 @@ impl Nodes {
         self.of_cpu.iter().map(|node| by_node[*node].clone()).collect()
     }
 
-    /// Returns, for each NUMA node, the sum of the amounts that `wanted` contains for the node's
-    /// CPUs, and the number of the node. The node's number is `None` if the kernel may choose the
-    /// node.
+    /// Returns two values for each NUMA node: the sum of the amounts that `wanted` contains for the
+    /// node's CPUs, and the number of the node. The node's number is `None` if the kernel may
+    /// choose the node.
     pub fn divide(&self, wanted: impl IntoIterator<Item = (u16, usize)>) -> Vec<(usize, Option<u32>)> {
         let mut parts: Vec<(usize, Option<u32>)> = self.numbers.iter().map(|node| (0, *node)).collect();
         for (cpu, wants) in wanted {

@@ -21,8 +21,8 @@ pub struct PinnedThreads {
 }
 
 impl PinnedThreads {
-    /// Creates a record for one thread on each CPU of `cpus`. The threads may start after the
-    /// record is created.
+    /// Creates a record that has room for the identifiers of one thread per CPU of `cpus`. The
+    /// threads may start after the record is created.
     pub fn new(cpus: &[CpuId]) -> Self {
         Self { cpus: cpus.into(), threads: cpus.iter().map(|_| AtomicI32::new(0)).collect() }
     }
@@ -44,8 +44,8 @@ impl PinnedThreads {
     }
 }
 
-/// Watches the CPUs of [`PinnedThreads`]. Each poll reports which of the watched CPUs are present,
-/// and how much of their time other programs use.
+/// Watches the CPUs of [`PinnedThreads`]. Each call of `poll` reports which of the watched CPUs are
+/// present (online and allowed), and how much of their time other programs use.
 ///
 /// ```
 /// use steerage_topology::{CpuWatch, PinnedThreads, Topology};
@@ -69,13 +69,15 @@ pub struct CpuWatch {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct CpusFound {
-    /// The share of each CPU's time that other programs used since the last poll, from 0 to 1. The
-    /// list is empty at the first poll, or if the kernel does not report CPU times.
+    /// The share of each CPU's time that other programs used since the previous call of `poll`,
+    /// from 0 to 1. The list is empty at the first poll, or if the kernel does not report CPU
+    /// times.
     pub others: Vec<(CpuId, f64)>,
-    /// The CPUs that are present now. The value is `None` if the set of present CPUs has not
-    /// changed since the last poll.
+    /// The CPUs that are present now. The value is `None` if the set of present CPUs (online and
+    /// allowed) has not changed since the last poll.
     pub living: Option<CpuMask>,
-    /// The CPUs that are present again, but to which the kernel refused to pin their threads again.
+    /// The CPUs that are present again (online and allowed), but whose threads the kernel refused
+    /// to pin to them again.
     pub not_pinned: Vec<(CpuId, io::Error)>,
 }
 
@@ -88,9 +90,9 @@ impl CpuWatch {
     }
 
     /// Checks the CPUs, which takes about 40 us and a little more for each thread. If a CPU is
-    /// present again, `poll` pins its thread to the CPU again. When the CPU went offline, the
-    /// kernel moved the thread to another CPU, and it does not move the thread back. The calling
-    /// thread must not be pinned.
+    /// online and allowed again, `poll` pins the CPU's thread to it again. When the CPU went
+    /// offline, the kernel moved the thread to another CPU, and it does not move the thread back.
+    /// The calling thread must not be pinned.
     pub fn poll(&mut self) -> CpusFound {
         let before = self.watch.living().clone();
         let places = 0..self.pinned.cpus.len();

@@ -16,18 +16,18 @@ const ROUND_TRIPS: u32 = 32;
 const SAMPLES: usize = 31;
 
 /// The time limit for measuring one pair of CPUs. A measurement takes 0.1 to 0.4 ms if both CPUs
-/// are free. If another thread uses one of the CPUs for a whole time slice, the measurement ends
-/// without a result.
+/// are free. If another thread uses one of the two CPUs for a whole time slice of the scheduler,
+/// the measurement ends without a result.
 pub const PAIR_TIME_MAX: Duration = Duration::from_millis(5);
 
-/// The maximum number of pairs of CPUs that are measured in one call. The measurement of this
-/// number of pairs takes 160 ms at most, and usually 15 ms. On a machine with more pairs, only some
-/// CPUs of each cache are measured.
+/// The maximum number of pairs of CPUs that are measured in one call. Measuring this number of
+/// pairs takes at most 160 ms, and usually 15 ms. On a machine with more pairs of CPUs, only some
+/// of the CPUs that share a cache are measured.
 pub const PAIRS_MAX: usize = 32;
 
 /// A waiting thread reads the cache line this number of times before it reads the clock again. This
-/// number of reads is small enough to keep the time limit, and so large that reading the clock does
-/// not disturb the measurement.
+/// number of reads is so small that the time limit is kept, and so large that reading the clock
+/// does not disturb the measurement.
 const CLOCK_EVERY: u32 = 256;
 
 // The cache line contains `ABSENT`, `READY`, `END`, or a number between `READY` and `END`. A number
@@ -46,7 +46,8 @@ pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
     let line = Line::default();
     thread::scope(|scope| {
         let name = || thread::Builder::new().name("latency".to_owned());
-        // When one thread of the pair ends, with or without a result, the other thread ends too.
+        // When one of the two measuring threads ends, with or without a result, the other thread
+        // ends too.
         let answers = || if pin(answering).is_ok() { line.answer() } else { line.end() };
         name().spawn_scoped(scope, answers).ok()?;
         let asks = name().spawn_scoped(scope, || {
@@ -67,7 +68,7 @@ pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
 fn ask(line: &Line) -> Option<Duration> {
     let start = Instant::now();
     let clock = || start.elapsed();
-    // The answering thread may still run on the CPU of the measuring thread, as `answer` describes.
+    // The answering thread may still run on the measuring thread's CPU: see `answer`.
     while !line.is_ready() && !line.is_over() && clock() < PAIR_TIME_MAX {
         thread::yield_now();
     }
@@ -79,8 +80,8 @@ fn ask(line: &Line) -> Option<Duration> {
 /// A cache line that two CPUs pass back and forth. This type is 128 bytes long, because some
 /// machines fetch cache lines in pairs.
 ///
-/// All accesses to the line use relaxed ordering. Relaxed ordering is enough because both CPUs read
-/// the values of the line in the same order, and no other memory depends on these values.
+/// All accesses to this cache line use relaxed ordering. Relaxed ordering is enough because both
+/// CPUs read the values of the line in the same order, and no other memory depends on these values.
 ///
 /// ```
 /// use std::thread;

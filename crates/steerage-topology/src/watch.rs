@@ -12,7 +12,8 @@ type Affinity = Box<dyn FnMut() -> Option<CpuMask> + Send>;
 
 /// Watches which CPUs are online and allowed by cpusets and by the affinity of the polling thread.
 /// A program without privileges gets no event when this set of CPUs changes. Therefore call `poll`
-/// every 100 ms to 1 s. A poll reads four small files, which takes 30 to 60 us.
+/// regularly, once in 100 ms to 1 s. A call of `poll` reads four small files, which takes 30 to 60
+/// us.
 ///
 /// A `Watch` only reports changes, and does not pin threads. When a CPU goes offline, the kernel
 /// moves its threads to other CPUs, and does not move them back later. When the CPU is online
@@ -32,15 +33,15 @@ pub struct Watch {
     affinity: Affinity,
     cpus: CpuMask,
     /// The CPUs that the affinity of this process has contained at some time since the watch began.
-    /// If the affinity has never contained a watched CPU, this CPU does not count as absent because
-    /// of the affinity.
+    /// If the affinity of this process has never contained a watched CPU, that CPU does not count
+    /// as absent because of the affinity.
     had: CpuMask,
     living: CpuMask,
 }
 
 impl Watch {
-    /// Begins to watch `cpus`, which count as present until the first poll. The calling thread must
-    /// not be pinned.
+    /// Begins to watch `cpus`. All of these CPUs count as present until the first call of `poll`.
+    /// The calling thread must not be pinned.
     pub fn new(cpus: CpuMask) -> Self {
         Self::below("/", cpus, || CpuMask::allowed().ok())
     }
@@ -57,14 +58,14 @@ impl Watch {
         Self { files, affinity, living: cpus.clone(), had: CpuMask::new(), cpus }
     }
 
-    /// Returns the CPUs that were present at the last poll.
+    /// Returns the CPUs that were present (online and allowed) at the last call of `poll`.
     pub fn living(&self) -> &CpuMask {
         &self.living
     }
 
-    /// Checks the CPUs. Returns the CPUs that are present now, but only if this set has changed
-    /// since the last poll. If the returned set is empty, the kernel runs the threads on CPUs
-    /// outside of the mask, and no mask would be right.
+    /// Checks the CPUs. Returns the CPUs that are present (online and allowed) now, or `None` if
+    /// this set has not changed since the last poll. If the returned set is empty, the kernel runs
+    /// the program's threads on CPUs outside of the program's mask, and no mask would be right.
     pub fn poll(&mut self) -> Option<CpuMask> {
         let online = files::online_of(&self.files);
         let cpuset = cgroup::cpuset(&self.files);

@@ -1,6 +1,6 @@
-//! Selects the settings that are worth measuring. The settings are sorted by the throughput that
-//! the cost model of `balance` predicts ([`predict`]). The cost model only decides which setting is
-//! measured first. The measurement decides which setting is kept.
+//! Selects the settings that are worth measuring. The settings are sorted by predicted throughput,
+//! which the cost model of the policy `balance` computes ([`predict`]). The cost model only decides
+//! which setting is measured first. The measurement decides which setting is kept.
 
 use std::cmp::Reverse;
 
@@ -15,8 +15,8 @@ use crate::plan::{Value, Wish};
 /// comparison takes two minutes. All comparisons together should take at most a quarter of an hour.
 pub const CANDIDATES_MAX: usize = 6;
 
-/// This number is a share of the highest predicted throughput. `tune` suggests the smallest number
-/// of CPUs whose predicted throughput reaches this share. `explain` uses the same share.
+/// A share of the highest predicted throughput, between 0 and 1. `tune` suggests the smallest
+/// number of CPUs whose predicted throughput reaches this share. `explain` uses the same share.
 const NEAR_THE_MOST: f64 = 0.9;
 
 /// The number of entries for `rps_sock_flow_entries` that the kernel's documentation suggests for a
@@ -24,22 +24,24 @@ const NEAR_THE_MOST: f64 = 0.9;
 pub const SOCK_FLOW_ENTRIES: u64 = 32_768;
 
 /// The assumed time, in nanoseconds, in which the kernel receives a packet. The assumption is used
-/// if the time was not measured. The kernel takes 2,600 ns to forward a packet on one CPU
-/// (lab/notes/interfaces.md). The driver and GRO are assumed to take a sixth of the 2,600 ns.
+/// if the time in which the kernel receives a packet was not measured. The kernel takes 2,600 ns to
+/// forward a packet on one CPU (lab/notes/interfaces.md). The driver and GRO are assumed to take a
+/// sixth of the 2,600 ns.
 const RECEIVE_NS: f64 = 400.0;
 const SOFTIRQ_NS: f64 = 2_600.0;
 
-/// Two pairs of times, for two CPUs that share a cache and for two CPUs that do not. The first time
-/// of a pair is the time in nanoseconds in which the receiving CPU hands a packet over. The second
-/// time of a pair is the time in which the other CPU fetches the packet. The kernel takes a lock
-/// for each packet that it hands over, and interrupts the other CPU once per poll. A hand-over of a
-/// packet in the kernel is assumed to take ten times as long as with steerage's rings.
+/// Two pairs of times: the first pair is for two CPUs that share a cache, and the second pair is
+/// for two CPUs that do not. The first time of a pair is the time in nanoseconds in which the
+/// receiving CPU hands a packet over. The second time of a pair is the time in which the other CPU
+/// fetches the packet. The kernel takes a lock for each packet that it hands over, and interrupts
+/// the other CPU once per poll. A hand-over of a packet in the kernel is assumed to take ten times
+/// as long as with steerage's rings.
 const CROSSINGS_NS: [(f64, f64); 2] = [(100.0, 130.0), (310.0, 270.0)];
 
-/// `DEFER_POLLS` is the number of empty polls after which the card may interrupt again. `FLUSH_NS`
-/// is the time in nanoseconds between two empty polls. With the values of `DEFER_POLLS` and
-/// `FLUSH_NS`, a packet waits 20 us at most, which is less than the delay of an interrupt on most
-/// cards. After 200 us without packets, the card may interrupt again.
+/// `DEFER_POLLS` is the number of polls without packets after which the card may interrupt again.
+/// `FLUSH_NS` is the time in nanoseconds between two polls that find no packet. With the values of
+/// `DEFER_POLLS` and `FLUSH_NS`, a packet waits at most 20 us. This time is shorter than the delay
+/// of an interrupt on most cards. After 200 us without packets, the card may interrupt again.
 const DEFER_POLLS: u64 = 10;
 const FLUSH_NS: u64 = 20_000;
 
@@ -61,8 +63,8 @@ impl Candidate {
     }
 }
 
-/// Returns the candidates that differ in the CPUs of RPS (`rps_cpus`). The candidate with the
-/// highest prediction comes first.
+/// Returns the candidate settings that differ in the CPUs of RPS (`rps_cpus`). The candidate with
+/// the highest predicted throughput comes first.
 pub fn masks(facts: &Facts) -> Vec<Candidate> {
     let model = Model::of(facts);
     let mut found = vec![Candidate::new("RPS off", rps(&CpuMask::new()), Some(model.inline()))];
@@ -83,10 +85,10 @@ pub fn masks(facts: &Facts) -> Vec<Candidate> {
     found
 }
 
-/// Returns the candidates that are measured after the CPUs are chosen. Each candidate changes one
-/// of the features RFS, threaded NAPI and deferred interrupts. The candidate turns the feature on
-/// if the feature is off, and off if the feature is on. RFS needs `rps_sock_flow_entries`, which a
-/// candidate may change only if `global` is true.
+/// Returns the candidate settings that are measured after the CPUs for RPS are chosen. Each
+/// candidate changes one of the features RFS, threaded NAPI and deferred interrupts. A candidate
+/// turns its kernel feature on if the feature is off, and off if the feature is on. RFS needs
+/// `rps_sock_flow_entries`, which a candidate may change only if `global` is true.
 pub fn refinements(facts: &Facts, global: bool) -> Vec<Candidate> {
     let mut found = Vec::new();
     let entries = if facts.sock_flow_entries == 0 { SOCK_FLOW_ENTRIES } else { facts.sock_flow_entries };
@@ -175,7 +177,7 @@ impl<'a> Model<'a> {
     }
 
     /// Returns the smallest set of CPUs whose predicted throughput is near the highest predicted
-    /// throughput. If `with` is true, the set includes the receiving CPUs.
+    /// throughput. If `with` is true, the returned set includes the receiving CPUs.
     fn suggested(&self, with: bool) -> Option<CpuMask> {
         let mask = |count: usize| -> CpuMask {
             let receivers = self.receivers.iter().filter(|_| with);
@@ -282,8 +284,8 @@ mod tests {
             wish.set("gro_flush_timeout", Value::Number(flush))
         };
         assert_eq!(wishes(&card), [both(10, 20_000)]);
-        // If the administrator has already turned on the deferral of interrupts, this may be a bad
-        // setting. Therefore a candidate turns the deferral of interrupts off.
+        // If the administrator has already turned on the deferral of interrupts, that setting may
+        // be bad. Therefore a candidate turns the deferral of interrupts off.
         assert_eq!(wishes(&Facts { deferral: Some((2, 200_000)), ..card.clone() }), [both(0, 0)]);
         assert_eq!(wishes(&Facts { deferral: None, ..card }), []);
     }

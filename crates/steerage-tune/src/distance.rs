@@ -16,18 +16,18 @@ const FAR: Duration = Duration::from_nanos(100);
 const MEASURE_TRIES: usize = 8;
 
 /// The distances of some CPUs from the receiving CPU. If the distance of a CPU was not measured,
-/// the distance that the kernel reports is used. The kernel of a virtual machine may report that
-/// CPUs share a cache although they do not.
+/// the distance reported by the kernel is used instead. The kernel of a virtual machine may report
+/// that CPUs share a cache although they do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distances {
-    /// The CPUs that are as far from the receiving CPU as CPUs that share no cache with it.
+    /// The CPUs whose distance from the receiving CPU is as large as between CPUs that share no
+    /// cache.
     pub far: CpuMask,
-    /// The CPUs in `far` about which the kernel reports that they share a cache with the receiving
-    /// CPU.
+    /// Those CPUs in `far` that share a cache with the receiving CPU according to the kernel.
     pub unlike_reported: CpuMask,
     /// The measured distances from the receiving CPU to the nearest and to the farthest CPU.
     pub measured: Option<(Duration, Duration)>,
-    /// True if the distance of each CPU is known, from the kernel or from a measurement.
+    /// True if the distance of every CPU is known, either from the kernel or from a measurement.
     pub is_known: bool,
 }
 
@@ -67,7 +67,7 @@ impl Distances {
         }
     }
 
-    /// Describes in words how far the CPUs in `others` are from the receiving CPU, such as `the
+    /// Describes in words how far the CPUs in `others` are from the receiving CPU, for example `the
     /// others share a cache with it`.
     pub fn of_others(&self, others: &CpuMask, receiver: CpuId) -> String {
         let far = self.far.and(others);

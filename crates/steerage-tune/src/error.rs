@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use crate::knob::Knob;
 
-/// An error of this crate. The message of an error is one line. The line names the failure and what
-/// the user can do.
+/// An error of this crate. Each error has a message of one line. The error message names the
+/// failure, and says what the user can do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TuneError {
@@ -52,7 +52,7 @@ pub enum TuneError {
         /// The kernel's error.
         error: io::Error,
     },
-    /// The card cannot steer the chosen traffic to the queues, so nothing was changed.
+    /// The network card cannot steer the chosen traffic to the queues, so nothing was changed.
     #[error("{interface} cannot lead this traffic to queues: {why}; nothing was changed")]
     Rules {
         /// The interface.

@@ -63,8 +63,9 @@ pub struct Facts {
     /// The CPUs that spend at least a hundredth of their time in interrupts, each with its share of
     /// time in interrupts. The busiest CPU comes first.
     pub interrupted: Vec<(CpuId, f64)>,
-    /// True if the shares of time in `interrupted` were measured while `tune` listened. If false,
-    /// the shares in `interrupted` are averages since the machine started.
+    /// True if the values in `interrupted` (shares of CPU time) were measured while `tune`
+    /// listened. If false, the values in `interrupted` (shares of CPU time) are averages since the
+    /// machine started.
     pub is_recent: bool,
     /// The values of `napi_defer_hard_irqs` and `gro_flush_timeout`, or `None` if the kernel does
     /// not have these two files.
@@ -78,11 +79,11 @@ pub struct Facts {
     pub flows: Flows,
 }
 
-/// The flows that the kernel's flow hash can tell apart.
+/// The flows that the kernel's flow hash can distinguish.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Flows {
-    /// Flows were seen. The fields are the number of flows and the share of packets in the largest
-    /// flow.
+    /// Flows were seen. The fields are the number of flows and the largest flow's share of all
+    /// packets.
     Seen {
         /// The number of flows, at least 1.
         count: usize,
@@ -94,10 +95,10 @@ pub enum Flows {
 }
 
 impl Facts {
-    /// Reads the facts. `card` contains the values that ethtool reports. `lately` contains the
-    /// increases of the counters while `tune` listened, and `ever` contains the counters since the
-    /// machine started. The load is computed from `lately`, or from `ever` if too few packets
-    /// arrived while `tune` listened.
+    /// Reads the facts. `card` contains the values that ethtool reports about the interface.
+    /// `lately` contains the increases of the counters while `tune` listened. `ever` contains the
+    /// counters since the machine started. The load is computed from `lately`, or from `ever` if
+    /// too few packets arrived while `tune` listened.
     pub fn read(root: &Root, interface: &str, card: Card, ever: &Sample, lately: Option<&Sample>) -> Self {
         let lately = lately.filter(|lately| lately.softirq_ns().is_some());
         let used = lately.unwrap_or(ever);
@@ -131,14 +132,14 @@ impl Facts {
     }
 
     /// Returns true if the card reports that its hash includes the ports. If the card's hash
-    /// includes the ports, RPS uses this hash. Then the kernel does not read the inner headers of
-    /// tunnels.
+    /// includes the ports, RPS uses the card's hash. If RPS uses the card's hash, the kernel does
+    /// not read the inner headers of tunnels.
     pub fn is_hashed_by_card(&self) -> bool {
         self.has("rx-hashing")
     }
 
-    /// Returns true if the card may forward flows in hardware. The kernel does not see the packets
-    /// that the card forwards itself.
+    /// Returns true if the card may forward flows in hardware. The kernel never sees packets that
+    /// the card forwards in hardware.
     pub fn forwards_in_hardware(&self) -> bool {
         self.has("hw-tc-offload")
     }
@@ -192,8 +193,8 @@ impl fmt::Display for Facts {
     }
 }
 
-/// Returns those counters of lost packets that are not 0, of the interface and of the backlogs of
-/// all CPUs.
+/// Returns the counters of lost packets that are not 0. The counters are those of the interface,
+/// and those of the backlogs of all CPUs.
 fn drops(root: &Root, interface: &str, used: &Sample) -> Vec<(&'static str, u64)> {
     let backlogs = |count: fn(&CpuCounts) -> u64| used.cpus.values().map(count).sum();
     let own = sample::LOST.iter().map(|name| (*name, sample::counter(root, interface, name)));
@@ -201,8 +202,7 @@ fn drops(root: &Root, interface: &str, used: &Sample) -> Vec<(&'static str, u64)
     own.chain(shared).filter(|(_, count)| *count > 0).collect()
 }
 
-/// Returns each CPU that spends at least `LISTED_MIN` of its time in interrupts, with the share of
-/// this time.
+/// Returns each CPU whose share of time in interrupts is at least `LISTED_MIN`, with that share.
 fn interrupted(used: &Sample) -> Vec<(CpuId, f64)> {
     let share = |counts: &CpuCounts| counts.softirq as f64 / counts.all.max(1) as f64;
     let mut shares: Vec<_> = used.cpus.iter().map(|(cpu, counts)| (*cpu, share(counts))).collect();
@@ -216,8 +216,8 @@ fn or_unknown(cpus: &CpuMask) -> String {
 }
 
 /// Returns the CPUs that receive the interface's packets. These CPUs handle the interface's
-/// interrupts. If the interface has no interrupts, returns the CPU that handled the most packets.
-/// CPUs to which RPS steered packets are returned only if there is no other CPU.
+/// interrupts. If the interface has no interrupts, returns the CPU that handled the most packets. A
+/// CPU to which RPS steered packets is returned only if no other CPU handled packets.
 pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
     let by = |count: &dyn Fn(&CpuCounts) -> u64| {
         let counted = used.cpus.iter().map(|(cpu, counts)| (count(counts), *cpu));
@@ -241,7 +241,7 @@ pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
 fn interrupts(root: &Root, interface: &str) -> BTreeMap<CpuId, u64> {
     let device = format!("/sys/class/net/{interface}/device");
     // The interrupts of a network card belong to a PCI device. For a virtio network card, the PCI
-    // device is the parent of the card's own device.
+    // device is the parent of the virtio device.
     let own = root.names(&format!("{device}/msi_irqs"));
     let irqs = if own.is_empty() { root.names(&format!("{device}/../msi_irqs")) } else { own };
     let mut found = BTreeMap::new();

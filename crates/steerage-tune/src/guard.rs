@@ -1,6 +1,6 @@
 //! Determines whether an administrator is connected to this machine through an interface. If an
-//! administrator is connected through an interface, its link must not go down without the user's
-//! permission.
+//! administrator is connected through an interface, the link of that interface must not go down
+//! without the user's permission.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,18 +10,18 @@ use steerage_netlink::{Entry, Rtnetlink};
 
 use crate::root::Root;
 
-/// The environment variable of the SSH server (`SSH_CONNECTION`) is searched for in at most this
-/// number of processes, from this process upwards. Programs such as sudo, su and shells may have
-/// removed `SSH_CONNECTION` from the environment of this process.
+/// The variable `SSH_CONNECTION`, which the SSH server sets, is searched for in the environments of
+/// at most this number of processes: this process, its parent, and so on. Programs such as sudo, su
+/// and shells may have removed `SSH_CONNECTION` from the environment of this process.
 const PARENTS_MAX: usize = 16;
 
-/// Returns the reason why the interface must not go down, or `None` if there is no reason. There
-/// are two possible reasons: the interface has the default route, or the SSH client of this
-/// program's user is connected through the interface.
+/// Returns the reason why the interface must not be taken down, or `None` if there is no reason.
+/// There are two possible reasons. Either the interface has the default route, or the SSH client of
+/// this program's user is connected through the interface.
 ///
 /// # Errors
 ///
-/// Fails if the kernel does not reply.
+/// Fails if the kernel does not answer the netlink requests.
 pub fn reached_through(root: &Root, interface: &str) -> io::Result<Option<String>> {
     // When an interface goes down, a bond, a bridge or a VLAN on top of the interface also loses
     // its link.

@@ -26,7 +26,7 @@ const REPLY_MAX: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Returns the affinity files of the interrupts of an interface's receive queues, in the order of
-/// the queues. Also returns a note if some of the files cannot be changed.
+/// the queues. Also returns a note for the user if some of the affinity files cannot be changed.
 pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<String>) {
     let interrupts = queue_interrupts(machine.root().directory(), interface);
     if interrupts.is_empty() {
@@ -42,13 +42,14 @@ pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<Strin
     (open.iter().map(|irq| Knob(name(irq))).collect(), note.into_iter().collect())
 }
 
-/// Returns true if the owner of a file may write to the file. Even root, the owner of the affinity
+/// Returns true if the file's mode allows its owner to write. Even root, the owner of the affinity
 /// files, may not write to the file of an interrupt that the kernel manages itself.
 fn owner_may_write(root: &Root, name: &str) -> bool {
     std::fs::metadata(root.path(name)).is_ok_and(|file| file.permissions().mode() & 0o200 != 0)
 }
 
-/// Returns the numbers of the interrupts whose affinity files are in `knobs`.
+/// Returns the numbers of those interrupts whose affinity files are in `knobs` (settings that
+/// `tune` can change).
 pub fn interrupts<'a>(knobs: impl IntoIterator<Item = &'a Knob>) -> Vec<u32> {
     let irq = |knob: &Knob| knob.0.strip_prefix("/proc/irq/")?.split('/').next()?.parse().ok();
     knobs.into_iter().filter_map(irq).collect()
@@ -62,8 +63,8 @@ pub fn irqbalance(root: &Root) -> Option<PathBuf> {
 }
 
 /// Tells irqbalance not to move the interrupts in `interrupts` to other CPUs. The interrupts are
-/// added to irqbalance's list of interrupts that it does not move, and older entries stay in that
-/// list. irqbalance forgets this list when it restarts.
+/// added to irqbalance's list of interrupts that it does not move. Older entries of the list stay.
+/// irqbalance forgets this list when it restarts.
 ///
 /// # Errors
 ///
@@ -124,8 +125,8 @@ mod tests {
 
     use super::*;
 
-    /// Calls `body` while a server replies like irqbalance. Returns the messages that the server
-    /// received.
+    /// Calls `body` while a test server replies like irqbalance. Returns the messages that the test
+    /// server received.
     fn answered(replies: &[&str], body: impl FnOnce(&std::path::Path)) -> Vec<String> {
         let place = steerage_fixtures::scratch::Scratch::new();
         let path = place.join("irqbalance7.sock");
@@ -146,7 +147,7 @@ mod tests {
         })
     }
 
-    /// The reply is in the format of irqbalance's `get_irq_data`.
+    /// The test server's reply has the format of irqbalance's `get_irq_data`.
     const SETUP: &str = "SLEEP 10 IRQ 9 LOAD 0 DIFF 0 CLASS 0 BANNED 00000000,00000000";
 
     #[test]

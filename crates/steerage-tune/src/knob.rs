@@ -10,12 +10,13 @@ use steerage_text::shell_word;
 /// The prefix in the name of a knob that ethtool sets.
 pub(crate) const CARDS: &str = "/ethtool/";
 
-/// In the name of a knob that is a feature of ethtool, this prefix follows the interface's name.
+/// If a knob is a feature of ethtool (such as GRO), this prefix follows the interface's name in the
+/// name of the knob.
 pub(crate) const FEATURES: &str = "features/";
 
-/// In the name of a knob that is a steering rule of the card, this prefix follows the interface's
-/// name. For example, `rules/1023` is the rule at location 1023. `NO_RULE` is the value of a
-/// location without a rule.
+/// If a knob is a steering rule of the card, this prefix follows the interface's name in the name
+/// of the knob. For example, `rules/1023` is the rule at location 1023. `NO_RULE` is the knob's
+/// value if the location has no rule.
 pub(crate) const RULES: &str = "rules/";
 pub(crate) const NO_RULE: &str = "none";
 
@@ -26,7 +27,7 @@ pub(crate) const DISSECTOR: &str = "/bpf/flow_dissector";
 pub(crate) const OUR_DISSECTOR: &str = "steerage";
 pub(crate) const NO_DISSECTOR: &str = "none";
 
-/// The names of the kernel's files that contain masks of CPUs, without their directories.
+/// The names, without directories, of the kernel's files that contain CPU masks.
 const MASKS: [&str; 5] = ["rps_cpus", "xps_cpus", "smp_affinity", "flow_limit_cpu_bitmap", "rps_default_mask"];
 
 /// The name of a value that `tune` can set: the path of a file in /sys or /proc, or the name of a
@@ -43,8 +44,8 @@ impl Knob {
         self.0.strip_prefix(CARDS)?.split_once('/')
     }
 
-    /// Returns true if this knob belongs to the interface. Knobs that belong to no interface affect
-    /// the whole machine.
+    /// Returns true if this knob (a setting that `tune` can change) belongs to the interface. Knobs
+    /// that belong to no interface affect the whole machine.
     pub(crate) fn is_of(&self, interface: &str) -> bool {
         let rest = self.0.strip_prefix("/sys/class/net/").or_else(|| self.0.strip_prefix(CARDS));
         rest.and_then(|rest| rest.strip_prefix(interface)).is_some_and(|rest| rest.starts_with('/'))
@@ -94,7 +95,7 @@ impl fmt::Display for Knob {
 }
 
 /// Returns the option name of a feature for `ethtool -K`. The option name of a feature differs from
-/// the name of the feature only for old features.
+/// the feature's own name only for old features.
 pub(crate) fn option(feature: &str) -> &str {
     const OPTIONS: [(&str, &str); 6] = [
         ("rx-gro", "gro"),
@@ -115,15 +116,15 @@ pub(crate) fn symmetric(key: &str) -> String {
     bytes.join(":")
 }
 
-/// Returns the number of queues if the indirection table lists the queues in turn, such as `0 1 2 0
-/// 1 2 0`.
+/// If the indirection table lists the queues in turn, such as `0 1 2 0 1 2 0`, returns the number
+/// of queues.
 fn queues_in_turn(table: &str) -> Option<usize> {
     let entries: Vec<usize> = table.split(' ').filter_map(|entry| entry.parse().ok()).collect();
     let queues = entries.iter().max()? + 1;
     entries.iter().enumerate().all(|(nth, queue)| nth % queues == *queue).then_some(queues)
 }
 
-/// Returns how many entries of an indirection table each queue has.
+/// Returns, for each queue, how many entries of an indirection table name this queue.
 fn weights(table: &str) -> String {
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
     table.split(' ').filter_map(|entry| entry.parse().ok()).for_each(|queue| *counts.entry(queue).or_default() += 1);
@@ -136,8 +137,8 @@ fn weights(table: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The kernel accepts an interface with the name `$(id)`. A shell that runs the printed command
-    /// must not execute the name.
+    /// The kernel allows an interface to have the name `$(id)`. A shell that runs the printed
+    /// command must not execute the interface's name as a command.
     #[test]
     fn a_shell_does_not_execute_the_name_of_an_interface() {
         for (knob, command) in [

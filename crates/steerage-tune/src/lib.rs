@@ -1,5 +1,5 @@
-//! Sets the kernel's own receive steering, measures whether a setting helps, and keeps the setting
-//! or undoes it.
+//! Changes settings of the kernel's own receive steering, measures whether a change helps, and
+//! keeps or undoes it.
 //!
 //! | module | purpose |
 //! |---|---|

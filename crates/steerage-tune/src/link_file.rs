@@ -41,11 +41,12 @@ const LIBRARY: &str = "libsystemd-shared-";
 
 /// The section `[Link]` of `99-default.link`, the file that systemd ships for all interfaces.
 /// systemd applies only one .link file to each interface. Therefore a new .link file must repeat
-/// the lines of the file that was applied before.
+/// the lines of the .link file that was applied before.
 const DEFAULT_LINK: &str = "NamePolicy=keep kernel database onboard slot path\nAlternativeNamesPolicy=database onboard slot path\nMACAddressPolicy=persistent\n";
 
-/// The knobs that a .link file can set. Each row contains the end of the knob's name, the knob's
-/// key in a .link file, and the first version of systemd that supports this key (systemd.link(5)).
+/// The knobs that a .link file can set. Each row contains three items: the end of the knob's name,
+/// the key for the knob in a .link file, and the first version of systemd that supports this key
+/// (systemd.link(5)).
 const KEYS: [(&str, &str, u32); 14] = [
     ("/channels/combined", "CombinedChannels", 239),
     ("/channels/rx", "RxChannels", 239),
@@ -63,8 +64,8 @@ const KEYS: [(&str, &str, u32); 14] = [
     ("/features/rx-ntuple-filter", "NTupleFilter", 250),
 ];
 
-/// The first version of systemd with `IRQAffinityPolicy=` and `IRQAffinity=`. The two keys set the
-/// CPUs for the interrupts of all queues together.
+/// The first version of systemd that supports the keys `IRQAffinityPolicy=` and `IRQAffinity=`.
+/// `IRQAffinityPolicy=` and `IRQAffinity=` together set the CPUs for the interrupts of all queues.
 const IRQ_AFFINITY: u32 = 261;
 
 /// The content of a .link file that has not been written yet.
@@ -90,7 +91,7 @@ pub fn systemd_version(root: &Root) -> Option<u32> {
     names.filter_map(version).max()
 }
 
-/// Creates a .link file for the interface from the values of a setting.
+/// Creates the text of a .link file for the interface. The text sets the values of a setting.
 pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
     let root = machine.root();
     let version = systemd_version(root);
@@ -170,8 +171,8 @@ fn in_systemds_words(machine: &Machine, knob: &Knob, value: &str) -> String {
     if cpus.is_empty() { "disable".to_owned() } else { cpus.to_list() }
 }
 
-/// Returns the section `[Link]` of the .link file that is applied to the interface now. udev
-/// records the path of this file.
+/// Returns the section `[Link]` of the .link file that systemd applies to the interface at present.
+/// udev records the path of this file.
 fn present_section(root: &Root, index: &str) -> String {
     let record = root.read(&format!("/run/udev/data/n{index}")).unwrap_or_default();
     let path = record.lines().find_map(|line| line.strip_prefix("E:ID_NET_LINK_FILE="));
@@ -181,7 +182,7 @@ fn present_section(root: &Root, index: &str) -> String {
     of_section.filter(|line| !line.is_empty() && !line.starts_with('#')).map(|line| format!("{line}\n")).collect()
 }
 
-/// Returns the command that makes systemd apply its .link files to an interface now.
+/// Returns the command with which systemd applies its .link files to an interface immediately.
 pub fn apply_now(interface: &str) -> String {
     format!("sudo udevadm control --reload && sudo udevadm trigger --action=add /sys/class/net/{interface}")
 }

@@ -1,5 +1,5 @@
-//! Computes the CPU time that the kernel spent on the packets of an interface between two readings
-//! of its counters.
+//! Computes the CPU time that the kernel spent on an interface's packets between two readings of
+//! the counters.
 
 use steerage::{CpuId, CpuMask};
 
@@ -25,7 +25,7 @@ pub struct KernelLoad {
     pub receiver: Option<CpuId>,
     /// The CPUs that are online.
     pub cpus: Vec<CpuLoad>,
-    /// The share of all packets that this interface received, from 0 to 1.
+    /// This interface's share of the packets of all interfaces, from 0 to 1.
     pub share: f64,
     /// The average time in nanoseconds that CPUs spent in interrupts per packet. The value is
     /// `None` if the time in interrupts was too short to be measured.
@@ -132,8 +132,8 @@ mod tests {
         Root::below(directory)
     }
 
-    /// The counters are from a real flood of packets. CPU 1 was busy for 98 % of its time, and
-    /// spent 45 % of its time in softirq.
+    /// The test's counters are from a real flood of packets. CPU 1 was busy for 98 % of its time,
+    /// and spent 45 % of its time in softirq.
     #[test]
     fn a_flooded_cpu_is_seen() {
         let directory = std::env::temp_dir().join(format!("steerage-load-{}", std::process::id()));
@@ -145,7 +145,7 @@ mod tests {
         fs::remove_dir_all(&directory).unwrap();
         let busiest = load.busiest().unwrap();
         assert_eq!((busiest.cpu, busiest.softirq, busiest.busy, busiest.packets), (CpuId(1), 0.45, 0.98, 950_000));
-        // Four of five packets on the machine belonged to the interface.
+        // Four of five packets that the machine received belonged to the interface.
         assert!(load.share == 0.8 && (load.softirq_of(&busiest) - 0.36).abs() < 1e-9);
         assert_eq!((load.seconds, load.packets, load.receiver), (5.0, 760_000, Some(CpuId(1))));
         assert_eq!(load.packet_ns.map(f64::round), Some(2368.0));

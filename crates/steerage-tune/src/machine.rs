@@ -29,7 +29,8 @@ pub struct Machine {
 #[derive(Debug)]
 enum Cards {
     /// The values come from the kernel. `ethtool` is `None` if the kernel does not support ethtool
-    /// over netlink. `dissector` is `None` if this process may not load or find the BPF program.
+    /// over netlink. `dissector` (the flow dissector) is `None` if this process may not load or
+    /// find the BPF program.
     Kernel { ethtool: Option<Ethtool>, dissector: Option<FlowDissector> },
     /// In the files of a test.
     Files,
@@ -49,16 +50,16 @@ impl Machine {
         Self { root: Root::default(), cards, topology: Topology::read() }
     }
 
-    /// Returns a fake machine for tests, whose files are below `root`. Below `root`, the values of
-    /// ethtool are files too.
+    /// Returns a fake machine for tests, whose files are below `root`. Below `root`, the fake
+    /// machine has files for the values of ethtool too.
     pub fn below(root: Root) -> Self {
         let topology = Topology::below(root.directory(), None);
         Self { root, cards: Cards::Files, topology }
     }
 
     /// Loads the BPF program of the flow dissector. To load the BPF program, the process needs
-    /// capabilities that it drops later. Without the capabilities to load the flow dissector, plans
-    /// omit its stage.
+    /// capabilities. It drops these capabilities later. If the process lacks these capabilities,
+    /// plans omit the stage (kind of setting) of the flow dissector.
     pub fn load_dissector(&mut self) {
         if let Cards::Kernel { dissector: dissector @ None, .. } = &mut self.cards {
             *dissector = FlowDissector::load().ok();
@@ -78,8 +79,7 @@ impl Machine {
         &self.root
     }
 
-    /// Returns the CPUs of the machine, as they were when this `Machine` was created or last
-    /// refreshed.
+    /// Returns the machine's CPUs, as they were when this `Machine` was created or last refreshed.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -104,13 +104,15 @@ impl Machine {
             && self.root.exists(&format!("/sys/class/net/{interface}/ifindex"))
     }
 
-    /// Returns `count` free locations for rules on a card, the highest location first. If several
-    /// rules match a packet, the card applies the rule at the lowest location. New rules get high
-    /// locations, so that the rules of other programs keep their effect.
+    /// Returns `count` free locations for steering rules in a card's rule table, the highest
+    /// location first. If several steering rules match a packet, the card applies the rule at the
+    /// lowest location. New steering rules get high locations, so that the rules of other programs
+    /// keep their effect.
     ///
     /// # Errors
     ///
-    /// Fails if the card does not support rules, or has fewer than `count` free locations.
+    /// Fails if the card does not support steering rules, or has fewer than `count` free locations
+    /// for them.
     pub(crate) fn free_rules(&self, interface: &str, count: usize) -> io::Result<Vec<u32>> {
         let free: Vec<u32> = match self.cards {
             Cards::Kernel { .. } => {
@@ -137,7 +139,7 @@ impl Machine {
         }
     }
 
-    /// Reads the present value of a knob.
+    /// Reads the present value of a knob (a setting of the kernel or the card).
     ///
     /// # Errors
     ///
@@ -163,7 +165,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// Fails if the kernel refuses the value, or if this process may not write it.
+    /// Fails if the kernel refuses the new value of the knob, or if this process may not write it.
     pub fn write(&mut self, knob: &Knob, value: &str) -> Result<(), TuneError> {
         let written = match (&mut self.cards, knob.of_card()) {
             (Cards::Kernel { dissector, .. }, None) if knob.0 == DISSECTOR => {
@@ -201,7 +203,7 @@ pub fn same(one: &str, other: &str) -> bool {
     digits(one).eq(digits(other))
 }
 
-/// Reads and writes the values of ethtool by the names of their knobs.
+/// Reads and writes values of ethtool. The name of a knob says which value.
 trait Values {
     fn value(&mut self, interface: &str, name: &str) -> io::Result<String>;
     fn set_value(&mut self, interface: &str, name: &str, value: &str) -> io::Result<()>;
@@ -230,7 +232,7 @@ impl Values for Ethtool {
             "rss/key" => return Ok(joined(self.rss(interface)?.key.iter().map(|byte| format!("{byte:02x}")), ":")),
             _ => return Err(io::ErrorKind::NotFound.into()),
         };
-        // ethtool reports the number 0 if the card does not have the requested setting.
+        // ethtool reports the number 0 if the card does not have this setting.
         if number == 0 { Err(io::ErrorKind::Unsupported.into()) } else { Ok(number.to_string()) }
     }
 

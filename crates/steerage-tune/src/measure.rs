@@ -12,21 +12,22 @@ use crate::plan::{Plan, Stages, Wish};
 use crate::setting::Setting;
 use crate::verdict::{Reason, Verdict, Window};
 
-/// The minimum time between two changes on a machine that is in use, because each change may
-/// reorder packets that are in flight.
+/// The minimum time between two changes of settings on a machine that is in use. A minimum is
+/// necessary because each change may reorder packets that are in flight.
 pub const WINDOW_MIN: Duration = Duration::from_secs(5);
 
-/// The default number of pairs of measurement windows. With six pairs, the confidence interval is
-/// 3.3 times as wide as the deviation of a single pair. With five pairs, the confidence interval
-/// would be wider by a quarter.
+/// The default number of pairs of measurement windows (measuring times). With six pairs of
+/// measurements, the confidence interval is 3.3 times as wide as the deviation of a single pair.
+/// With five pairs of measurements, the confidence interval would be wider by a quarter.
 pub const PAIRS: usize = 6;
 
 /// The default time between a change of a setting and the measurement. Directly after a change, the
-/// backlogs still contain packets that were steered with the previous setting. This time is enough
-/// for a CPU that handles 100,000 packets per second to empty the largest backlog that `tune` sets.
+/// backlogs still contain packets that were steered with the previous setting. This default time is
+/// enough for a CPU that handles 100,000 packets per second to empty the largest backlog that
+/// `tune` sets.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// The number of checks for dropped packets in one measurement window.
+/// During one measurement window, dropped packets are checked this number of times.
 const LOOKS: u32 = 10;
 
 /// How to measure.
@@ -46,9 +47,9 @@ impl Default for Options {
     }
 }
 
-/// The subject of a measurement: an interface of a machine, or a test with prepared counters.
+/// What is measured: an interface of a machine, or a test with prepared counters.
 pub trait Site {
-    /// Plans the changes of knobs that are necessary to set the values in `wish`.
+    /// Plans which knobs must change to set the values in `wish`.
     fn plan(&mut self, wish: &Wish) -> Plan;
 
     /// Sets the knobs of a setting.
@@ -109,12 +110,12 @@ impl Site for Live<'_> {
     }
 }
 
-/// The result of the comparison between a candidate and the best setting found before it.
+/// The result of comparing a candidate with the best setting found before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// The name of the candidate.
     pub name: String,
-    /// The changes that the candidate makes.
+    /// The changes that the candidate setting makes.
     pub plan: Plan,
     /// The verdict on the candidate, or `None` if the kernel refused the setting.
     pub verdict: Option<Verdict>,
@@ -140,8 +141,8 @@ pub struct Search {
     /// The names of the candidates that were not measured, because there were too many candidates
     /// or too few packets.
     pub left_out: Vec<String>,
-    /// True if the user ended the measurement. If the user ended the measurement, all settings are
-    /// as they were before the measurement.
+    /// True if the user ended the measurement. After the user has ended the measurement, all
+    /// settings have the values from before the measurement.
     pub interrupted: bool,
 }
 
@@ -159,13 +160,13 @@ impl Search {
     }
 }
 
-/// Compares each candidate with the best setting found before it. At most [`CANDIDATES_MAX`]
-/// candidates are measured, and candidates that change nothing are skipped. The function `report`
-/// is called with the result for each candidate.
+/// Compares each candidate setting with the best setting found before it. At most
+/// [`CANDIDATES_MAX`] candidates are measured, and candidates that change nothing are skipped. The
+/// function `report` is called with the result for each candidate.
 ///
 /// # Errors
-/// Fails if a knob cannot be set to its old value. After such an error, the caller restores all
-/// settings from its undo file.
+/// Fails if a knob cannot be set to its old value. If a knob could not be set to its old value, the
+/// caller restores all settings from its undo file.
 pub fn search(
     site: &mut dyn Site,
     facts: &Facts,
@@ -238,8 +239,8 @@ fn compare(site: &mut dyn Site, facts: &Facts, plan: &Plan, options: &Options) -
     Ok(Some(Verdict::of(&pairs, false)))
 }
 
-/// Measures one window. The boolean in the result is true if the window ended early, because more
-/// packets were lost than in the windows in `before`.
+/// Measures one window. The returned boolean is true if the measurement window ended early, because
+/// more packets were lost than in the windows in `before`.
 fn window(
     site: &mut dyn Site,
     options: &Options,
@@ -258,8 +259,8 @@ fn window(
         }
         seconds += look.as_secs_f64();
         let passed = site.sample().since(&first);
-        // The exact length of the window is read from the counters, because a wait may take longer
-        // than requested on a busy machine.
+        // The exact length of the measurement window is read from the counters, because a wait may
+        // take longer than requested on a busy machine.
         let exact = if passed.uptime > 0 { passed.uptime as f64 / 100.0 } else { seconds };
         let window = measured(&passed, exact);
         if before.is_some_and(|before| window.loses_more_than(before)) {

@@ -11,14 +11,15 @@ use crate::machine::Machine;
 use crate::setting::Setting;
 use crate::stage::{Kind, STAGES, Scope, Stage};
 
-/// A value to which a candidate sets the knobs of a stage (a kind of kernel setting).
+/// The value to which a candidate setting sets the knobs of a stage (a kind of kernel setting).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
     /// Each knob of the stage gets this mask of CPUs. An empty CPU mask turns the feature off.
     Cpus(CpuMask),
-    /// These CPUs are divided among the knobs of the stage, so that each CPU belongs to one knob.
-    /// If there are more knobs than CPUs, or if the knobs are interrupts, each knob gets one CPU.
+    /// The CPUs in this set are divided among the knobs of the stage, so that each CPU belongs to
+    /// one knob. If there are more knobs than CPUs, each knob gets one CPU. Each knob also gets one
+    /// CPU if the knobs are interrupts.
     Spread(CpuMask),
     /// Each knob of the stage is set to this number.
     Number(u64),
@@ -26,8 +27,8 @@ pub enum Value {
     Text(String),
 }
 
-/// The values that a candidate wants to set. The key is the name of a stage. If a stage has no
-/// value in the wish, its knobs stay as they are.
+/// The values that a candidate setting wants to set. The key is the name of a stage. If the wish
+/// has no value for a stage (a kind of kernel setting), the stage's knobs stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish(pub BTreeMap<&'static str, Value>);
 
@@ -62,23 +63,22 @@ impl Change {
     }
 }
 
-/// The changes of knobs that are necessary to set the values of a `Wish`, and notes about omitted
-/// changes.
+/// The changes of knobs with which the values of a `Wish` are set, and notes about omitted changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The changes of the plan, in the order of the table of stages.
     pub changes: Vec<Change>,
-    /// Notes for the user: one line for each stage or knob that is omitted, or that cannot be
+    /// Notes for the user. Each line names a stage or knob that is omitted, or that cannot be
     /// undone exactly.
     pub notes: Vec<String>,
-    /// All knobs that the kernel may reset because of the changes, in addition to the knobs that
-    /// are changed. For example, a new number of queues resets the knobs of all queues.
+    /// The knobs that the plan does not change, but that the kernel may reset because of the plan's
+    /// changes. For example, a new number of queues resets the knobs of all queues.
     pub dependent: Setting,
 }
 
 impl Plan {
-    /// Returns the values of the knobs before the changes, including the knobs that the changes may
-    /// reset.
+    /// Returns the old values of the knobs that the plan changes, and of the knobs that these
+    /// changes may reset.
     pub fn old(&self) -> Setting {
         let mut old = self.dependent.clone();
         old.0.extend(self.changes.iter().map(|change| (change.knob.clone(), change.old.clone())));
@@ -107,19 +107,20 @@ impl Default for Stages {
 }
 
 impl Stages {
-    /// Also permits the stages that the command-line option `scope` permits.
+    /// Permits further stages: those that the command-line option `scope` permits.
     #[must_use]
     pub fn with(mut self, scope: Scope) -> Self {
         self.0.push(scope);
         self
     }
 
-    /// Returns true if the stages of the command-line option `scope` are permitted.
+    /// Returns true if the stages that belong to the command-line option `scope` are permitted.
     pub fn has(&self, scope: Scope) -> bool {
         self.0.contains(&scope)
     }
 
-    /// Returns the permitted stages, in the order of the table of stages.
+    /// Returns the permitted stages (kinds of kernel settings), in the order of the table of
+    /// stages.
     pub fn iter(&self) -> impl Iterator<Item = &'static Stage> + '_ {
         STAGES.iter().filter(|stage| self.0.contains(&stage.scope))
     }
@@ -164,8 +165,8 @@ fn plan_stage(machine: &mut Machine, interface: &str, stage: &'static Stage, val
     }
 }
 
-/// Returns the value for the `nth` knob of a stage as text. If the value is a number, it is at most
-/// the maximum of the stage (the kind of kernel setting).
+/// Returns the text of the value for the `nth` knob of a stage. If the value is a number, it is at
+/// most the maximum of the stage (the kind of kernel setting).
 fn text(machine: &Machine, stage: &Stage, value: &Value, nth: usize, count: usize) -> String {
     let online = machine.topology().online();
     let mask = |cpus: &CpuMask| cpus.and(online).to_bitmap(machine.nr_cpu_ids());

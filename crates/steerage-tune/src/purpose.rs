@@ -1,7 +1,7 @@
 //! Determines which settings of a card must change for a capture, or for a program that receives
-//! packets through AF_XDP. The result is a list of facts about the card. Each fact about a problem
-//! includes the change of a setting that fixes the problem. The command `doctor` prints the same
-//! facts about the card.
+//! packets through AF_XDP. The module returns a list of facts about the network card. If a fact is
+//! a problem, it includes the change of a setting that fixes the problem. The command `doctor`
+//! prints the same facts about the network card.
 
 use std::io;
 
@@ -17,12 +17,12 @@ use crate::plan::{Change, Plan, Stages};
 use crate::setting::Setting;
 use crate::stage::{Scope, Stage};
 
-/// The features with which the card or the kernel merges packets before programs receive them. The
-/// kernel merges UDP packets only if one of the last two features in this list is on.
+/// The ethtool features with which the card or the kernel merges packets before programs receive
+/// them. The kernel merges UDP packets only if one of the last two features in this list is on.
 const MERGE: [&str; 5] = ["rx-gro", "rx-lro", "rx-gro-hw", "rx-gro-list", "rx-udp-gro-forwarding"];
 
-/// The features with which this machine sends large packets. A capture receives a copy of a large
-/// packet before the packet is split.
+/// The ethtool features (offloads) with which this machine sends large packets. A capture receives
+/// a copy of a large packet before the packet is split.
 const SPLIT: [&str; 7] = [
     "tx-tcp-segmentation",
     "tx-tcp6-segmentation",
@@ -33,31 +33,31 @@ const SPLIT: [&str; 7] = [
     "tx-gre-csum-segmentation",
 ];
 
-/// The feature that removes the VLAN tag from received frames. If this feature is on, XDP programs
-/// cannot see the VLAN tag, but AF_PACKET still reports the tag.
+/// The ethtool feature that removes the VLAN tag from received frames. If the feature that removes
+/// VLAN tags is on, XDP programs cannot see the tag, but AF_PACKET still reports it.
 const STRIP_VLAN: &str = "rx-vlan-hw-parse";
 
-/// The feature with which a card can steer chosen traffic to chosen queues.
+/// The ethtool feature with which a card can steer chosen traffic to chosen queues.
 const NTUPLE: &str = "rx-ntuple-filter";
 
 /// The features of virtio_net that must be off before an XDP program is attached. If one of these
 /// virtio_net features is on, the host merges packets.
 const VIRTIO_MERGES: [&str; 2] = ["rx-lro", "rx-gro-hw"];
 
-/// For each driver, the largest MTU with which the driver accepts an XDP program that needs each
-/// frame in one page. The sources of these MTUs are `ENA_XDP_MAX_MTU` and `mlx5e_xdp_allowed`. For
-/// virtio_net, the MTU is the size of a page without the headroom, the Ethernet header and the
-/// kernel's description of the page.
+/// For each driver, the largest MTU with which it accepts an XDP program that does not support
+/// frames in several pages. The sources of these MTUs are `ENA_XDP_MAX_MTU` and
+/// `mlx5e_xdp_allowed`. For virtio_net, the largest MTU is the size of a page minus three parts:
+/// the headroom, the Ethernet header, and the kernel's description of the page.
 const MTU_MAX: [(&str, u32); 3] = [("ena", 3498), ("mlx5_core", 3498), ("virtio_net", 3506)];
 
-/// The file `napi_defer_hard_irqs` contains the number of empty polls after which the card may
-/// interrupt again. The file `gro_flush_timeout` contains the time in nanoseconds after which the
-/// card interrupts in any case. The values in this list are those that the kernel's
+/// The file `napi_defer_hard_irqs` contains the number of polls without packets after which the
+/// card may interrupt again. The file `gro_flush_timeout` contains the time in nanoseconds after
+/// which the card interrupts in any case. The values in this list are those that the kernel's
 /// Documentation/networking/napi.rst suggests for busy polling.
 const NAPI_DEFERRAL: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "200000")];
 
-/// The facts that matter only for some programs: programs that read the machine's sent packets,
-/// read VLAN tags, or choose their traffic with rules of the card.
+/// The facts about a card that matter only for some programs. Such programs read the machine's sent
+/// packets, read VLAN tags, or choose their traffic with rules of the card.
 const OPTIONAL: [&str; 3] = ["sent packets", "VLAN tags", "ntuple"];
 
 /// The type of a loopback interface (linux/if_arp.h).
@@ -98,11 +98,11 @@ pub struct Nic {
 pub struct Need {
     /// The subject of the fact in a few words, such as "VLAN tags".
     pub about: &'static str,
-    /// The name of the stage whose knobs can change the fact.
+    /// The name of the stage (kind of kernel setting) that can change the fact.
     pub stage: &'static str,
     /// The fact.
     pub found: String,
-    /// True if this fact makes the card unsuitable for the purpose.
+    /// True if a card with this fact is unsuitable for the purpose.
     pub is_missing: bool,
     /// The knobs that must change to fix the fact, and their new values.
     pub changes: Vec<(Knob, String)>,
@@ -111,7 +111,7 @@ pub struct Need {
 impl Need {
     /// Returns the commands that fix the fact, or `None` if no command can fix it.
     pub fn fix(&self) -> Option<String> {
-        // A single call of ethtool can set all features.
+        // A single ethtool command can set all features.
         let features = self.changes.iter().filter(|_| self.stage == "offloads");
         let switches: Vec<String> = features
             .filter_map(|(knob, value)| Some(format!("{} {value}", option(knob.0.rsplit_once('/')?.1))))
@@ -137,7 +137,7 @@ fn typed(knob: &Knob, value: &str) -> String {
 }
 
 impl Nic {
-    /// Returns the facts about the card that matter for a purpose.
+    /// Returns the facts about the card that matter for the chosen purpose.
     pub fn needs(&self, purpose: Purpose) -> Vec<Need> {
         let mut needs = Vec::new();
         match purpose {
@@ -170,7 +170,7 @@ impl Nic {
         Knob(format!("/ethtool/{}/{name}", self.name))
     }
 
-    /// Reports the features among `names` that are not in the wanted state. Returns `None` if all
+    /// Returns those features in `names` that are not in the wanted state. Returns `None` if all
     /// features are in the wanted state.
     fn switched(&self, about: &'static str, names: &[&str], on: bool, what: &str) -> Option<Need> {
         let features = self.features.as_ref().filter(|_| !self.is_loopback)?;
@@ -210,9 +210,10 @@ impl Nic {
         })
     }
 
-    /// An XDP program needs additional transmit queues. On ENA, an XDP program needs one additional
-    /// transmit queue for each channel, out of the card's fixed number of queues. With virtio_net,
-    /// an XDP program needs one additional transmit queue for each CPU.
+    /// An XDP program needs additional transmit queues. On a card with the ENA driver, an XDP
+    /// program needs one additional transmit queue for each channel. These queues are taken from
+    /// the card's fixed number of queues. With virtio_net, an XDP program needs one additional
+    /// transmit queue for each CPU.
     fn xdp_queues(&self) -> Option<Need> {
         let channels = self.channels.filter(|channels| channels.combined_max > 0)?;
         let (now, most) = (channels.combined, channels.combined_max);
@@ -242,7 +243,7 @@ impl Nic {
 pub struct Lead {
     /// The traffic.
     pub flows: Vec<Flow>,
-    /// The receive queues among which the card divides the traffic of each item in `flows`.
+    /// The receive queues over which the card spreads the traffic of each item in `flows`.
     pub queues: Vec<u32>,
 }
 
@@ -264,7 +265,8 @@ impl Lead {
         let mut rules: Vec<String> = self.rules(nic)?.iter().map(Rule::to_string).collect();
         let mut changes: Vec<(Knob, String)> = Vec::new();
         for (knob, rule) in ours.0.iter().filter(|(knob, _)| knob.is_rule()) {
-            // If an earlier run added a rule that is no longer wanted, the rule is removed.
+            // If an earlier run of `tune` added a rule that is no longer wanted, the rule is
+            // removed.
             let wanted = rules.iter().position(|wanted| wanted == rule).map(|at| rules.remove(at));
             changes.push((knob.clone(), wanted.unwrap_or_else(|| NO_RULE.to_owned())));
         }
@@ -287,9 +289,9 @@ fn no_rules(error: &io::Error) -> String {
     }
 }
 
-/// Plans the changes that prepare the card for the purpose. If a change may take the link down and
-/// `stages` does not permit such changes, the plan contains a note instead of the change. `ours`
-/// contains the values that `tune` has already set for the purpose.
+/// Plans the changes that prepare the card for the purpose (a capture or AF_XDP). If a change may
+/// take the link down and `stages` does not permit such changes, the plan contains a note instead
+/// of the change. `ours` contains the values that `tune` has already set for this purpose.
 ///
 /// # Errors
 ///

@@ -6,8 +6,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// The maximum number of bytes that are read from a file of /sys or /proc. On a machine with 8,192
-/// CPUs, only the file /proc/interrupts is almost as long as this maximum. On a machine with 8,192
-/// CPUs, a CPU mask has 2,304 characters.
+/// CPUs, the file /proc/interrupts is almost as long as this maximum, and no other file is. On a
+/// machine with 8,192 CPUs, a CPU mask has 2,304 characters.
 const FILE_MAX: u64 = 16 << 20;
 
 /// The directory that contains /sys and /proc: `/`, or a directory of a test.

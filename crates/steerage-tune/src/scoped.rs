@@ -1,5 +1,5 @@
-//! Creates the candidates that the options `--global`, `--irq` and `--allow-reset` permit. Each
-//! setting is a separate candidate.
+//! Creates the candidates that the options `--global`, `--irq` and `--allow-reset` permit. Each of
+//! these settings is measured as a candidate of its own.
 
 use steerage::CpuMask;
 use steerage::flow::wire::port;
@@ -17,7 +17,7 @@ const RING: u64 = 1024;
 const TUNNELS: [u16; 3] = [port::VXLAN, port::VXLAN_LINUX, port::GTP_U];
 
 /// Two columns of /proc/net/softnet_stat: the number of packets that backlogs dropped, and the
-/// number of polls that ended before all packets were handled.
+/// number of polls that ended although packets were left.
 const DROPPED: usize = 1;
 const SQUEEZED: usize = 2;
 
@@ -46,8 +46,8 @@ pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus:
     found
 }
 
-/// Returns true if a tunnel with a well-known port ends on this machine. The function checks
-/// whether a socket is bound to the port of VXLAN or GTP-U.
+/// Returns true if a tunnel with a well-known port ends on this machine. To find a tunnel, the
+/// function checks whether a socket is bound to the port of VXLAN or GTP-U.
 fn ends_tunnels(machine: &Machine) -> bool {
     let is_tunnel = |row: &str| {
         let port = row.split_whitespace().nth(1)?.rsplit_once(':')?.1;
@@ -67,9 +67,8 @@ fn queues(machine: &Machine, interface: &str, kind: &str) -> usize {
     names.iter().filter(|name| name.starts_with(kind)).count()
 }
 
-/// Returns an indirection table that has the length of `table` and lists all queues in turn, such
-/// as `0 1 2 0 1 2`. Returns `None` if the queues already have equal shares of the indirection
-/// table.
+/// Returns an indirection table that is as long as `table` and lists all queues in turn, such as `0
+/// 1 2 0 1 2`. Returns `None` if the queues already have equal shares of the indirection table.
 fn evened(table: &str, queues: usize) -> Option<String> {
     let entries: Vec<usize> = table.split(' ').map(|entry| entry.parse().ok()).collect::<Option<_>>()?;
     let count = |queue: usize| entries.iter().filter(|entry| **entry == queue).count();
@@ -100,7 +99,7 @@ fn global(machine: &mut Machine, cpus: &CpuMask) -> Wish {
 }
 
 /// Returns two sums over all CPUs: the number of packets that backlogs dropped, and the number of
-/// polls that ended before all packets were handled.
+/// polls that ended although packets were left.
 fn softnet(machine: &Machine) -> [u64; 2] {
     let table = machine.root().read("/proc/net/softnet_stat").unwrap_or_default();
     [DROPPED, SQUEEZED].map(|column| {
@@ -141,8 +140,8 @@ mod tests {
     fn a_table_is_evened_only_if_it_is_uneven() {
         assert_eq!(evened("0 1 2 0 1", 3), None);
         assert_eq!(evened("0 0 0 1 1 2", 3).as_deref(), Some("0 1 2 0 1 2"));
-        // The first indirection table lacks a queue, and the second table contains a queue that
-        // does not exist.
+        // The first indirection table of this test lacks a queue. The second table contains a queue
+        // that does not exist.
         assert_eq!(evened("0 1 0 1", 3).as_deref(), Some("0 1 2 0"));
         assert_eq!(evened("0 1 2 3", 3).as_deref(), Some("0 1 2 0"));
         assert_eq!((evened("", 3), evened("0 x", 2), evened("0 1", 0)), (None, None, None));

@@ -1,4 +1,5 @@
-//! A setting is a list of knobs with their values. Settings can be read, applied and compared.
+//! A setting is a list of knobs (settings of the kernel or the card) with their values. Settings
+//! can be read, applied and compared.
 
 use std::collections::BTreeMap;
 use std::fmt;

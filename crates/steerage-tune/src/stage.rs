@@ -3,16 +3,16 @@
 
 use crate::knob::Knob;
 
-/// The command-line option that permits a stage in a plan.
+/// The command-line option that a stage needs to be permitted in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// The stage needs no option, because its knobs affect only one interface.
+    /// A stage that needs no command-line option, because its knobs affect only one interface.
     Interface,
     /// `--global` permits stages whose knobs affect the whole machine or network namespace.
     Global,
     /// `--irq` permits the stage that changes the CPUs of interrupts.
     Irq,
-    /// `--for` permits the stages that a capture or a program with AF_XDP needs.
+    /// `--for` permits the stages that are needed for a capture, or for a program with AF_XDP.
     Purpose,
     /// `--allow-reset` permits stages of the card that may take the link down for a moment.
     Reset,
@@ -70,7 +70,7 @@ const BASE: Stage = Stage {
     not_restored: "",
 };
 
-/// All stages. A plan changes the stages in the order of this table.
+/// All stages. A plan changes stages (kinds of kernel settings) in the order of this table.
 pub const STAGES: &[Stage] = &[
     Stage {
         name: "channels",

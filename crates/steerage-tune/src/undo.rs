@@ -1,5 +1,5 @@
-//! The undo file contains the values that `tune` set, and the values that the knobs had before. The
-//! undo file is on the disk before the first knob is changed. Therefore all old values can be
+//! The undo file contains two values of each knob: the value that `tune` set, and the value before.
+//! The undo file is on the disk before the first knob is changed. Therefore all old values can be
 //! restored even after this program has crashed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,8 +30,7 @@ const VERSION: u32 = 1;
 const FILE_MAX: u64 = 16 << 20;
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// Identifies the interface, and the boot of the machine, to which the values in an undo file
-/// belong.
+/// Says to which interface, and to which boot of the machine, the values in an undo file belong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     boot: String,
@@ -138,8 +137,8 @@ impl Undo {
         let (parent, name) = (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default());
         let text = (|| -> io::Result<String> {
             let directory = Directory::open(parent)?;
-            // In a directory such as /tmp, to which other users may write, another user could have
-            // created the file.
+            // Other users may write to a directory such as /tmp, so another user could have created
+            // the file there.
             let owner = directory.stat(name)?.st_uid;
             if ![0, geteuid().as_raw()].contains(&owner) {
                 return Err(io::Error::other(format!("it belongs to user {owner}")));
@@ -162,16 +161,16 @@ impl Undo {
     }
 
     /// Returns true if the undo file belongs to the interface in this network namespace. After a
-    /// restart of the machine, the recorded number of the namespace has no meaning. In this case,
-    /// the number of the namespace is not compared.
+    /// restart of the machine, the recorded number of the namespace has no meaning. After a
+    /// restart, the number of the namespace is therefore not compared.
     fn is_about(&self, interface: &str, here: &Identity) -> bool {
         let then = &self.record.identity;
         self.record.interface == interface && (then.boot != here.boot || then.namespace == here.namespace)
     }
 
-    /// Writes an undo file that can undo all plans in `plans`, which will be tried. Call `begin`
-    /// before the first change. If the interface already has an undo file, the old values in that
-    /// file are kept in the new undo file.
+    /// Writes an undo file that can undo all of `plans`. The caller will try these plans. Call
+    /// `begin` before the first change. If the interface already has an undo file, the old values
+    /// in that file are kept in the new undo file.
     ///
     /// # Errors
     ///
@@ -218,9 +217,9 @@ impl Undo {
         let resets = kept.0.keys().any(|knob| knob.of_card().is_some_and(|(_, name)| name.starts_with("channels/")));
         record.before.0.retain(|knob, _| kept.0.contains_key(knob) || (resets && !record.ours.contains_key(knob)));
         record.ours = kept.0.iter().map(|(knob, value)| (knob.clone(), [value.clone()].into())).collect();
-        // Values that the kernel has set meanwhile count as values that `tune` set, so an undo may
-        // replace these values. If a knob has yet another value later, another program has set the
-        // knob.
+        // Values that the kernel has set in the meantime are recorded as values that `tune` set.
+        // Therefore an undo may replace these values. If a knob later has a value that is not
+        // recorded, another program has set the knob.
         for knob in record.before.0.keys().filter(|knob| !kept.0.contains_key(knob)) {
             record.ours.insert(knob.clone(), machine.read(knob).into_iter().collect());
         }
@@ -228,8 +227,9 @@ impl Undo {
         self.save()
     }
 
-    /// Adds knobs to the undo file, such as the knobs of new queues. The caller sets these knobs
-    /// later to maintain the kept setting. Call `extend` before you set the knobs.
+    /// Adds knobs to the undo file, such as the knobs of new queues. After `extend`, the caller
+    /// sets these knobs, because they belong to the kept setting. Call `extend` before you set the
+    /// added knobs.
     ///
     /// # Errors
     ///
@@ -244,9 +244,9 @@ impl Undo {
         self.save()
     }
 
-    /// Assigns the undo file to the present boot and interface. After a call of `renew`, the
-    /// present values of the knobs count as the old values. Returns false if the undo file already
-    /// belongs to this boot and interface.
+    /// Changes the undo file so that it belongs to the present boot and interface. After a call of
+    /// `renew`, the undo file has the present values of the knobs as their old values. Returns
+    /// false if the undo file already belongs to this boot and interface.
     ///
     /// # Errors
     ///
@@ -292,8 +292,8 @@ impl Undo {
         self.record_bans(&kept)
     }
 
-    /// Tells irqbalance again not to move the recorded interrupts. irqbalance forgets which
-    /// interrupts it must not move when it restarts.
+    /// Tells irqbalance again not to move the recorded interrupts. When irqbalance restarts, it
+    /// forgets which interrupts it must not move.
     pub fn ban_again(&self, root: &Root) {
         let socket = irq::irqbalance(root).filter(|_| !self.record.banned.is_empty());
         if let Some(Err(error)) = socket.map(|socket| irq::ban(&socket, &self.record.banned)) {
@@ -302,8 +302,8 @@ impl Undo {
     }
 
     /// Writes a .link file. When the .link file exists, systemd sets the values in this file, and
-    /// `tune` no longer maintains them. Knobs that `tune` has maintained so far get their old
-    /// values again.
+    /// `tune` no longer sets these values again. Knobs whose values `tune` itself has set so far
+    /// get their old values again.
     ///
     /// # Errors
     ///
@@ -350,8 +350,8 @@ impl Undo {
         self.record.kept.as_ref()
     }
 
-    /// Returns true if the undo file belongs to this boot, and to the interface that now has the
-    /// recorded name.
+    /// Returns true if the undo file belongs to the present boot of the machine, and to the
+    /// interface that now has the recorded name.
     pub fn is_current(&self, machine: &Machine) -> bool {
         Identity::of(machine.root(), &self.record.interface) == self.record.identity
     }
@@ -395,7 +395,7 @@ impl Undo {
     }
 
     /// Loads the BPF program of the flow dissector if the kept setting includes it. Call
-    /// `load_dissector` before you drop capabilities.
+    /// `load_dissector` before the process drops its capabilities.
     pub fn load_dissector(&self, machine: &mut Machine) {
         if self.knobs().any(|knob| knob.0 == DISSECTOR) {
             machine.load_dissector();
@@ -505,8 +505,9 @@ impl Record {
     }
 }
 
-/// Returns the possible paths of an interface's undo file. If interfaces in two network namespaces
-/// have the same name, the name of the second undo file also contains the number of the namespace.
+/// Returns the possible paths of an interface's undo file. If two network namespaces each have an
+/// interface of the same name, the name of the second undo file also contains the number of the
+/// namespace.
 fn paths(directory: &Path, interface: &str, here: &Identity) -> [PathBuf; 2] {
     let number: String = here.namespace.chars().filter(char::is_ascii_digit).collect();
     [directory.join(format!("{interface}@{number}.json")), directory.join(format!("{interface}.json"))]
@@ -518,7 +519,8 @@ fn free_path(directory: &Path, interface: &str, here: &Identity) -> Result<PathB
     Ok(if is_taken { long } else { short })
 }
 
-/// Creates the directory for undo files, so that a sandbox can allow this program to write to it.
+/// Creates the directory for undo files. A sandbox can then allow this program to write to the
+/// directory.
 ///
 /// # Errors
 ///

@@ -4,21 +4,22 @@ use std::fmt;
 
 use crate::facts::{CpuCounts, Sample};
 
-/// A changed setting is kept only if its gain is at least this share. A gain below this minimum is
-/// not worth the reordering of packets, and the next measurement might show a loss instead.
+/// A changed setting is kept only if its gain (as a fraction) is at least this value. A gain below
+/// this minimum is not worth the reordering of packets that a change causes. Also, the next
+/// measurement might show a loss instead.
 const GAIN_MIN: f64 = 0.03;
 
-/// The machine is at its limit if a CPU spends at least this share of its time in interrupts. The
-/// rest of the CPU's time is used by threads that share the CPU with ksoftirqd, the kernel's thread
-/// for interrupt work.
+/// The machine is at its throughput limit if a CPU spends at least this share of its time in
+/// interrupts. Even at the limit, the rest of the CPU's time is used by threads that share the CPU
+/// with ksoftirqd, the kernel's thread for interrupt work.
 const LIMIT: f64 = 0.9;
 
-/// The minimum number of packets in a measurement window. With fewer packets in a window, the time
-/// per packet is not accurate enough.
+/// The minimum number of packets in a measurement window. With fewer packets in a measurement
+/// window, the time per packet is not accurate enough.
 const PACKETS_MIN: u64 = 1_000;
 
-/// The minimum number of ticks that CPUs must spend in interrupts in a measurement window. The
-/// kernel counts whole ticks of 10 ms, so five ticks give an accuracy of a fifth.
+/// In a measurement window, CPUs must spend at least this number of ticks in interrupts. The kernel
+/// counts whole ticks of 10 ms, so five ticks are accurate to a fifth.
 const TICKS_MIN: f64 = 5.0;
 
 /// Shares of lost packets that are smaller than `LOST_MIN` are ignored. Such a small share of lost
@@ -42,13 +43,13 @@ pub struct Window {
     pub packets: u64,
     /// Packets that were lost.
     pub lost: u64,
-    /// The number of ticks that all CPUs spent in interrupts. With threaded NAPI, this number of
-    /// ticks includes the ticks that CPUs spent in the kernel outside of interrupts.
+    /// The number of ticks that all CPUs spent in interrupts. With threaded NAPI, the count also
+    /// includes the ticks that CPUs spent in the kernel outside of interrupts.
     pub ticks: f64,
-    /// The number of ticks that the busiest CPU spent in interrupts, counted in the same way as
+    /// The number of ticks that the busiest CPU spent in interrupts, counted like the field
     /// `ticks`.
     pub busiest_ticks: f64,
-    /// The share of its time that the busiest CPU spent in interrupts, counted in the same way as
+    /// The share of its time that the busiest CPU spent in interrupts, counted like the field
     /// `ticks`.
     pub busiest: f64,
 }
@@ -56,8 +57,9 @@ pub struct Window {
 impl Window {
     /// Creates a measurement window from the difference between two readings of the counters.
     /// `losses_are_received` is true if the interface counts a packet as received even if the
-    /// packet is lost later. Network cards count packets that are lost later as received, and a
-    /// veth does not. `threads` is true if packets may also be handled outside of interrupts.
+    /// packet is lost later. Network cards count packets as received even if they are lost later. A
+    /// veth does not. `threads` is true if packets may also be handled outside of interrupts, by
+    /// threads of the kernel.
     pub fn of(passed: &Sample, seconds: f64, losses_are_received: bool, threads: bool) -> Self {
         let time = |cpu: &CpuCounts| (cpu.softirq + if threads { cpu.system } else { 0 }) as f64;
         let backlogs: u64 = passed.cpus.values().map(|cpu| cpu.dropped + cpu.flow_limit).sum();
@@ -90,11 +92,11 @@ impl Window {
     }
 
     /// Returns true if a larger share of packets was lost in this measurement window than in each
-    /// of the other windows. The function returns true only if the difference exceeds the
-    /// differences between the other windows, and if the machine did not handle packets at a higher
-    /// rate. The packet rate matters because a sender with an unlimited rate always loses packets.
-    /// If the machine handles more packets of a sender with an unlimited rate, more of the sender's
-    /// packets may also be lost.
+    /// of the other windows. The result is true only if two conditions hold: the difference between
+    /// the shares exceeds the differences between the other windows, and the machine did not handle
+    /// packets at a higher rate. The packet rate matters because a sender with an unlimited rate
+    /// always loses packets. If a sender sends at an unlimited rate and the machine handles more of
+    /// its packets, more of them may also be lost.
     pub fn loses_more_than(&self, others: &[Self]) -> bool {
         let shares = || others.iter().map(Self::lost_share);
         let (most, least) = (shares().fold(0.0, f64::max), shares().fold(1.0, f64::min));
@@ -117,9 +119,9 @@ pub struct Ratio {
 
 impl Ratio {
     /// Computes the mean ratio of new to old values over all pairs. The confidence interval of the
-    /// mean is computed from the t-distribution of the logarithms. With fewer than two pairs, the
-    /// confidence interval is unlimited. Returns `None` if `pairs` is empty, or if a value is not
-    /// positive.
+    /// mean is computed from the t-distribution of the logarithms. With fewer than two pairs of
+    /// windows, the confidence interval is unlimited. Returns `None` if `pairs` is empty, or if a
+    /// value is not positive.
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let logarithms: Vec<f64> = pairs.into_iter().map(|(old, new)| (new / old).ln()).collect();
         if logarithms.is_empty() || !logarithms.iter().all(|logarithm| logarithm.is_finite()) {
@@ -153,14 +155,16 @@ impl fmt::Display for Ratio {
 pub enum Reason {
     /// The machine was at its limit, and handled more or fewer packets with the new setting.
     Throughput,
-    /// The busiest CPU needs less or more time per packet. Therefore the machine's maximum packet
-    /// rate is higher or lower with the new setting.
+    /// With the new setting, the busiest CPU needs less or more time per packet. Because the
+    /// busiest CPU's time per packet has changed, the machine's maximum packet rate is higher or
+    /// lower with the new setting.
     Evenness,
     /// With the new setting, all CPUs together need less or more time per packet.
     CpuTime,
     /// The differences between the old and the new setting are not larger than the noise.
     Noise,
-    /// More packets were lost with the new setting, so the measurement window was ended early.
+    /// More packets were lost with the new setting than with the old one, so the measurement window
+    /// was ended early.
     Drops,
     /// Too few packets arrived to compare the settings.
     TooFew,
@@ -173,13 +177,13 @@ pub struct Verdict {
     pub keep: bool,
     /// Why.
     pub reason: Reason,
-    /// True if the machine was at its limit. Only if the machine is at its limit, the throughput
-    /// shows whether the setting helps.
+    /// True if the machine was at its limit. The throughput shows whether a setting helps only if
+    /// the machine is at its limit.
     pub at_limit: bool,
     /// The packet rate with the new setting divided by the packet rate with the old setting.
     pub throughput: Option<Ratio>,
-    /// The time per packet of the busiest CPU with the new setting, divided by the time with the
-    /// old setting.
+    /// The busiest CPU's time per packet with the new setting, divided by its time per packet with
+    /// the old setting.
     pub busiest: Option<Ratio>,
     /// The time per packet of all CPUs together with the new setting, divided by the time with the
     /// old setting.
@@ -187,16 +191,17 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Compares pairs of windows: one with the old setting, and one with the new setting.
-    /// `drops_rose` is true if the last window with the new setting ended early because packets
-    /// were dropped.
+    /// Compares pairs of measurement windows. Each pair has one window with the old setting and one
+    /// with the new setting. `drops_rose` is true if the last window with the new setting ended
+    /// early because packets were dropped.
     ///
-    /// Three figures are compared in order, and the first figure that differs by more than the
-    /// noise decides. The first figure is the throughput, if the machine was at its limit. The
-    /// second figure is the time per packet of the busiest CPU, which determines the limit. The
-    /// third figure is the time per packet of all CPUs. If a new setting is kept in a comparison
-    /// with an old setting, a reverse comparison would not keep the old setting. Therefore a second
-    /// measurement does not undo the result of the first measurement.
+    /// Three figures of the settings are compared in order. The first figure that differs by more
+    /// than the noise decides. The first figure that is compared is the throughput, if the machine
+    /// was at its limit. The second figure that is compared is the busiest CPU's time per packet,
+    /// which determines the throughput limit. The third figure that is compared is the time per
+    /// packet of all CPUs. If a comparison decides for the new setting, the reverse comparison
+    /// would not decide for the old setting. Therefore a second measurement of the two settings
+    /// does not undo the result of the first.
     pub fn of(pairs: &[(Window, Window)], drops_rose: bool) -> Self {
         let ratio = |value: fn(&Window) -> f64| Ratio::of(pairs.iter().map(|(old, new)| (value(old), value(new))));
         let limited = pairs.iter().filter(|(old, new)| old.is_at_limit() || new.is_at_limit()).count();
@@ -306,7 +311,8 @@ mod tests {
         let (one, two) = (window(1_000, 0, 200.0, 200.0), window(1_000, 0, 240.0, 130.0));
         assert_eq!(verdict(one, two), (true, Reason::Evenness, false));
         assert_eq!(verdict(two, one), (false, Reason::Evenness, false));
-        // The new setting spreads the load as evenly as the old setting, but needs less CPU time.
+        // The new setting spreads the load over the CPUs as evenly as the old setting, but needs
+        // less CPU time.
         let cheap = window(1_000, 0, 150.0, 130.0);
         assert_eq!(verdict(two, cheap), (true, Reason::CpuTime, false));
     }
@@ -323,7 +329,7 @@ mod tests {
     fn noise_is_taken_back() {
         let same = window(1_000, 0, 200.0, 150.0);
         assert_eq!(verdict(same, same), (false, Reason::Noise, false));
-        // A gain of two percent is too small to be kept, even if it is certain.
+        // Even if it is certain, a gain of two percent is too small for a setting to be kept.
         let gain = |_| (window(1_000, 0, 200.0, 150.0), window(1_000, 0, 200.0, 147.0));
         assert_eq!(Verdict::of(&(0..6).map(gain).collect::<Vec<_>>(), false).reason, Reason::Noise);
         // The gain is a fifth on average, but it is very uncertain.
@@ -338,12 +344,12 @@ mod tests {
         let before = [window(1_000, 1, 200.0, 150.0), window(1_000, 2, 200.0, 150.0)];
         assert!(window(1_000, 20, 200.0, 150.0).loses_more_than(&before));
         assert!(!window(1_000, 2, 200.0, 150.0).loses_more_than(&before));
-        // A difference from the earlier windows is noise if it is not larger than the difference
-        // between the earlier windows.
+        // A window's difference from the earlier windows is noise if it is not larger than the
+        // differences among the earlier windows.
         let noisy = [window(1_000, 10, 200.0, 150.0), window(1_000, 60, 200.0, 150.0)];
         assert!(!window(1_000, 100, 200.0, 150.0).loses_more_than(&noisy));
         assert!(window(1_000, 140, 200.0, 150.0).loses_more_than(&noisy));
-        // More dropped packets decide against a setting, even if its throughput is higher.
+        // If more packets are dropped, the setting is not kept, even if its throughput is higher.
         let better = pairs(window(1_000, 300, 490.0, 490.0), window(1_700, 900, 900.0, 480.0));
         let verdict = Verdict::of(&better, true);
         assert_eq!((verdict.keep, verdict.reason), (false, Reason::Drops));
@@ -357,8 +363,8 @@ mod tests {
         let (old, new) = (window(1_000, 0, 490.0, 490.0), window(1_800, 5_400, 900.0, 480.0));
         assert!(!new.loses_more_than(&[old]));
         assert_eq!(verdict(old, new), (true, Reason::Throughput, true));
-        // If the losses are the same but the machine does not handle packets at a higher rate, the
-        // window ends early.
+        // If as many packets are lost but the machine does not handle packets at a higher rate, the
+        // measurement window ends early.
         assert!(window(1_000, 5_400, 900.0, 480.0).loses_more_than(&[old]));
     }
 
@@ -377,8 +383,8 @@ mod tests {
         assert_eq!(Verdict::of(&[], false).reason, Reason::TooFew);
     }
 
-    /// The confidence interval of three pairs, computed by hand from the logarithms 0, ln 1.1 and
-    /// ln 1.21.
+    /// The expected confidence interval of three pairs, computed by hand from the logarithms 0, ln
+    /// 1.1 and ln 1.21.
     #[test]
     fn the_interval_is_students() {
         let ratio = Ratio::of([(1.0, 1.0), (10.0, 11.0), (100.0, 121.0)]).unwrap();

@@ -20,9 +20,9 @@ use crate::setting::{Difference, Setting};
 use crate::stage::{STAGES, Stage};
 use crate::undo::Undo;
 
-/// The pause after each reading of the kernel's messages. The kernel stores further messages during
-/// the pause. Therefore this process wakes up at most five times a second, even if many interfaces
-/// are created and deleted.
+/// After each reading of the kernel's messages, the process pauses for this time. During the pause,
+/// the kernel stores further messages. Because of the pause, this process wakes up at most five
+/// times a second, even if many interfaces are created and deleted.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Watches one interface, and sets its kept setting again when values have changed.
@@ -46,9 +46,9 @@ struct Counted {
     failures: BTreeMap<&'static str, u64>,
 }
 
-/// The names of the counts of the kernel's messages, by subject. `lost` counts how often messages
-/// of the kernel were lost because too many arrived. After messages were lost, the watch compares
-/// all values with the kept setting.
+/// The names of the counts of the kernel's messages, by subject. The count `lost` says how often
+/// the kernel's messages were lost because too many arrived. After the kernel's messages were lost,
+/// the watch compares all values with the kept setting.
 const EVENTS: [&str; 4] = ["link", "queues", "cpus", "lost"];
 const LINK: usize = 0;
 const QUEUES: usize = 1;
@@ -67,18 +67,19 @@ impl WatchCounts {
         std::array::from_fn(|nth| (EVENTS[nth], counts[nth]))
     }
 
-    /// Returns the number of values that were set again, by stage.
+    /// Returns, for each stage (kind of kernel setting), the number of values that were set again.
     pub fn set_again(&self) -> Vec<(&'static str, u64)> {
         by_stage(&self.counted().set_again)
     }
 
-    /// Returns the number of values that could not be set again, by stage.
+    /// Returns, for each stage (kind of kernel setting), the number of values that could not be set
+    /// again.
     pub fn failures(&self) -> Vec<(&'static str, u64)> {
         by_stage(&self.counted().failures)
     }
 }
 
-/// Returns the count of each stage, including counts of 0.
+/// Returns the counts of all stages (kinds of kernel settings), including counts of 0.
 fn by_stage(counts: &BTreeMap<&'static str, u64>) -> Vec<(&'static str, u64)> {
     STAGES.iter().map(|stage| (stage.name, counts.get(stage.name).copied().unwrap_or(0))).collect()
 }
@@ -141,7 +142,7 @@ impl Watch {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(TuneError::Watch { interface: self.interface.clone(), error: error.into() }),
         }
-        // The function also returns true if the other end of the first file descriptor was closed.
+        // Also returns true if the other end of the first file descriptor was closed.
         Ok(!waiting[0].revents().is_empty())
     }
 
@@ -169,8 +170,9 @@ impl Watch {
         }
     }
 
-    /// If the value of a knob differs from the kept setting, sets the knob again. Also sets the
-    /// knobs of new queues. The function `log` is called with each change or failure.
+    /// If the value of a knob (a kernel or card setting) differs from the kept setting, sets the
+    /// knob again. Also sets the knobs of new queues. The function `log` is called with each change
+    /// or failure.
     ///
     /// # Errors
     ///
@@ -192,8 +194,8 @@ impl Watch {
             undo.ban_again(machine.root());
         }
         for difference in differences {
-            // The knob's queue no longer exists. If the queue is created again, the kernel sends
-            // another message.
+            // The queue to which the knob belongs no longer exists. If the queue of the knob is
+            // created again, the kernel sends another message.
             if difference.now.is_none() {
                 continue;
             }
@@ -230,8 +232,8 @@ impl fmt::Display for SetAgain {
     }
 }
 
-/// Returns values for the knobs of queues that were created after the setting was kept. If the
-/// knobs of a stage have the same value for all queues, a new queue gets this value too.
+/// Returns values for the knobs of new queues, which were created after the setting was kept. If
+/// the knobs of a stage have the same value for all queues, a new queue gets this value too.
 fn on_new_queues(machine: &mut Machine, interface: &str, kept: &Setting) -> Setting {
     let mut new = Setting::default();
     for stage in STAGES.iter().filter(|stage| stage.pattern.contains("/queues/")) {

@@ -1,4 +1,4 @@
-//! [`Builder`] builds an instance: it has all settings of a program, with their defaults.
+//! [`Builder`] builds an instance. A builder has all settings of the instance, with defaults.
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> QueueHasher + Send 
 #[must_use = "nothing is built until `build` is called"]
 pub struct Builder {
     cpus: Option<CpuMask>,
-    /// The virtual CPUs that [`virtual_cpus`](Self::virtual_cpus) has set, or `None`.
+    /// The virtual CPUs that were set with [`virtual_cpus`](Self::virtual_cpus), or `None`.
     there: Option<CpuMask>,
     rps_cpus: Option<CpuMask>,
     queue_masks: Vec<(usize, CpuMask)>,
@@ -137,8 +137,9 @@ impl Builder {
     }
 
     /// Runs the instance on CPUs 0 to `count - 1`, even if the machine does not have these CPUs.
-    /// The threads of virtual CPUs are not pinned. The threads sleep as soon as they are idle. For
-    /// tests. An instance runs either on virtual CPUs or on CPUs of the machine, not on both.
+    /// The threads of virtual CPUs are not pinned. The threads of virtual CPUs sleep as soon as
+    /// they are idle. For tests. An instance runs either on virtual CPUs or on CPUs of the machine,
+    /// not on both.
     pub fn virtual_cpus(mut self, count: usize) -> Self {
         self.cpus = Some((0..count.min(CPUS_MAX + 1)).map(|cpu| CpuId(cpu as u16)).collect());
         self.there = self.cpus.clone();
@@ -153,9 +154,9 @@ impl Builder {
     }
 
     /// Sets the CPUs over which packets are spread. By default, packets are spread over all CPUs of
-    /// the instance. A CPU that is not in the mask only receives packets, and does not handle them.
-    /// An empty mask turns steering off. If steering is off, each packet is handled on the CPU that
-    /// received it.
+    /// the instance. A CPU that polls a queue but is not in the mask only receives packets, and
+    /// does not handle them. An empty mask turns steering off. If steering is off, each packet is
+    /// handled on the CPU that received it.
     pub fn rps_cpus(mut self, mask: CpuMask) -> Self {
         self.rps_cpus = Some(mask);
         self
@@ -176,8 +177,8 @@ impl Builder {
         self.input_on(input, &[], None)
     }
 
-    /// Adds a device that receives packets, and returns the number of the input. Handlers get this
-    /// number from [`Batch::input`](crate::Batch::input).
+    /// Adds a device that receives packets (an input), and returns the number of the input.
+    /// Handlers get this number from [`Batch::input`](crate::Batch::input).
     pub fn add_input(&mut self, input: Input) -> InputId {
         self.inputs.push(InputSpec { input, rx_cpus: Vec::new(), mask: None });
         InputId((self.inputs.len() - 1) as u16)
@@ -199,8 +200,8 @@ impl Builder {
         self
     }
 
-    /// Adds a device that sends packets, and returns the number of the output. Handlers pass the
-    /// number of an output to [`Packet::transmit`](crate::Packet::transmit).
+    /// Adds a device that sends packets (an output), and returns the number of the output. Handlers
+    /// pass the number of an output to [`Packet::transmit`](crate::Packet::transmit).
     ///
     /// The packet function in this example sends all packets except broadcasts. At the end of the
     /// run, the packet function sends a packet of its own, which contains the number of broadcasts:
@@ -251,9 +252,9 @@ impl Builder {
     }
 
     /// Adds a sender. With the sender, threads outside of the receive path can send packets to the
-    /// output `to`: packets that handlers have [kept](crate::Packet::keep), and copies of other
-    /// frames. At most `places` packets may wait in the sender. [`Sender`] explains when the run of
-    /// an instance with a sender ends.
+    /// output `to`. Such a packet is one that a handler has [kept](crate::Packet::keep), or a copy
+    /// of another frame. At most `places` packets may wait in the sender. [`Sender`] explains when
+    /// the run of an instance with a sender ends.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -298,7 +299,7 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// [`BuildError::System`] if the process has no free file descriptor.
+    /// Fails with [`BuildError::System`] if the process has no free file descriptor.
     pub fn add_sender(&mut self, to: TxId, places: usize) -> Result<Sender, BuildError> {
         let failed = |error| BuildError::System { operation: "make an eventfd for a sender", error };
         let sender = Sender::new(to, places).map_err(failed)?;
@@ -306,7 +307,7 @@ impl Builder {
         Ok(sender)
     }
 
-    /// Returns the counters of the packet function, to which the program can add its own. Any
+    /// Returns the packet function's counters. The program can add its own counters to them. Any
     /// thread can read the counters during the run and after it:
     /// [`Handle::counters`](crate::Handle::counters) returns them. The counters also appear in
     /// snapshots, in metrics, and in `steerage top`.
@@ -346,8 +347,9 @@ impl Builder {
         &self.counters
     }
 
-    /// Sets the hash function and its key. Default: AES with a random key, or SipHash-1-3 with a
-    /// random key on a CPU without AES instructions.
+    /// Sets the hash function that determines the bucket of a flow, and the function's key.
+    /// Default: AES with a random key, or SipHash-1-3 with a random key on a CPU without AES
+    /// instructions.
     pub fn hash(mut self, hasher: FlowHasher) -> Self {
         self.hasher = Some(hasher);
         self
@@ -355,9 +357,8 @@ impl Builder {
 
     /// Sets a function that determines the flow of an Ethernet frame. If the function returns
     /// `None`, the flow is read from the frame's headers as usual. On links other than Ethernet,
-    /// the flow is always read from the frame's headers. If both directions of a flow should stay
-    /// together, return
-    /// [`FlowKey::both_directions`].
+    /// the flow is always read from the frame's headers. If the two directions of a flow should go
+    /// to the same CPU, return [`FlowKey::both_directions`].
     ///
     /// ```
     /// use steerage::flow::{self, HeaderKind, Layers};
@@ -389,48 +390,49 @@ impl Builder {
     }
 
     /// Selects which flow is used if a packet is inside a tunnel. By default, the innermost flow is
-    /// used. The choice of the flow applies only to the hash that steerage computes, and not to the
-    /// hash of a device.
+    /// used. The choice of the flow in a tunnel applies only to the hash that steerage computes,
+    /// and not to the hash of a device.
     pub fn layers(mut self, layers: Layers) -> Self {
         self.layers = layers;
         self
     }
 
-    /// Sets whether the hash of a device may be used. A device's hash is used only if it gives the
-    /// same value to all packets that one handler must get together. Default: yes.
+    /// Sets whether steerage may use a hash that the device computes. A device's hash is used only
+    /// if it has the same value for all packets that must go to one handler together. Default: yes.
     pub fn device_hash(mut self, yes: bool) -> Self {
         self.device_hash = yes.then_some(None);
         self
     }
 
-    /// Uses the hash of a device if the hash keeps together the packets that `affinity` names, such
-    /// as those of a flow. Without a call of this function, the
-    /// [`AFFINITY`](crate::Handler::AFFINITY) of the handler decides. Use this function if the
-    /// result of the handler does not depend on which packets go to the same CPU.
+    /// Allows the use of a device's hash if the hash has the same value for all packets that belong
+    /// together according to `affinity`, such as the packets of a flow. Without a call of this
+    /// function, the [`AFFINITY`](crate::Handler::AFFINITY) of the handler decides. Use this
+    /// function if the result of the handler does not depend on which packets go to the same CPU.
     pub fn device_affinity(mut self, affinity: Affinity) -> Self {
         self.device_hash = Some(Some(affinity));
         self
     }
 
-    /// Sets how many frames may wait for one CPU: `netdev_max_backlog`. The limit on waiting frames
-    /// applies to all live queues together. Each queue whose device can wait, such as a file, has
-    /// its own limit of the same size. Default: 1000.
+    /// Sets how many frames may wait for one CPU: `netdev_max_backlog`. The limit on the number of
+    /// waiting frames applies to all live queues (queues that cannot wait) together. Each queue
+    /// whose device can wait, such as a file, has its own limit of the same size. Default: 1000.
     pub fn backlog(mut self, frames: usize) -> Self {
         self.limits.backlog = frames;
         self
     }
 
-    /// Sets how many frames one poll takes from a queue: `dev_weight`. The same number is the
-    /// maximum length of the lists of frames that a CPU hands to other CPUs. Default and maximum:
-    /// [`POLL_BUDGET`](crate::limits::POLL_BUDGET).
+    /// Sets the maximum number of frames that one poll takes from a queue: `dev_weight`. The number
+    /// of frames per poll is also the maximum length of the lists of frames that a CPU hands to
+    /// other CPUs. Default and maximum: [`POLL_BUDGET`](crate::limits::POLL_BUDGET).
     pub fn dev_weight(mut self, frames: usize) -> Self {
         self.limits.dev_weight = frames;
         self
     }
 
-    /// Sets the size of each queue's local page cache, in pages. With 0, there is no cache. A queue
-    /// whose device provides its own blocks of memory has a page cache only if you call this
-    /// function. The page cache of a queue with blocks is for frames that are copied. Default:
+    /// Sets the size of each queue's local page cache (a stock of free packet pages), in pages.
+    /// With 0, there is no cache. If a queue's device provides its own blocks of memory, the queue
+    /// has a page cache only if you call this function. If a queue has its own blocks of memory,
+    /// its page cache is used for frames that are copied. Default:
     /// [`LpcMemory::default_pages`](crate::memory::LpcMemory::default_pages).
     pub fn lpc_pages(mut self, pages: usize) -> Self {
         self.lpc_pages = Some(pages);
@@ -438,24 +440,26 @@ impl Builder {
     }
 
     /// Sets the NUMA node of each CPU. By default, each CPU has its NUMA node of the machine. If
-    /// threads are not pinned, all CPUs count as CPUs of a single node.
+    /// threads are not pinned, all CPUs are treated as CPUs of a single node.
     pub fn nodes(mut self, nodes: NodeMap) -> Self {
         self.nodes = Some(nodes);
         self
     }
 
-    /// Sets the maximum length of frames that are copied out of their device's page, in bytes. Only
-    /// devices with a ring of pages copy frames out of their pages: `rx-copybreak`. The default is
+    /// Sets the maximum length, in bytes, of frames that are copied out of the page in which the
+    /// device stored them. Only devices that have a ring of pages copy frames out of their pages:
+    /// `rx-copybreak`. The default is
     /// 0. With 0, no frame is copied.
     pub fn copybreak(mut self, bytes: usize) -> Self {
         self.queue_limits.copybreak = bytes;
         self
     }
 
-    /// Sets the maximum length of frames that [`Packet::linearise`](crate::Packet::linearise) can
-    /// join into one page, in bytes. The packet memory's pages have at least this length. The
-    /// default is 0. If `bytes` is 0, pages have the length that the inputs need. The length that
-    /// the inputs need is enough, unless an input receives a frame in several buffers. Maximum:
+    /// Sets the maximum length, in bytes, of frames that
+    /// [`Packet::linearise`](crate::Packet::linearise) can copy from several buffers into one page.
+    /// The packet memory's pages have at least this length. The default is 0. If `bytes` is 0,
+    /// pages have the length that the inputs need. Pages of the length that the inputs need are
+    /// long enough, unless an input receives a frame in several buffers. Maximum:
     /// [`FRAME_BYTES_MAX`].
     pub fn linear_bytes(mut self, bytes: usize) -> Self {
         self.linear_bytes = bytes.min(FRAME_BYTES_MAX);
@@ -468,11 +472,10 @@ impl Builder {
         self
     }
 
-    /// Sets how many packets that a handler creates itself may wait to be sent on each CPU: see
-    /// [`Cpu::send`](crate::Cpu::send). For each packet that a handler may send, a page of the pool
-    /// is reserved. The default is 0 packets, or 64 packets with a [sender](Self::add_sender).
-    /// Maximum:
-    /// [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
+    /// Sets the maximum number of handler-created packets that may wait to be sent on each CPU: see
+    /// [`Cpu::send`](crate::Cpu::send). For each packet that may wait to be sent, a page of the
+    /// pool is reserved. The default is 0 packets, or 64 packets with a [sender](Self::add_sender).
+    /// Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
     pub fn originated_max(mut self, packets: usize) -> Self {
         self.originated_max = packets.min(ORIGINATED_MAX);
         self
@@ -500,9 +503,9 @@ impl Builder {
     }
 
     /// Sets whether frames are hashed even if one CPU has all buckets. Use this setting for
-    /// handlers that call [`flow_hash`](crate::Packet::flow_hash) and need the fragments of a
-    /// datagram together. The fragment table exists only if frames are hashed when they arrive.
-    /// Default: no.
+    /// handlers that call [`flow_hash`](crate::Packet::flow_hash) and need the same hash for all
+    /// fragments of a datagram. The table of fragments exists only if frames are hashed when they
+    /// arrive. Default: no.
     pub fn always_hash(mut self, yes: bool) -> Self {
         self.always_hash = yes;
         self
@@ -519,7 +522,8 @@ impl Builder {
     /// handler may be at most a quarter of the stack size. Data that the handler keeps in a `Box`
     /// or a `Vec` does not count as part of its size. If a handler is larger than a quarter of the
     /// stack, [`Instance::start`] returns an error. Default:
-    /// [`STACK_BYTES`](crate::limits::STACK_BYTES), for handlers of up to 512 KiB.
+    /// [`STACK_BYTES`](crate::limits::STACK_BYTES), which is enough for handlers whose size
+    /// (without boxed data) is up to 512 KiB.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.threads.stack_size = bytes;
         self
@@ -527,22 +531,22 @@ impl Builder {
 
     /// Sets the policy that assigns buckets to the CPUs of a mask.
     ///
-    /// With [`Balance`](crate::Balance), the default, the CPU that receives does all the work as
-    /// long as it keeps up. Other CPUs are added when the load grows. With [`Hash`](crate::Hash),
-    /// every CPU has an equal share of the buckets from the beginning, as in Linux. Each group of
-    /// queues has its own policy, which [`Policy::fresh`] creates. If a policy panics, or chooses a
-    /// CPU that its group does not have, the error is reported once. Then the policy is replaced by
-    /// [`Hash`](crate::Hash).
+    /// With [`Balance`](crate::Balance), the default, the receiving CPU does all the work as long
+    /// as it is fast enough. With `Balance`, other CPUs are added when the load grows. With
+    /// [`Hash`](crate::Hash), every CPU has an equal share of the buckets from the beginning, as in
+    /// Linux. Each group of queues has its own policy, which [`Policy::fresh`] creates. If a policy
+    /// panics, or chooses a CPU that its group does not have, the error is reported once. After
+    /// such an error, the policy is replaced by [`Hash`](crate::Hash).
     pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
         self.policy = Box::new(Guarded::new(policy));
         self
     }
 
-    /// Builds the instance. To create its handler, each CPU calls `make` on its own thread. No CPU
-    /// runs yet.
+    /// Builds the instance. Each CPU calls `make` on its own thread to create the CPU's handler. No
+    /// CPU runs yet.
     ///
     /// # Errors
-    /// [`BuildError`] says what does not fit and what to do.
+    /// A [`BuildError`] says what does not fit, and what to do.
     pub fn build<H, F>(self, make: F) -> Result<Instance<H>, BuildError>
     where
         H: Handler,
@@ -564,11 +568,11 @@ impl Builder {
         Ok((built, handle, threads))
     }
 
-    /// Like [`build`](Self::build), for handlers that get messages from other threads. At most
+    /// Like [`build`](Self::build), but for handlers that get messages from other threads. At most
     /// `places` messages may wait for each CPU.
     ///
     /// # Errors
-    /// The errors of [`build`](Self::build).
+    /// Fails with the same errors as [`build`](Self::build).
     pub fn build_with_messages<H, F>(self, places: usize, make: F) -> Result<WithPost<H>, BuildError>
     where
         H: TakesMessages,
@@ -594,8 +598,7 @@ impl Builder {
         }
         let workers = self.cpus.unwrap_or_else(|| Topology::read().default_mask());
         let named = self.inputs.iter().flat_map(|asked| &asked.rx_cpus).copied().chain(workers.iter());
-        // Threads that are not pinned may run on any CPU, independent of the CPU numbers in their
-        // names.
+        // Threads that are not pinned may run on any CPU, whatever CPU number their names contain.
         let there = self.there.or_else(|| present().filter(|_| self.threads.pin));
         there.map_or(Ok(()), |there| there.check(named))?;
         Ok(Spec {

@@ -33,33 +33,34 @@ impl Handle {
         Self { core, control }
     }
 
-    /// Replaces the policy. All groups of queues begin again with the new policy, without the state
-    /// of the old policy. When this function returns, the new policy has chosen its first CPUs, and
-    /// buckets begin to move to these CPUs.
-    /// [`is_settled`](control::Handle::is_settled) returns true after the buckets have arrived.
+    /// Replaces the policy. Every group of queues begins again with the new policy, and the state
+    /// of the old policy is lost. When this function returns, the new policy has chosen its first
+    /// CPUs, and buckets have begun to move to these CPUs.
+    /// [`is_settled`](control::Handle::is_settled) returns true after all buckets have arrived.
     pub fn set_policy(&self, policy: impl Policy + 'static) {
         self.control.set_policy(Guarded::new(policy));
     }
 
     /// Reads the counters of the packet function, by CPU and in total: see
-    /// [`Builder::counters`](crate::Builder::counters). Reading the counters disturbs no CPU.
+    /// [`Builder::counters`](crate::Builder::counters). Reading the counters does not interrupt any
+    /// CPU.
     pub fn counters(&self) -> Vec<CounterSnapshot> {
         self.ledgers().counters(&self.cpus())
     }
 
-    /// Runs the work of the policy that is due at the time `now`. Returns the time at which
-    /// `control` should be called next. Returns `None` if the policy needs no further call until
-    /// another policy is set. `now` and the returned time are times on the clock of the CPUs:
-    /// [`now`](control::Handle::now), unless the CPUs use a clock that the program supplies.
+    /// Does the policy's work that is due at the time `now`. Returns the time at which `control`
+    /// should be called next. Returns `None` if the policy needs no further call until another
+    /// policy is set. `now` and the returned time are on the clock of the CPUs. This clock is
+    /// [`now`](control::Handle::now), unless the program supplies its own clock.
     ///
     /// [`Instance::start`](crate::Instance::start) starts a thread that calls this function. A
     /// program that runs CPUs on its own threads must call this function from another thread: see
     /// [`Instance::split`](crate::Instance::split).
     ///
     /// If `control` is called before the returned time, the call has no effect. If `control` is
-    /// called late, no packets are lost, because until the call, packets are steered by the last
-    /// map of buckets to CPUs. If another thread is executing `control`, the call returns
-    /// immediately, with an early time for the next call.
+    /// called late, no packets are lost. Until the call, packets are steered by the last map of
+    /// buckets to CPUs. If another thread is executing `control`, the call returns immediately, and
+    /// the returned time for the next call is soon.
     pub fn control(&self, now: Timestamp) -> Option<Timestamp> {
         self.control.check(now)
     }

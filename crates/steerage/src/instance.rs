@@ -1,5 +1,5 @@
-//! [`Instance`] is an instance that was built. An instance runs on its own threads, or is split
-//! into parts for the caller's threads.
+//! [`Instance`] is an instance that was built. An instance either runs on its own threads, or is
+//! split into parts for threads of the caller.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,8 +23,8 @@ pub struct Instance<H: Handler> {
     threads: Threads,
 }
 
-/// The stack size of each thread of an instance, in bytes. This stack size is also the default of
-/// Rust's threads.
+/// The default stack size of each thread of an instance, in bytes. This stack size is also the
+/// default of Rust's threads.
 pub const STACK_BYTES: usize = 2 << 20;
 
 /// While a handler is created, several copies of the handler are on the stack, because it is moved
@@ -32,8 +32,8 @@ pub const STACK_BYTES: usize = 2 << 20;
 const HANDLERS_PER_STACK: usize = 4;
 
 /// After all packets were handled, each CPU closes its devices. `join` waits at most this time for
-/// CPUs that close their devices. When an XDP program is detached, the driver may restart the
-/// network card. This takes seconds.
+/// CPUs to close their devices. When an XDP program is detached, the driver may restart the network
+/// card. This takes seconds.
 const CLOSE_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy)]
@@ -59,11 +59,11 @@ impl<H: Handler> Instance<H> {
         self.handle.clone()
     }
 
-    /// Splits the instance into one part for each CPU. The caller runs the parts on its own
-    /// threads. This function starts, pins and names no threads. The caller must also call
-    /// [`Handle::control`] regularly. If `control` is not called, the policy never checks the load.
-    /// Without calls of `control`, the policy [`Balance`](crate::Balance) never adds a CPU. The
-    /// policy [`Hash`](struct@crate::Hash) does not need calls of `control`.
+    /// Splits the instance into parts. Each part belongs to one CPU. The caller runs the parts on
+    /// its own threads. This function starts, pins and names no threads. The caller must also call
+    /// [`Handle::control`] regularly. If the caller does not call `Handle::control`, the policy
+    /// never checks the load. Without calls of `control`, the policy [`Balance`](crate::Balance)
+    /// never adds a CPU. The policy [`Hash`](struct@crate::Hash) does not need calls of `control`.
     ///
     /// ```
     /// use std::thread;
@@ -92,12 +92,13 @@ impl<H: Handler> Instance<H> {
         (self.parts, self.handle)
     }
 
-    /// Starts one pinned thread for each CPU. Starts another thread, which calls
+    /// Starts one pinned thread for each CPU. Also starts one more thread, which calls
     /// [`Handle::control`] and watches the CPUs.
     ///
     /// # Errors
-    /// [`BuildError::System`] if a thread cannot be started. [`BuildError::HandlerTooLarge`] if a
-    /// handler takes more than a quarter of the [stack](crate::Builder::stack_size).
+    /// Fails with [`BuildError::System`] if a thread cannot be started. Fails with
+    /// [`BuildError::HandlerTooLarge`] if a handler takes more than a quarter of the
+    /// [stack](crate::Builder::stack_size).
     pub fn start(self) -> Result<Running<H::Report>, BuildError> {
         let bytes = size_of::<H>();
         if bytes > self.threads.stack_size / HANDLERS_PER_STACK {
@@ -119,8 +120,8 @@ impl<H: Handler> Instance<H> {
 }
 
 /// A running instance. If a `Running` is dropped, the run is stopped, as by
-/// [`Handle::stop`](steerage_core::control::Handle::stop). The drop does not wait for the end of
-/// the run. [`join`](Self::join) waits for the end of the run. [`detach`](Self::detach) lets the
+/// [`Handle::stop`](steerage_core::control::Handle::stop). Dropping the `Running` does not wait for
+/// the end of the run. [`join`](Self::join) waits for that end. [`detach`](Self::detach) lets the
 /// run continue without the `Running`.
 ///
 /// ```
@@ -145,21 +146,21 @@ pub struct Running<R> {
     reports: Arc<Mutex<Vec<(CpuId, R)>>>,
 }
 
-/// The threads of a run. The type of the threads does not depend on the handler's type. Therefore
-/// the code of `CpuThreads` is compiled only once.
+/// The threads of a run. The type `CpuThreads` does not depend on the type of the handler.
+/// Therefore the code of `CpuThreads` is compiled only once.
 #[derive(Debug)]
 struct CpuThreads {
     run: StopsWhenDropped,
     threads: Vec<JoinHandle<()>>,
-    /// Receives a message when the thread of a CPU has ended. The message contains the CPU, and
-    /// true if the receive path did not panic on this CPU.
+    /// The receiver gets a message when the thread of a CPU has ended. The message contains the
+    /// CPU, and a boolean that is true if the receive path did not panic on this CPU.
     ended: Receiver<(CpuId, bool)>,
     cpus: Vec<CpuId>,
     control: ControlThread,
 }
 
-/// A guard that stops the run when the guard is dropped. Thus the threads of the run do not
-/// continue after an error.
+/// A guard that stops the run when the guard is dropped. Because of the guard, the threads of the
+/// run do not continue after an error.
 #[derive(Debug)]
 struct StopsWhenDropped {
     handle: Handle,
@@ -188,17 +189,17 @@ pub struct Outcome<R> {
     /// The CPUs on which the receive path panicked, or on which a handler panicked while it was
     /// created or finished. Panics of a handler while it handles packets are not included.
     pub failed: Vec<CpuId>,
-    /// The CPUs whose reports are incomplete, because their handlers were created again after a
-    /// panic or did not return in time. An incomplete report includes only the packets after the
-    /// last new handler was created.
+    /// The CPUs whose reports are incomplete. A report is incomplete if a new handler was created,
+    /// after a panic or because the old handler did not return in time. An incomplete report covers
+    /// only the packets that were handled after the last new handler was created.
     pub partial: Vec<CpuId>,
 }
 
 impl<R> Outcome<R> {
-    /// Returns facts that the numbers of the outcome do not show, one sentence for each fact. These
-    /// facts describe problems: incomplete and missing reports, a slow handler that lost packets,
-    /// and a device's hash that fills few buckets. The returned list is empty if the run had none
-    /// of these problems.
+    /// Returns facts that the numbers in this outcome do not show, one sentence for each fact. The
+    /// facts describe these problems: incomplete and missing reports, a slow handler that lost
+    /// packets, and a device's hash that fills few buckets. The returned list is empty if the run
+    /// had none of these problems.
     pub fn notes(&self) -> Vec<String> {
         let missing = |cpus: &[CpuId], why: &'static str| -> Vec<String> {
             cpus.iter().map(|cpu| format!("CPU {cpu}: its report is missing, because {why}")).collect()
@@ -215,22 +216,22 @@ impl<R> Running<R> {
         self.threads.run.handle.clone()
     }
 
-    /// Lets the run continue until every queue has ended, or until the returned handle stops it.
-    /// The reports of the handlers of a detached run are lost.
+    /// Lets the run continue without the `Running`, until every queue has ended, or until the
+    /// returned handle stops the run. The reports of the handlers of a detached run are lost.
     pub fn detach(mut self) -> Handle {
         self.threads.run.armed = false;
         self.handle()
     }
 
-    /// Waits until every queue has ended or a stop is complete. After that, `join` waits until the
-    /// outputs have finished
+    /// Waits until every queue has ended, or until a stop is complete. After all queues have ended
+    /// or the stop is complete, `join` waits until the outputs have finished
     /// ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)). After a stop,
     /// `join` does not wait for a CPU whose handler does not return.
     pub fn join(self) -> Outcome<R> {
         let Outcome { snapshot, left_behind, failed, partial, .. } = self.threads.join();
         let mut reports = std::mem::take(&mut *self.reports.lock().unwrap_or_else(PoisonError::into_inner));
-        // The thread of a CPU may have ended, and its handler may have reported, only after the
-        // time limit.
+        // A CPU's thread may have ended after the time limit, and its handler may have reported
+        // after the time limit.
         reports.retain(|(cpu, _)| !left_behind.contains(cpu));
         reports.sort_by_key(|(cpu, _)| *cpu);
         Outcome { snapshot, reports, left_behind, failed, partial }
@@ -266,8 +267,8 @@ impl CpuThreads {
                     tracing::error!(cpu = cpu.0, "the receive path panicked; everything stops");
                     stops.stop();
                 }
-                // Sending fails if the receiver of this channel was dropped before. This failure is
-                // not an error.
+                // Sending the message fails if the receiver of this channel was dropped before.
+                // This failure is not an error.
                 let _ = to_join.send((cpu, has_ended));
                 drop(keeps_control);
             };

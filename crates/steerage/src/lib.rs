@@ -1,17 +1,17 @@
 //! Receive packet steering in user space: spreads the packets of one busy receive queue over many
 //! CPUs, flow by flow, in order, in batches, and without locks.
 //!
-//! Linux steers packets inside the kernel (RPS). This crate steers packets to functions in your
-//! program. A packet function is a [`Handler`], and each CPU has its own handler. All packets of a
-//! flow go to the same handler, in order. If a flow moves to another CPU, the handler's state of
-//! this flow moves too.
+//! Linux itself steers packets inside the kernel (RPS, receive packet steering). This crate steers
+//! packets to functions in your program. A packet function is a [`Handler`], and each CPU has its
+//! own handler. All packets of a flow go to the same handler, in order. If a flow moves to another
+//! CPU, the state that the handler has for this flow moves too.
 //!
 //! # Example
 //!
 //! The following program counts the packets of some addresses on a live interface. The file
 //! `watched` contains one address per line. When the program receives SIGHUP, it reads the file
 //! `watched` again. Ctrl-C ends the program. To listen to the interface, the program needs the
-//! capability CAP_NET_RAW, which it drops before it handles packets.
+//! capability CAP_NET_RAW. The program drops this capability before it handles packets.
 //!
 //! ```no_run
 //! use std::collections::HashSet;
@@ -116,17 +116,17 @@
 //!
 //! [`prelude`] contains the names that nearly every program imports.
 //!
-//! [`packet`] contains the parts of packets and the verdicts on them. [`Kept`](packet::Kept)
-//! packets outlive their batch. Any thread can send kept packets through a
-//! [`Sender`](packet::Sender).
+//! The module [`packet`] contains the parts of packets and the verdicts on them.
+//! [`Kept`](packet::Kept) packets can be used after the end of their batch. Any thread can send
+//! kept packets through a [`Sender`](packet::Sender).
 //!
-//! [`messages`] lets other threads send values to packet functions.
+//! With the module [`messages`], other threads send values to packet functions.
 //!
 //! [`flow`] computes a frame's [`FlowKey`], a full [`Dissection`](flow::Dissection), or a hash.
 //! [`PacketClock`](flow::PacketClock) is for timeouts that follow the packets' own times.
-//! [`flow::Table`] keeps state by flow. The state in a table expires, and it moves with its bucket.
-//! [`flow::wire`] contains protocol numbers, the layout of headers, the Internet checksum and a
-//! builder for frames.
+//! [`flow::Table`] keeps state by flow. The state of a flow in a `Table` expires, and moves to
+//! another CPU with the flow's bucket. [`flow::wire`] contains protocol numbers, the layout of
+//! headers, the Internet checksum and a builder for frames.
 //!
 //! [`stats`] is the ledger. A [`Snapshot`] contains all counts by queue, CPU and output. Each lost
 //! packet is counted for exactly one [`DropReason`](stats::DropReason). A snapshot also contains
@@ -140,17 +140,17 @@
 //! [`run`](testing::run), [`HandlerTester`](testing::HandlerTester),
 //! [`QueueTester`](testing::QueueTester).
 //!
-//! [`device`] is for people who write devices: they implement [`RxQueue`](device::RxQueue) to
-//! receive and [`TxQueue`](device::TxQueue) to send.
+//! The module [`device`] is for people who write devices: they implement
+//! [`RxQueue`](device::RxQueue) to receive and [`TxQueue`](device::TxQueue) to send.
 //!
-//! [`threads`] is for programs that run the CPUs on their own threads, or in an async runtime: see
-//! [`Instance::split`].
+//! The module [`threads`] is for programs that run the instance's CPUs on their own threads, or in
+//! an async runtime: see [`Instance::split`].
 //!
-//! [`topology`] reads the CPUs of the machine, their caches, NUMA nodes and control groups.
-//! `topology` also contains CPU lists and masks.
+//! [`topology`] reads the CPUs of the machine, their caches, NUMA nodes and control groups. The
+//! module `topology` also contains types for CPU lists and masks.
 //!
-//! [`limits`] contains the defaults and ranges of settings. [`memory`] contains memory in huge
-//! pages for your own tables, and the size of page caches.
+//! [`limits`] contains the defaults and ranges of settings. [`memory`] contains tables in huge
+//! pages for your own data, and the size of page caches.
 //!
 //! # Guides
 //!
@@ -178,11 +178,11 @@ pub use builder::Builder;
 pub use {handle::Handle, instance::Instance, instance::Outcome, instance::Running};
 pub use {steerage_testing as testing, steerage_topology as topology};
 
-/// The ledger: the numbers of packets that were received, delivered and dropped, by CPU, queue and
-/// output.
+/// The ledger (the counters of packets): how many packets were received, delivered and dropped, by
+/// CPU, queue and output.
 ///
-/// With the feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. The keys
-/// of a serialized snapshot are the same as the keys of `snapshot` in the JSON report of the
+/// With the cargo feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. The
+/// keys of a serialized snapshot are the same as the keys of `snapshot` in the JSON report of the
 /// command `steerage`. A serialized snapshot does not contain the addresses of flows
 /// ([`Elephant::flow`](stats::Elephant::flow)).
 pub mod stats {
@@ -203,7 +203,7 @@ pub mod policy {
     };
 }
 
-/// Packets, the parts of packets, and kept packets, which outlive their batch.
+/// Packets, the parts of packets, and kept packets, which can be used after the end of their batch.
 pub mod packet {
     pub use steerage_core::ids::Verdict;
     pub use steerage_core::packet::{
@@ -222,24 +222,27 @@ pub mod messages {
 ///
 /// # A ring of pages
 ///
-/// If a card or another process fills the pages, the device *posts* pages, which means that it puts
-/// empty pages into the ring in advance:
+/// If a card or another process fills the pages, the device *posts* pages: it puts empty pages into
+/// the ring before packets arrive.
 ///
-/// - `Capabilities::posted` is the maximum number of pages that the device posts.
-/// - `Completions::refill` posts pages. A `Fit` contains the maximum length of a frame and the
-///   offset in the page at which the frame begins. `Completions::alloc` allocates one page.
-/// - When a page is filled, `Completions::rx_finish` hands the frame over and returns another page
-///   to post in its place. If no other page is free, the frame is dropped (drop reason `no_page`)
-///   and `rx_finish` returns the frame's own page, so that no entry of the ring is ever without a
-///   page.
-/// - Pages without a frame are returned to the pool with `Completions::give_page`, or by
-///   `RxQueue::close`. A page that the device merely drops is not returned to the pool. In debug
-///   and fuzz builds, writing to a returned page causes a panic.
-/// - A `Posted`, created in `RxQueue::open` from the memory region, converts pages to addresses for
-///   the ring, and addresses to pages.
+/// - `Capabilities::posted` is the maximum number of empty pages that the device posts (puts into
+///   its ring).
+/// - `Completions::refill` posts empty pages (puts them into the ring). A `Fit` contains two
+///   numbers for a page: the maximum length of a frame, and the offset at which the frame begins.
+///   `Completions::alloc` allocates one page.
+/// - When a page is filled, `Completions::rx_finish` hands the frame over, and returns another
+///   page. The device posts that page in place of the filled page. If no other page is free, the
+///   frame is dropped (drop reason `no_page`) and `rx_finish` returns the frame's own page, so that
+///   no entry of the ring is ever without a page.
+/// - A page that contains no frame is returned to the pool with `Completions::give_page`, or by
+///   `RxQueue::close`. If the device merely drops the value that represents a page, the page is not
+///   returned to the pool. In debug and fuzz builds, a device that writes to a page after it
+///   returned the page causes a panic.
+/// - A `Posted` is created in `RxQueue::open` from the memory region. It converts pages to
+///   addresses for the ring, and addresses to pages.
 ///
-/// A page has at least 128 bytes (`HEADROOM`) before the frame, for `prepend`, and 64 bytes
-/// (`TAILROOM`) after the longest frame, for `append`. To hand over a page from
+/// A page has at least 128 bytes (`HEADROOM`) of room before the frame, for `prepend`, and 64 bytes
+/// (`TAILROOM`) of room after the longest frame, for `append`. To hand over a page from
 /// `Completions::alloc`, write the frame at `Fit::offset` and call `Completions::push` with
 /// `Completion::new(page, fit.offset(), len)`.
 ///
@@ -249,24 +252,25 @@ pub mod messages {
 /// instead of copying them. If a packet function writes to a lent frame or keeps it, the frame is
 /// copied to a page first.
 ///
-/// - `Blocks::map` returns the blocks and a `Claim`. Only code with the `Claim` can write to a
-///   block, read it or lend from it. `RxQueue::open` returns the blocks with `Opened::lending`, and
-///   the device keeps the `Claim`.
-/// - `Completions::lending` returns the part of a block after the last frame that was lent. Hand
-///   over the frames of a block from front to back: one frame with `Lending::push`, or many with
-///   `Lending::push_each`.
+/// - `Blocks::map` returns the blocks and a `Claim`. Only code that has the `Claim` can write to a
+///   block, read the block, or lend frames from it. `RxQueue::open` returns the blocks by
+///   `Opened::lending`, and the device keeps the `Claim`.
+/// - `Completions::lending` returns the rest of a block, which begins after the last frame that was
+///   lent from the block. Hand over the frames of a block from front to back: one frame with
+///   `Lending::push`, or many with `Lending::push_each`.
 /// - The time of a frame and its length on the wire are in a `FrameHeader` of 16 bytes before the
-///   frame. In a page, the `FrameHeader` is at the end of the headroom (`Completion::with_header`).
+///   frame. If the frame is in a page, the `FrameHeader` is at the end of the headroom
+///   (`Completion::with_header`).
 ///
 /// A frame that extends beyond its page or block is counted as lost (drop reason `device`).
 ///
 /// # Frames in several buffers
 ///
-/// A `Gather` collects the buffers of a frame. The first buffer must contain all headers.
-/// `Completions::gather` adds a buffer. `Completions::rx_finish_part` also adds a buffer, and
-/// returns another page to post. `Completions::push_gathered` hands the frame over, and
-/// `Completions::spoil` reports a lost buffer. `RxQueue::close` calls `Gather::close`, which
-/// returns the pages of an incomplete frame.
+/// A `Gather` collects the buffers of a frame. The first buffer of a frame must contain all headers
+/// of the frame. `Completions::gather` adds a buffer to the frame. `Completions::rx_finish_part`
+/// also adds a buffer to the frame, and returns another page to post. `Completions::push_gathered`
+/// hands over the frame that was gathered, and `Completions::spoil` reports that a buffer of it was
+/// lost. `RxQueue::close` calls `Gather::close`, which returns the pages of an incomplete frame.
 ///
 /// ```rust
 /// use steerage::device::{Completions, Gather, Page};
@@ -297,14 +301,16 @@ pub mod messages {
 ///   returns an error, report the frame with `Completions::lost`. `Lending::push_offload` hands the
 ///   super-frame over, and needs 32 bytes (`OFFLOAD_BYTES`) before the frame. The device counts
 ///   packets on the wire in `DeviceCounts` (`wire_packets`, `wire_bytes`).
-/// - `Offload::to_virtio` makes the header for the kernel, and `Segments` cuts the super-frame into
-///   packets. An output that does not support super-frames must refuse them. If
+/// - `Offload::to_virtio` creates the `virtio_net_hdr` for the kernel, and `Segments` cuts the
+///   super-frame into packets. An output that does not support super-frames must refuse them. If
 ///   `TxCapabilities::merged` is set, `TxQueue::send` accepts packets that were merged before the
-///   handler. Each merged packet counts in `Sent` as `packet.frames()` packets. If
-///   `TxCapabilities::merged` is not set, the output gets the packets that were merged one by one.
-/// - Limit the share of the blocks that each CPU can occupy (`Blocks::shared`). Without this limit,
-///   a CPU that stalls may occupy all blocks. If no block is free, the device must continue to
-///   receive: copy short packets into pages, and report super-frames as lost.
+///   handler. In `Sent`, each merged packet counts as `packet.frames()` packets. If
+///   `TxCapabilities::merged` is not set, merged packets are split, and the output gets the single
+///   packets.
+/// - Limit the number of blocks that packets for each CPU can occupy (`Blocks::shared`). Without
+///   the limit on blocks, packets for a stalled CPU may occupy all blocks. If no block is free, the
+///   device must continue to receive. The device then copies short packets into pages, and reports
+///   super-frames as lost.
 pub mod device {
     pub use steerage_core::completions::{Completions, Filled, Gather, Lending, OFFLOAD_BYTES};
     pub use steerage_core::device::{

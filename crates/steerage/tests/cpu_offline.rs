@@ -1,5 +1,6 @@
-//! Tests what happens if the kernel takes CPUs offline and online again. The tests use a cpuset
-//! and, if this machine has it, the kernel's file `online`, which takes a CPU offline.
+//! Tests what happens if the kernel takes CPUs offline and online again. To take CPUs away, the
+//! tests use a cpuset. If this machine has it, the tests also use the kernel's file `online`, which
+//! takes a CPU offline.
 //!
 //! The tests that take CPUs offline have a test binary of their own. The tests take CPUs away from
 //! the whole process and machine, so no other test may run at the same time.
@@ -22,25 +23,25 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::Nothing;
 
-/// Takes a CPU offline. When this value is dropped, the CPU goes online again. If the process ends
-/// without dropping the value, a shell takes the CPU online.
+/// Takes a CPU offline. When this `Off` is dropped, the CPU goes online again. If the process ends
+/// without dropping the `Off`, a shell takes the CPU online.
 struct Off {
     switch: PathBuf,
     guard: Child,
 }
 
-/// Starts a shell that runs a command on a path as soon as the shell's standard input is closed.
-/// The shell's standard input is closed when this process ends, or earlier. The shell runs in a
-/// process session of its own. The shell therefore survives if the process group of a hanging test
-/// is killed.
+/// Starts a shell that waits until its standard input is closed, and then runs a command on a path.
+/// The standard input of the shell is closed when this process ends, or earlier. The shell is
+/// started in a process session of its own (`setsid`). The shell therefore survives if the process
+/// group of a hanging test is killed.
 fn after_the_end(command: &str, path: &Path) -> io::Result<Child> {
     let script = format!("cat >/dev/null; {command}");
     Command::new("setsid").args(["sh", "-c", &script]).arg(path).stdin(Stdio::piped()).spawn()
 }
 
 /// Returns true if this machine has cpusets of cgroup v1. A CPU that went offline does not return
-/// to the cpusets of cgroup v1 when it is online again. With cpusets of cgroup v1, other programs
-/// would have fewer CPUs after the test.
+/// to the cpusets of cgroup v1 when it is online again. If the machine has cpusets of cgroup v1,
+/// the test would leave fewer CPUs for other programs.
 fn are_old_cpusets() -> bool {
     let entries = fs::read_dir("/sys/fs/cgroup/cpuset").into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.is_dir())

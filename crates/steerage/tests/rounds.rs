@@ -1,12 +1,12 @@
 //! Tests that a packet CPU neither waits for a lock nor allocates memory in a round (one pass of
-//! its loop). During the test, masks change a thousand times per second, snapshots are read in a
-//! loop, a policy is active, and CPUs are declared dead.
+//! its loop). Several things happen during the test: masks change a thousand times per second,
+//! snapshots are read in a loop, a policy is active, and CPUs are declared dead.
 //!
-//! In a build with debug assertions, each thread marks the beginning and end of its rounds. The
-//! control lock panics if a packet CPU would wait for the lock. The allocator of this test binary
-//! ends the process if a round allocates memory. The test takes three seconds by default. In the
-//! long checks, the test takes a minute. To start this long test by hand, use: `STEERAGE_SECONDS=60
-//! cargo test -p steerage --test rounds`.
+//! If debug assertions are on, each thread marks the beginning and end of its rounds (passes of the
+//! CPU's loop). The control lock panics if a packet CPU tries to wait for it. The test binary's
+//! allocator ends the process if memory is allocated in a round. The test takes three seconds by
+//! default. In the project's long checks, the test takes a minute. To start this long test by hand,
+//! use: `STEERAGE_SECONDS=60 cargo test -p steerage --test rounds`.
 #![cfg(debug_assertions)]
 #![allow(unsafe_code)]
 
@@ -28,7 +28,8 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_mem::round;
 
-/// An allocator like that of the system, but it ends the process if a round allocates memory.
+/// The allocator of the system, but it ends the process if a round (a pass of a CPU's loop)
+/// allocates memory.
 struct NotInARound;
 
 fn check() {
@@ -163,7 +164,8 @@ impl Handler for Counts {
 
 const CPUS: u16 = 4;
 
-/// How long a handler stalls. A CPU is declared dead if a move has waited for it for a second.
+/// How long a handler stalls. If a move of buckets has waited for a CPU for a second, this CPU is
+/// declared dead.
 const AWAY: Duration = Duration::from_millis(1500);
 
 fn change_masks(handle: &Handle, until: &AtomicBool) {

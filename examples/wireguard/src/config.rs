@@ -13,8 +13,8 @@ pub(crate) struct Config {
     pub(crate) private_key: Option<StaticSecret>,
     pub(crate) listen_port: u16,
     pub(crate) peers: Vec<PeerConfig>,
-    /// Configuration keys that only wg-quick uses, such as `Address`. The gateway ignores these
-    /// keys.
+    /// Configuration keys that only wg-quick uses, such as `Address`. The gateway ignores the
+    /// configuration keys that only wg-quick uses.
     pub(crate) ignored: Vec<String>,
 }
 

@@ -1,10 +1,10 @@
 //! The packet function of the gateway. The gateway encrypts ("seals") packets for peers, and
 //! decrypts ("opens") the messages that peers send.
 //!
-//! The packets of a peer belong to one bucket of the flow hash. The CPU that has this bucket also
-//! has the state of the peer. The state moves with the bucket. Therefore a peer's state needs no
-//! lock. On any number of CPUs, the packets of a peer are sent in the order of WireGuard's packet
-//! counter.
+//! All packets of a peer have the same flow hash, and therefore the same bucket. The CPU that has
+//! this bucket also has the state of the peer. The state moves with the bucket. Therefore a peer's
+//! state needs no lock. On any number of CPUs, the packets of a peer are sent in the order of
+//! WireGuard's packet counter.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::AddAssign;
@@ -36,13 +36,13 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Makes the state of a peer without a session.
+    /// Makes the state of a peer. The peer has no session yet.
     pub(crate) fn new(network: &Network, id: PeerId) -> Self {
         Self { tunnel: network.tunnel(id), endpoint: network.peers[id].endpoint }
     }
 }
 
-/// The numbers of the gateway's input and output devices.
+/// The IDs of the gateway's input and output devices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Devices {
     /// The input that receives packets from the inner network (the TUN). Inputs other than the TUN
@@ -71,8 +71,8 @@ pub(crate) struct Counts {
     pub(crate) strayed: u64,
     /// Packets that were dropped because the output had no free space.
     pub(crate) no_room: u64,
-    /// Packets and messages that arrived as part of a super-frame (merged with other packets). Each
-    /// packet that arrived merged is also counted by its outcome.
+    /// Packets and messages that arrived as part of a super-frame (merged with other packets). In
+    /// addition, each of these packets is counted by its outcome, such as `sealed` or `opened`.
     pub(crate) merged: u64,
 }
 
@@ -90,7 +90,7 @@ impl AddAssign for Counts {
     }
 }
 
-/// Makes the state of a peer when a CPU needs it for the first time.
+/// The function that makes the state of a peer when a CPU needs this state for the first time.
 pub(crate) type MakePeer = Box<dyn FnMut(PeerId) -> Peer + Send>;
 
 /// One CPU's part of the gateway.
@@ -125,8 +125,8 @@ impl Gateway {
         };
         let Some(to) = peer.endpoint else { return self.out.counts.no_endpoint += 1 };
         self.out.counts.sealed += 1;
-        // If the peer has no session, the packet waits in `tunnel`, and `message` is the first
-        // message of a handshake.
+        // If the peer has no session, the packet waits in the peer's `tunnel`, and `message` is the
+        // first message of a handshake.
         if let TunnResult::WriteToNetwork(message) = peer.tunnel.encapsulate(packet, self.out.message()) {
             let len = message.len();
             self.out.send_outside(len, to, cpu);
@@ -147,8 +147,8 @@ impl Gateway {
         let mut message = message;
         loop {
             match peer.tunnel.decapsulate(Some(from.ip()), message, self.out.message()) {
-                // The gateway sends a cookie reply before it checks the message. Therefore a cookie
-                // reply does not prove who sent the message.
+                // The gateway sends a cookie reply before it authenticates the message. Therefore a
+                // cookie reply does not prove who sent the message.
                 TunnResult::WriteToNetwork(cookie) if cookie[0] == COOKIE_REPLY => {
                     let len = cookie.len();
                     return self.out.send_outside(len, from, cpu);
@@ -172,8 +172,7 @@ impl Gateway {
                 TunnResult::Err(_) => return self.out.counts.refused += 1,
             }
         }
-        // The message is authentic. The source address of the message is the peer's new address,
-        // because
+        // The message is authentic. Therefore its source address becomes the peer's new address.
         peer.endpoint = Some(from);
     }
 
@@ -191,9 +190,9 @@ impl Gateway {
 /// The type of a cookie reply, which is the first byte of the message.
 const COOKIE_REPLY: u8 = 3;
 
-/// Returns the state of a peer. If this CPU has the peer's bucket but not the peer's state, the
-/// function makes the state. The peer's state is missing at the beginning, and after another CPU
-/// has lost this state.
+/// Returns the state of a peer. If this CPU has the peer's bucket (a group of flows) but not the
+/// peer's state, the function makes the state. The peer's state is missing at the start of the
+/// gateway, and if another CPU has lost this state.
 fn find<'p>(
     network: &Network,
     peers: &'p mut [Option<Box<Peer>>],
@@ -274,7 +273,7 @@ struct Out {
 }
 
 impl Out {
-    /// Returns the part of the buffer that is reserved for a message.
+    /// Returns the part of the buffer after the headers, which is reserved for a message.
     fn message(&mut self) -> &mut [u8] {
         &mut self.frame[HEADERS_BYTES..]
     }

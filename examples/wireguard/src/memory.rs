@@ -1,9 +1,9 @@
-//! Measures the gateway without a network: one CPU and two CPUs in turn encrypt or decrypt recorded
-//! traffic of eight peers.
+//! Measures the gateway without a network. Runs with one CPU alternate with runs with two CPUs. In
+//! each run, the gateway encrypts or decrypts recorded traffic of eight peers.
 //!
-//! The same rounds of the measurement also measure four costs of a packet: to receive it, to work
-//! on it, to hand it over and to take it over. The costs of a packet determine the highest possible
-//! rate of two CPUs.
+//! The measurement also gives four costs of a packet: to receive it, to work on it (encrypt or
+//! decrypt), to hand it over to another CPU, and to take it over from another CPU. The costs of a
+//! packet determine the highest possible rate of two CPUs.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -31,8 +31,8 @@ enum Series {
     /// One CPU receives packets and hands all of them to the second CPU, which does nothing with
     /// them. The cost per packet is r + h (receive and hand over).
     Give,
-    /// One CPU receives packets and hands all of them to the second CPU, which does the work. The
-    /// cost per packet is w + c (work and take over).
+    /// One CPU receives packets and hands all of them to the second CPU, which encrypts or decrypts
+    /// them. The cost per packet is w + c (work and take over).
     Take,
     /// Two CPUs work. The receiving CPU handles three peers, and the other CPU handles five peers.
     Two,
@@ -92,8 +92,8 @@ pub(crate) fn measure(rounds: usize, packets: usize) -> Result<(), Box<dyn Error
 /// The number of values that a round measures and prints.
 const VALUES: usize = 12;
 
-/// Runs all series in turn. A round runs each series once. Each round begins with a different
-/// series.
+/// Runs all series in turn. A round runs each series once. Each round begins with another series
+/// (kind of run) than the round before.
 fn measure_round(work: Work, packets: usize, round: usize) -> Result<[f64; VALUES], Box<dyn Error>> {
     const SERIES: [Series; 6] =
         [Series::Receive, Series::One, Series::Give, Series::Take, Series::Two, Series::Balance];
@@ -122,7 +122,7 @@ fn print_row(work: Work, values: &[f64; VALUES]) {
 
 /// Returns the time to compute the flow key of a handshake's first message.
 fn handshake_key() -> Result<Duration, Box<dyn Error>> {
-    // The number of handshake messages to measure, which the rate limiter allows.
+    // The number of handshake messages to measure. The rate limiter lets this number pass.
     const TIMES: u32 = 100;
     let Connected { network, mut theirs, .. } = connect()?;
     let mut frame = vec![0; 28 + 148];
@@ -144,7 +144,7 @@ fn record(work: Work, theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
     }
 }
 
-/// Records traffic, and handles the traffic with the CPUs of this series of runs.
+/// Records traffic, and handles the traffic on the CPUs that this series (kind of run) uses.
 fn run(work: Work, series: Series, packets: usize) -> Result<Run, Box<dyn Error>> {
     let Connected { network, ours, mut theirs } = connect()?;
     let frames = record(work, &mut theirs, packets);
@@ -156,8 +156,8 @@ fn run(work: Work, series: Series, packets: usize) -> Result<Run, Box<dyn Error>
     }
 }
 
-/// Returns the nanoseconds per packet of two gateways that run at the same time. Each gateway has
-/// its own CPU and half of the packets.
+/// Runs two gateways at the same time, and returns the nanoseconds per packet of both together.
+/// Each gateway has its own CPU and half of the packets.
 fn run_apart(work: Work, packets: usize) -> Result<f64, Box<dyn Error>> {
     let half = || -> Result<_, Box<dyn Error>> {
         let Connected { network, ours, mut theirs } = connect()?;
@@ -196,7 +196,7 @@ fn receive_only(cpus: CpuMask, series: Series, frames: Frames, network: &Arc<Net
     Ok(handle_all(cpus, series, frames, network, builder)?.0)
 }
 
-/// Runs the gateway over recorded traffic, on these CPUs.
+/// Runs the gateway on these CPUs, with recorded traffic as its input.
 fn gateway(
     cpus: CpuMask,
     work: Work,
@@ -229,7 +229,8 @@ fn gateway(
     let mut counts = Counts::default();
     outcome.reports.into_iter().for_each(|(_cpu, part)| counts += part);
     let done = if work == Work::Seal { counts.sealed } else { counts.opened };
-    // If two packets of a peer leave in the wrong order, `Checked` refuses all later packets.
+    // If two packets of a peer leave in the wrong order, the output `Checked` refuses all later
+    // packets.
     let sent: u64 = outcome.snapshot.cpus.iter().map(|cpu| cpu.originated).sum();
     if [done, sent] != [packets; 2] {
         let dropped = outcome.snapshot.dropped();
@@ -241,7 +242,7 @@ fn gateway(
 /// The times of a run, and the outcome with the reports of the packet functions.
 type Measured<R> = Result<(Run, Outcome<R>), Box<dyn Error>>;
 
-/// Handles all packets, and measures the time of the second half of the packets.
+/// Handles all packets. Measures how long the second half of the packets takes.
 fn handle_all<H: Handler>(
     cpus: CpuMask,
     series: Series,
@@ -295,7 +296,7 @@ mod tests {
         }
     }
 
-    /// `Checked` detects that two packets of a peer are in the wrong order.
+    /// Tests that `Checked` detects two packets of a peer in the wrong order.
     #[test]
     fn the_check_can_fail() {
         let Connected { network, ours, mut theirs } = connect().unwrap();

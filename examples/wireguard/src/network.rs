@@ -21,8 +21,8 @@ use crate::config::PeerConfig;
 pub(crate) type PeerId = usize;
 
 /// The number of handshake messages per second that are answered without a cookie. The rate limiter
-/// counts each message up to three times: for the flow key, in the handler and in the peer's
-/// tunnel.
+/// counts each message up to three times: when the flow key is computed, in the handler, and in the
+/// peer's tunnel.
 const HANDSHAKES_PER_SECOND: u64 = 3 * 100;
 
 /// The interface and all peers, as configured. All CPUs share one `Network`, and no CPU changes it.
@@ -33,14 +33,14 @@ pub(crate) struct Network {
     pub(crate) peers: Vec<PeerConfig>,
     by_key: HashMap<[u8; 32], PeerId>,
     /// Maps the session index in a peer's messages to the peer. The map's keys are session indices
-    /// without the lowest 8 bits. These bits count the sessions of a peer.
+    /// without the lowest 8 bits. The lowest 8 bits of an index count the sessions of a peer.
     by_index: HashMap<u32, PeerId>,
     indices: Vec<u32>,
     by_bucket: HashMap<u16, Vec<PeerId>>,
     allowed: IpNetworkTable<PeerId>,
     pub(crate) limiter: Arc<RateLimiter>,
-    /// The flow hasher of the run. The network uses this hasher to compute each peer's bucket in
-    /// advance.
+    /// The flow hasher of the run. This flow hasher computes each peer's bucket (the group of flows
+    /// that moves between CPUs) in advance.
     pub(crate) hasher: FlowHasher,
 }
 
@@ -58,8 +58,8 @@ impl Network {
     pub(crate) fn new(private_key: StaticSecret, port: u16, peers: Vec<PeerConfig>) -> std::io::Result<Self> {
         let public_key = PublicKey::from(&private_key);
         let hasher = FlowHasher::keyed(&HashKey::random()?);
-        // The session indices are random. Otherwise, the gateway could mistake the datagrams of
-        // another tunnel, which runs inside this tunnel, for its own messages.
+        // The session indices are random. If session indices were not random, the gateway could
+        // mistake datagrams of another tunnel inside this tunnel for its own messages.
         let mut by_index = HashMap::new();
         let mut indices = Vec::new();
         while indices.len() < peers.len() {
@@ -95,9 +95,9 @@ impl Network {
     /// Returns the flow key of a frame: the number of its peer. The receiving CPU calls this
     /// function.
     ///
-    /// The first message of a handshake names its sender only in encrypted form. Therefore the
-    /// receiving CPU has to do one of the handshake's five Diffie-Hellman operations. This
-    /// Diffie-Hellman operation took 82 us on a busy machine (the command `memory` prints the
+    /// The first message of a handshake names its sender only in encrypted form. To learn the
+    /// sender, the receiving CPU has to do one of the handshake's five Diffie-Hellman operations.
+    /// This Diffie-Hellman operation took 82 us on a busy machine (the command `memory` prints the
     /// time). The rate limiter bounds the number of these Diffie-Hellman operations.
     pub(crate) fn flow_key(&self, frame: &[u8]) -> Option<FlowKey> {
         let peer = match (newborn(frame), datagram(frame)) {
@@ -105,8 +105,8 @@ impl Network {
             (_, Some((from, to_port, message))) if to_port == self.port => {
                 match self.sender(from.ip(), message, &mut [0; COOKIE_BYTES]) {
                     Sender::Peer(peer) => Some(peer),
-                    // This packet is from the inner network. It looks like a message to the
-                    // gateway, but is none.
+                    // This packet is from the inner network. The packet looks like a message to the
+                    // gateway, but is not one.
                     _ => self.routed_to(frame),
                 }
             }
@@ -181,7 +181,7 @@ pub(crate) fn birth(peer: PeerId) -> [u8; 8] {
     (peer as u64).to_be_bytes()
 }
 
-/// Returns the peer of a frame that [`birth`] made.
+/// If [`birth`] made this frame, returns the peer that the frame names.
 pub(crate) fn newborn(frame: &[u8]) -> Option<PeerId> {
     Some(u64::from_be_bytes(frame.try_into().ok()?) as PeerId).filter(|_| frame[0] == 0)
 }

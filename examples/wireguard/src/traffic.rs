@@ -23,7 +23,7 @@ use crate::network::Network;
 
 pub(crate) const PEERS: usize = 8;
 
-/// The length of each packet. This is the length of a full TCP segment in a tunnel.
+/// The length of each packet. An IP packet with a full TCP segment has this length in a tunnel.
 const PACKET_BYTES: usize = 1420;
 
 /// The number of bytes at the end of a packet that contain the packet's number.
@@ -43,13 +43,13 @@ pub(crate) struct Connected {
     pub(crate) theirs: [Tunn; PEERS],
 }
 
-/// The number of peers that the first of two CPUs handles, if each CPU has half of the buckets. The
-/// first CPU also receives the packets, which takes a fifth of that CPU's time. Therefore the first
-/// CPU gets fewer peers than the second CPU.
+/// The number of peers that the first of two CPUs handles, if each CPU has half of the buckets
+/// (groups of flows). The first CPU also receives the packets, which takes a fifth of that CPU's
+/// time. Therefore the first CPU gets fewer peers than the second CPU.
 const OF_FIRST: usize = 3;
 
-/// Connects the peers with the gateway. Each peer has a separate bucket, because a policy moves
-/// whole buckets.
+/// Connects the peers with the gateway. Each peer has a bucket (a group of flows) of its own,
+/// because a policy moves whole buckets.
 pub(crate) fn connect() -> Result<Connected, Box<dyn Error>> {
     let secret = || StaticSecret::from(array::from_fn(|_| fastrand::u8(..)));
     let (our_key, their_keys) = (secret(), array::from_fn::<_, PEERS, _>(|_| secret()));
@@ -127,11 +127,11 @@ pub(crate) fn sealed(theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
     Frames { bytes, each }
 }
 
-/// An input device that delivers frames from memory. Like a capture file, the device can wait until
-/// the CPUs have time.
+/// An input device that delivers frames from memory. Like a capture file, the device loses no
+/// packets while it waits until the CPUs have time.
 pub(crate) struct Recorded {
     frames: Frames,
-    /// The number of bytes that were received.
+    /// The number of bytes that steerage has received so far.
     next: usize,
     /// The position, in bytes, of the first packet that belongs to the measurement.
     begin: usize,
@@ -139,7 +139,8 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// Makes a device. When only `measured` packets remain, the device stores the time in `began`.
+    /// Makes a device. When only the last `measured` packets remain to be delivered, the device
+    /// stores the time in `began`.
     pub(crate) fn new(frames: Frames, measured: usize, began: Arc<OnceLock<Instant>>) -> Self {
         let begin = frames.bytes.len().saturating_sub(measured * frames.each);
         Self { frames, next: 0, begin, began }
@@ -200,8 +201,8 @@ impl TxQueue for Check {
         while let Some(packet) = packets.next_packet() {
             let frame = packet.received().data;
             if let Some((peer, number)) = self.0.number(frame) {
-                // The memory order `Relaxed` suffices: after a bucket has moved, the new CPU sees
-                // the values that the old CPU stored.
+                // The memory order `Relaxed` suffices, because the move of a bucket makes the
+                // values that the old CPU stored visible to the new CPU.
                 let latest = self.0.latest[peer].swap(number + 1, Ordering::Relaxed);
                 if latest > number {
                     return Err(DeviceError::new(

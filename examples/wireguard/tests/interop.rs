@@ -21,7 +21,7 @@ const GATEWAY: usize = 0;
 /// The namespace of wireguard-go.
 const PEER: usize = 1;
 
-/// A key pair. Some programs read keys in hexadecimal, and others in base 64.
+/// A key pair. The gateway and wireguard-go read keys in different formats: hexadecimal or base 64.
 struct Keys {
     secret: [u8; 32],
     public: [u8; 32],
@@ -160,7 +160,7 @@ fn it_understands_wireguard_go() {
     let mut gateway = Running(namespaces.within(GATEWAY, || command.spawn().unwrap()));
 
     // The gateway begins the handshake, because the gateway sends keepalives. Before the handshake,
-    // its peer wireguard-go does not know the gateway's address.
+    // the gateway's peer (wireguard-go) does not know the gateway's address.
     until("there is a session", || go.number("last_handshake_time_sec") > 0);
     let received = go.number("rx_bytes");
     until("keepalives arrive", || go.number("rx_bytes") > received);
@@ -172,7 +172,8 @@ fn it_understands_wireguard_go() {
     };
     ping_both();
 
-    // During these TCP transfers, the buckets move a hundred times a second.
+    // During these TCP transfers, the buckets (groups of flows) move between CPUs a hundred times a
+    // second.
     tcp_transfer(&namespaces, PEER, GATEWAY, address("10.99.0.1"), 50_000_000);
     tcp_transfer(&namespaces, GATEWAY, PEER, address("10.99.0.2"), 50_000_000);
     assert_eq!([reordered(&namespaces, GATEWAY), reordered(&namespaces, PEER)], [0, 0]);
@@ -183,7 +184,8 @@ fn it_understands_wireguard_go() {
     namespaces.must(PEER, "addr add 10.210.0.77/24 dev far");
     ping_both();
 
-    // The peer restarts without a session. The gateway must still know the peer's latest address.
+    // The peer restarts, and has no session any more. The gateway must still know the peer's latest
+    // address.
     let first = go.number("last_handshake_time_sec");
     go.settings += "endpoint=10.210.0.1:51820\n";
     go.start(&namespaces);
@@ -194,7 +196,7 @@ fn it_understands_wireguard_go() {
     fs::remove_file(file).unwrap();
 }
 
-/// Starts the gateway at the other end of the veth, with a configuration of one peer.
+/// Starts the gateway at the other end of the veth. The gateway's configuration has one peer.
 fn gateway(namespaces: &Namespaces, nth: usize, ours: &Keys, theirs: &Keys, options: &[&str]) -> Running {
     let file = env::temp_dir().join(format!("steerage-wireguard-{}-{nth}.conf", process::id()));
     let configuration = format!(

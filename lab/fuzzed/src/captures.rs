@@ -9,8 +9,8 @@ use steerage::testing::{Headed, QueueTester};
 use steerage::{DeviceError, Timestamp};
 use steerage_capture::Capture;
 
-/// The maximum number of polls in the check of a compressed capture. The limit is needed because a
-/// capture may unpack to a thousand times its size.
+/// The maximum number of polls in the check of a compressed capture. The number of polls is limited
+/// because a capture may unpack to a thousand times its size.
 const PACKED_POLLS_MAX: usize = 64;
 
 const MAGICS: [u32; 4] = [0xa1b2_c3d4, 0xa1b2_3c4d, 0xd4c3_b2a1, 0x4d3c_b2a1];
@@ -49,10 +49,12 @@ pub(crate) fn zstd(bytes: &[u8]) {
     check_packed(&[&ZSTD, bytes].concat());
 }
 
-/// Checks that reading a capture ends and delivers no more bytes than the file has. Also checks
-/// that the result does not depend on the size of the pieces in which the bytes arrive.
+/// Checks that a read of a whole capture ends, and that it delivers no more bytes than the file
+/// has. Also checks that the result does not depend on the size of the pieces in which the bytes
+/// arrive.
 fn check(bytes: &[u8]) {
-    // Each poll of the device that finds data either reads a piece of the file or delivers frames.
+    // Each poll of the device either reads a piece of the file or delivers frames, unless the poll
+    // finds no data.
     let polls = 3 * bytes.len() + 100;
     let Some((frames, error)) = read(bytes, usize::MAX, polls) else { panic!("it does not end") };
     assert!(frames.iter().map(|(_, frame)| frame.len()).sum::<usize>() <= bytes.len());
@@ -68,7 +70,7 @@ fn check(bytes: &[u8]) {
 }
 
 /// Checks that the first [`PACKED_POLLS_MAX`] polls of a compressed capture cause no panic. If the
-/// capture has ended after these polls, reading it in pieces must give the same result.
+/// capture ends within these polls, reading it in small pieces must give the same result.
 fn check_packed(bytes: &[u8]) {
     let Some(read_whole) = read(bytes, usize::MAX, PACKED_POLLS_MAX) else { return };
     if let Some(error) = &read_whole.1 {
@@ -101,7 +103,8 @@ fn check_packed(bytes: &[u8]) {
 }
 
 /// Returns the size of the pieces in which the bytes of the input arrive. Most inputs are read in
-/// large pieces, because each piece takes a poll. A quarter of the inputs are read in small pieces.
+/// large pieces, because small pieces need more polls. A quarter of the inputs are read in small
+/// pieces.
 fn piece_of(bytes: &[u8]) -> usize {
     let len = bytes.len();
     if len.is_multiple_of(4) { 1 + len % 61 } else { 64 + len % 191 }

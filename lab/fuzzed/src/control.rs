@@ -32,8 +32,8 @@ pub(crate) fn request(bytes: &[u8]) {
         let (_, tree) = tree.get_or_insert_with(|| {
             let input = steerage_device::open("synthetic:queues=2,packets=1").expect("a device");
             let instance = Builder::new().virtual_cpus(4).input(input).build(|_| Idle).expect("memory");
-            // In this fuzz target, no CPU of the instance runs, so requested changes never take
-            // effect.
+            // In this fuzz target, no CPU of the steerage instance runs, so changes that a client
+            // requests never take effect.
             let settle_max = Duration::ZERO;
             let options = Options { machine: CpuView::new(4), uid: 1, queues_off: Vec::new(), settle_max };
             let tree = Arc::new(Tree::new(instance.handle(), options));

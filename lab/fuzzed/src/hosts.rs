@@ -100,8 +100,8 @@ pub(crate) fn forward(bytes: &[u8]) {
             assert!(sent.iter().all(|frame| frame.bytes.len() <= MTU + LINK_BYTES));
             sent_in_all += sent.len();
         }
-        // The tester records the output. Before the recorded output becomes too large, a new router
-        // replaces the old router.
+        // The tester records the output. The test records the router's output. Before this record
+        // becomes too large, a new router replaces the old router.
         if sent_in_all > SENT_MAX {
             *router = None;
         }

@@ -1,10 +1,11 @@
-//! A fuzz target for the payload of a flow's packets, in which the meter searches for host names.
+//! A fuzz target for the search for host names: the meter searches the payload of a flow's packets
+//! for names.
 
 use steerage_meter::fuzzing;
 
 /// The fuzzer's input has a byte that selects the protocol, followed by packets. Each packet of the
 /// input begins with three bytes. Two of these bytes state the packet's direction and length. The
-/// third byte determines whether the packet's sequence number follows the previous packet.
+/// third byte determines whether the packet's sequence number continues after the previous packet.
 pub(crate) fn flow(bytes: &[u8]) {
     let Some((choice, mut rest)) = bytes.split_first() else { return };
     let (is_dns, is_stream) = (choice & 1 != 0, choice & 3 != 1);
@@ -26,8 +27,8 @@ pub(crate) fn flow(bytes: &[u8]) {
     let names = fuzzing::names(&packets, is_dns);
     if is_stream && packets.iter().all(|(turned, ..)| !turned) && is_in_order(&packets) {
         // A name that is found in the packets must also be found if one packet contains all data of
-        // the flow. The check ignores two kinds of inputs: inputs with too many packets, and inputs
-        // with data that is too long to be stored.
+        // the flow. The check ignores inputs with too many packets. In addition, the check ignores
+        // inputs whose data is too long to be stored.
         let whole: Vec<u8> = packets.iter().flat_map(|(_, _, data)| data.iter().copied()).collect();
         let of_whole = fuzzing::names(&[(false, Some(0), &whole)], is_dns);
         let begins = names.is_some() && packets.len() > 1 && fuzzing::names(&packets[..1], is_dns).is_none();

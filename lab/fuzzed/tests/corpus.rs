@@ -41,7 +41,8 @@ fn every_input_of_every_corpus() {
     }
 }
 
-/// If an archive of inputs had no fuzz target, the inputs in the archive would never be tested.
+/// Each archive of inputs needs a fuzz target. Otherwise the inputs in the archive would never be
+/// tested.
 #[test]
 fn every_corpus_has_a_target() {
     for entry in fs::read_dir(corpora()).unwrap() {

@@ -17,8 +17,8 @@ use crate::runs::{CpuPair, ReadsHeaders, Times, none_lost, run, run_alone, run_a
 
 const LISTS: [u32; 4] = [1, 8, 32, POLL_BUDGET as u32];
 
-/// Estimates of the time per packet and per list of packets, in nanoseconds. The estimates only
-/// determine the number of frames in a run.
+/// Two estimates in nanoseconds: the time per packet, and the time per list of packets. The
+/// estimates only determine the number of frames in a run.
 const NANOS: f64 = 60.0;
 const NANOS_A_LIST: f64 = 250.0;
 
@@ -26,8 +26,8 @@ const NANOS_A_LIST: f64 = 250.0;
 /// can forward packets at a higher rate.
 const RATE_MIN: f64 = 250_000.0;
 
-/// The loss, in percent, in the published measurement without a hand-over to another CPU. There,
-/// about 60 % of the sender's packets were forwarded.
+/// The percentage of packets that were lost in the published measurement, without a hand-over to
+/// another CPU. In the published measurement, about 60 % of the sender's packets were forwarded.
 const PUBLISHED_LOSS: f64 = 40.0;
 
 const ONE_CPU: &str = "one CPU";
@@ -56,8 +56,8 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
     vec![experiment, at_one_rate(settings)]
 }
 
-/// The experiment in its published form: packets arrive at such a rate that one CPU can forward 60
-/// % of them. The experiment determines this packet rate again in each round.
+/// The experiment as it was published: packets arrive at a rate at which one CPU can forward only
+/// 60 % of them. The experiment determines this packet rate again in each round.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("handoff-rate", 5, settings);
     let (on, time) = (settings.pair(), settings.measured / 8);

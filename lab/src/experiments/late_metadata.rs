@@ -1,7 +1,7 @@
 //! Compares early metadata, which is made when a page is posted, with late metadata, which is made
-//! when a packet is handled. Late metadata is made by two methods: that of `build_skb`, and that of
-//! steerage. The cases run on one CPU, as in the published experiment, and on two CPUs. Further
-//! cases copy frames out of the ring's pages.
+//! when a packet is handled. Two methods to make late metadata are compared: that of the kernel's
+//! `build_skb`, and that of steerage. The cases run on one CPU, as in the published experiment, and
+//! on two CPUs. Further cases copy frames out of the ring's pages.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +21,7 @@ const FRAME_BYTES: [u32; 5] = [64, 256, 512, 1024, 1514];
 /// published rate.
 const PUBLISHED_RATE: f64 = 1_488_137.0;
 
-/// The published loss with early metadata, in percent.
+/// The published experiment lost this percentage of packets with early metadata.
 const MUCH_LOST: f64 = 15.0;
 
 /// An estimate of the time per frame, in nanoseconds.
@@ -69,9 +69,10 @@ fn by_size(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// In this experiment, frames of 64 bytes arrive at a fixed rate. At the fixed rate, runs with
-/// early metadata lose as many frames as in the published experiment. The rate is determined again
-/// in each round, because the speed of a virtual machine changes.
+/// In this experiment, frames of 64 bytes arrive at a fixed rate. The rate is chosen so that runs
+/// with early metadata (made when a page is posted) lose the same share of frames as in the
+/// published experiment. The rate is determined again in each round, because the speed of a virtual
+/// machine changes.
 fn loss(settings: &Settings, name: &'static str, cpus: usize) -> Experiment {
     let mut experiment = Experiment::new(name, 5, settings);
     let time = settings.measured / 8;

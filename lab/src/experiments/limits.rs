@@ -1,7 +1,7 @@
-//! Measures the costs of an instance with 1,024 CPUs and 256 queues on this machine. The costs are:
-//! its start, its memory, a snapshot, a load check, an idle CPU, and waking all CPUs. The instance
-//! has virtual CPUs, because only the number of CPUs matters in these measurements, and not their
-//! speed. Another case measures the simulator itself.
+//! Measures the costs of an instance with 1,024 CPUs and 256 queues on this machine. This file
+//! measures the start of the instance, its memory, a snapshot, a load check, an idle CPU, and
+//! waking all CPUs. The instance has virtual CPUs, because only the number of CPUs matters in these
+//! measurements, and not their speed. Another case measures the simulator itself.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,26 +17,28 @@ use crate::measurement::Measurement;
 const CPUS: usize = 1024;
 const QUEUES: usize = 256;
 
-/// The number of CPUs and the number of queues in a smoke test.
+/// The number of CPUs and the number of queues in a smoke test of the experiment.
 const QUICK: (usize, usize) = (16, 4);
 
-/// The memory for a large instance. docs/memory.md states the same default memory limit.
+/// The memory limit for a large instance. docs/memory.md states the same number as the default
+/// memory limit.
 const MEMORY_MAX: usize = 2 << 30;
 
-/// The numbers of rounds (passes of a CPU) in the two parts of a measurement. In the first part,
-/// each queue hands over five packets to each of 1,024 CPUs, so that nearly all rings are used. In
-/// the second part, the rounds of an idle CPU are measured. The second part of the measurement is
-/// shorter than 1,024 rounds, because a CPU may ignore a ring after 1,024 empty rounds.
+/// The measurement has two parts, each with this number of rounds (passes of a CPU). In the first
+/// part, each queue hands over five packets to each of 1,024 CPUs, so that nearly all rings are
+/// used. In the second part, the rounds of an idle CPU are measured. The second part of the
+/// measurement is shorter than 1,024 rounds, because a CPU may ignore a ring after 1,024 empty
+/// rounds.
 const ROUNDS_OF_QUEUES: usize = 80;
 const IDLE_ROUNDS: u32 = 500;
 
-/// The number of simulated packets, the number of simulated CPUs, and the work per packet in
-/// nanoseconds.
+/// The simulator's case: the number of packets, the number of simulated CPUs, and the work per
+/// packet in nanoseconds.
 const SIMULATED: f64 = 1e6;
 const SIMULATED_CPUS: usize = 64;
 const SIMULATED_WORK: f64 = 1000.0;
 
-/// The time limit for all CPUs to apply a change.
+/// The maximum time in which all CPUs must apply a change of the mask.
 const FOLLOW_MAX: Duration = Duration::from_secs(60);
 
 struct Nothing;
@@ -156,7 +158,7 @@ fn plan_checks(cpus: usize, queues: usize, settings: &Settings) -> Result<Measur
         receivers: cpus,
         arrivals: Arrivals { per_second: 0.7 * cpus as f64 * 1e4, ..arrivals(queues) },
         steering: Steering::Balance,
-        // The work of a packet takes 100 us, so that half a second contains few packets.
+        // The work on each packet takes 100 us, so that a run of half a second has few packets.
         work: Work::Fixed(1e5),
         warm_up: settings.measured / 5,
         measured: settings.measured / 5,

@@ -1,5 +1,5 @@
-//! Measures the cost of metering the flows of a capture file. Compares this cost with only counting
-//! packets, and with a plain loop.
+//! Measures the cost of metering the flows of a capture file. Compares the cost of metering with
+//! that of only counting packets, and with that of a plain loop.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -108,7 +108,7 @@ fn each_is_one(seen: u64, expected: u64) -> Result<(), LabError> {
 
 fn metered(traffic: &Traffic, cpus: &[usize], balances: bool) -> Result<Measurement, LabError> {
     // While the capture is read, packet times advance faster than a real clock. Therefore the
-    // active timeout is so long that it cuts no flow into several records.
+    // meter's active timeout is set so long that no flow is cut into several records.
     let metering = Metering::new(MeterOptions { active: Duration::MAX, ..MeterOptions::default() }, None);
     let (measured, outcome) = read(traffic, cpus, balances, move || metering.meter())?;
     let (metered, _) = Metered::of(outcome.reports.into_iter().map(|(_, report)| report), 1);

@@ -1,5 +1,5 @@
-//! Measures what it costs to send a page to a worker and back to its queue. The cases are: without
-//! a local page cache, and with caches of several sizes.
+//! Measures the cost of sending a page of a queue to a worker CPU and back to the queue. The cases
+//! are: without a local page cache, and with caches of several sizes.
 
 mod path;
 
@@ -19,8 +19,9 @@ use crate::measurement::Measurement;
 use crate::placement::pin;
 use crate::runs::{Busy, CpuPair};
 
-/// The number of polls (batches of pages) of a queue that are in flight. When this number of polls
-/// is in flight, the queue's worker returns the pages of the first poll.
+/// The number of polls (each sends a batch of pages) that a queue has in flight at the same time.
+/// When this number of batches is in flight, the queue's worker returns the pages of the oldest
+/// batch.
 const POLLS_UNDER_WAY: usize = 8;
 
 /// The number of polls (batches of packets) in a burst. The packets of a burst fit into a backlog
@@ -36,8 +37,8 @@ const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
 
 const MANY_QUEUES: [u32; 3] = [8, 32, 64];
 
-/// Estimates of the time per page in nanoseconds. The first is for a page without a frame, the
-/// second for a page with a frame.
+/// Estimates of the time per page in nanoseconds. The first estimate is for a page without a frame,
+/// and the second for a page with a frame.
 const NANOS: f64 = 12.0;
 const FRAME_NANOS: f64 = 120.0;
 
@@ -75,10 +76,10 @@ fn whole_path(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// The experiment in its published form. The experiment first determines the packet rate at which
-/// the CPUs are busy all the time without the page cache. At the same packet rate, the experiment
-/// measures the CPU use with the page cache. The packet rate is determined again in each round of
-/// the measurement.
+/// The experiment as it was published, at one packet rate. The experiment first runs without the
+/// page cache, and determines the packet rate at which the CPUs are busy all the time. Then the
+/// experiment runs with the page cache at the same packet rate, and measures how busy the CPUs are.
+/// The packet rate is determined again in each round of the measurement.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("page-cache-rate", 5, settings);
     let times = (settings.warm_up / 4, settings.measured);
@@ -159,7 +160,8 @@ fn add(experiment: &mut Experiment, settings: &Settings, name: &str, shape: Shap
     experiment.case(name, Some(shape.queues as f64), cpus, move || contend(&on, shape, pages));
 }
 
-/// When the pages of a queue return to the queue: after each poll, steadily, or in bursts.
+/// The time at which the pages of a queue return to the queue: after each poll, steadily, or in
+/// bursts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ComesHome {
     /// All pages that a poll sent return before the next poll.
@@ -175,8 +177,8 @@ enum ComesHome {
 struct Shape {
     queues: usize,
     cache_pages: usize,
-    /// The length of the frame in each page. If the length is 0, neither CPU reads or writes the
-    /// bytes of the page.
+    /// The length of the frame in each page. If the length is 0, no CPU reads or writes the bytes
+    /// of the page.
     frame_bytes: usize,
     comes_home: ComesHome,
 }
@@ -362,8 +364,8 @@ mod tests {
             assert!(on.values["cached_percent"] > 95.0, "{comes_home:?}: {on:?}");
             assert_eq!(off.values["cached_percent"], 0.0, "{comes_home:?}: {off:?}");
             for measured in [on, off] {
-                // The CPU time of a thread should not exceed the time that it ran, but the two
-                // clocks may differ a little.
+                // The CPU time of a thread should not exceed the real time for which it ran, but
+                // the two clocks may differ a little.
                 assert!((0.0..=2.02).contains(&measured.values["cpus"]), "{measured:?}");
                 assert!(measured.values["cpu_ns"] > 0.0 && measured.values["page_ns"] > 0.0, "{measured:?}");
             }
@@ -374,7 +376,7 @@ mod tests {
     fn a_larger_cache_takes_more_of_a_burst() {
         let part = |pages| contended(pages, ComesHome::InBursts).values["cached_percent"];
         let parts = CACHE_SIZES.map(part);
-        // The larger caches have space for the pages of the whole burst.
+        // The larger page caches have space for all pages of a burst.
         assert!(parts[..4].is_sorted_by(|a, b| a < b) && parts[3..].iter().all(|part| *part > 95.0), "{parts:?}");
     }
 

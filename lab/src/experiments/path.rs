@@ -1,5 +1,6 @@
-//! Measures the cost of a packet on the receiving CPU and on the worker. The cases differ in the
-//! source of the hash, the number of targets (rings to other CPUs), and the kind of traffic.
+//! Measures the cost of a packet on the receiving CPU and on the worker (the CPU that handles the
+//! packet). The cases differ in the source of the hash, the number of targets (rings to other
+//! CPUs), and the kind of traffic.
 
 use steerage::{
     Builder,
@@ -29,8 +30,8 @@ fn cases(frames: u64) -> Vec<Case> {
     vec![
         case("device hash, 1 target", device, 1),
         case("no hash needed, 1 target", ours, 1),
-        // Cases about hashes need two targets (two rings to choose from). With one target, the
-        // receive path does not choose between CPUs, and computes no hash.
+        // Cases about hashes need two targets (two rings to choose from). With one target (ring to
+        // another CPU), the receive path does not have to choose a CPU, and computes no hash.
         case("device hash, 2 targets", device, 2),
         case("device hash, 16 targets", device, 16),
         case("our hash, 2 targets", ours, 2),
@@ -57,8 +58,8 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
     for (name, prefetches) in [("bare loop with prefetch", true), ("bare loop", false)] {
         experiment.case(name, None, 2, move || Ok(run_bare(on, device, prefetches)?.measurement()));
     }
-    // The results of this case on one CPU are compared with cases on two CPUs. Therefore this case
-    // on one CPU also requires two CPUs.
+    // The case "one CPU does all" is compared with cases on two CPUs. Therefore the case "one CPU
+    // does all" also requires that there are two CPUs.
     experiment.case("one CPU does all", None, 2, move || {
         let (times, _) = run_alone(on.receive, Builder::new(), device.input(), frames, ReadsHeaders::default)?;
         Ok(times.measurement())

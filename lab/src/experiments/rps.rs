@@ -1,5 +1,5 @@
-//! Measures throughput with and without steering. Varies the work per packet and the number of
-//! CPUs. Also measures the effect of steering on the delay of packets.
+//! Measures throughput with and without steering. The runs differ in the work per packet and in the
+//! number of CPUs. Also measures the effect of steering on the delay of packets.
 
 mod tun;
 
@@ -21,8 +21,8 @@ const COSTS: [u32; 8] = [0, 20, 50, 100, 200, 500, 1000, 2000];
 
 const DELAY_COST: Duration = Duration::from_nanos(500);
 
-/// The work per packet in the measurement of the speed-up by the number of CPUs. A small server
-/// program needs about this amount of work per packet.
+/// The work per packet in the experiment that measures how much faster more CPUs are. A small
+/// server program needs about this amount of work per packet.
 const SPEED_UP_COST: Duration = Duration::from_nanos(500);
 
 /// The rates at which packets arrive, in percent of the highest rate that one CPU can handle.
@@ -34,7 +34,7 @@ enum Way {
     Inline,
     /// The receiving CPU only collects packets, and one other CPU handles them.
     Worker,
-    /// All CPUs handle packets. The hash of a packet determines its CPU.
+    /// All CPUs handle packets. The hash of a packet selects the packet's CPU.
     Hash,
     /// The `balance` policy decides which CPUs handle packets, based on load.
     Balance,
@@ -59,7 +59,7 @@ struct Measured {
     per_second: f64,
     /// The busy time per packet in nanoseconds, summed over all CPUs.
     busy: f64,
-    /// The CPU time of all CPUs, in seconds per second of the run.
+    /// The number of CPUs in use: the CPU time of all CPUs, in seconds per second of the run.
     cpus: f64,
     delays: Histogram,
 }
@@ -176,8 +176,8 @@ fn fewer_queues(cpus: usize) -> usize {
     (cpus / 4).max(1)
 }
 
-/// Returns runs that compare more queues without steering and fewer queues with steering. Also
-/// returns the number of CPUs of each run.
+/// Returns runs for a comparison: more queues without steering, and fewer queues with steering.
+/// Also returns the number of CPUs of each run.
 fn runs_by_queues(settings: &Settings) -> impl Iterator<Item = (&'static str, usize, Run)> + '_ {
     let all = settings.cpus.len();
     let fewer = fewer_queues(all);

@@ -20,8 +20,8 @@ const CPUS_OF_TRAFFIC: [usize; 4] = [4, 16, 64, 256];
 const QUEUES: [usize; 5] = [1, 4, 16, 64, 256];
 
 /// The number of CPUs in the experiment with different numbers of queues. In most runs with
-/// different numbers of queues, the CPUs that receive are overloaded. If there were more CPUs, a
-/// run in which receiving CPUs are overloaded would take many minutes.
+/// different numbers of queues, the CPUs that receive are overloaded. With more CPUs, a run with
+/// overloaded receiving CPUs would take many minutes to simulate.
 const CPUS_OF_QUEUES: usize = 256;
 
 /// The amounts of work per packet, in nanoseconds.
@@ -30,50 +30,52 @@ const WORKS: [f64; 7] = [100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0];
 /// The work per packet, in nanoseconds, in experiments that do not vary this work.
 const WORK: f64 = 1000.0;
 
-/// The load of a run. The packet rate is so high that the work of the packets alone takes this
+/// The load of a run. The packet rate is chosen so that the work on the packets alone takes this
 /// share of the time of all CPUs. If a hash spreads 65,536 flows over 1,024 CPUs, the busiest CPU
-/// gets 1.4 times the mean load. With a mean load of 0.7, the busiest CPU has nearly no time left
-/// if a hash spreads the flows.
+/// gets 1.4 times the mean load. If a hash spreads the flows and the mean load is 0.7, the busiest
+/// CPU has nearly no time left (1.4 times 0.7).
 const LOAD: f64 = 0.7;
 
 const FLOWS: usize = 65_536;
 
-/// The number of packets in a run whose policy uses fixed CPUs (not `balance`). In the first half
-/// of the run, the rings of overloaded queues fill.
+/// The number of packets in a run whose policy uses fixed CPUs (not `balance`). The first half of
+/// the run is a warm-up, in which the rings of overloaded queues fill.
 const PACKETS_PER_CPU: f64 = 800.0;
 const PACKETS_MIN: f64 = 40_000.0;
 
-/// The divisor for the length of a run in a smoke test.
+/// In a smoke test, the length of a run is divided by this number.
 const QUICK: u32 = 20;
 
-/// The work of a packet in a run with the policy `balance`, in nanoseconds. [`ScaleRun::stretch`]
-/// has already multiplied this time. With this work per packet, a full batch takes 1.3 ms. A full
-/// backlog takes less than 20 ms, which is the time limit of a move. (With work of 40,000 ns and
-/// more than 256 CPUs, the policy observes too few packets, and packets wait five times as long.)
+/// The work per packet in a run with the policy `balance`, in nanoseconds. The constant is already
+/// multiplied by [`ScaleRun::stretch`]. With this work of 20,000 ns per packet, a full batch takes
+/// 1.3 ms. A CPU handles a full backlog in less than 20 ms, which is the time limit of a bucket's
+/// move. (With work of 40,000 ns per packet and more than 256 CPUs, the policy observes too few
+/// packets, and packets wait five times as long.)
 const STRETCHED_WORK: f64 = 20_000.0;
 const STRETCHED_BACKLOG: usize = 500;
 
-/// The warm-up, the time in which `balance` finds its CPUs. [`ScaleRun::stretch`] does not multiply
-/// this constant, [`LEARNS_OF_MANY`] and [`MEASURES`], because they depend on times of the library.
+/// The warm-up, the time in which `balance` chooses its CPUs. The constants [`LEARNS`],
+/// [`LEARNS_OF_MANY`] and [`MEASURES`] are not multiplied by [`ScaleRun::stretch`], because they
+/// depend on times of the library.
 const LEARNS: Duration = Duration::from_millis(800);
-/// The warm-up in two cases: more than a few CPUs have to join per queue, or many CPUs have to join
-/// in total. The policy `balance` adds CPUs step by step, and a step takes longer if more buckets
-/// move.
+/// The warm-up if more than a few CPUs per queue have to join, or if many CPUs in total have to
+/// join. This warm-up is longer because the policy `balance` adds CPUs step by step, and a step
+/// takes longer if more buckets (groups of flows) move.
 const LEARNS_OF_MANY: Duration = Duration::from_millis(2000);
 const MANY: usize = 256;
 const MEASURES: Duration = Duration::from_millis(100);
 
 const BACKLOG: usize = 1000;
 
-/// Three real durations in nanoseconds: for simulating a packet, for building a ring, and for
-/// handing over a packet to another CPU. These durations are only used to estimate the remaining
-/// time of the program.
+/// How long the simulator takes in real time, in nanoseconds: to simulate a packet, to build a
+/// ring, and to hand over a packet to another CPU. These durations are only used to estimate the
+/// remaining time of the program.
 const PACKET_TAKES: f64 = 1500.0;
 const RING_TAKES: f64 = 2000.0;
 const HANDS_OVER: f64 = 20.0;
 
-/// The number of CPUs for each queue. A quarter of the CPUs receives, as in Herbert's measurement
-/// with 4 queues and 16 CPUs.
+/// The number of CPUs divided by the number of queues. A quarter of the CPUs receive packets, as in
+/// Herbert's measurement with 4 queues and 16 CPUs.
 const CPUS_PER_QUEUE: usize = 4;
 
 /// The largest number of queues that the experiments use.
@@ -170,7 +172,8 @@ fn experiment(name: &'static str, settings: &Settings) -> Experiment {
     experiment
 }
 
-/// A run and its measurement. If several experiments contain the run, they share the measurement.
+/// A run and its measurement. If several experiments contain the same run, the run is measured once
+/// for all of them.
 type Known = (ScaleRun, Arc<Mutex<Option<Measurement>>>);
 
 /// Plans the runs of all experiments. If several experiments contain the same run, this run is made

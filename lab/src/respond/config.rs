@@ -8,33 +8,34 @@ use ipnet::Ipv4Net;
 
 use steerage_router::addresses::{Mac, broadcast_of, is_of_a_host};
 
-/// The maximum number of addresses of a responder, which is the limit of an interface of the
-/// library smoltcp.
+/// The maximum number of addresses of a responder. An interface of the library smoltcp has the same
+/// limit.
 pub const ADDRESSES_MAX: usize = 8;
 
 /// The port of the echo service: RFC 862.
 pub use steerage::flow::wire::port::ECHO as ECHO_PORT;
 
-/// The default limit for the number of connections: a quarter of the ports of one peer. With
-/// buffers of default size, 16,384 connections take up to 288 MiB.
+/// The default limit for the number of connections: a quarter of the 65,536 ports that a peer has.
+/// With buffers of default size, 16,384 connections take up to 288 MiB.
 pub const CONNECTIONS_DEFAULT: usize = 16_384;
 
 /// One peer may have a quarter (1 / `PEER_PART`) of all connections, unless
 /// [`Config::per_peer_max`] sets another limit. With a limit of a quarter, at least four peers are
-/// needed to use up all connections, and a single load generator can still have thousands of
+/// needed to use up all connections. A single load generator can still have thousands of
 /// connections.
 const PEER_PART: usize = 4;
 
-/// The default time after which a connection is reset if its peer sends nothing. An idle connection
-/// costs memory, but hardly any CPU time.
+/// The default time after which a connection is reset if its peer sends nothing. Until it is reset,
+/// an idle connection takes memory, but hardly any CPU time.
 pub const IDLE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// The default size of a connection's buffer in each direction: five Ethernet segments. With this
-/// buffer size, a peer that acknowledges every second segment does not stall.
+/// The default size of a connection's buffer in each direction: five Ethernet segments. With a
+/// buffer of five segments, the transfer does not stall if the peer acknowledges only every second
+/// segment.
 pub const BUFFER_DEFAULT: usize = 8 * 1024;
 
-/// The maximum memory of a connection without its two buffers: its socket, and its entries in
-/// tables and timers.
+/// The maximum memory of a connection without its two buffers. This memory contains the socket of
+/// the connection, and its entries in tables and timers.
 pub(super) const CONNECTION_OVERHEAD_BYTES: usize = 2048;
 
 /// The minimum buffer size of a connection: two segments.
@@ -50,9 +51,9 @@ const MTU_MIN: usize = 1280;
 /// The service at a TCP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// The echo service sends all received bytes back.
+    /// The echo service, which sends all received bytes back.
     Echo,
-    /// Whenever the service has received another `request` bytes, it sends `response` bytes, as in
+    /// For every `request` bytes that the service receives, it sends `response` bytes, as in
     /// netperf's TCP_RR. The bytes of a response repeat the values 0 to 250.
     RequestResponse {
         /// The number of bytes of a request, at least 1.
@@ -81,7 +82,7 @@ pub struct Config {
     pub(super) verifies: bool,
 }
 
-/// The error for an invalid configuration. Its message is one line of text.
+/// The error for an invalid configuration. The message of the error is one line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
 
@@ -99,9 +100,9 @@ impl Config {
     /// [`ECHO_PORT`] unless [`echo`](Self::echo) sets other ports.
     ///
     /// # Errors
-    /// Returns an error if `addresses` is empty or has more than [`ADDRESSES_MAX`] entries, or if
-    /// an address occurs twice or cannot belong to a host. Also returns an error if `mac` is a
-    /// group address, or if IPv6 does not allow the MTU.
+    /// Returns an error if `addresses` is empty or has more than [`ADDRESSES_MAX`] entries. The
+    /// same applies if an address occurs twice, or cannot belong to a host. Also returns an error
+    /// if `mac` is a group address, or if IPv6 does not allow the MTU.
     pub fn new(addresses: Vec<IpAddr>, mac: Mac, mtu: usize) -> Result<Self, ConfigError> {
         let wrong = |what: String| Err(ConfigError(what));
         if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
@@ -126,7 +127,7 @@ impl Config {
             addresses,
             broadcasts: Vec::new(),
             mac,
-            // The MTU is limited, because the length of a TCP segment has 16 bits, and because no
+            // The MTU is limited for two reasons: the length of a TCP segment has 16 bits, and no
             // network uses frames that are larger than jumbo frames.
             mtu: mtu.min(9216),
             echo,
@@ -141,7 +142,7 @@ impl Config {
 
     /// Sets the networks of the link. The responder does not reply to packets from the broadcast
     /// addresses of the link's networks. No host has a broadcast address as its own address (RFC
-    /// 1122, 3.2.1.3), and the network would deliver the reply to all hosts.
+    /// 1122, 3.2.1.3). The network would deliver a reply to a broadcast address to all hosts.
     #[must_use]
     pub fn networks(mut self, networks: &[Ipv4Net]) -> Self {
         self.broadcasts.extend(networks.iter().filter_map(|network| broadcast_of(*network)));
@@ -182,8 +183,8 @@ impl Config {
     }
 
     /// Limits the number of connections of one peer: an IPv4 address, or a /64 prefix of IPv6. If a
-    /// peer exceeds the limit, its further connections are reset. By default, a peer may have a
-    /// quarter of all connections.
+    /// peer exceeds the limit, further connections of this peer are reset. By default, a peer may
+    /// have a quarter of all connections.
     #[must_use]
     pub fn per_peer_max(mut self, most: usize) -> Self {
         self.per_peer_max = Some(most.max(1));
@@ -205,8 +206,8 @@ impl Config {
         self
     }
 
-    /// Sets whether received checksums are verified. Disable the verification only if the sender is
-    /// known to omit checksums, like the other end of a veth.
+    /// Sets whether received checksums are verified. Disable the verification only if you know that
+    /// the sender omits checksums, as the other end of a veth does.
     #[must_use]
     pub fn verifies(mut self, yes: bool) -> Self {
         self.verifies = yes;

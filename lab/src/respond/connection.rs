@@ -18,8 +18,8 @@ use super::peers::{Connections, Peer};
 use super::stack::Stack;
 use steerage_router::addresses::Mac;
 
-/// The contents of responses: the bytes 0 to 250 repeated. Because of the pattern 0 to 250, a peer
-/// can detect missing bytes.
+/// The contents of responses: the bytes 0 to 250 repeated. Because the bytes repeat this pattern, a
+/// peer can detect that bytes are missing.
 const PATTERN: [u8; PATTERN_BYTES] = {
     let (mut pattern, mut at) = ([0; PATTERN_BYTES], 0);
     while at < PATTERN_BYTES {
@@ -29,16 +29,16 @@ const PATTERN: [u8; PATTERN_BYTES] = {
     pattern
 };
 const PERIOD: usize = 251;
-/// The length of `PATTERN`, a multiple of the pattern's period. A response is copied in pieces that
-/// are at most as long as `PATTERN`.
+/// The length of `PATTERN`, a multiple of the pattern's period. A response is copied in pieces. A
+/// piece is at most as long as `PATTERN`.
 const PATTERN_BYTES: usize = 16 * PERIOD;
 
-/// The delay of acknowledgements. RFC 9293, 3.8.6.3, allows at most half a second for this delay.
-/// The kernel's minimum is 40 ms.
+/// The delay of acknowledgements. By RFC 9293, 3.8.6.3, acknowledgements may be delayed by at most
+/// half a second. The kernel's minimum is 40 ms.
 const ACK_DELAY: Duration = Duration::from_millis(40);
 
-/// A TCP connection. The library smoltcp chooses its own sequence numbers. The segments to the peer
-/// contain smoltcp's sequence numbers plus `shift`, so that the numbers continue from the SYN
+/// A TCP connection. The library smoltcp chooses its own sequence numbers. In segments to the peer,
+/// the sequence numbers are those of smoltcp plus `shift`, so that they continue from the SYN
 /// cookie.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -50,21 +50,21 @@ pub(super) struct Connection {
     service: Service,
     lacks: usize,
     owes: usize,
-    /// The sequence number after the last byte from the peer that the service has read. The next
-    /// field, `written_to`, is smoltcp's sequence number after the last byte that the service has
-    /// written.
+    /// The sequence number that follows the last byte that the service has read from the peer. The
+    /// next field, `written_to`, is smoltcp's sequence number after the last byte that the service
+    /// has written.
     read_to: u32,
     written_to: u32,
     pub(super) heard: Timestamp,
     pub(super) due: Timestamp,
-    /// The number of the last batch in which the connection has sent new packets, which leave after
-    /// the batch.
+    /// The number of the latest batch in which the connection has sent new packets. New packets
+    /// leave after the batch.
     pub(super) behind: u64,
     counted: Counted,
 }
 
-/// Counts the end of a connection when this value is dropped. The connection ends for the reason
-/// `Lost`, unless `Connection::end` or a timeout has set another reason.
+/// When this value is dropped, the end of the connection is counted. The counted reason for the end
+/// is `Lost`, unless `Connection::end` or a timeout has set another reason.
 #[derive(Debug)]
 struct Counted {
     connections: Arc<Connections>,
@@ -90,8 +90,8 @@ pub(super) struct Opening {
 }
 
 impl Connection {
-    /// Creates a connection whose peer has acknowledged the reply to its SYN. Returns `None` if
-    /// there are too many connections, either in total or from this peer.
+    /// Creates a connection after the peer has acknowledged the reply to the peer's SYN. Returns
+    /// `None` if there are too many connections in total, or too many from this peer.
     pub(super) fn open(
         config: &Config,
         connections: &Arc<Connections>,
@@ -104,7 +104,7 @@ impl Connection {
         if !connections.open(config, peer) {
             return None;
         }
-        // From here to its end, the connection is counted as open.
+        // From this line on, the connection is counted as open until it ends.
         let counted = Counted { connections: Arc::clone(connections), peer, end: End::Lost };
         let buffer = || SocketBuffer::new(vec![0; config.buffer]);
         let mut socket = Socket::new(buffer(), buffer());
@@ -117,8 +117,8 @@ impl Connection {
         socket.listen(end).ok()?;
         let mut sockets = SocketSet::new(vec![SocketStorage::EMPTY]);
         let socket = sockets.add(socket);
-        // The peer has already completed the handshake with the responder. The responder now
-        // repeats this handshake between itself and smoltcp.
+        // The peer has already completed the handshake with the responder. Now the responder makes
+        // the same handshake with smoltcp, so that the smoltcp socket is connected.
         stack.take_up_syn(key, ours, opening.sequence, opening.mss, opening.window);
         stack.replies.begin(0, 1);
         stack.put_in(&mut sockets, now);
@@ -171,10 +171,10 @@ impl Connection {
 
     /// Returns true if RFC 9293, 3.10.7.4, requires a challenge ACK in reply to the segment. A
     /// segment that gets a challenge ACK has no other effect. A challenge ACK is required for each
-    /// SYN. It is also required for a reset within the window if its sequence number is not the
-    /// next expected one. Because of challenge ACKs, a stranger who guesses the ports cannot end
-    /// the connection. A peer that has lost its state replies to the challenge ACK with a reset
-    /// that has exactly the expected sequence number.
+    /// SYN. A challenge ACK is also required for a reset within the window whose sequence number is
+    /// not the next expected one. Because of challenge ACKs, a stranger who guesses the ports
+    /// cannot end the connection. If a peer has lost its state, it replies to the challenge ACK
+    /// with a reset, with exactly the expected sequence number.
     pub(super) fn is_challenged(&mut self, tcp: &Tcp) -> bool {
         let read_to = self.read_to;
         let socket = self.socket();
@@ -192,8 +192,8 @@ impl Connection {
         stack.take_out(&mut self.sockets, now);
     }
 
-    /// Does the work that is due: sends retransmissions, and resets the connection if the peer was
-    /// silent for too long.
+    /// Does the connection's work that is due: sends retransmissions, and resets the connection if
+    /// the peer was silent for too long.
     pub(super) fn look(&mut self, stack: &mut Stack, now: Timestamp, idle: Duration, counts: &mut Responded) {
         if now.since(self.heard) >= idle {
             self.counted.end = End::Idle;
@@ -254,7 +254,7 @@ impl Connection {
 }
 
 /// Sends received bytes back until the send buffer is full. The remaining received bytes stay in
-/// the socket, so that the peer also has to wait.
+/// the socket, so that the peer also has to wait with further bytes.
 fn echo(socket: &mut Socket<'_>, counts: &mut Responded) {
     let mut piece = [0; PATTERN_BYTES];
     while socket.can_recv() && socket.can_send() {
@@ -303,6 +303,7 @@ fn respond(
     }
 }
 
-// The rest of `CONNECTION_OVERHEAD_BYTES` is for the connection's entries in tables and timers.
+// `CONNECTION_OVERHEAD_BYTES` must be larger, because it also includes the connection's entries in
+// tables and timers.
 const _: () =
     assert!(size_of::<Connection>() + size_of::<SocketStorage<'static>>() <= CONNECTION_OVERHEAD_BYTES * 3 / 4);

@@ -1,31 +1,32 @@
-//! SYN cookies (Bernstein, 1996). The sequence number of the reply to a SYN (the SYN cookie)
-//! contains all necessary state, so a flood of SYNs takes no memory. Linux uses SYN cookies when
-//! the backlog of a listening socket is full. This responder has no backlog, and replies to every
-//! SYN with a cookie.
+//! SYN cookies (Bernstein, 1996). A SYN cookie is the sequence number of the reply to a SYN. The
+//! SYN cookie contains all necessary state of the connection, so a flood of SYNs takes no memory.
+//! Linux uses SYN cookies when the backlog of a listening socket is full. This responder has no
+//! backlog, and replies to every SYN with a SYN cookie.
 //!
 //! ```text
 //!  31      29 28                              15 14               0
 //! | MSS's number | hash: who, its sequence number | hash: who, when |
 //! ```
 //!
-//! A SYN cookie has two separate hashes: one includes the sequence number of the SYN, and one
-//! includes the time. Because the hashes are separate, the responder recognises later segments of a
-//! connection even if the connection's first segment was lost or is delayed. If a later segment
-//! arrives before the first segment, the responder drops the later segment without a reset, and the
-//! peer sends it again.
+//! A SYN cookie has two separate hashes. One hash includes the sequence number of the SYN, and the
+//! other hash includes the time. Because the hashes are separate, the responder recognises later
+//! segments of a connection even if the connection's first segment was lost or is delayed. If a
+//! later segment arrives before the first segment, the responder drops the later segment without a
+//! reset, and the peer sends it again.
 //!
 //! The hash with the time is in the low bits of the cookie. If a peer has already received bytes of
 //! the connection, the peer's acknowledgement number differs from the cookie in the low bits. The
-//! hash with the time then does not match. The two hashes of a cookie together have 29 bits, and
-//! cookies of two periods are valid. Therefore, on average one in 2^28 random segments is mistaken
-//! for the first segment of a connection.
+//! hash that includes the time does not match this acknowledgement number. The two hashes of a SYN
+//! cookie together have 29 bits, and cookies of two time periods are valid. Therefore, on average,
+//! one of 2^28 segments with random numbers is mistaken for the first segment of a connection.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::packet::Key;
 
-/// The length of a cookie's period in seconds. A SYN cookie is valid in the period in which it was
-/// created and in the next period. In Linux, the period of a SYN cookie is 60 seconds long.
+/// The length of a SYN cookie's time period in seconds. A SYN cookie is valid in the period in
+/// which it was created and in the next period. In Linux, the period of a SYN cookie is 60 seconds
+/// long.
 const STRETCH_SECONDS: u64 = 64;
 
 const WHEN_BITS: u32 = 15;
@@ -35,8 +36,8 @@ const FIRST_BITS: u32 = 14;
 /// sizes for common tunnels, Ethernet and jumbo frames.
 const MSS: [u16; 8] = [536, 1220, 1300, 1360, 1400, 1440, 1460, 8940];
 
-/// Creates and reads cookies. Each CPU has a clone of the value `Cookies`, and each clone accepts
-/// the cookies of all other clones.
+/// Creates and reads cookies. Each CPU has a clone of the same `Cookies` value. Each clone accepts
+/// the SYN cookies that any other clone has made.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cookies(RandomState);
 
@@ -47,7 +48,7 @@ pub(super) enum Read {
     First { mss: u16 },
     /// The segment is a later segment of a connection whose first segment has not arrived.
     Later,
-    /// The segment belongs to no connection of this responder.
+    /// The segment does not belong to a connection of this responder.
     Not,
 }
 
@@ -59,9 +60,9 @@ impl Cookies {
             | self.when(key, now_seconds / STRETCH_SECONDS)
     }
 
-    /// Checks the acknowledgement number of a segment, minus one (`acknowledged`). `sequence` is
-    /// the sequence number of the segment minus one. For the first segment after a SYN, this is the
-    /// sequence number of the SYN.
+    /// Checks whether `acknowledged`, a segment's acknowledgement number minus one, is a valid SYN
+    /// cookie. `sequence` is the sequence number of the segment minus one. For the first segment
+    /// after a SYN, this is the sequence number of the SYN.
     pub(super) fn read(&self, key: &Key, sequence: u32, acknowledged: u32, now_seconds: u64) -> Read {
         let when = acknowledged & ((1 << WHEN_BITS) - 1);
         let now = now_seconds / STRETCH_SECONDS;
@@ -132,8 +133,8 @@ mod tests {
     fn who_has_had_bytes_of_us_is_no_later_one() {
         let cookies = Cookies::default();
         for port in 0..2000 {
-            // The clock is in its first period, so there is no earlier period whose hash could
-            // match by chance.
+            // The time is in the first period (of 64 s), so there is no earlier period whose hash
+            // could match by chance.
             let made = cookies.make(&key(port), 99, 1460, 10);
             for sent in [1, 10, 1000, 30_000] {
                 assert_eq!(cookies.read(&key(port), 120, made.wrapping_add(sent), 10), Read::Not, "{sent}");

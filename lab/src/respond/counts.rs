@@ -12,7 +12,7 @@ pub enum Fate {
     Neighbour,
     /// An ICMP or ICMPv6 echo request. The responder sent a reply.
     IcmpEcho,
-    /// A datagram for the echo port, which was sent back.
+    /// A UDP datagram for the echo port. The responder sent it back.
     UdpEcho,
     /// A SYN. The responder sent a reply to a SYN, and kept no state.
     Syn,
@@ -24,14 +24,14 @@ pub enum Fate {
     /// A later segment of a connection whose first segment has not arrived. The peer will send it
     /// again.
     Early,
-    /// A TCP segment that belongs to no connection and gets no reply. The segment is a reset. Or it
-    /// is a segment without ACK that cannot begin a connection, for a port with a service.
+    /// A TCP segment that belongs to no connection and gets no reply. The segment is a reset. Or
+    /// the segment is for a port with a service, has no ACK, and cannot begin a connection.
     Stray,
     /// The packet is not for this host: it has another address or a broadcast address, or a
     /// protocol other than IP and ARP.
     NotOurs,
-    /// The lengths, the version or the flags in a header are invalid, or no host can have the
-    /// source address.
+    /// In a header, a length, the version or the flags are invalid, or the source address is one
+    /// that no host can have.
     BadHeader,
     /// A checksum is wrong.
     BadChecksum,
@@ -107,8 +107,9 @@ pub enum End {
     Idle,
     /// The connection was open when the run ended.
     Stopped,
-    /// The handler with the connection panicked, or the CPU of the handler was declared dead. After
-    /// the loss, the responder replies to the peer's next segment with a reset.
+    /// The handler that had the connection panicked, or steerage declared the handler's CPU dead.
+    /// After this loss of a connection, the responder replies to the peer's next segment with a
+    /// reset.
     Lost,
 }
 
@@ -140,7 +141,7 @@ pub struct Responded {
     pub opened: u64,
     /// Connections that are open now.
     pub open: u64,
-    /// Connections that were refused because there were too many connections, either in total or
+    /// Connections that were refused because there were too many connections in total, or too many
     /// from the same peer.
     pub refused: u64,
     /// Complete requests to which the responder replied, summed over all request services.
@@ -149,8 +150,8 @@ pub struct Responded {
     pub tcp_bytes_in: u64,
     /// Payload bytes that were written to TCP connections.
     pub tcp_bytes_out: u64,
-    /// Packets that arrived merged with an earlier packet. Packets that arrived merged with an
-    /// earlier packet are not counted again by their outcome.
+    /// Packets that were merged into an earlier packet before the handler got them. A packet that
+    /// was merged into an earlier packet is not counted by its outcome as well.
     pub merged: u64,
 }
 
@@ -181,7 +182,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Publishes the counts. Only one thread calls the method `show`, once per batch.
+    /// Publishes the counts. Only one thread calls `show`. The thread calls `show` once per batch
+    /// of packets.
     pub(super) fn show(&self, counted: &Responded) {
         // The memory order of these stores is `Relaxed`, as in the loads of `add_to` that read the
         // same counters. The memory order `Relaxed` suffices: the values are only counters, and no

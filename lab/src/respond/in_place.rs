@@ -22,15 +22,15 @@ const ARP_BYTES: usize = 28;
 /// The length of a neighbour advertisement without options: type, code, checksum, flags and target.
 const NEIGHBOUR_BYTES: usize = 24;
 const LINK_OPTION_BYTES: usize = 8;
-/// The flags of a neighbour advertisement: it replies to a solicitation, and its link address
-/// replaces the address that the receiver has stored.
+/// The flags of a neighbour advertisement. The flags state that the advertisement is the reply to a
+/// solicitation, and that its link address replaces the address that the receiver has stored.
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 /// The TCP option for the maximum segment size.
 const MSS_OPTION_BYTES: usize = 4;
 
 fn resized<'p>(packet: &'p mut Packet<'_>, len: usize) -> Result<&'p mut [u8], NoRoom> {
-    // A packet that was merged from several frames is copied into one frame.
+    // If a packet was merged from several frames, it is copied into one frame.
     let is = packet.total_len();
     if is > len {
         packet.truncate(len)?;
@@ -48,15 +48,15 @@ fn turn_link(frame: &mut [u8], config: &Config) {
 pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let arp: &[u8; ARP_BYTES] = frame.get(ethernet::BYTES..).and_then(<[u8]>::first_chunk).ok_or(Fate::BadHeader)?;
-    // The ARP fields must have the values for Ethernet, IPv4, addresses of 6 bytes and 4 bytes, and
-    // a request.
+    // The fields of the ARP message must state Ethernet, IPv4, addresses of 6 bytes and 4 bytes,
+    // and a request.
     if arp[..8] != [0, 1, 8, 0, 6, 4, 0, 1] {
         return Err(Fate::NotOurs);
     }
     let asked = [arp[24], arp[25], arp[26], arp[27]];
     config.local(asked.into()).ok_or(Fate::NotOurs)?;
-    // Cut off the bytes after the ARP message. The bytes after the ARP message are padding, and may
-    // have any length.
+    // Remove the bytes that follow the ARP message. The bytes after the ARP message are padding,
+    // and may have any length.
     let frame = resized(packet, ethernet::BYTES + ARP_BYTES).map_err(|_| Fate::NoRoom)?;
     turn_link(frame, config);
     let arp = &mut frame[ethernet::BYTES..];
@@ -125,14 +125,15 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
     let icmp = &mut frame[ip.payload..];
     let before = be16(icmp, 0);
     icmp[0] = answers;
-    // The pseudo-header has the same checksum in both directions.
+    // The checksum of the pseudo-header is the same for the request and for the reply.
     let checksum = adjusted(be16(icmp, 2), before, be16(icmp, 0));
     put(icmp, 2, checksum.to_be_bytes());
     Ok(Fate::IcmpEcho)
 }
 
-/// Sends a datagram back. If the packet consists of merged datagrams, `whole` contains all of it in
-/// contiguous memory. Merged datagrams are sent back merged, so only their headers change.
+/// Sends a datagram back. If the packet consists of merged datagrams, `whole` contains the whole
+/// packet in contiguous memory. Merged datagrams are sent back merged, so only their headers
+/// change.
 pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = whole.unwrap_or_else(|| packet.data());
     let udp = &frame[ip.payload..ip.end];
@@ -140,11 +141,11 @@ pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config
         return Err(Fate::BadHeader);
     }
     let (from, to, checksum) = (be16(udp, 0), be16(udp, 2), be16(udp, 6));
-    // If the sender's port is also an echo port, the reply would circulate forever.
+    // If the sender's port is also an echo port, a reply would be sent back and forth forever.
     if !config.echo.contains(&to) || config.echo.contains(&from) || from == 0 || ip.local.is_none() {
         return Err(Fate::Unserved);
     }
-    // Only IPv4 allows datagrams without a checksum: RFC 768, RFC 8200 (8.1).
+    // UDP datagrams without a checksum are allowed only with IPv4: RFC 768, RFC 8200 (8.1).
     let is_absent = checksum == 0 && ip.is_v4;
     if config.verifies && whole.is_none() && !is_absent && !ip.checksum_is_valid(frame, true) {
         return Err(Fate::BadChecksum);
@@ -155,8 +156,8 @@ pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config
     };
     put(frame, ip.payload, to.to_be_bytes());
     put(frame, ip.payload + 2, from.to_be_bytes());
-    // If the responder does not verify checksums, the sender may not have computed the checksum of
-    // this datagram.
+    // If the responder is set not to verify checksums, the checksum of this datagram may be missing
+    // (not computed by the sender).
     if !config.verifies && !is_absent && whole.is_none() {
         frame[ip.payload + 6..ip.payload + 8].fill(0);
         let checksum = finish_transport(sum(&frame[ip.payload..], ip.pseudo(frame, ip.end - ip.payload)));
@@ -256,9 +257,9 @@ pub(super) fn replace(packet: &mut Packet<'_>, frame: &[u8]) -> Result<(), NoRoo
     Ok(())
 }
 
-/// Completes a frame with an IP packet from smoltcp. The function writes the link addresses, adds
-/// `shift` to the sequence number so that it continues from the SYN cookie, and computes the
-/// checksum.
+/// Completes a frame with an IP packet from smoltcp. The function writes the link addresses, and
+/// computes the checksum. The function also adds `shift` to the sequence number, so that this
+/// number continues from the SYN cookie.
 pub(super) fn finish_frame(frame: &mut [u8], at: usize, peer: Mac, config: &Config, shift: u32) {
     let is_v4 = frame[at] >> 4 == 4;
     if at > 0 {

@@ -11,8 +11,8 @@ use steerage::flow::wire::{ipv6, protocol};
 /// reserved, and target.
 const SOLICITATION_BYTES: usize = 24;
 
-/// The hop limit of packets of neighbour discovery. A router would have reduced this hop limit,
-/// which is the maximum value. Therefore the sender of a packet with the hop limit 255 is on the
+/// The hop limit of packets of neighbour discovery. This hop limit is the maximum value, and a
+/// router would have reduced it. Therefore the sender of a packet with the hop limit 255 is on the
 /// same link.
 const HOP_LIMIT: u8 = 255;
 
@@ -26,8 +26,8 @@ const SOLICITED_NODE: [u8; 13] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Solicitation {
     pub(super) target: Ipv6Addr,
-    /// True if the sender has no address yet and sends the solicitation to check whether the target
-    /// address is free: RFC 4862, 5.4.
+    /// True if the sender has no address yet. Such a solicitation checks whether the target address
+    /// is free: RFC 4862, 5.4.
     pub(super) is_probe: bool,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum Broken {
 
 impl Solicitation {
     /// Reads a neighbour solicitation from an IPv6 packet without extension headers, whose payload
-    /// is ICMPv6. `packet` must end after its payload, without padding.
+    /// is ICMPv6. `packet` must end with its payload, and must not contain padding.
     pub(super) fn read(packet: &[u8]) -> Result<Self, Broken> {
         let (header, icmp) = packet.split_first_chunk::<{ ipv6::BYTES }>().ok_or(Broken::Length)?;
         if icmp.len() < SOLICITATION_BYTES {
@@ -102,8 +102,8 @@ mod tests {
     const GROUP: &str = "ff02::1:ff12:3456";
     const LINK: [u8; 8] = [1, 1, 2, 0, 0, 0, 0, 9];
 
-    /// Makes a solicitation. The solicitation is valid if the hop limit is 255, the code is 0, the
-    /// target is an address that a host can have, and the options are valid.
+    /// Makes a solicitation. The solicitation is valid if the caller passes the hop limit 255, the
+    /// code 0, valid options, and a target address that a host can have.
     fn packet(source: &str, destination: &str, hops: u8, code: u8, target: &str, options: &[u8]) -> Vec<u8> {
         let octets = |address: &str| address.parse::<Ipv6Addr>().unwrap().octets();
         let mut packet = Vec::new();
@@ -119,11 +119,11 @@ mod tests {
         let cases = [
             (packet(HOST, GROUP, 255, 0, TARGET, &LINK), false),
             (packet(HOST, GROUP, 255, 0, TARGET, &[]), false),
-            // The next solicitation is sent to the target's own address, and checks whether this
-            // host is still reachable: RFC 4861, 7.3.3.
+            // The next solicitation is sent to the target's own address, to check whether the
+            // target is still reachable: RFC 4861, 7.3.3.
             (packet(HOST, TARGET, 255, 0, TARGET, &[]), false),
-            // In this solicitation, an unknown option of two units of 8 bytes precedes the link
-            // address.
+            // In this solicitation, an option of unknown type, two units of 8 bytes long, precedes
+            // the link address.
             (packet(HOST, GROUP, 255, 0, TARGET, &[&[99, 2][..], &[0; 14], &LINK].concat()), false),
             (packet("::", GROUP, 255, 0, TARGET, &[]), true),
             // This solicitation has a nonce option, which RFC 7527 adds to probes for an address.

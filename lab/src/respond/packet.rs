@@ -26,8 +26,8 @@ pub(super) struct Ip {
     pub(super) protocol: u8,
     pub(super) payload: usize,
     pub(super) end: usize,
-    /// The index of the responder's address to which the packet was sent. The index is `None` for
-    /// an IPv6 multicast address, which may be a solicited-node address.
+    /// The index of the responder's address to which the packet was sent. The index is `None` if
+    /// the packet was sent to an IPv6 multicast address, which may be a solicited-node address.
     pub(super) local: Option<u8>,
 }
 
@@ -63,8 +63,8 @@ pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Confi
     if is_v4 { ipv4(frame, at, config) } else { ipv6(frame, at, config) }.map(Held::Ip)
 }
 
-/// Returns the EtherType of a frame for the host's link address, or for a group address that this
-/// host may have joined.
+/// Returns the EtherType of a frame, if the frame is for the host's link address or for a group
+/// address that this host may have joined.
 fn type_of(frame: &[u8], config: &Config) -> Result<u16, Fate> {
     let header: &[u8; ethernet::BYTES] = frame.first_chunk().ok_or(Fate::BadHeader)?;
     let kind = be16(header, ethernet::TYPE_AT);
@@ -118,7 +118,8 @@ fn ipv6(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
         return Err(Fate::NotOurs);
     }
     let source = Ipv6Addr::from(<[u8; 16]>::try_from(&header[8..24]).map_err(|_| Fate::BadHeader)?);
-    // A packet with the unspecified source address checks whether an address is in use: RFC 4862.
+    // A packet whose source is the unspecified address checks whether another address is in use:
+    // RFC 4862.
     let asks = source.is_unspecified() && local.is_none();
     if !(is_of_a_host_v6(source) || asks) || source == destination {
         return Err(Fate::BadHeader);

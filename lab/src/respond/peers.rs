@@ -8,16 +8,16 @@ use super::config::Config;
 use super::counts::{ENDS, End, Responded};
 use super::packet::Key;
 
-/// The number of counters of connections for each peer. Each peer is assigned to one of the
-/// counters. The counters take 256 KiB. Peers that share a counter also share a limit. To make
-/// shared counters rare, there are several times as many counters as there can be peers near their
-/// limit.
+/// The number of counters. A counter has the number of a peer's connections. A hash of the peer's
+/// address selects the peer's counter. The counters take 256 KiB. Peers that share a counter also
+/// share one limit on their connections. To make shared counters rare, the number of counters is
+/// several times the number of peers that can be near their limit.
 const PEER_COUNTS: usize = 65_536;
 
 const _: () = assert!(PEER_COUNTS.is_power_of_two());
 
-/// The length of the IPv6 prefix that a single peer controls: the peer can use each address of the
-/// prefix (RFC 4291, 2.5.4).
+/// The length of the IPv6 prefix that counts as one peer, because a peer can use each address of
+/// the prefix (RFC 4291, 2.5.4).
 const IPV6_PEER_PREFIX_BYTES: usize = 8;
 
 /// The number of connections on all CPUs, in total and per peer. Only the beginning and the end of
@@ -27,8 +27,7 @@ pub(super) struct Connections {
     open: AtomicU64,
     opened: AtomicU64,
     ends: [AtomicU64; ENDS],
-    /// The number of open connections of each peer, at the index that [`Connections::peer`]
-    /// returns.
+    /// The number of open connections of each peer. [`Connections::peer`] returns the peer's index.
     of_peers: Box<[AtomicU32]>,
     /// Computes the index of a peer's counter. A peer cannot choose the index of its counter,
     /// because the hasher of the standard library has a secret key.
@@ -91,8 +90,8 @@ impl Connections {
     }
 
     pub(super) fn add_to(&self, all: &mut Responded) {
-        // The number of ended connections is read before the number of opened connections, so that
-        // it never exceeds the latter.
+        // The number of ended connections is read first, so that it never exceeds the number of
+        // opened connections, which is read later.
         all.ends.iter_mut().zip(&self.ends).for_each(|(sum, count)| *sum += count.load(Ordering::Relaxed));
         all.open = self.open.load(Ordering::Relaxed);
         all.opened = self.opened.load(Ordering::Relaxed);
@@ -139,7 +138,7 @@ mod tests {
         assert_eq!((counts.open, counts.opened, counts.ended(End::Closed)), (4, 5, 1));
     }
 
-    /// A connection that exceeds the total limit is not counted for its peer.
+    /// If a connection exceeds the total limit, it is not counted as a connection of its peer.
     #[test]
     fn all_peers_together_have_a_limit_too() {
         let (connections, config) = (Connections::default(), config().connections_max(2).per_peer_max(2));

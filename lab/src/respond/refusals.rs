@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use super::packet::Key;
 
-/// The maximum number of hashes. A hash is needed only for the duration of a round trip, because a
-/// refused peer stops sending segments when it receives the reset.
+/// The maximum number of hashes. The hash of a refused connection is needed only for a round-trip
+/// time, because a refused peer stops sending segments when it receives the reset.
 const KNOWN_MAX: usize = 1024;
 
 const _: () = assert!(KNOWN_MAX.is_power_of_two());
@@ -14,8 +14,8 @@ const _: () = assert!(KNOWN_MAX.is_power_of_two());
 #[derive(Debug)]
 pub(super) struct Refusals {
     hasher: RandomState,
-    /// Hashes of refused connections. The lower bits of a hash are the index of the hash in this
-    /// slice. An empty entry is 0.
+    /// Hashes of refused connections. The index of a hash in this slice is given by the lower bits
+    /// of the hash. An empty entry is 0.
     known: Box<[u64]>,
 }
 

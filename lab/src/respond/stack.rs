@@ -1,12 +1,12 @@
 //! Connects the responder with smoltcp. Each CPU has one smoltcp interface, and each connection has
 //! a socket set with one socket. For each packet, the library smoltcp searches a socket set from
-//! its beginning. With one socket per set, the cost of a segment does not depend on the number of
-//! connections. The smoltcp interface stores no state of connections, so connections can move to
-//! another CPU's interface.
+//! its beginning. Because each socket set has only one socket, the cost of a segment does not
+//! depend on the number of connections. The smoltcp interface stores no state of connections, so
+//! connections can move to another CPU's interface.
 //!
 //! The library smoltcp handles only IP packets. The caller of this module writes link addresses.
-//! The caller also writes TCP checksums, because they cover the shifted sequence numbers (see
-//! [`Connection`]).
+//! The caller also writes TCP checksums, because a checksum includes the sequence number, which the
+//! caller shifts (see [`Connection`]).
 //!
 //! [`Connection`]: super::connection::Connection
 
@@ -22,9 +22,9 @@ use steerage::flow::wire::{IpHeader, ipv4, ipv6, protocol, tcp};
 use super::config::Config;
 use super::packet::Key;
 
-/// The maximum number of segments that a connection sends in reply to one segment: the number of
-/// Ethernet segments in the largest buffer, plus one. The connection sends further segments when
-/// the next segment arrives, or at the next tick (timer call).
+/// A connection sends at most this number of segments in reply to one segment. The limit is the
+/// number of Ethernet segments in the largest buffer, plus one. The connection sends further
+/// segments when the next segment arrives, or at the next tick (timer call).
 const REPLIES_MAX: usize = 48;
 
 #[derive(Debug, Default)]
@@ -54,8 +54,8 @@ impl Replies {
     }
 }
 
-/// The device that a smoltcp interface uses during one poll. During a poll, the interface receives
-/// at most one packet from the device, and writes replies to the device.
+/// The (virtual) device that a smoltcp interface uses during one poll. During a poll, the interface
+/// receives at most one packet from the device, and writes replies to the device.
 struct Wire<'a> {
     input: Option<&'a [u8]>,
     replies: &'a mut Replies,
@@ -143,14 +143,15 @@ impl Stack {
         Self { interface, mtu: config.mtu, replies, segment: Vec::new() }
     }
 
-    /// Stores an IP packet for [`put_in`](Self::put_in), and applies `change` to the stored packet.
+    /// Stores a copy of an IP packet for [`put_in`](Self::put_in), and applies `change` to this
+    /// copy.
     pub(super) fn take_up(&mut self, packet: &[u8], change: impl FnOnce(&mut [u8])) {
         self.segment.clear();
         self.segment.extend_from_slice(packet);
         change(&mut self.segment);
     }
 
-    /// Stores a SYN that equals the peer's SYN for [`put_in`](Self::put_in).
+    /// Stores a SYN for [`put_in`](Self::put_in). The SYN equals the SYN that the peer has sent.
     pub(super) fn take_up_syn(&mut self, key: &Key, ours: IpAddr, sequence: u32, mss: u16, window: u16) {
         let mss = [2, 4, mss.to_be_bytes()[0], mss.to_be_bytes()[1]];
         self.take_up_header(key, ours, (sequence, 0), (tcp::SYN, window), &mss);

@@ -1,5 +1,5 @@
-//! The connections of one CPU, and the times of their checks. Connections are stored by bucket,
-//! because all connections of a bucket move together.
+//! The connections of one CPU, and the times of their checks. Connections are stored by bucket
+//! (group of flows), because all connections of a bucket move together.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,16 +10,16 @@ use super::packet::Key;
 
 pub(super) type Bucket = HashMap<Key, Box<Connection>>;
 
-/// The connections of a CPU. Peers can choose the keys of connections (addresses and ports), so the
-/// table uses the keyed hash of the standard library.
+/// The connections of a CPU. Peers can choose the table keys of connections (addresses and ports),
+/// so the table uses the standard library's hash, which has a secret key.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     buckets: HashMap<BucketId, Bucket>,
     /// The time of the next check of each connection. Each connection has one entry. If the check
     /// of a connection is postponed, the connection's entry stays unchanged. A postponed check
-    /// therefore happens too early, and schedules the next check. Each packet postpones the
-    /// connection's check. Because the entry stays unchanged, the timers are not updated for each
-    /// packet.
+    /// therefore still happens at the earlier time, and then schedules the next check. Each packet
+    /// of a connection postpones the connection's check. Because the entry stays unchanged, the
+    /// timers are not updated for each packet.
     timers: BTreeSet<(Timestamp, BucketId, Key)>,
 }
 

@@ -1,5 +1,5 @@
-//! Tests that send a list of packets through the handler and collect its output. The library
-//! etherparse parses the output.
+//! These tests send a list of packets through the responder's handler and collect the output. The
+//! library etherparse parses the output.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -146,7 +146,7 @@ fn arp_is_answered_for_our_addresses() {
     let expected = [&PEER[..], &OURS, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &OURS, &V4, &PEER, &FROM].concat();
     assert_eq!((&reply, fate_of_it), (&expected, Fate::Arp));
     assert_eq!(fate(arp([10, 0, 0, 3])), Fate::NotOurs);
-    // The length of the ARP reply does not depend on the length of the request's frame.
+    // The length of an ARP reply must not depend on the length of the frame with the request.
     let mut long = arp(V4);
     long.resize(1900, 0xff);
     assert_eq!(answer(long), (expected, Fate::Arp));
@@ -208,8 +208,8 @@ fn echo_comes_back() {
     let (reply, _) = answer(frame);
     let Some(TransportSlice::Udp(udp_back)) = read(&reply).transport else { panic!() };
     assert_eq!((udp_back.source_port(), udp_back.destination_port(), udp_back.payload()), (7, 1234, &b"odd"[..]));
-    // The next packet has a wrong checksum, as packets from the other end of a veth have. The reply
-    // to this packet has a correct checksum.
+    // The next packet has a wrong checksum, as packets from the other end of a veth have.
+    // Nevertheless, the reply to this packet must have a correct checksum.
     let mut frame = udp(1234, 7);
     frame[40] ^= 0xff;
     let trusting = Responding::new(config().verifies(false));
@@ -288,8 +288,8 @@ fn what_nobody_serves_is_reset_as_it_should_be() {
 }
 
 /// Tests a connection from its SYN to its end. The test makes a new handler for each list of
-/// frames, so all frames after the SYN are in one list. The cookie is known in advance, because it
-/// does not depend on the handler.
+/// frames, so all frames after the SYN are in one list. The SYN cookie is known in advance, because
+/// it is the same for every handler.
 #[test]
 fn a_connection_from_beginning_to_end() {
     let responding = Responding::new(config());
@@ -301,8 +301,8 @@ fn a_connection_from_beginning_to_end() {
     let out = answers_of(
         &responding,
         vec![
-            // The connection's second segment arrives first and is dropped. Later, the peer sends
-            // the dropped second segment again.
+            // The connection's second segment arrives before its first, and is dropped. Later, the
+            // peer sends the dropped second segment again.
             segment(1000, 7, 506, &[ACK], cookie + 1, b"world"),
             segment(1000, 7, 501, &[ACK], cookie + 1, b"hello"),
             segment(1000, 7, 506, &[ACK], cookie + 6, b"world"),
@@ -325,7 +325,7 @@ fn a_connection_from_beginning_to_end() {
 }
 
 /// The responder replies immediately to a SYN with data. The reply acknowledges only the SYN and
-/// not the data. The peer sends the data again, as a peer does after a SYN cookie of Linux.
+/// not the data. The peer sends the data again, as it does if Linux replies with a SYN cookie.
 #[test]
 fn data_in_a_syn_comes_again() {
     let responding = Responding::new(config());
@@ -338,8 +338,8 @@ fn data_in_a_syn_comes_again() {
     assert_eq!((tcp.acknowledgment_number(), payload), (504, b"abc".to_vec()));
 }
 
-/// Opens a connection whose peer has sent and received "hello", and returns the replies to
-/// `frames`. The peer's next sequence number is 506.
+/// Opens a connection whose peer sends "hello" and receives it back. Then sends `frames` over the
+/// connection, and returns the replies to `frames`. The peer's next sequence number is 506.
 fn challenged(frames: &[(u32, &[u16])]) -> (Vec<(u32, u32, bool)>, Responded) {
     let responding = Responding::new(config());
     let out = answers_of(&responding, vec![segment(1000, 7, 500, &[SYN], 0, &[])]);
@@ -354,10 +354,10 @@ fn challenged(frames: &[(u32, &[u16])]) -> (Vec<(u32, u32, bool)>, Responded) {
     (said.collect(), responding.so_far())
 }
 
-/// RFC 9293, 3.10.7.4 (with RFC 5961), requires a challenge ACK in reply to a SYN. The RFC also
+/// RFC 9293, 3.10.7.4 (with RFC 5961), requires a challenge ACK in reply to a SYN. RFC 9293 also
 /// requires a challenge ACK in reply to a reset that is within the window of 8192 bytes, but not at
-/// the window's beginning. A reset outside of the window is ignored. Only a reset with exactly the
-/// next sequence number ends the connection.
+/// the beginning of this window. A TCP reset outside of the receive window is ignored. Only a TCP
+/// reset with exactly the next expected sequence number ends the connection.
 #[test]
 fn a_stranger_does_not_end_a_connection() {
     let challenge = vec![(6, 506, true)];
@@ -371,13 +371,13 @@ fn a_stranger_does_not_end_a_connection() {
         let (said, counts) = challenged(&[(sequence, &[RST])]);
         assert_eq!((said, counts.ended(End::Aborted)), (vec![], 0), "{sequence}");
     }
-    // The number of challenge ACKs is limited: RFC 5961, 7. A peer that has lost its state replies
-    // to the first challenge ACK with a reset that has the exact sequence number.
+    // The rate of challenge ACKs is limited: RFC 5961, 7. A peer that has lost its state replies to
+    // the first challenge ACK with a reset that has the exact sequence number.
     let (said, counts) = challenged(&[(900, &[SYN]), (901, &[SYN]), (506, &[RST])]);
     assert_eq!((said, counts.ended(End::Aborted)), (challenge, 1));
 }
 
-/// After the peer's FIN, the expected sequence number is the number that follows the FIN.
+/// After the peer's FIN, the next expected sequence number is the FIN's number plus one.
 #[test]
 fn a_reset_after_a_fin_is_exact_after_the_fin() {
     for (sequence, aborted) in [(507, 1), (508, 0)] {
@@ -388,8 +388,8 @@ fn a_reset_after_a_fin_is_exact_after_the_fin() {
     }
 }
 
-/// A listening port does not reply to scans (RFC 9293, 3.10.7.2, and Linux for SYN with FIN). A
-/// closed port replies to scans with a reset (3.10.7.1).
+/// A listening port does not reply to scans. RFC 9293, 3.10.7.2, requires this, and Linux does the
+/// same for a SYN with FIN. A closed port replies to scans with a reset (RFC 9293, 3.10.7.1).
 #[test]
 fn scans_of_an_open_port_get_no_answer() {
     for flags in [&[][..], &[FIN], &[SYN, FIN], &[RST]] {
@@ -427,9 +427,9 @@ fn one_peer_leaves_room_for_others() {
     assert_eq!((counts.opened, counts.refused), (4, 9));
 }
 
-/// Each SYN of a burst gets a reply, but the limit allows only one connection. Each connection
-/// beyond the limit counts as refused once, even if its peer sends more segments before the reset
-/// arrives.
+/// Each SYN of a burst gets a reply, but the limit on connections allows only one connection. Each
+/// connection beyond the limit is counted as refused once, even if its peer sends more segments
+/// before it receives the reset.
 #[test]
 fn each_connection_that_is_refused_counts_once() {
     let responding = Responding::new(config().connections_max(1));
@@ -441,7 +441,7 @@ fn each_connection_that_is_refused_counts_once() {
         frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), &[]));
         frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), b"hello"));
     }
-    // The number of connections has reached its limit. One more SYN arrives twice.
+    // At this point, the number of connections has reached the limit. One more SYN arrives twice.
     frames.extend([900, 900].map(|sequence| segment(1003, 7, sequence, &[SYN], 0, &[])));
     let out = answers_of(&responding, frames);
     assert!(out.iter().all(|frame| tcp_of(frame).0.rst()) && out.len() == 6);

@@ -23,8 +23,9 @@ impl CpuTime {
         Self { process, machine: fs::read_to_string("/proc/stat").ok().and_then(|stat| busy(&stat)) }
     }
 
-    /// Returns the average number of CPUs that this process used and that the whole machine used
-    /// since `earlier`. `time` is the time that has passed since `earlier` was measured.
+    /// Returns two averages since `earlier`: the number of CPUs that this process used, and the
+    /// number that the whole machine used. `time` is the time that has passed since `earlier` was
+    /// measured.
     pub(super) fn since(self, earlier: Self, time: Duration) -> (f64, Option<f64>) {
         let of = |used: Duration| used.as_secs_f64() / time.as_secs_f64().max(f64::MIN_POSITIVE);
         let machine = self.machine.zip(earlier.machine).map(|(now, then)| of(now.saturating_sub(then)));
@@ -33,7 +34,8 @@ impl CpuTime {
 }
 
 /// Parses the first line of /proc/stat (see proc_stat(5)), which has the fields user, nice, system,
-/// idle, iowait, irq, softirq and steal. The field `user` includes the time of guests.
+/// idle, iowait, irq, softirq and steal. The field `user` includes the CPU time of virtual machines
+/// (guests).
 fn busy(stat: &str) -> Option<Duration> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_whitespace().map(|field| field.parse().ok()).collect::<Option<_>>()?;

@@ -1,5 +1,5 @@
-//! A load generator for requests and responses, like netperf's tests TCP_RR and UDP_RR. It has many
-//! connections, each with one request or response in flight.
+//! A load generator for requests and responses, like netperf's tests TCP_RR and UDP_RR. The load
+//! generator has many connections, each with one request or response in flight.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -19,16 +19,16 @@ use crate::measurement::Measurement;
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// The time after which a datagram counts as lost and is sent again. If a datagram is lost,
-/// netperf's test UDP_RR would stop.
+/// The time after which a datagram counts as lost and is sent again. In contrast, netperf's test
+/// UDP_RR stops if a datagram is lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
 /// The interval at which the load generator checks for lost datagrams and for the end of the
 /// measured time.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
-/// The maximum number of epoll events that are read at a time, which is about the default number of
-/// connections.
+/// The maximum number of epoll events that are read at a time. This maximum is about the default
+/// number of connections.
 pub(super) const EVENTS: usize = 512;
 
 pub(super) const OTHER_FILES: u64 = 64;
@@ -45,7 +45,7 @@ pub struct Load {
     pub udp: bool,
     /// The number of connections. Each connection has one request in flight.
     pub connections: usize,
-    /// The number of threads, which share the connections.
+    /// The number of threads. The connections are distributed over the threads.
     pub threads: usize,
     /// The bytes of a request.
     pub request: usize,
@@ -62,8 +62,8 @@ pub struct Load {
 pub struct Measured {
     elapsed: Duration,
     latency: Histogram,
-    /// The average number of CPUs that were busy with this process. The next field, `machine_cpus`,
-    /// is the average number of CPUs of the machine that were busy.
+    /// The average number of CPUs that this process kept busy. The next field, `machine_cpus`, is
+    /// the average number of CPUs of the machine that were busy.
     process_cpus: f64,
     machine_cpus: Option<f64>,
     /// The number of connections that broke.
@@ -140,8 +140,8 @@ pub fn measure(args: &Load) -> Result<Measured, LabError> {
     }
 }
 
-/// Raises the limit of open files. If the kernel rejects the new limit of open files, a later
-/// attempt to connect fails.
+/// Raises the limit on the number of open files. If the kernel rejects the new limit on open files,
+/// a later attempt to connect fails, so this error is ignored.
 pub(super) fn allow_files(needed: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < needed) {
@@ -263,7 +263,8 @@ fn run_share(share: &mut Share, barrier: &Barrier, args: &Load) -> io::Result<Ta
             Err(error) => return Err(error.into()),
         }
         for event in &events {
-            // The field `data` is copied, because it is not aligned on some architectures.
+            // The field `data` is copied, because on some architectures it is not aligned in the
+            // epoll event.
             let data = event.data;
             let at = data.u64() as usize;
             share.go_on(at, args, is_warm, &mut tally);

@@ -26,8 +26,8 @@ impl End {
     }
 }
 
-/// The addresses of the client and the server. The kernel has the server's address only while the
-/// kernel's network stack is the server.
+/// The addresses of the client and the server. Only while the kernel's network stack is the server,
+/// the interface has the server's address.
 const CLIENT: &str = "10.210.0.1/24";
 const SERVER: &str = "10.210.0.2/24";
 
@@ -91,8 +91,9 @@ impl NamespacePair {
     pub(super) fn set_rps_cpus(&self, mask: &str) -> Result<(), LabError> {
         for end in [End::Client, End::Server] {
             let set = || {
-                // A mounted /sys shows the interfaces of the network namespace in which it was
-                // mounted. Therefore a thread that enters a network namespace mounts its own /sys.
+                // /sys shows the interfaces of the network namespace in which it was mounted,
+                // whichever namespace a thread is in. Therefore a thread that enters a network
+                // namespace mounts its own /sys.
                 unshare(CloneFlags::CLONE_NEWNS)?;
                 mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
                 mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), None::<&str>)?;

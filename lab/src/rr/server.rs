@@ -38,7 +38,8 @@ impl Server {
     pub(super) fn serve(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
         let mut events = Vec::with_capacity(EVENTS);
-        // The memory order `Relaxed` suffices, because no other data depends on the flag `stop`.
+        // For the flag `stop`, the memory order `Relaxed` suffices, because no other data depends
+        // on the flag.
         while !stop.load(Ordering::Relaxed) {
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
@@ -46,7 +47,8 @@ impl Server {
                 Err(error) => return Err(error.into()),
             }
             for event in &events {
-                // The field `data` is copied, because it is not aligned on some architectures.
+                // The field `data` is copied, because on some architectures it is not aligned in
+                // the epoll event.
                 let data = event.data;
                 match data.u64() {
                     LISTENER => self.accept()?,
@@ -58,8 +60,8 @@ impl Server {
     }
 
     fn accept(&mut self) -> io::Result<()> {
-        // The server continues after an error of `accept`. For example, a client may have closed
-        // its connection before.
+        // The server continues after an error of `accept`. `accept` may fail because a client
+        // closed its connection before it was accepted.
         while let Ok((stream, _)) = self.listener.accept() {
             // The socket is blocking. The server reads from a connection only after an epoll event,
             // and always writes complete responses.

@@ -29,8 +29,8 @@ fn page(args: &[&str]) -> Output {
     Command::new("python3").arg(page).args(args).output().unwrap()
 }
 
-/// Each run must have the values that lab/experiments.json describes. Each kind of run (series)
-/// that is compared must have run, or must have been skipped for a reason.
+/// Each run must have the values that lab/experiments.json describes. Each series (kind of run)
+/// that is compared must have run, or must have been skipped with a stated reason.
 #[test]
 fn every_experiment_runs_and_the_page_draws_it() {
     let output = lab(&["all", "scale", "--quick"]).output().unwrap();
@@ -59,8 +59,8 @@ fn every_experiment_runs_and_the_page_draws_it() {
     let expected = described.as_object().unwrap().keys().filter(|name| !of_peers.contains(&name.as_str()));
     for name in expected.filter(|_| cpus == 2 && skipped.is_empty()) {
         assert!(names.contains(name.as_str()), "{name}: {names:?}");
-        // Of each compared pair of series, only the first must have run. The second may be a series
-        // of another program, which is only shown for comparison.
+        // Of two series that are compared, only the first must have run. The second series of a
+        // pair may be that of another program, which is shown only for comparison.
         let ours = described[name]["compared"].as_array().unwrap().iter().map(|pair| pair[0].as_str().unwrap());
         for series in ours.filter(|series| !series.starts_with("steerage ")) {
             assert!(seen.contains(&(name.clone(), series.to_owned())), "{name}: {series}");
@@ -83,7 +83,8 @@ fn every_experiment_runs_and_the_page_draws_it() {
     assert!(html.matches("<svg").count() >= names.len() && html.contains("</html>"), "{html}");
 }
 
-/// The page compares runs of the same round in a file. A verdict needs at least three rounds.
+/// The page (lab/page.py) compares only runs of the same round in a file. A verdict on two series
+/// needs at least three rounds.
 #[test]
 fn the_page_compares_within_rounds_and_keeps_near_and_far_apart() {
     if !is_installed("python3", "python3") {
@@ -166,8 +167,8 @@ fn respond(namespaces: &Namespaces, at: usize, device: &[&str]) -> Child {
     child
 }
 
-/// Pings the responder. Then sends data to its echo service, and requests to its request service.
-/// Returns the responder's counters.
+/// Pings the responder. Then sends data to the responder's echo service, and requests to its
+/// request service. Returns the responder's counters.
 fn converse(namespaces: &Namespaces, client: usize, mut child: Child) -> Value {
     namespaces.within(client, || {
         ping(address("10.210.0.2"), 500);

@@ -45,8 +45,9 @@ fn input(interface: &str) -> Input {
     options.open().unwrap().input
 }
 
-/// A network namespace whose network stack is the peer, and the responder. The peer and the
-/// responder are connected by one veth pair, or by two veth pairs with a `Wire` between them.
+/// The two ends of a test: a network namespace whose network stack is the peer, and the responder.
+/// The peer and the responder are connected by one veth pair, or by two veth pairs with a `Wire`
+/// between them.
 struct Net {
     namespaces: Namespaces,
     responding: Arc<Responding>,
@@ -85,8 +86,8 @@ impl Net {
         let server = if faults.is_some() { 2 } else { 1 };
         namespaces.veth((CLIENT, "c0"), (1, "s0"));
         namespaces.address(CLIENT, 1, "c0");
-        // With this setting of the veth, the kernel splits segments that are too long for a real
-        // cable.
+        // This setting of the veth makes the kernel split segments that are longer than the MTU of
+        // a real cable.
         namespaces.must(CLIENT, "link set dev c0 gso_max_segs 1");
         let wire = faults.map(|faults| {
             namespaces.veth((1, "w0"), (2, "s0"));
@@ -233,7 +234,7 @@ fn merged_segments_get_the_same_answers() {
             let stream = connect(to, RR).unwrap();
             ask(&stream, 5);
             close(stream);
-            // The kernel cuts this message into several datagrams.
+            // The kernel splits this message into several datagrams.
             let before = merged();
             let socket = cutting_socket(any(address(to)), 700);
             socket.set_read_timeout(Some(HANG)).unwrap();
@@ -263,8 +264,8 @@ fn allow_files(count: u64) {
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(count), hard.max(count)).unwrap();
 }
 
-/// Two thousand connections are open. In many rounds, data is sent over each connection, while the
-/// connections are moved from CPU to CPU all the time.
+/// Two thousand connections are open. In many rounds of the test, data is sent over each
+/// connection. All the time, the connections are moved from CPU to CPU.
 #[test]
 fn no_connection_breaks_while_masks_change() {
     const CONNECTIONS: usize = 2000;
@@ -279,7 +280,7 @@ fn no_connection_breaks_while_masks_change() {
         let streams: Vec<TcpStream> = (0..CONNECTIONS / THREADS).map(|_| connect(V4, ECHO).unwrap()).collect();
         open.fetch_add(streams.len() as u32, Ordering::SeqCst);
         let mut round = 0;
-        // The rounds continue until the CPU mask has changed `CHANGES` times.
+        // The test continues with more rounds until the CPU mask has changed `CHANGES` times.
         while round < 3 || changes.load(Ordering::SeqCst) < CHANGES {
             round += 1;
             let of = |nth: usize| payload((share * CONNECTIONS + nth) * 31 + round, 900 + nth % 1000);
@@ -336,7 +337,7 @@ fn no_connection_breaks_while_masks_change() {
 fn what_a_network_does_to_packets_no_byte_minds() {
     let faults = Faults::new(42).lose(20).duplicate(20).corrupt(10).reorder(30).delay(20, Duration::from_millis(3));
     let Some(net) = Net::with(config(), 2, Some(faults), |respond| respond) else { return };
-    // The kernel repeats lost ARP requests and neighbour solicitations.
+    // If ARP requests or neighbour solicitations are lost, the kernel sends them again.
     [V4, V6].iter().for_each(|to| net.client(|| ping(address(to), 100)));
     thread::scope(|scope| {
         for nth in 0..30 {
@@ -426,7 +427,7 @@ fn a_reset_ends_a_connection_and_one_too_many_is_reset() {
     net.end();
 }
 
-/// Makes a socket. The `connect` and the reads of the new socket fail after the time [`HANG`].
+/// Makes a socket. If a `connect` or a read of the new socket takes longer than [`HANG`], it fails.
 fn client_socket() -> OwnedFd {
     let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
     let hang = TimeVal::seconds(HANG.as_secs() as i64);

@@ -44,8 +44,8 @@ fn replace(file: &Path, from: &str, to: &str) {
     fs::write(file, text.replace(from, to)).unwrap();
 }
 
-/// Runs the check lab/results.py on the copy in `folder`, and returns its errors. Returns an empty
-/// text if there is no error.
+/// Runs lab/results.py, which checks the copy in `folder`, and returns the errors that it prints.
+/// Returns an empty text if there is no error.
 fn errors(folder: &Path, args: &[&str]) -> String {
     let output = results(&[&["--root", folder.to_str().unwrap()], args].concat());
     assert_eq!(output.status.success(), output.stderr.is_empty());
@@ -80,8 +80,8 @@ fn a_changed_figure_is_found_and_written() {
         let text = |path: PathBuf| fs::read_to_string(path).unwrap();
         assert_eq!(text(page(file)), text(root().join(file)), "{to}");
     }
-    // The test changes a cell of a table, as a new measurement would. The check must then name each
-    // sentence that quotes the old value.
+    // The test changes the value in a table cell, as a new measurement would. Then lab/results.py
+    // must name each sentence that quotes the old value.
     replace(&page("lab/results/performance/path.csv"), "14.5 [13.6..14.9]", "4.40 [4.30..4.50]");
     let wrong = errors(&folder, &[]);
     for name in ["README.md:", "docs/performance.md:"] {

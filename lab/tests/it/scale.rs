@@ -1,5 +1,5 @@
-//! Tests of the simulation of many CPUs. They compare the simulation with measurements on two real
-//! CPUs, and with itself.
+//! Tests of the simulation of many CPUs. The tests compare the simulation with measurements on two
+//! real CPUs, and the simulation with itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,8 @@ fn path(name: &str) -> PathBuf {
 fn rates(table: &str) -> Vec<Rates> {
     let text = fs::read_to_string(path("results").join(table)).unwrap();
     let rows = text.lines().skip(1).map(|line| {
-        // Only the heading has quoted cells with commas, so the rows can be split at commas.
+        // Only the heading of the CSV table has quoted cells with commas, so the other rows can be
+        // split at commas.
         let cells: Vec<f64> = line.split(',').take(5).map(|cell| cell.parse().unwrap()).collect();
         Rates { work: cells[0], none: cells[1], other: cells[2], hash: cells[3], balance: cells[4] }
     });
@@ -34,8 +35,8 @@ fn rates(table: &str) -> Vec<Rates> {
 fn two_cpus_do_what_the_simulation_says() {
     let near = ("scale/zen5.toml", "text/rps-amd.csv", false, WORK_MIN);
     let far = ("scale/zen5.toml", "text/rps-far.csv", true, WORK_MIN);
-    // With 50 ns of work per packet, and half of the hash values on each of two CPUs, the measured
-    // rate is 11 % lower than the simulation predicts.
+    // If each of two CPUs has half of the hash values, and the work per packet takes 50 ns, the
+    // measured rate is 11 % lower than the simulation predicts.
     let xeon = ("scale/xeon.toml", "text/rps-xeon.csv", false, 2.0 * WORK_MIN);
     for (costs, table, is_far, least) in [near, far, xeon] {
         let profile = Profile::parse(&fs::read_to_string(path(costs)).unwrap()).unwrap();
@@ -92,8 +93,8 @@ fn a_wrong_file_is_named() {
     }
 }
 
-/// Measures a profile (the costs of the receive path) for a moment. Then compares the predictions
-/// with artificial runs that contain exactly the predicted rates.
+/// Measures a profile (the costs of the receive path) for a very short time. Then compares the
+/// predictions with artificial runs that contain exactly the predicted rates.
 #[test]
 fn this_machine_makes_a_profile() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {

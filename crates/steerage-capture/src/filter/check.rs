@@ -7,7 +7,7 @@ use super::{FilterError, INSTRUCTIONS_MAX, Instruction};
 const MEMORY_WORDS: u32 = 16;
 
 /// A load from this offset or a higher one reads the kernel's information about the packet, and not
-/// the packet: `SKF_AD_OFF`.
+/// the packet's bytes: `SKF_AD_OFF`.
 const ANCILLARY: u32 = 0xffff_f000;
 /// The offset at which the kernel's information about a packet ends. The fields of the kernel's
 /// information are at multiples of 4 below this offset: `SKF_AD_MAX`.
@@ -17,7 +17,7 @@ const ANCILLARY_END: u32 = ANCILLARY + 64;
 /// distinguish.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// An instruction that is valid at any position in the program and with any operand.
+    /// An instruction that is valid at any position in the filter program and with any operand.
     Plain,
     Divide,
     Shift,
@@ -35,12 +35,13 @@ fn kind(code: u16) -> Option<Kind> {
         // Division and modulo by a constant. The next arm of this `match` has shifts by a constant.
         0x34 | 0x94 => Kind::Divide,
         0x64 | 0x74 => Kind::Shift,
-        // Other arithmetic: with a constant, with X, and negation.
+        // Other arithmetic instructions: with a constant, with the register X, and negation.
         0x04 | 0x14 | 0x24 | 0x44 | 0x54 | 0xa4 => Kind::Plain,
         0x0c | 0x1c | 0x2c | 0x3c | 0x4c | 0x5c | 0x6c | 0x7c | 0x9c | 0xac | 0x84 => Kind::Plain,
         // Loads of a word, a half-word or a byte of the packet.
         0x20 | 0x28 | 0x30 => Kind::LoadPacket,
-        // Loads relative to X, constants, lengths, and four times the lower half of a byte.
+        // Loads relative to the register X, and loads of constants, of lengths, and of four times
+        // the lower half of a byte.
         0x40 | 0x48 | 0x50 | 0x00 | 0x01 | 0x80 | 0x81 | 0xb1 => Kind::Plain,
         0x60 | 0x61 => Kind::LoadMemory,
         0x02 | 0x03 => Kind::Store,
@@ -94,7 +95,7 @@ fn instruction_is_wrong(instruction: &Instruction, behind: usize) -> Option<&'st
     }
 }
 
-/// Checks that no path through the program reads a memory word that the path has not written
+/// Checks that no path through the filter program reads a memory word that the path has not written
 /// before. The kernel has the same check in `check_load_and_stores`. All jumps go forward, so one
 /// pass sees every path to an instruction before the instruction itself.
 fn memory_is_written_before_it_is_read(program: &[Instruction]) -> Result<(), FilterError> {

@@ -49,8 +49,8 @@ pub(super) fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Re
     Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX }.compile(text, interface, link)
 }
 
-/// Compiles an expression for the frames of files, once for each of these kinds. `tcpdump -r` would
-/// use the same program for a file with frames of this kind.
+/// Compiles an expression for the frames of files, once for each kind of frames in `kinds`.
+/// `tcpdump -r` would use the same program for a file with frames of this kind.
 pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<Filter, FilterError>> {
     let compiler = Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX };
     if text.contains('\0') {
@@ -65,7 +65,7 @@ pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<F
     compiled
 }
 
-/// Returns the header of a capture file of this kind, without packets.
+/// Returns the header of a capture file with frames of this kind, without packets.
 fn file_header(kind: FrameKind) -> Vec<u8> {
     let (link, magic, version) = (u32::from(kind.link.0), 0xa1b2_c3d4_u32, [2_u16, 4]);
     let words = [magic, 0, 0, 0, WHOLE_BYTES, link];

@@ -4,8 +4,8 @@
 //!
 //! The ring is an array of 64-bit words. The packet CPU writes some 64-bit words to the ring and
 //! then increases the index `written`. The client's thread reads some 64-bit words from the ring
-//! and then increases the index `read`. Because of the two indexes, no word of the ring is read and
-//! written at the same time.
+//! and then increases the index `read`. Because of the two indexes, no 64-bit word of the ring is
+//! read and written at the same time.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -137,7 +137,8 @@ impl Ring {
     pub(super) fn push<'p>(&self, head: PacketHead, parts: impl Iterator<Item = &'p [u8]>) {
         count(&self.wanted);
         let start = self.written.load(Ordering::Relaxed);
-        // The load of `read` pairs with the store in `pop`: the words before `read` are free.
+        // The load of `read` pairs with the store in `pop`: the ring's 64-bit words before the
+        // index `read` are free.
         let free = self.words.len() - (start - self.read.load(Ordering::Acquire));
         let mut left = head.captured as usize;
         if HEAD_WORDS + left.div_ceil(8) > free {
@@ -169,8 +170,8 @@ impl Ring {
             put(u64::from_ne_bytes(word));
             word.fill(0);
         }
-        // The store of `written` pairs with the load in `oldest`: the words before `written` are
-        // complete.
+        // The store of `written` pairs with the load in `oldest`: the ring's 64-bit words before
+        // the index `written` are complete.
         self.written.store(at, Ordering::Release);
     }
 

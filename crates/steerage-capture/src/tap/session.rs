@@ -33,11 +33,12 @@ const LOOK_MILLIS: u8 = 5;
 /// The timeout of a write to the socket, after which the thread checks whether the run has ended.
 const WRITE_LOOK: Duration = Duration::from_millis(100);
 
-/// The link types for which a client's filter is compiled. Interfaces have no other link types.
+/// The link types for which a client's filter is compiled. Live interfaces have no link types other
+/// than these.
 const FILTERED: [LinkType; 2] = [LinkType::ETHERNET, LinkType::RAW];
 
-/// The packets that a client requests. With the feature `serde`, a [`Wanted`] can be serialised and
-/// sent to another process.
+/// The packets that a client requests. With the cargo feature `serde`, a [`Wanted`] can be
+/// serialised and sent to another process.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Wanted {

@@ -61,7 +61,7 @@ fn a_file_has_the_packets_that_count_as_sent() {
         for room in 0..all.len() {
             let (bytes, sent) = write(format, room, false);
             assert_eq!(bytes, all[..bytes.len()], "{format:?} {room}");
-            // If the header does not fit, the file is empty.
+            // If the file's header does not fit on the disk, the file is empty.
             let packets = bytes.get(head..).unwrap_or_default();
             let whole = format.whole(packets);
             assert_eq!((whole.packets, whole.len), (sent, packets.len()), "{format:?} {room}");

@@ -212,8 +212,9 @@ impl Writing {
     }
 }
 
-/// Counts the packets of a chunk beginning with the batch `from`. Packets that are complete within
-/// the first `at` bytes count as sent, and all other packets count as lost.
+/// Counts the packets of a chunk, from the batch with the number `from` to the last batch. Packets
+/// that are complete within the first `at` bytes count as sent, and all other packets count as
+/// lost.
 fn settle(chunk: &Chunk, from: usize, at: usize, writer: &Writer) {
     for sent in chunk.sent.get(from..).unwrap_or_default() {
         let start = sent.start();

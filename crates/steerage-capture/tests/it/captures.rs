@@ -205,7 +205,8 @@ fn records_across_stretches() {
     }
 }
 
-/// A skipped block may be longer than a piece, and longer than all blocks of memory.
+/// A skipped block of a pcapng file may be longer than one piece of the input, and longer than all
+/// memory blocks.
 #[test]
 fn huge_blocks_are_passed_over() {
     let packets = packets_of([60, 61]);
@@ -221,8 +222,8 @@ fn huge_blocks_are_passed_over() {
     }
 }
 
-/// While handlers hold frames, the blocks of these frames are not filled again. The device does not
-/// wait. The device continues when the frames are released.
+/// While handlers hold frames, the memory blocks of these frames are not filled again. The device
+/// does not wait. The capture device continues to read when the frames are released.
 #[test]
 fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
     let packets = packets_of(vec![1400; (BLOCKS + 3) * BLOCK_BYTES / 1400]);

@@ -32,8 +32,8 @@ const FIELDS: [&str; 12] = [
 struct Known {
     addresses: Option<(IpAddr, IpAddr)>,
     protocol: Option<u8>,
-    /// The ports of TCP, UDP and SCTP. For ICMP, both values are the ICMP identifier, and for all
-    /// other protocols both values are 0.
+    /// The ports of TCP, UDP and SCTP. For ICMP, both port values are the ICMP identifier, and for
+    /// all other protocols both are 0.
     ports: (u16, u16),
 }
 

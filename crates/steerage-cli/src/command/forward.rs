@@ -52,7 +52,8 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     let cpus = instance::count_cpus(&run.cpus)?;
     let route_updater = OnceCell::new();
     let forwarding = OnceCell::new();
-    // When `run` returns, `silence` is dropped, which removes the kernel's routing rules.
+    // When `run` returns, `silence` is dropped, which removes the routing rules that `silence`
+    // added to the kernel.
     let silence = OnceCell::new();
     let outputs = |OpenedInputs { queues, .. }: &OpenedInputs| -> Result<Vec<Output>, Error> {
         let spec = |device: &ForwardDevice| match device.shared && offloads {
@@ -155,9 +156,9 @@ fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
         if !device.shared {
             continue;
         }
-        // For IPv6, a single switch enables forwarding on all interfaces. The IPv6 switch of one
-        // interface does not enable forwarding. The IPv6 switch of one interface only makes this
-        // interface behave like an interface of a router.
+        // For IPv6, a single setting of the kernel enables forwarding on all interfaces. The IPv6
+        // forwarding setting of one interface does not enable forwarding. The IPv6 forwarding
+        // setting of one interface only makes this interface behave like an interface of a router.
         for switch in [format!("ipv4/conf/{name}/forwarding"), "ipv6/conf/all/forwarding".to_owned()] {
             if fs::read_to_string(format!("/proc/sys/net/{switch}")).is_ok_and(|text| text.trim() != "0") {
                 let message = format!(

@@ -1,6 +1,7 @@
-//! Chooses the CPU that polls a network card's queue when a run begins. The CPU that handles the queue's
-//! interrupt polls the queue, because the packets are in the cache of this CPU. If the interrupt
-//! leaves this CPU too little time, the policy `balance` later lets another CPU poll the queue.
+//! Chooses the CPU that polls a network card's queue when a run begins. The CPU that handles the
+//! queue's interrupt polls the queue, because the packets are in the cache of this CPU. If the
+//! interrupt leaves the polling CPU too little time, the policy `balance` later lets another CPU
+//! poll the queue.
 
 use std::collections::BTreeMap;
 

@@ -107,8 +107,8 @@ struct Deferral {
 }
 
 impl Deferral {
-    /// Plans the deferral for an interface. Returns `None` if the interface already defers
-    /// interrupts, or if its files are not visible in /sys.
+    /// Plans the deferral of an interface's interrupts. Returns `None` if the interface already
+    /// defers interrupts, or if its files are not visible in /sys.
     fn plan(index: u32) -> Option<Self> {
         let (mut machine, name) = found(index)?;
         let ours = purpose::napi_deferral(&name);
@@ -144,9 +144,9 @@ fn found(index: u32) -> Option<(Machine, String)> {
     (read("ifindex") == index.to_string() && read("address") == address).then_some((machine, name))
 }
 
-/// Runs in the helper process. Watches the dispatchers until standard input ends, and then undoes
-/// the changes. Each line of standard input is the number of an interface whose interrupts must not
-/// be deferred any more, because busy polling does not reach its driver.
+/// Runs in the helper process. Watches the XDP dispatchers until standard input ends, and then
+/// undoes the changes. Each line of standard input is the number of an interface whose interrupts
+/// must not be deferred any more, because busy polling does not reach its driver.
 pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
     helper::outlive_signals()?;
     loop {
@@ -174,8 +174,8 @@ fn undo_all(done: &[String]) -> String {
     if failed.is_empty() { UNDONE.to_owned() } else { failed.join("; ") }
 }
 
-/// Watches the dispatchers until there is a line on standard input, or the run ends. Reports each
-/// XDP program of the run that another process removes.
+/// Watches the XDP dispatchers until there is a line on standard input, or the run ends. Reports
+/// each XDP program of the run that another process removes.
 fn watch_components(done: &[String]) {
     let component = |done: &String| match done.parse() {
         Ok(Done::Component(component)) => Some(component),

@@ -8,7 +8,7 @@ use steerage_router::{Fate, Forwarded, Forwarding};
 use steerage_text::{counted, grouped};
 
 /// The number of packets with each fate (what happened to a packet). The key of the map is the name
-/// of the fate.
+/// of the fate (what happened to the packets).
 type ByFate = BTreeMap<Cow<'static, str>, u64>;
 
 /// The counts that `forward` adds to a report.

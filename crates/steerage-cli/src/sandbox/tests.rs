@@ -221,9 +221,9 @@ fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str
     threads
 }
 
-/// The filter of each thread of each command allows the system calls that lab/notes/system-calls.md
-/// lists, and denies all other numbers. The test evaluates the filter for all values of the
-/// arguments.
+/// The seccomp filter of each thread of each command allows the system calls that
+/// lab/notes/system-calls.md lists, and denies all other numbers. The test evaluates the seccomp
+/// filter for all values of the arguments.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn each_filter_allows_what_the_page_lists_and_nothing_else() {
@@ -298,7 +298,7 @@ fn packet_threads_may_use_few_arguments() {
     assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 1, 0, 0, 0, 0])), [26]);
     assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 1, 0, 0, 0, 0])), [4, 55, 56]);
     assert!(allowed(&receives, "sendto", 4, [0; 6]).is_empty());
-    // All 64 bits of the pointer to the destination address must be zero.
+    // For `sendto`, all 64 bits of the pointer to the destination address must be zero.
     assert_eq!(allowed(&sends, "sendto", 4, [0; 6]), BTreeSet::from([0]));
     assert!(!sends.allows(call_number("sendmsg").unwrap(), &[0; 6]));
     // `tgkill` is allowed only with the process ID of this process.

@@ -38,7 +38,8 @@ pub(crate) struct LiveTable {
     ends: RunEnds,
 }
 
-/// The limits that end a run. The remaining time of the run is computed from these limits.
+/// The limits that end a run. The remaining time of the run is computed from these limits (of
+/// packets and time).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunEnds {
     /// The number of packets after which the run stops.

@@ -1,6 +1,6 @@
 //! Tests what an attacker can do after taking control of a thread of a run. The tests use ptrace to
 //! inject system calls into the threads of a run. An attacker who controls a thread could make the
-//! same system calls. lab/notes/system-calls.md lists the allowed system calls.
+//! system calls that the tests inject. lab/notes/system-calls.md lists the allowed system calls.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeSet;
@@ -32,8 +32,8 @@ const NUMBERS: u64 = 512;
 const INSTRUCTION_BYTES: u64 = 2;
 
 /// The system calls uretprobe and uprobe, which no seccomp filter can deny, because the kernel's
-/// probes use these calls (`arch/x86/kernel/uprobes.c`). Outside of a probe, uretprobe ends the
-/// process by SIGILL, and uprobe fails.
+/// probes use these calls (`arch/x86/kernel/uprobes.c`). If no probe is active, the system call
+/// uretprobe ends the process by SIGILL, and the system call uprobe fails.
 const PASSED_BY: [u64; 2] = [335, 336];
 
 /// The result of a system call that was injected into a thread.
@@ -68,8 +68,8 @@ impl Hijacked {
         Some(Self { id, own })
     }
 
-    /// Makes the thread execute another system call in place of its own system call. Afterwards,
-    /// the thread is stopped again at the start of its own system call.
+    /// Makes the thread execute another system call in place of its own system call. After the
+    /// injected system call, the thread is stopped again at the start of its own system call.
     fn make(&mut self, number: u64, arguments: [u64; 6]) -> Outcome {
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
         ptrace::setregs(self.id, user_regs_struct { orig_rax: number, rdi, rsi, rdx, r10, r8, r9, ..self.own })
@@ -118,9 +118,9 @@ fn waited(id: Pid) -> WaitStatus {
     waitpid(id, Some(WaitPidFlag::__WALL)).unwrap()
 }
 
-/// Continues to the start of the thread's next system call. Returns the registers at the start of
-/// the next system call, and whether a SIGSYS arrived before it. The SIGSYS is not delivered to the
-/// thread.
+/// Lets the thread run until the start of its next system call. Returns the registers at the start
+/// of the next system call, and whether a SIGSYS arrived before it. The SIGSYS is not delivered to
+/// the thread.
 fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
     let (mut passed_on, mut is_denied) = (None, false);
     loop {
@@ -161,9 +161,9 @@ fn rows() -> Vec<Vec<&'static str>> {
         .collect()
 }
 
-/// The system calls that lab/notes/system-calls.md allows for the threads of a command. `column` 1
-/// of the table applies to all threads, and `column` 2 to packet threads. `devices` contains the
-/// names of the table rows that apply to the run's devices.
+/// The system calls that lab/notes/system-calls.md allows for the threads of a command. If `column`
+/// is 1, the table's column for all threads is used. If `column` is 2, the column for packet
+/// threads is used. `devices` contains the names of the table rows that apply to the run's devices.
 fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static str> {
     let rows = rows();
     let row = rows.iter().find(|row| row.len() == 3 && row[0] == format!("`{command}`")).unwrap();
@@ -199,10 +199,10 @@ fn handles_packets(name: &str) -> bool {
     name.strip_prefix("steerage/").is_some_and(|cpu| cpu.parse::<u16>().is_ok())
 }
 
-/// For each thread name, injects system calls into one thread with this name: every system call
-/// that lab/notes/system-calls.md does not list, each with several sets of arguments. Finally,
-/// `attack` injects a few allowed system calls. If the allowed calls succeed, the denied calls that
-/// were injected before have not changed the thread.
+/// For each thread name, injects system calls into one thread with this name. `attack` injects
+/// every system call that lab/notes/system-calls.md does not list, each with several sets of
+/// arguments. After the forbidden system calls, `attack` injects a few allowed system calls. If the
+/// allowed calls succeed, the denied calls that were injected before have not changed the thread.
 fn attack(run: &Started, command: &str, devices: &[&str]) {
     let mut met = BTreeSet::new();
     for (id, name) in threads(run) {
@@ -372,8 +372,8 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
         assert!(sockets.iter().any(|(_, listens)| *listens), "{sockets:?}");
         assert_eq!(sockets.iter().any(|(_, listens)| !*listens), command == "fanout", "{sockets:?}");
         for (socket, listens) in sockets {
-            // If the thread could pass an address to a system call, it could send through another
-            // interface.
+            // If an attacked thread could pass an address to a system call, the thread could send
+            // through another interface.
             thread.is_denied("sendto", [socket, stack, FRAME_BYTES, 0, stack, 20]);
             thread.is_denied("sendmsg", [socket, stack, 0, 0, 0, 0]);
             thread.is_denied("sendmmsg", [socket, stack, 1, 0, 0, 0]);
@@ -465,8 +465,8 @@ fn a_hijacked_thread_of_parallel_signals_its_jobs_alone() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// Checks that a thread cannot close a socket. If the thread could close a socket, another socket
-/// could later get the same descriptor number.
+/// Checks that a thread cannot close a socket. If an attacked thread could close a socket, another
+/// socket could later get the same descriptor number.
 fn stays_open(thread: &mut Hijacked, socket: u64) {
     assert_eq!(thread.is_allowed("close", [socket, 0, 0, 0, 0, 0]), 0);
     assert!(thread.is_allowed("fcntl", [socket, libc::F_GETFL as u64, 0, 0, 0, 0]) > 0);

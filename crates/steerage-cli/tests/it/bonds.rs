@@ -21,18 +21,21 @@ use crate::program::{Started, command, run};
 const NEAR: &str = "10.210.0.1";
 const FAR: &str = "10.210.0.2";
 
-/// The time after which LACP takes a link out of use if no LACP messages arrive. This timeout is
-/// that of LACP's fast rate (IEEE 802.1AX, 6.4.4).
+/// The time after which LACP takes a link out of use if no LACP messages arrive. LACP's fast rate
+/// has this timeout (IEEE 802.1AX, 6.4.4).
 const LACP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The LACP state of a port that its bond uses: all bits are set except the two error bits (IEEE
-/// 802.1AX, 6.4.2.3). The kernel lists each port's own state and its partner's state.
+/// 802.1AX, 6.4.2.3). For each port, the kernel lists the LACP state of the port and that of its
+/// partner (the other end of the cable).
 const LACP_IN_USE: &str = "port state: 63";
 
-/// Two bonds that are connected by two cables, `p0` to `q0` and `p1` to `q1`.
+/// Two bonds, and the two cables between them: one from port `p0` to `q0`, and one from `p1` to
+/// `q1`.
 struct Bonds {
     ends: Namespaces,
-    /// A UDP socket at the near end, which receives the packets that the run leaves to the kernel.
+    /// A UDP socket in the near network namespace. The socket receives the packets that the run
+    /// leaves to the kernel.
     kernel: UdpSocket,
 }
 
@@ -73,12 +76,12 @@ impl Bonds {
             let text = self.ends.within(end, || fs::read_to_string("/proc/thread-self/net/bonding/bond0").unwrap());
             let count = |wanted: &str| text.lines().filter(|line| line.trim() == wanted).count();
             if text.contains("802.3ad info") {
-                // If both ends of a cable receive and send, the file shows the LACP state
+                // If both ends of a cable receive and send, the bond's file shows the LACP state
                 // `LACP_IN_USE` twice: for the port and for its partner.
                 count(LACP_IN_USE) / 2
             } else {
-                // The file has an "MII Status" line for each port, and one more for the bond
-                // itself.
+                // The bond's file in /proc has an "MII Status" line for each port, and one more for
+                // the bond itself.
                 count("MII Status: up") - 1
             }
         })
@@ -111,7 +114,8 @@ impl Bonds {
         });
     }
 
-    /// Sends datagrams while `change` runs, and returns the number of datagrams that were sent.
+    /// Sends datagrams while the function `change` runs, and returns the number of datagrams that
+    /// were sent.
     fn send_during(&self, change: impl FnOnce() + Send) -> usize {
         let ended = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -151,9 +155,9 @@ impl Bonds {
         std::iter::from_fn(|| self.kernel.recv(&mut [0; 100]).ok()).count()
     }
 
-    /// Returns the number of datagrams that the near end's bond has refused. It refuses the packets of
-    /// a port that it does not use. The two ends of a cable do not start to use it at the same moment,
-    /// and the far end may be the first.
+    /// Returns the number of datagrams that the near end's bond has refused. A bond refuses the
+    /// packets of a port that it does not use. The two ends of a cable do not start to use the
+    /// cable at the same moment. The far end may start first.
     fn refused(&self) -> usize {
         let counters = ["p0", "p1"].map(|port| format!("/sys/class/net/{port}/statistics/rx_nohandler"));
         let shown = self.ends.command(0, &["cat", &counters[0], &counters[1]]).output().unwrap();
@@ -180,7 +184,7 @@ fn a_port_leaves_a_bond_and_returns() {
     {
         let Some(bonds) = Bonds::new(options) else { return };
         let started = bonds.count("af_xdp:bond0");
-        // The kernel announces the ends' addresses while the ports join their bonds.
+        // The kernel announces the addresses of both bonds while the ports join their bonds.
         let refused_before = bonds.refused();
         let sent = bonds.send_during(|| {
             // The sender's port leaves its bond before the receiver's port leaves. If the
@@ -284,8 +288,9 @@ fn a_new_port_of_a_bond_is_taken_from() {
     assert_eq!(snapshot["pages"], snapshot["pages_free"], "{report}");
 }
 
-/// If the run has no room for a new port of the bond, the kernel gets the port's packets. The run
-/// reports that it has no room for the port, and counts the port's packets.
+/// If the run already has its maximum number of ports of the bond, the kernel gets the packets of a
+/// new port. The run reports that it has no room for the new port of the bond, and counts the
+/// port's packets.
 #[test]
 fn a_new_port_without_room_is_left_to_the_kernel() {
     let Some(bonds) = Bonds::new("mode balance-xor xmit_hash_policy layer3+4") else { return };

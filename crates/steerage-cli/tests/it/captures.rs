@@ -81,7 +81,7 @@ fn three_commands_receive_what_capinfos_counts() {
     }
 }
 
-/// This compressed file can be read only with a zstd dictionary, which the commands do not have.
+/// This compressed file can be read only with a zstd dictionary, which steerage does not have.
 /// capinfos also refuses to read the compressed file.
 #[test]
 fn three_commands_name_the_dictionary_that_a_file_needs() {

@@ -1,6 +1,6 @@
 //! Tests with emulated network cards and their real drivers. The emulated cards are connected in
-//! pairs. `.ci/other-kernel` with the variable `STEERAGE_CARDS` runs these tests. Each test prints
-//! its results for the table of docs/af_xdp.md.
+//! pairs. The script `.ci/other-kernel`, with the variable `STEERAGE_CARDS`, runs these tests of
+//! network cards. Each test prints its results for the table of docs/af_xdp.md.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -251,8 +251,8 @@ fn set_huge_pages(count: usize) {
     fs::write("/proc/sys/vm/nr_hugepages", count.to_string()).unwrap();
 }
 
-/// Stops the run. At the end of the run, no packet may be in flight, and no packet may have been
-/// reordered. Returns the report, and the mode of its queues.
+/// Stops the run. Checks that at the end of the run no packet is in flight, and that no packet was
+/// reordered. Returns the report of the run, and the AF_XDP mode of the run's queues.
 fn stop(started: Started) -> (Value, String) {
     let report = started.stop(Signal::SIGINT);
     let snapshot = &report["snapshot"];

@@ -1,6 +1,7 @@
 //! Uses the definition of the command line to list the arguments of all commands that can be paths.
 //! The list includes the arguments of hidden commands, and hidden options. Some tests have a table
-//! with a row for every argument that can be a path. These tests fail if a new argument has no row.
+//! with a row for every argument that can be a path. The tests fail if a new argument that can be a
+//! path has no row in their tables.
 
 use std::collections::BTreeSet;
 
@@ -59,7 +60,8 @@ pub(crate) fn paths() -> BTreeSet<Argument> {
 }
 
 fn can_be_a_path(argument: &Arg) -> bool {
-    // The words after `--` are a program and its arguments, so one of these words may be a path.
+    // The words after `--` on a command line are a program and its arguments, so one of these words
+    // may be a path.
     let is_known = |name: &str| NO_PATHS.contains(&name) && !argument.is_last_set();
     let names = argument.get_value_names().unwrap_or_default();
     argument.get_action().takes_values() && (names.is_empty() || !names.iter().all(|name| is_known(name)))

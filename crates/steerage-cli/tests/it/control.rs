@@ -353,8 +353,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
         return;
     }
     // If other mounts change at the same moment, fusermount3 may not find the mount in
-    // /proc/mounts. The mount then remains although no process serves it, and the next run replaces
-    // the mount.
+    // /proc/mounts. If fusermount3 does not find the mount, the mount remains although no process
+    // serves it. The next run replaces the mount.
     let is_taken_away = (0..3).any(|_| {
         let run = first.take().or_else(|| place.mounted()).unwrap();
         run.signal(Signal::SIGKILL);
@@ -412,8 +412,8 @@ fn a_mount_that_hangs_is_not_asked() {
 /// program refuses to mount the tree at this path, because the tree could hide a directory of root.
 #[test]
 fn a_path_that_another_user_can_change_is_refused() {
-    /// The number of runs that the test starts. When the program did not check the path yet, about
-    /// one of twelve runs mounted the tree at the exchanged path.
+    /// The number of runs that the test starts. With an older version of the program, which did not
+    /// check the path, about one of twelve runs mounted the tree at the exchanged path.
     const TRIES: usize = 60;
     let place = Place::new();
     if place.mounted().map(|run| run.stop(Signal::SIGTERM)).is_none() {
@@ -509,9 +509,9 @@ fn node_exporter_reads_the_tree() {
         place.ok(&["get", &format!("sys/class/net/synthetic/statistics/{name}")]).trim().parse().unwrap()
     };
     until("all packets have come", || count("rx_packets") + count("rx_missed_errors") == 30_000);
-    // Other programs may send packets over the interface lo at any time. The exporter's values must
-    // therefore lie between two values: those that the test reads before the export and those that
-    // it reads after it.
+    // Other programs may send packets over the interface lo at any time. Each value of the exporter
+    // must therefore lie between two values of the same counter: the value before the export, and
+    // the value after the export.
     let softnet = || -> Vec<Vec<u64>> {
         let column = |text: &str| u64::from_str_radix(text, 16).unwrap();
         place.ok(&["get", "proc/net/softnet_stat"]).lines().map(|line| line.split(' ').map(column).collect()).collect()

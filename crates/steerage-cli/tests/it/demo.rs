@@ -1,5 +1,5 @@
-//! Checks `examples/demo.pcapng`, which the README's examples read. tshark must find the protocols
-//! in this capture that the documentation names.
+//! Checks `examples/demo.pcapng`, which the README's examples read. In this capture, tshark must
+//! find the protocols that the documentation names.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/demo.pcapng")
 }
 
-/// Returns the values that tshark prints for `fields` in the frames that `filter` selects. `None`
-/// if there is no tshark.
+/// Runs tshark on the frames that `filter` selects, and returns the values that tshark prints for
+/// `fields`. `None` if there is no tshark.
 fn fields(filter: &str, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     let mut arguments = vec!["-n", "-Y", filter, "-T", "fields", "-E", "separator=;"];
     let checked = ["ip.check_checksum:TRUE", "udp.check_checksum:TRUE", "tcp.check_checksum:TRUE"];

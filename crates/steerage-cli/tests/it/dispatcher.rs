@@ -54,10 +54,11 @@ impl Shared {
 
     /// Runs a program of xdp-tools. If the program of xdp-tools fails, the test fails. The programs
     /// of xdp-tools use a lock file. If another program holds the lock file of xdp-tools, the
-    /// programs of xdp-tools fail instead of waiting. xdp-filter ignores LIBXDP_BPFFS. xdp-filter
-    /// uses the BPF file system in /sys/fs/bpf. If /sys/fs/bpf has no BPF file system, xdp-filter
-    /// uses the first one in /proc/mounts, which may be that of another test. Therefore the program
-    /// of xdp-tools runs in a mount namespace in which /sys/fs/bpf is this test's BPF file system.
+    /// programs of xdp-tools fail instead of waiting. xdp-filter ignores the environment variable
+    /// LIBXDP_BPFFS, and uses the BPF file system in /sys/fs/bpf. If /sys/fs/bpf has no BPF file
+    /// system, xdp-filter uses the first BPF file system in /proc/mounts. This file system may
+    /// belong to another test. Therefore the program of xdp-tools runs in a mount namespace in
+    /// which /sys/fs/bpf is this test's BPF file system.
     fn tool(&self, words: &str) -> String {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -234,7 +235,8 @@ fn the_program_of_a_killed_run_is_removed() {
     started.signal(Signal::SIGKILL);
     assert_eq!(started.end_unread(), None);
     until("the helper removes it", || shared.programs() == [PASS]);
-    // The directory that contains the XDP program's lock file is removed too.
+    // After the XDP program, the helper process also removes the directory that contains the
+    // program's lock file.
     until("the helper ends", || kill(the_helper, None).is_err());
     assert_eq!(fs::read_dir(shared.pins.join("xdp")).unwrap().count(), 1);
 

@@ -4,9 +4,9 @@
 //! Each page has its own directory, which at first contains only the repository's folder
 //! `examples`. The commands of a page run in the order in which they are written. A command must
 //! succeed, unless the page shows an error message after the command. If the page shows the output
-//! of a command, the command's real output must match. [`kept_back`] lists the commands that do not
-//! run. For the commands that do not run, `args::documented` checks that the program accepts their
-//! command lines.
+//! of a command, the command's real output must match. [`kept_back`] selects the commands that the
+//! test does not run. For the commands that do not run, `args::documented` checks that the program
+//! accepts their command lines.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +24,7 @@ use crate::pages::{CARGO_RUN, Example, examples};
 /// The path at which the Debian package installs the folder `examples`.
 const PACKAGED: &str = "/usr/share/doc/steerage/examples/";
 
-/// The maximum time for one command, in seconds. Only a command that hangs exceeds this time.
+/// The maximum time for one command, in seconds. Only a command that hangs exceeds this time limit.
 const PATIENCE: &str = "60";
 
 /// The test runs a command only if its first word, the name of a program, is in this list. `time`

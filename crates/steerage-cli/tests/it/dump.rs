@@ -22,12 +22,12 @@ use steerage_fixtures::{NOBODY, is_root, until};
 use crate::live::start;
 use crate::program::{Ends, Ran, Started, command, run};
 
-/// The compiled filter `udp`, as `tcpdump -ddd` prints it. With this constant, the tests need no
-/// tcpdump to compile the filter.
+/// The compiled filter `udp`, as `tcpdump -ddd` prints it. Because the filter is already compiled,
+/// the tests need no tcpdump.
 const UDP: &str = "4,48 0 0 23,21 0 1 17,6 0 0 262144,6 0 0 0";
 
-/// A run that reads a capture from a pipe. The test writes to the pipe, so it decides when packets
-/// arrive.
+/// A run that reads a capture from a pipe. The test writes to the pipe, so the test decides when
+/// packets arrive.
 struct Fed {
     run: Started,
     input: ChildStdin,
@@ -133,8 +133,8 @@ fn every_packet_arrives_as_it_is_wanted() {
     let file = scratch.join("all.pcapng");
     fs::write(&file, &capture).unwrap();
     if let Some(mut rows) = tshark(&file, &["frame.time_epoch", "frame.len", "ip.proto"]) {
-        // Packets that different CPUs handled are not in order in the capture, because one CPU may
-        // have handled later packets than another CPU.
+        // In the capture, packets that different CPUs handled are not in order, because one CPU may
+        // be ahead of another CPU.
         rows.sort_by_key(|row| row[1].parse::<usize>().unwrap());
         let rows: Vec<String> = rows.iter().map(|row| row.join(" ")).collect();
         let expected =
@@ -157,9 +157,9 @@ fn packets_are_lines_without_a_file() {
     let scratch = Scratch::new();
     let mut fed = Fed::new(&scratch, "1");
     let dump = command(&["dump", &fed.socket, "-c", "2"]).spawn().unwrap();
-    // As text, `dump` writes no header, so the test cannot see when `dump` has connected to the
-    // run. The test therefore sends packets until `dump` has received the requested two packets and
-    // ends.
+    // When `dump` prints packets as text, it writes no header, so the test cannot see when `dump`
+    // has connected to the run. The test therefore sends packets until `dump` has received the
+    // requested two packets and ends.
     let ended = thread::spawn(|| Ran::of(dump.wait_with_output().unwrap()));
     while !ended.is_finished() {
         fed.feed([frame(17, 53, 100), frame(6, 80, 60)].into_iter());
@@ -192,8 +192,8 @@ fn a_client_that_does_not_read_misses_packets_and_the_run_loses_none() {
         let mut head = [[0; 8]; 3];
         head.iter_mut().for_each(|word| packets.read_exact(word).unwrap());
         let [first, lengths, last] = head.map(u64::from_ne_bytes);
-        // If the second integer of a record (the lengths) has one of its two highest values, the
-        // record contains counts instead of a packet.
+        // The second integer of a record contains lengths. If this integer has one of its two
+        // highest values, the record contains counts instead of a packet.
         if lengths >= u64::MAX - 1 {
             counts = (first, last);
             continue;

@@ -93,7 +93,7 @@ fn a_packet_is_taken_apart() {
     // line.
     let named = explained(&["udp 10.0.0.3:9 > 10.0.0.4:9", "--hash-key", KEY]);
     assert_eq!(named["flow"]["bucket"], packet["bucket"]);
-    // The capture has only three packets, so there is no packet 4.
+    // The capture has only three packets, so it has no packet with the number 4.
     assert!(explained(&[path, "--packet", "4"])["traffic"]["packet"].is_null());
 }
 

@@ -14,8 +14,8 @@ use crate::program::{Ran, command};
 /// The maximum number of datagrams that a test sends.
 const DATAGRAMS_MAX: usize = 300_000;
 
-/// Runs `explain near0` in the near network namespace, with the namespace's /sys, while datagrams
-/// arrive.
+/// Runs `explain near0` while datagrams arrive. The command runs in the near network namespace,
+/// with the /sys of this namespace.
 fn flooded(net: &Net, args: &[&str]) -> Ran {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {

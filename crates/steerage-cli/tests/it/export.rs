@@ -89,8 +89,8 @@ impl Decoder {
         (flows, options)
     }
 
-    /// Learns the templates of a set. In a template of this set of an IPFIX message, the list of
-    /// information elements begins at the offset `elements`.
+    /// Learns the templates of a set. `elements` is the offset in a template at which the list of
+    /// information elements begins.
     fn learn(&mut self, mut set: &[u8], elements: usize) {
         while !set.is_empty() {
             let word = |at: usize| u16::from_be_bytes([set[at], set[at + 1]]);
@@ -288,16 +288,16 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
         connections
     });
     let to = format!("ipfix+tcp://{address}");
-    // Each flow has a packet every 2 s, but the inactive timeout is 1 s. Therefore each packet
-    // begins a new flow and becomes a record.
+    // Each flow has a packet every 2 s, but the inactive timeout is 1 s. Because a flow ends before
+    // its next packet arrives, each packet begins a new flow and becomes a record.
     let device = "synthetic:flows=40000,rate=20000";
     let args = ["meter", device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "2", "--json", "--export", &to];
     let run = Started::new(&args);
     is_done.recv().unwrap();
     let report = run.stop(Signal::SIGINT);
     let connections = collector.join().unwrap();
-    // On a loaded machine, a packet CPU may stop for a moment. The source does not wait for that
-    // CPU, so packets may be lost.
+    // On a loaded machine, a packet CPU may stop for a moment. The source does not wait for a
+    // packet CPU that has stopped, so packets may be lost.
     assert_lost_only_under_load(&report);
     assert!(10 * sum(&report["snapshot"]["dropped"]) <= report["snapshot"]["received"].as_u64().unwrap(), "{report}");
     let output = output(&report, &to);

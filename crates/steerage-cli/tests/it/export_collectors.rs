@@ -93,8 +93,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Starts a collector and exports the flows of a capture to it. The collector is ready when its log
-/// contains the text `ready`. Waits until the collector has read all flows, and returns the
-/// collector and the report of the run.
+/// contains the text that the argument `ready` holds. Waits until the collector has read all flows,
+/// and returns the collector and the report of the run.
 pub(crate) fn collect(
     collector: &mut Command,
     port: u16,

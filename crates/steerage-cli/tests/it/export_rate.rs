@@ -21,8 +21,8 @@ use crate::program::{Started, report, run};
 /// The default export rate that docs/meter.md states, in records per second.
 const RATE: f64 = 10_000.0;
 
-/// Receives IPFIX messages at `address` while `send` runs. Returns the time from the first to the
-/// last message, according to the kernel's timestamps, and the result of `send`.
+/// Receives IPFIX messages at `address` while the function `send` runs. Returns the time from the
+/// first to the last message, according to the kernel's timestamps, and the result of `send`.
 fn span<R>(address: &str, send: impl FnOnce(&str) -> R) -> (Duration, R) {
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -88,7 +88,8 @@ fn udp_is_paced() {
     }
 }
 
-/// `--export-rate` applies to every collector, and the parameter `rate` applies to one collector.
+/// The option `--export-rate` applies to every collector. The parameter `rate` in a collector's
+/// address applies only to this collector.
 #[test]
 fn the_user_sets_the_rate() {
     let args = ["meter", "synthetic:packets=500,flows=500", "--virtual-cpus", "1"];

@@ -45,8 +45,8 @@ struct Collected {
     flows: u64,
     options: u64,
     /// The number of missing records. The number of missing records is computed from gaps in the
-    /// sequence numbers. A gap is either within the messages of one collector or between two
-    /// collectors.
+    /// sequence numbers. A gap in the sequence numbers is either within the messages of one
+    /// collector or between the messages of two collectors.
     missing: u64,
     /// The sequence number that the next message must have if no record is missing.
     next: u32,
@@ -71,17 +71,17 @@ impl Collected {
     }
 }
 
-/// Runs `meter` for the configured time. During this time, the collector is restarted repeatedly.
+/// Runs `meter` for the configured time. While `meter` runs, the collector is restarted repeatedly.
 /// Returns the report and the collected counts.
 fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) -> (Value, Collected) {
     let stop = Arc::new(Stop::default());
     let of_collector = Arc::clone(&stop);
     let collector = thread::spawn(move || collector(&of_collector));
-    // Each flow has a packet every 2 s, but the inactive timeout is 1 s. Therefore each packet
-    // becomes a record. At the end of the run, the records of the last one or two seconds arrive
-    // together. The records of one or two seconds take 100 kB, which the kernel counts as 200 kB of
-    // buffer space. The collector's buffer has room for all of these records, even if the collector
-    // gets no CPU time in the meantime.
+    // Each flow has a packet every 2 s, but the inactive timeout is 1 s. Because a flow ends before
+    // its next packet arrives, each packet becomes a record. At the end of the run, the records of
+    // the last one or two seconds arrive together. The records of one or two seconds take 100 kB,
+    // which the kernel counts as 200 kB of buffer space. The collector's buffer has room for all of
+    // these records, even if the collector gets no CPU time in the meantime.
     let rate = setting("STEERAGE_EXPORT_RATE", 500);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
     // The run has only one CPU. If the run had a second CPU, the backlog of the second CPU could
@@ -100,14 +100,14 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
 /// The signals to the collector.
 #[derive(Debug, Default)]
 struct Stop {
-    /// True if the running collector is the last one, which the test does not restart.
+    /// True if the running collector is the last collector, which the test does not restart.
     is_last: AtomicBool,
     /// True after the run with the exporter has ended.
     ended: AtomicBool,
 }
 
 impl Stop {
-    /// Records that a collector is running after the collector was restarted `after` times.
+    /// Call this method when a collector is running again after `after` restarts.
     fn is_there(&self, after: u64) {
         self.is_last.store(after >= restarts().1, Ordering::Relaxed);
     }
@@ -118,12 +118,12 @@ impl Stop {
 }
 
 fn say(text: std::fmt::Arguments<'_>) {
-    // If writing this line fails, standard error is closed. The error is ignored.
+    // Writing this line fails only if standard error is closed. The error is ignored.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Checks that no packet was lost. Returns how many records were metered, written and lost, and the
-/// other counts of the output.
+/// Checks that no packet was lost. Returns the counts of the output, such as how many records were
+/// metered, written and lost.
 fn counts(report: &Value, to: &str) -> (u64, u64, u64, Value) {
     assert_eq!(report["snapshot"]["dropped"], serde_json::json!({}), "{report}");
     assert_eq!(report["snapshot"]["received"], report["snapshot"]["delivered"], "{report}");

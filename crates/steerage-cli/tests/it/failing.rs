@@ -22,7 +22,7 @@ use crate::program::run;
 
 const PACKETS: u32 = 100_000;
 
-/// The number of bytes at the start of the capture that can be read.
+/// The number of readable bytes at the start of the capture.
 const SOUND_BYTES: usize = 1 << 20;
 
 fn capture() -> Vec<u8> {
@@ -74,8 +74,8 @@ impl Filesystem for Failing {
     }
 }
 
-/// Runs `body` in a separate mount namespace, so that the mounts of `body` disappear even if the
-/// test fails.
+/// Runs the function `body` in a separate mount namespace, so that the mounts that it creates
+/// disappear even if the test fails.
 fn in_namespace(body: impl FnOnce(&Path) + Send + 'static) {
     if !nix::unistd::geteuid().is_root() {
         return skip("only root can mount");
@@ -131,7 +131,8 @@ fn a_disk_that_fails_gives_one_line() {
         }
         let path = at.join("1.pcap");
         fs::write(&path, capture()).unwrap();
-        // For a moment, a process that another test is starting may hold a file of the disk open.
+        // If another test is starting a process, that process may hold a file of the disk open for
+        // a moment.
         until("the disk is unmounted", || umount2(at, MntFlags::empty()).is_ok());
         // The disk is unmounted and mounted again, so that no byte of the capture is in the page
         // cache.
@@ -145,7 +146,8 @@ fn a_disk_that_fails_gives_one_line() {
     });
 }
 
-/// Returns the offset of a file's first byte on the disk. `filefrag` reports this offset in blocks.
+/// Returns the offset of a file's first byte on the disk. `filefrag` reports the file's offset on
+/// the disk in blocks.
 fn first_block(path: &Path) -> u64 {
     let output = Command::new("filefrag").args(["-b4096", "-v"]).arg(path).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -27,8 +27,8 @@ fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Returns the captures of the test that are available. The captures contain TCP, UDP, fragments
-/// and tunnels. The test uses only a few captures, because tshark is slow.
+/// Returns those of the test's captures that exist on this machine. The captures contain TCP, UDP,
+/// fragments and tunnels. The test uses only a few captures, because tshark is slow.
 fn captures() -> Vec<PathBuf> {
     let folder = tshark::folder();
     let names = ["afs.pcap", "dns_tcp.pcap", "mptcp-v1.pcap", "various_gre.pcap", "vxlan.pcap"];
@@ -84,8 +84,8 @@ fn parts_of_a_capture_are_all_of_it() {
         let Some(mut all) = frames(capture) else { return };
         let to = format!("pcap:{}", place("part{0..2}.pcapng").display());
         let from = capture.to_str().unwrap();
-        // With one CPU, `fanout` must still hash packets and track fragments. If other commands
-        // have only one CPU, they neither hash packets nor track fragments.
+        // With one CPU, `fanout` must still hash packets and track fragments. With one CPU, all
+        // commands except `fanout` neither hash packets nor track fragments.
         let report = report(&["fanout", from, "--to", &to, "--virtual-cpus", cpus]);
         assert_eq!(report["snapshot"]["received"].as_u64(), Some(all.len() as u64));
         assert_eq!(report["snapshot"]["verdicts"]["transmitted"], report["snapshot"]["received"]);
@@ -154,8 +154,8 @@ fn captures_in(directory: &Path) -> BTreeMap<String, (u64, u64)> {
     counted.collect()
 }
 
-/// Each packet is written to exactly one file, and the first packet of each period begins a new
-/// file.
+/// Each packet is written to exactly one file. The first packet of each period of `--rotate` begins
+/// a new file.
 #[test]
 fn files_rotate_by_packet_time_without_loss() {
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo.pcapng");
@@ -171,7 +171,8 @@ fn files_rotate_by_packet_time_without_loss() {
         assert_eq!(files.values().map(|(packets, _)| packets).sum::<u64>(), sent, "{files:?}");
         if cpus == "1" {
             // The run has only one CPU, which handles packets in the order of the capture. Each
-            // packet is therefore in the file of the period in which the packet was captured.
+            // packet is therefore in the file of the `--rotate` period in which the packet was
+            // captured.
             for name in files.keys() {
                 let Some(times) = tshark::tshark(&day.join(name), &["frame.time_epoch"]) else { return };
                 for time in times {

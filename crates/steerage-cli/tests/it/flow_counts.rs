@@ -20,8 +20,8 @@ use crate::export::{Decoder, messages, output};
 use crate::metrics;
 use crate::program::{Ran, Started, command, run};
 
-/// Checks for each output that each flow record is counted as written, lost or waiting, or belongs
-/// to an active flow. Returns the number of records.
+/// Checks each flow record of each output: the record is counted as written, lost or waiting, or it
+/// belongs to an active flow. Returns the number of records.
 fn assert_counted(report: &Value) -> u64 {
     let flows = &report["app"]["flows"];
     let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key} in {of}"));

@@ -20,7 +20,7 @@ pub(crate) const ONE: usize = 0;
 pub(crate) const ROUTER: usize = 1;
 pub(crate) const OTHER: usize = 2;
 
-/// The addresses of the second host (namespace `OTHER`), behind the router.
+/// The addresses of the second host (namespace `OTHER`), on the other side of the router.
 pub(crate) const FAR4: &str = "10.210.1.2";
 pub(crate) const FAR6: &str = "fd00:211::2";
 
@@ -105,8 +105,8 @@ fn dropped(report: &Value, why: &str) -> u64 {
     report["app"]["forward"]["dropped"][why].as_u64().unwrap_or(0)
 }
 
-/// Sends datagrams with the hop limit `hops` to `to`, until an ICMP error of the expected type and
-/// code arrives. Returns the address from which the ICMP error came.
+/// Sends datagrams with the hop limit `hops` to the address `to`, until an ICMP error of the
+/// expected type and code arrives. Returns the address from which the ICMP error came.
 fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
     let to = address(to);
     let (family, protocol, any) = match to {
@@ -292,8 +292,8 @@ fn iperf3_carries_a_gigabyte() {
         assert!(lines.any(|line| line.unwrap().starts_with("Server listening")));
         let words = [&["iperf3", "-c", FAR4, "-J"], options].concat();
         let result: Value = serde_json::from_str(&tool(&net, ONE, &words).expect("the server runs")).unwrap();
-        // A thread reads the last lines of the iperf3 server, because the server cannot end while
-        // its pipe is full.
+        // A thread reads the last lines of the iperf3 server's output, because the server cannot
+        // end while its output pipe is full.
         lines.for_each(drop);
         let end = &result["end"];
         if options[0] == "-u" {
@@ -391,9 +391,10 @@ fn neighbours_and_links_come_and_go() {
     net.router("link del renamed");
     net.0.within(ONE, || error_about(FAR4, 9, (3, 0)));
     // One CPU of the run learns from the kernel that the route no longer exists. Another CPU of the
-    // run detects on its own that its interface was deleted.
+    // run detects, without a message from the kernel, that the interface it uses was deleted.
     while !started.error_line().contains("the interface was deleted") {}
-    // The interface that was not deleted continues to work until the end of the run.
+    // The router's other interface, which was not deleted, continues to work until the end of the
+    // run.
     started.signal(Signal::SIGINT);
     let ran: Ran = started.end();
     let report = ran.report();
@@ -403,9 +404,9 @@ fn neighbours_and_links_come_and_go() {
 }
 
 /// The host on the other side of the router gets a new link address. If the host announces its new
-/// address, the router immediately sends packets to this address. If the host does not announce its
-/// new address, the router's kernel first has to notice that the neighbour does not answer.
-/// Afterwards, the router's kernel resolves the neighbour's address again.
+/// link address, the router immediately sends packets to this address. If the host does not
+/// announce its new link address, the router's kernel first has to notice that the old address no
+/// longer answers. Afterwards, the router's kernel resolves the neighbour's address again.
 #[test]
 fn a_neighbour_whose_link_address_changes_is_found_again() {
     let Some(net) = Net::new() else { return };

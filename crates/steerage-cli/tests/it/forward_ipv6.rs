@@ -191,9 +191,9 @@ fn a_rule_without_effect_is_replaced() {
     assert_eq!(rules(&net), before);
 }
 
-/// A second run does not rely on the rule of the first run, because the first run removes its rule
-/// at its end. Before the second run of `forward`, the user must add a routing rule, which remains
-/// after the end of the first run.
+/// A second run does not rely on the rule of the first run, because the first run removes this rule
+/// when it ends. Before the second run of `forward`, the user must add a separate routing rule.
+/// This rule remains after the end of the first run.
 #[test]
 fn a_second_run_has_no_rule_of_the_first() {
     let Some(net) = linked() else { return };
@@ -281,8 +281,9 @@ fn without_the_capability_the_rules_must_be_there() {
     let output = Ran::of(run().unwrap());
     assert_eq!((output.code, rules(&net)), (Some(0), by_user), "{output:?}");
 
-    // The user has added routing rules that keep the kernel from answering. These rules must also
-    // come before the user's rule for the table `main`. Only one of them does.
+    // The user has added routing rules that keep the kernel from answering. The user's rules that
+    // keep the kernel from answering must also come before the user's rule for the table `main`.
+    // Only one of them does.
     net.must(ROUTER, "-6 rule add pref 900 lookup main");
     net.must(ROUTER, "-6 rule add iif r1 pref 850 blackhole");
     let output = Ran::of(run().unwrap());

@@ -30,8 +30,8 @@ use crate::signals::ignores_hup;
 
 const TTL: Duration = Duration::from_secs(3600);
 
-/// The names that every directory of the file system contains. The constants below are the inode
-/// numbers of `file` and `directory`.
+/// The file names that every directory of this FUSE file system contains. The constants below are
+/// the inode numbers of `file` and `directory`.
 const FILE: &str = "file";
 const DIRECTORY: &str = "directory";
 const FILE_INODE: u64 = 2;
@@ -42,11 +42,11 @@ const STOP: &str = "stop";
 
 /// A file system whose server process stops serving when a program looks up the name [`STOP`].
 /// After it has stopped, the server process of the file system reads no more requests. The kernel
-/// has not passed on the request of a waiting program to the file system's server process, so the
-/// program can be killed, as with a hard NFS mount.
+/// has not yet passed the waiting program's request to the server process of the file system.
+/// Therefore the program can be killed, as with a hard NFS mount.
 struct Stopping {
-    /// The receiver on which the stopped file system waits. When the sender of this channel is
-    /// dropped, the file system continues.
+    /// The receiver of a channel. The stopped file system waits until this receiver returns. When
+    /// the sender of this channel is dropped, the file system continues.
     goes_on: Mutex<Receiver<()>>,
 }
 
@@ -80,7 +80,7 @@ struct Mounted {
     /// The path of the file in which the kernel shows the number of requests that wait for the FUSE
     /// server.
     waiting: PathBuf,
-    /// The stopped file system continues when this sender is dropped.
+    /// The sender of a channel. The stopped file system continues when this sender is dropped.
     _stopped: Sender<()>,
 }
 
@@ -107,9 +107,9 @@ impl Drop for Mounted {
 }
 
 /// Runs `body` with the stoppable file system mounted on a directory. The file system is mounted in
-/// a separate mount namespace. The mount therefore disappears when this thread and the programs
-/// that it starts have ended, even after a crash. If mounting is not possible, prints the reason to
-/// standard error.
+/// a separate mount namespace. The mount of the file system therefore disappears when this thread
+/// and the programs that it starts have ended, even after a crash. If mounting is not possible,
+/// prints the reason to standard error.
 fn with_mounted(body: impl FnOnce(&Mounted) + Send + 'static) {
     if !is_root() {
         return;
@@ -182,10 +182,10 @@ struct Row {
     /// The argument as `--help` shows it.
     argument: &'static str,
     commands: &'static [&'static str],
-    /// The test replaces `{c}` by each of the commands in turn, followed by the other arguments
-    /// that this command needs. `DEMO` stands for a capture. `{}` is the path of a file. Either
-    /// opening the file hangs, or looking up its name hangs. `{d}` stands for a directory. Words
-    /// that contain `=` and come before the command set environment variables.
+    /// The test replaces `{c}` by each of the commands in turn. The command is followed by the
+    /// other arguments that it needs. `DEMO` stands for a capture. `{}` is the path of a file.
+    /// Either opening the file hangs, or looking up its name hangs. `{d}` stands for a directory.
+    /// On a command line, words with `=` that come before the command set environment variables.
     lines: &'static [&'static str],
 }
 
@@ -254,7 +254,8 @@ const ROWS: &[Row] = &[
         commands: &["parallel"],
         lines: &["parallel synthetic:packets=1 --results {d}/x -- cat"],
     },
-    // The paths are the program of a job, and the directory for the job's files.
+    // In the command lines of this row, the paths are the program of a job, and the directory for
+    // the job's files.
     Row {
         argument: "<COMMAND>...",
         commands: &["parallel"],

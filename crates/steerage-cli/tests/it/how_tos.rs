@@ -35,9 +35,9 @@ pub(crate) fn section(heading: &str) -> &'static str {
     section.split_once("\n### ").map_or(section, |(section, _)| section)
 }
 
-/// The source of a bash function that returns whether the collector has read all datagrams. In
-/// /proc/net/udp, the lengths of two queues follow the addresses. The second of these queues is the
-/// receive queue.
+/// The source code of a bash function that returns whether the collector has read all datagrams. In
+/// /proc/net/udp, the lengths of the send queue and of the receive queue follow the addresses. The
+/// second length in a line of /proc/net/udp is that of the receive queue.
 const IS_READ: &str =
     "is_read() { ! grep -qE ':1283 .*:0000 .. [0-9A-F]+:0*[1-9A-F]' /proc/net/udp*; }\nexport -f is_read";
 
@@ -48,9 +48,9 @@ fn commands(heading: &str) -> String {
     lines.map(|line| format!("{}{line}\n", waits(line))).collect()
 }
 
-/// Returns the commands that the test inserts before the command `line` of the page, so that the
-/// script waits for the collector as a user would. Collectors are slower than the script, so the
-/// script must wait for them.
+/// Returns the commands that the test inserts before the page's command `line`. These commands make
+/// the script wait for the collector, as a user would. Collectors are slower than the script, so
+/// the script must wait for them.
 fn waits(line: &str) -> &'static str {
     if line.starts_with("steerage ") {
         // nfacctd has two processes, and each process reports when it is ready.

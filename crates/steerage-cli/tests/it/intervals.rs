@@ -171,9 +171,9 @@ fn quiet_is_about_standard_error_alone() {
     assert_eq!((ran.err.as_str(), objects(&ran.out).len()), ("", 2), "{ran:?}");
 }
 
-/// In this test, the reader stops reading, and the pipe has room for only a few lines. Although its
-/// reader has stalled, the run must continue and end in time. If the run could not print the
-/// reports of some intervals, the last interval report covers all these intervals.
+/// In this test, the reader stops reading, and the pipe has room for only a few lines. Although the
+/// reader of its reports has stalled, the run must continue and end in time. If the run could not
+/// print the reports of some intervals, the last interval report covers all these intervals.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stalled-intervals");
@@ -185,8 +185,8 @@ fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let args = ["meter", ENDLESS, "--virtual-cpus", "1", "--seconds", "1", "--interval", "10ms", "--json", "-t", "0"];
     let mut started = command(&[&args[..], &["--flows", flows.to_str().unwrap()]].concat());
     let mut child = started.stdout(write).spawn().unwrap();
-    // The variable `started` still has this process's copy of the pipe's writing end. Dropping
-    // `started` closes the copy.
+    // The variable `started` still has this process's copy of the pipe's writing end. Dropping the
+    // variable `started` closes this process's copy of the pipe's writing end.
     drop(started);
     // The test waits until the flow file has its final name, which it gets at the end of the run.
     let begun = Instant::now();
@@ -203,8 +203,8 @@ fn a_reader_that_stalls_does_not_hold_up_the_run() {
     assert_eq!(received, number(&report, "/snapshot/received"));
 }
 
-/// If a run ends exactly at the end of an interval, the program reports this interval only once, as
-/// the last interval. No empty interval follows.
+/// If a run ends exactly when an interval ends, the program reports this interval only once, as the
+/// last interval. No empty interval follows.
 #[test]
 fn the_last_interval_is_the_rest() {
     let args = ["count", ENDLESS, "--virtual-cpus", "1", "--seconds", "0.01", "--interval", "10ms", "--json"];

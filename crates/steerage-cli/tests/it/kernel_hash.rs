@@ -18,7 +18,7 @@ use crate::explain::explained;
 use crate::program::command;
 
 /// The number of flows that each tested encapsulation contains. If the kernel distinguishes these
-/// flows, the probability is 1 in 2^63 that it steers all of them to the same one of the two CPUs.
+/// flows, the probability that it steers all of them to the same CPU (of two) is 1 in 2^63.
 const FLOWS: u16 = 64;
 
 /// The maximum number of tries. In at least one try of a test, the traffic of a single flow must
@@ -26,9 +26,9 @@ const FLOWS: u16 = 64;
 /// CPU.
 const TRIES: usize = 100;
 
-/// The test repeats its traffic of many flows up to `SPREAD_TRIES` times. In at least this many
-/// tries, the traffic must use both CPUs. Some tries may show only one CPU, because the kernel
-/// counts no interrupt of a CPU that is already busy with other traffic.
+/// The test repeats its traffic of many flows up to `SPREAD_TRIES` times. In at least `SPREADS` of
+/// these tries, the traffic must use both CPUs. Some tries may show only one CPU, because the
+/// kernel counts no interrupt of a CPU that is already busy with other traffic.
 const SPREADS: usize = 2;
 const SPREAD_TRIES: usize = 10;
 
@@ -129,7 +129,7 @@ fn written(name: &str, test: &str, frame: fn(u16) -> Vec<u8>) -> String {
 }
 
 /// Returns true if the kernel's hash spreads the flows of a capture over both CPUs. The argument
-/// `expected` (whether the test expects this result) only determines the number of tries.
+/// `expected` says whether the test expects the result true. It affects only the number of tries.
 fn spreads(net: &Net, path: &str, expected: bool) -> bool {
     let used = |_: &usize| (0..2).filter(|from| interrupts(net, path, *from)).count();
     if expected {
@@ -154,7 +154,8 @@ fn the_kernel_spreads_as_explain_predicts() {
 }
 
 /// With the flow dissector of `tune --global`, the kernel spreads the flows inside VXLAN and GTP-U.
-/// The flow dissector does not change how the kernel spreads all other packets.
+/// For all packets except VXLAN and GTP-U, the flow dissector does not change how the kernel
+/// spreads them.
 #[test]
 fn a_flow_dissector_spreads_tunnels_with_fixed_ports() {
     let Some(net) = cable() else { return };

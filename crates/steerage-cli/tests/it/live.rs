@@ -73,8 +73,8 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
         let started = start(&net, &args);
         send(&net, 40, 50);
         talk(&net);
-        // The test waits until the packets that close the connection have passed. Therefore the
-        // packet counts of the run and of the kernel contain the same packets.
+        // The test waits until the packets that close the connection have passed. Therefore the run
+        // and the kernel count the same packets.
         wait_until_closed(&net);
         let report = started.stop(Signal::SIGINT);
         let after = counted(&net);

@@ -135,12 +135,11 @@ fn the_report_has_them_too() {
 
     let one = report(&["meter", &capture, "--virtual-cpus", "1", "--max-flows", "1", "-t", "0"]);
     assert_eq!(one["app"]["flows"], json!({ "active": 0, "total": 4, "evicted": 2, "lost": 0, "outputs": [] }));
-    // With longer timeouts, the repeated request belongs to the same flow as the first such
-    // request.
+    // With longer timeouts, the repeated request belongs to the same flow as the original request.
     let patient = report(&["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "1h"]);
     assert_eq!(patient["app"]["flows"]["total"], 3);
-    // The flow with the repeated request lasts from 22:13:24 to 22:23:24. If flow records end at
-    // each quarter of an hour, one such end is at 22:15.
+    // The flow with the repeated request lasts from 22:13:24 to 22:23:24. If all flow records end
+    // at each quarter of an hour, one of these times is 22:15.
     let total = |more: &[&str]| {
         let args = ["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "15m"];
         report(&[&args[..], more].concat())["app"]["flows"]["total"].as_u64().unwrap()
@@ -277,8 +276,8 @@ fn who_reads_no_more_has_seen_enough() {
 /// the program waits for the reader, but only for a limited time.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_a_stop() {
-    // The first packet source can wait until CPUs take its packets. Therefore the CPUs of its run
-    // wait until flow records are written. The second source cannot wait.
+    // The test's first packet source can wait until CPUs take its packets. Therefore the CPUs that
+    // handle its packets wait until flow records are written. The second source cannot wait.
     for device in ["synthetic:flows=100000", "synthetic:flows=100000,rate=1000000"] {
         let args = ["meter", device, "--seconds", "0", "--max-flows", "5000", "--virtual-cpus", "2"];
         let mut run = Started::new(&[&args[..], &["--flows", "-", "--json"]].concat());
@@ -296,7 +295,7 @@ fn a_reader_that_stalls_does_not_hold_up_a_stop() {
 }
 
 /// When the input of a run has ended, the run still waits for the reader of its output, such as a
-/// pager. If the user stops the run, it no longer waits for its reader.
+/// pager. If the user stops the run, the run no longer waits for the reader of its output.
 #[test]
 fn a_reader_may_take_its_time() {
     let args = ["meter", "synthetic:packets=400000,flows=10000", "--virtual-cpus", "2", "--flows", "-", "--json", "-q"];

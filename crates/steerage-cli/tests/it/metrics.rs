@@ -29,8 +29,8 @@ pub(crate) fn get(address: SocketAddr) -> String {
     body.to_owned()
 }
 
-/// For each command that receives packets, no counter of the metrics page decreases from an earlier
-/// report to the page, or from the page to a later report.
+/// Tests each command that receives packets. No counter of the metrics page is lower than in an
+/// earlier report, or higher than in a later report.
 #[test]
 fn every_command_serves_them() {
     let file = std::env::temp_dir().join(format!("steerage-{}-metrics.pcapng", std::process::id()));

@@ -10,7 +10,7 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::run;
 
-/// The names of a flow. The keys of this inner map are the names of CSV columns.
+/// The names of a flow. In each inner map, the keys are the names of CSV columns.
 type Names = BTreeMap<&'static str, String>;
 
 /// The names of all flows. Each key of the outer map consists of the flow's source endpoint and
@@ -157,7 +157,7 @@ fn names_of_generated_traffic_are_those_of_tshark() {
     }
 }
 
-/// tshark finds the same names in the IPFIX export as the CSV file contains.
+/// In the IPFIX export, tshark finds the same names that the CSV file contains.
 #[test]
 fn names_are_exported() {
     let directory = directory("names-export");

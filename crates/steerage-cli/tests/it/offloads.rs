@@ -145,15 +145,16 @@ fn merged_packets_are_correct(vlan: Option<u16>) {
         let tagged = |packet: &&String| packet.contains(&format!("vlan {VLAN},"));
         assert_eq!(packets.iter().filter(tagged).count(), vlan.map_or(0, |_| packets.len()));
     }
-    // The router received and sent super-frames, so the average frame is longer than 1514 bytes.
+    // The router received and sent super-frames (merged packets), so the average frame is longer
+    // than 1514 bytes.
     let sent = &report["snapshot"]["outputs"][1];
     let (packets, bytes) = (sent["packets"].as_u64().unwrap(), sent["bytes"].as_u64().unwrap());
     assert!(packets > 0 && bytes / packets > 1514, "{sent}");
     assert_eq!(report["snapshot"]["reordered"], 0, "{report}");
 }
 
-/// All interface features with which a kernel creates super-frames. The test switches the features
-/// for super-frames (merged packets) off and on again.
+/// All interface features with which a kernel creates super-frames (merged packets). The test
+/// switches the features for super-frames (merged packets) off and on again.
 const FEATURES: [&str; 6] = [
     "tso off",
     "gso off gro off",
@@ -198,8 +199,8 @@ fn a_transfer_survives_changing_features() {
 
 /// In this test, the hosts send each segment in its own frame, and no kernel merges frames. With
 /// `--gro`, the router must handle fewer packets than it receives. The transfer must be correct
-/// both with packet sockets, which send merged packets in one piece, and with AF_XDP, which sends
-/// single frames.
+/// with packet sockets, which send merged packets in one piece. It must also be correct with
+/// AF_XDP, which sends single frames.
 #[test]
 fn segments_are_merged_before_they_are_routed() {
     if !is_installed("ethtool", "ethtool") {
@@ -238,7 +239,7 @@ fn segments_are_merged_before_they_are_routed() {
     }
 }
 
-/// Each message that the test sends is a single super-frame of 21 datagrams.
+/// Each message that the test sends is a single super-frame (a merged packet) of 21 datagrams.
 #[test]
 fn count_and_meter_state_frames_and_packets_of_the_wire() {
     const MESSAGES: u64 = 3;
@@ -382,8 +383,8 @@ fn tagged_super_frames_pass_whole() {
     let packets = dump.packets();
     let _ = ends.map(end);
     let reports = fanouts.map(Started::stop_at_rest);
-    // Frames towards `ONE` are not cut into single packets, and may still need a checksum offload,
-    // so the test skips these frames.
+    // Frames towards the namespace `ONE` are not cut into single packets, and may still lack a
+    // checksum. Therefore the test skips these frames.
     let to_far: Vec<_> = packets
         .iter()
         .filter(|packet| [" > 10.210.0.2.", " > fd00:210::2."].iter().any(|to| packet.contains(to)))

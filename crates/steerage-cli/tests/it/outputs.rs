@@ -108,8 +108,8 @@ fn a_full_disk_holds_as_many_packets_as_are_reported() {
         ["tx_full", "tx_refused", "tx_lost"].iter().filter_map(|why| report["snapshot"]["dropped"][why].as_u64()).sum();
     assert!(lost > 0 && report["snapshot"]["dropped"]["tx_lost"].as_u64() > Some(0), "{report}");
     assert_eq!(report["snapshot"]["delivered"].as_u64().unwrap() + lost, 40_000);
-    // Both the report and the error message name the two outputs that failed, and the files are
-    // complete.
+    // Both the report and the error message name the two outputs that failed. Each file contains
+    // all packets that the report counts.
     assert_eq!(err.lines().count(), 1, "{err}");
     for (nth, name) in ["a.pcapng", "b.pcapng", "c.pcapng"].iter().enumerate() {
         let output = &report["snapshot"]["outputs"][nth];
@@ -155,7 +155,7 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
 }
 
 /// In this test, the reader of an output starts late. If the packet source can wait, the run loses
-/// no packets although the reader is late.
+/// no packets even if the reader of an output starts late.
 #[test]
 fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
     let directory = directory("slow");
@@ -291,8 +291,8 @@ fn a_cpu_that_does_not_return_is_shown() {
 }
 
 /// If the name of an output file ends in `.pcap`, the file's format is classic pcap. Output files
-/// with all other names have the format pcapng. An output file to which no packet was written is a
-/// valid capture.
+/// with all other names have the format pcapng. Even if no packet was written to an output file,
+/// the file is a valid capture.
 #[test]
 fn the_name_chooses_the_format() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));

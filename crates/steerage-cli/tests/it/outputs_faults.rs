@@ -1,5 +1,6 @@
-//! Tests what happens if one of the writes to a capture file fails. The contents of the capture
-//! file match the report, and the run fails with the true reason.
+//! Tests what happens if one of the writes to a capture file fails. After a failed write, the
+//! contents of the capture file match the report, and the run's error message states the true
+//! reason.
 //!
 //! The test sets the file size limit `RLIMIT_FSIZE`, so that the kernel lets a write fail. The
 //! program needs no changes for this test.
@@ -22,9 +23,9 @@ const BLOCK: usize = 512;
 const PACKETS: u64 = 620;
 const INPUT: &str = "synthetic:packets=620,flows=50,size=600,seed=1";
 
-/// The file size limits of the runs. For each of the first writes, one limit fails the write in the
-/// middle. Another limit is reached exactly at the end of the write. The last file size limit is so
-/// high that no write fails.
+/// The file size limits of the runs. For each of the first writes, one file size limit makes the
+/// write fail in the middle. Another file size limit is reached exactly at the end of a write. The
+/// last file size limit is so high that no write fails.
 fn limits() -> impl Iterator<Item = usize> {
     let whole = PACKETS as usize * 640 / BLOCK + 64;
     (0..8).chain((8..whole).step_by(61)).chain([whole])

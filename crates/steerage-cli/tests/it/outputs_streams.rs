@@ -70,8 +70,9 @@ fn a_fifo_is_made_and_waited_for() {
     assert!(ran.code == Some(1) && ran.complaint().contains("no FIFO"), "{ran:?}");
 }
 
-/// In this test, a client of another user of this machine connects to the output first, and gets no
-/// packets. A client of the user who started the run gets the packets.
+/// In this test, another user of this machine first connects a client to the output. This client
+/// gets no packets. If the user who started the run connects a client, this client gets the
+/// packets.
 #[test]
 fn another_user_reads_no_capture() {
     if !is_root() {

@@ -82,8 +82,8 @@ fn joined(lines: &[&str]) -> Vec<String> {
     joined
 }
 
-/// Returns the commands of a transcript, with their output. Commands that root runs keep the `#` at
-/// their start.
+/// Returns the commands of a transcript, with their output. If root runs a command, the `#` before
+/// the command is kept.
 fn transcript(lines: &[&str]) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
     for line in joined(lines) {

@@ -205,9 +205,9 @@ fn a_slow_job_of_a_live_input_loses_its_own_packets_alone() {
         "if [ {{n}} = 1 ]; then cat >/dev/null; touch {0}/over; else while [ ! -e {0}/over ]; do sleep 0.1; done; cat >/dev/null; fi",
         scratch.display()
     );
-    // Each job gets 45 MB of packets, and the buffer of a job has 32 MiB. Each job gets 15 MB/s, so
-    // the buffer of the quick job is large enough even if other programs use the CPUs for two
-    // seconds.
+    // Each job gets 45 MB of packets, but the buffer for a job's input has room for only 32 MiB.
+    // Each job gets 15 MB/s, so the buffer of the quick job is large enough even if other programs
+    // use the CPUs for two seconds.
     let traffic = "synthetic:rate=30000,packets=90000,flows=1000,size=1000";
     let ran = run(&["parallel", traffic, "-j", "2", "--json", "--", "sh", "-c", &script]);
     let summary = summary(&ran);
@@ -308,9 +308,9 @@ fn an_interrupt_ends_the_input_and_jobs_finish() {
     run.signal(Signal::SIGINT);
     let ran = run.end();
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "it is over\nit is over\n"), "{ran:?}");
-    // An input that can wait stops while the jobs are slow, such as this source without end. SIGINT
-    // also ends a run with such an input. After SIGINT, a run whose input can wait ends after the
-    // jobs have read all packets that the run passed to them.
+    // An input that can wait, such as this endless packet source, stops while the jobs are slow.
+    // SIGINT also ends a run whose input can wait. After SIGINT, a run whose input can wait ends
+    // after the jobs have read all packets that the run passed to them.
     let job = "cat >/dev/null; echo it is over";
     let endless = ["parallel", "synthetic", "--seconds", "0", "-j", "2", "-v", "--json", "--", "sh", "-c", job];
     let run = Started::of(command(&endless).spawn().unwrap());

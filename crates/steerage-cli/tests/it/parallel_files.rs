@@ -58,9 +58,9 @@ fn children(process: u32) -> usize {
     children.split_whitespace().count()
 }
 
-/// In this test, the job opens its input file several times. A process that a child process of the
-/// job has started opens the file too. After each opening, the process reads the job's input file
-/// from its beginning.
+/// In this test, the job opens its input file several times. The job's child process starts another
+/// process, which opens the job's input file too. Each process that opens the job's input file
+/// reads the file from its beginning.
 #[test]
 fn a_file_is_opened_again_and_by_other_programs() {
     let scratch = Scratch::new();
@@ -98,8 +98,8 @@ fn a_job_inherits_its_own_input_and_not_that_of_another_job() {
     }
 }
 
-/// When a job ends, the program closes the job's input, although a child process that the job left
-/// behind still has the pipe open.
+/// When a job ends, the program closes the job's input pipe, even if a child process of the job is
+/// still running and has the pipe open.
 #[test]
 fn a_program_that_is_left_behind_does_not_keep_the_run() {
     let scratch = Scratch::new();

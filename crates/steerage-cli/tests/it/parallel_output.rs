@@ -1,6 +1,6 @@
 //! Tests that `steerage parallel` passes on the output of its jobs byte for byte. GNU parallel must
-//! write the same bytes as steerage for the same jobs. A single job must write the same bytes
-//! without `parallel`.
+//! write the same bytes as steerage for the same jobs. If there is a single job, its output must be
+//! the same with `parallel` and without it.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -34,8 +34,8 @@ fn gnu(options: &[&str], script: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Shell scripts for jobs. The outputs of the scripts end in different ways, or use different
-/// separators between lines.
+/// Shell scripts for jobs. The outputs of the test's scripts end in different ways, or use
+/// different separators between lines.
 const SCRIPTS: [&str; 9] = [
     "cat >/dev/null; printf 'no newline %s' $1",
     "cat >/dev/null; printf 'one\\n%s' $1",
@@ -171,8 +171,8 @@ fn output_of_an_unknown_kind_is_not_merged() {
     }
     // A line that only looks like the start of a JSON array is passed on like any other line.
     assert!(steerage(&["-j", "2"], "cat >/dev/null; echo '[2026-01-01] begun'").status.success());
-    // Each of these JSON lines is an array. One JSON line has no newline at its end. Another JSON
-    // line is longer than the amount that the program keeps in memory.
+    // In this test, each line that the job prints is a JSON array. One JSON line has no newline at
+    // its end. Another JSON line is longer than the data that the program keeps in memory.
     for lines in [
         "printf '[{\"a\":1}]\\n[{\"a\":2}]\\n'",
         "printf '[{\"a\":1}, {\"b\":[]} ]\\r\\n'",

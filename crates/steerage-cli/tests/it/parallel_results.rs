@@ -22,10 +22,10 @@ fn give(path: &Path) {
     lchown(path, Some(NOBODY), Some(NOBODY)).unwrap();
 }
 
-/// A description of a directory entry, a function that creates this entry as another user or an
-/// older run would, and the expected result of the new run. If the expected result is `Ok`, the run
-/// replaces the directory entry. If the expected result is `Err`, the run fails, and its error
-/// message contains the text of the `Err`.
+/// The three fields are a description of a directory entry, a function that creates this entry as
+/// another user or an older run would, and the expected result of a new run. If the expected result
+/// is `Ok`, the run replaces the directory entry. If the expected result is `Err`, the run fails,
+/// and its error message contains the text of the `Err`.
 type Planted = (&'static str, fn(&Path, &Path), Result<(), &'static str>);
 
 const PLANTED: [Planted; 9] = [

@@ -29,8 +29,9 @@ const FLOW_LOCAL: [&str; 14] = [
     "_ws.col.Info",
 ];
 
-/// The name of a capture that contains a packet with a timestamp out of range. A job gets a packet
-/// that has no valid timestamp with the time at which steerage passed the packet on.
+/// The name of a capture that contains a packet with a timestamp out of range. If a packet has no
+/// valid timestamp, the packet's timestamp for the job is the time at which steerage passed the
+/// packet on.
 const WITHOUT_A_TIME: &str = "bad-time.pcapng";
 
 /// Returns the captures of the tests: real captures, the capture in `examples` (DNS, HTTP, voice),
@@ -169,8 +170,8 @@ fn captures_that_tools_write_are_one_file() {
 }
 
 /// tshark's JSON outputs are merged into one array. In the merged output for Elasticsearch (pairs
-/// of lines), each pair stays together. A merged table has one header line. If its lines begin with
-/// a time, the lines are sorted.
+/// of lines), each pair stays together. A merged table has one header line. If the lines of a
+/// merged table begin with a time, the lines are sorted.
 #[test]
 fn the_formats_of_tshark_are_merged() {
     let scratch = Scratch::new();
@@ -320,7 +321,7 @@ fn jobs_get_packets_without_their_tunnels() {
         tool.extend(fields.iter().flat_map(|field| ["-e", *field]));
         let Some(inner) = alone(&[&tool[..], &["-r"]].concat(), &capture) else { return };
         let from = ["parallel", capture.to_str().unwrap(), "--strip-tunnels", "-j", "2", "-q", "--"];
-        // Packets have only one IP header after steerage has removed the tunnel, so the test
+        // After steerage has removed a tunnel, packets have only one IP header. Therefore the test
         // requests all occurrences of each field.
         tool[5] = "occurrence=a";
         let ran = run(&[&from[..], &tool, &["-r", "-"]].concat());

@@ -62,8 +62,8 @@ fn makes_devices() -> bool {
     made.inspect_err(|error| skip(&format!("devices cannot be created: {error}"))).is_ok()
 }
 
-/// Runs a command line to its end. If there is a FIFO at `path`, also returns the data that the
-/// command writes to the FIFO.
+/// Runs a command line to its end. Also returns the data that the command writes to the FIFO, if
+/// there is a FIFO at `path`.
 fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     let args = line(row, path);
     let mut command: Command = command_in(&args.iter().map(String::as_str).collect::<Vec<_>>());
@@ -140,8 +140,8 @@ fn what_another_user_planted_is_not_followed() {
 }
 
 /// If another user serves a FUSE file system, the links in it can seem to belong to root. The
-/// program does not follow symbolic links in a file system that another user serves. The program
-/// follows symbolic links in a FUSE file system that root serves.
+/// program does not follow symbolic links in a FUSE file system that another user serves. The
+/// program follows symbolic links in a FUSE file system that root serves.
 #[test]
 fn a_file_system_that_another_user_runs_is_not_trusted() {
     if !is_root() {
@@ -312,8 +312,8 @@ fn a_planted_day_is_not_used(row: &str) {
     assert!(directory.join("one-09.csv").is_file() && directory.join("two-09.csv").is_file());
 }
 
-/// A planted link cannot make a run fail, and Landlock does not allow the run to write to the
-/// link's target.
+/// A planted link cannot make a run fail. Landlock does not allow the run to write to the link's
+/// target.
 #[test]
 fn a_run_replaces_a_planted_link() {
     if !is_root() {
@@ -333,9 +333,9 @@ fn a_run_replaces_a_planted_link() {
 }
 
 /// The owner of a directory can choose the group of new files in it. The owner of a directory can
-/// also set an access control list (ACL) of users who may read new files in the directory. Users
-/// who get access by the group or access list of a directory cannot read flows or packets, not even
-/// in directories that a run creates in that directory.
+/// also set an access control list (ACL) of users who may read new files in the directory. The
+/// group or the access list (ACL) of a directory may give users access to new files. These users
+/// cannot read flows or packets, not even in directories that a run creates there.
 #[test]
 fn the_owner_of_a_directory_does_not_choose_who_reads() {
     if !is_root() {

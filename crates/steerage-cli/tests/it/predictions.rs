@@ -19,7 +19,7 @@ use crate::explain::{KEY, explained};
 use crate::program::run;
 
 /// Returns the number of CPUs with which the capture number `nth` is tested. Successive captures
-/// get the numbers from 2 to 8 in turn.
+/// are tested with 2 to 8 CPUs in turn.
 fn cpus_for(nth: usize) -> usize {
     2 + nth % 7
 }
@@ -42,7 +42,8 @@ fn explanation(args: &[&str]) -> Option<Value> {
     (!ran.out.is_empty()).then(|| serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}")))
 }
 
-/// Returns the number of packets that `explain --for` `command` predicts for each CPU.
+/// Returns the number of packets for each CPU, as predicted by `explain` with `--for` and the name
+/// `command`.
 fn predicted(capture: &str, command: &str, cpus: usize) -> Option<Vec<u64>> {
     let explained = explanation(&[capture, "--for", command, "--virtual-cpus", &cpus.to_string()])?;
     let spread = explained["traffic"]["spread"].as_array().unwrap().clone();
@@ -112,7 +113,7 @@ fn only_forward_separates_the_directions_of_a_connection() {
     }
 }
 
-/// The capture contains three fragments of one datagram, and the first fragment comes first. The
+/// The capture contains three fragments of one datagram, and the first of them arrives first. The
 /// second and third fragment have no ports, but belong to the flow of the first fragment.
 #[test]
 fn a_later_fragment_is_explained_by_its_flow() {
@@ -241,8 +242,8 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
 ///
 /// `meter` counts an ICMP error as a separate flow, but steering assigns the error to the flow of
 /// the packet that the error quotes. If the fragment table is full, fragments count as separate
-/// flows. Whether the fragment table is full depends on the current time. `explain` takes the time
-/// from the clock of the receive path, and `meter` takes it from the packets.
+/// flows. Whether the fragment table is full depends on the current time. `explain` uses the clock
+/// of the receive path as the current time. `meter` uses the timestamps of the packets.
 #[test]
 fn flows_are_those_of_meter_and_of_tshark() {
     if !is_installed("tshark", "tshark") {

@@ -243,7 +243,8 @@ fn what_is_in_force_is_told() {
 }
 
 /// Runs the program with a seccomp filter that makes the system call `number` fail, as on a kernel
-/// without it. The program is a child process, so it inherits the seccomp filter of this thread.
+/// without this system call. The program is a child process, so it inherits the seccomp filter of
+/// this thread.
 fn run_without(number: i64, errno: i32, args: &[&str]) -> Ran {
     let rules = BTreeMap::from([(number, Vec::new())]);
     let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
@@ -325,8 +326,8 @@ fn pipes_of_the_shell_are_read() {
     assert!(ran.err.contains(" is right; it runs\n"), "{ran:?}");
 }
 
-/// If a run reads several captures, it opens each capture only after it has read the captures
-/// before it. The thread that opens the captures handles no packets. The thread that opens captures
+/// If a run reads several captures, the run opens each capture only after it has read all earlier
+/// captures. The thread that opens the captures handles no packets. The thread that opens captures
 /// is the only thread that keeps the capability to read them.
 #[test]
 fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
@@ -388,8 +389,8 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     entries(directory).flat_map(|year| entries(&year).collect::<Vec<_>>()).collect()
 }
 
-/// A run of root can read a capture for which it needs a capability of root, even after it has read
-/// other captures.
+/// Even after a run of root has read other captures, the run can read a capture for which it needs
+/// a capability of root.
 #[test]
 fn captures_of_others_are_read() {
     if !is_root() {
@@ -405,8 +406,8 @@ fn captures_of_others_are_read() {
     assert_eq!(ran.report()["snapshot"]["received"], 0);
 }
 
-/// In this test, a user other than root has only CAP_NET_RAW, as after `setcap cap_net_raw+ep`.
-/// When packets arrive, the run has already dropped CAP_NET_RAW.
+/// In this test, a user other than root runs the program with only CAP_NET_RAW, as after `setcap
+/// cap_net_raw+ep`. When packets arrive, the run has already dropped CAP_NET_RAW.
 #[test]
 fn one_capability_is_enough_and_goes_too() {
     if !is_root() {

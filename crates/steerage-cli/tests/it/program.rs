@@ -196,8 +196,8 @@ impl Started {
         ran.report()
     }
 
-    /// Stops the run with SIGINT, and returns the report. At the end of the run, no packet may be
-    /// in flight, no packet may have been reordered, and no page may be missing.
+    /// Stops the run with SIGINT, and returns the report. Checks that at the end of the run no
+    /// packet is in flight, no packet was reordered, and no page is missing.
     pub(crate) fn stop_at_rest(self) -> Value {
         let report = self.stop(Signal::SIGINT);
         assert_eq!(

@@ -5,7 +5,7 @@
 //! commands with the comment `# needs the network`. All other commands in README.md must be
 //! commands of the program `steerage`, and must succeed. If README.md shows the output of a
 //! command, the real output must match, except for lines that differ between machines and runs. The
-//! tests in `docs_examples` run the commands of the other pages.
+//! tests in `docs_examples` run the commands of the other documentation pages.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -82,8 +82,8 @@ fn what_stands_behind_the_file_takes_its_place() {
     assert_eq!(report["snapshot"]["cpus"].as_array().unwrap().len(), 3);
     let behind_dashes = with_file("run", "over.toml", RUN, &["-c", "7", "--", "synthetic"]).report();
     assert_eq!(behind_dashes["snapshot"]["received"], 7);
-    // On a command line, the device `a.pcap` directly after `--pace` could be mistaken for the
-    // option's value.
+    // On a command line, a device such as `a.pcap` directly after `--pace` could be mistaken for
+    // the value of `--pace`.
     let pace = "command = \"count\"\npace = true\nvirtual-cpus = 1";
     let checked = with_file("check", "pace.toml", pace, &["a.pcap"]);
     assert!(checked.out.contains("    steerage count --virtual-cpus=1 a.pcap --pace\n"), "{checked:?}");

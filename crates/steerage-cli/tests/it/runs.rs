@@ -86,15 +86,16 @@ fn queues_have_masks_of_their_own() {
     // The RPS masks on the command line apply from the first packet on.
     let (both, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=2", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((both.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
-    // A queue without its own mask uses the mask for all queues, if that mask is set.
+    // A queue without its own mask uses the mask for all queues, if the user has set a mask for all
+    // queues.
     let (one, processed) = masks(&[&two[..], &["--rps-cpus-list", "rx-1=2", "--rps-cpus-list", "1"]].concat());
     assert_eq!((one.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
     assert_eq!(masks(&[&two[..], &["--rps-cpus", "synthetic/rx-1=6"]].concat()).0, "0-2 1-2");
     // An empty mask switches steering off: each packet stays on the CPU that receives it.
     let (off, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=0", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((off.as_str(), processed), ("0 2", vec![10_000, 0, 10_000]));
-    // If a run has several devices, each device has the name (here `synthetic.2`) that the control
-    // tree shows.
+    // If a run has several devices, the options use the devices' names in the control tree (here
+    // `synthetic.2`).
     let devices = ["count", "synthetic:packets=10000", "synthetic:packets=20000", "--rx-cpu", "0"];
     let (second, processed) = masks(&[&devices[..], &["--rps-cpus", "synthetic.2/rx-0=4", "--rps-cpus", "2"]].concat());
     assert_eq!((second.as_str(), processed), ("1 2", vec![0, 10_000, 20_000]));

@@ -144,8 +144,8 @@ fn a_report_that_cannot_be_written_is_an_error() {
     assert!(err.starts_with("steerage: cannot write the report") && err.lines().count() == 1, "{err}");
 }
 
-/// A program under ptrace, whose main thread stops at each system call. With such a program, the
-/// test can send a signal at any system call.
+/// A program under ptrace, whose main thread stops at each system call. Because ptrace stops the
+/// program at each system call, the test can send a signal at any system call.
 struct Stepped(Ends);
 
 impl Stepped {
@@ -170,8 +170,8 @@ impl Stepped {
         Pid::from_raw(self.0.id() as i32)
     }
 
-    /// Continues the program to the start or the end of its next system call. Delivers each signal
-    /// that arrives for the program.
+    /// Continues the program to the start or the end of its next system call. Passes each signal
+    /// that arrives for the traced program on to the program.
     fn step(&self) {
         let mut passed_on = None;
         let start = Instant::now();
@@ -224,17 +224,18 @@ impl Stepped {
 }
 
 /// The test runs the program several times, and sends a stop signal after one system call of each
-/// run. Together, the runs cover each of the program's first system calls. The first tested system
-/// call is shortly before the program blocks signals. At the last tested system call, the run has
-/// all of its threads. A signal that arrives before the program blocks signals kills the program. A
-/// signal that arrives after the program has blocked signals ends the run normally. No signal is
-/// lost.
+/// run. Together, the runs test a stop signal after each of the program's first system calls. The
+/// first tested system call is shortly before the program blocks signals. At the last tested system
+/// call, the run has all of its threads. A signal that arrives before the program blocks signals
+/// kills the program. A signal that arrives after the program has blocked signals ends the run
+/// normally. No signal is lost.
 #[test]
 fn no_signal_to_stop_is_lost() {
     /// The number of threads of a run: the main thread, two packet threads (one for each CPU), two
     /// threads for signals, and a thread that waits for the run's end.
     const THREADS: usize = 6;
-    /// The number of tested system calls before the one with which the program blocks signals.
+    /// The number of tested system calls before the system call with which the program blocks
+    /// signals.
     const BEFORE: usize = 10;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let program = || Stepped::new(&[&ENDLESS[..], &["--json", "--socket", "none"]].concat());

@@ -171,8 +171,8 @@ fn attributes(client: &mut Client, directory: &str) -> String {
 /// Returns the IP addresses in a text, with or without a port.
 fn addresses(text: &str) -> Vec<String> {
     let words = text.split(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c)));
-    // An address has the form `[ADDRESS]:PORT`, `ADDRESS:PORT` or `ADDRESS`, and may be at the end
-    // of a sentence.
+    // In the text, an IP address has the form `[ADDRESS]:PORT`, `ADDRESS:PORT` or `ADDRESS`. A full
+    // stop may follow the address.
     let is_address = |word: &&str| word.parse::<IpAddr>().is_ok() || word.parse::<SocketAddr>().is_ok();
     let trimmed = words.map(|word| word.trim_end_matches('.'));
     let bare = trimmed.flat_map(|word| [word, word.trim_end_matches(':'), word.trim_matches(['[', ']'])]);
@@ -233,10 +233,10 @@ fn wait_for(socket: &Path, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Va
 }
 
 /// For every command, other users see the counters of root's runs, but no address of the traffic.
-/// The test searches the whole report for addresses. Therefore the search also includes parts of
-/// the report that are added later. The names of devices and collectors in a report may contain
-/// addresses. The names of devices and collectors are public, because every user sees the command
-/// line of a run.
+/// The test searches the whole report for addresses. Because the whole report is searched, the
+/// search also includes parts that future versions add to the report. The names of devices and
+/// collectors in a report may contain addresses. The names of devices and collectors are public,
+/// because every user sees the command line of a run.
 #[test]
 fn no_reply_to_other_users_has_an_address() {
     if !is_root() {

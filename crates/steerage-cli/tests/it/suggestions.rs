@@ -64,7 +64,8 @@ fn shares_are_those_of_the_hash() {
         assert_eq!(advice["busiest"].as_f64(), Some(busiest(&sources, cpus)), "{name}: {advice}");
         let rate = advice["rate"].as_f64().unwrap();
         assert!((rate - 1e6).abs() < 1.0, "{name}: {advice}");
-        // Each flow except the large one has at most a 197th of the packets, so it is no elephant.
+        // Each of the other 197 flows has at most a 197th of the packets, so none of them is an
+        // elephant (large flow).
         let elephants = advice["elephants"].as_array().unwrap();
         let share = elephant as f64 / sources.len() as f64;
         assert_eq!(elephants.len(), usize::from(share > 1.0 / f64::from(cpus)), "{name}: {advice}");
@@ -80,8 +81,8 @@ fn shares_are_those_of_the_hash() {
     }
 }
 
-/// Checks the text of the page that `explain` prints. The command that the page of `explain`
-/// recommends must have the effect that the page describes.
+/// Checks the text of the page that `explain` prints. The page that `explain` prints recommends a
+/// command. This command must have the effect that the page describes.
 #[test]
 fn the_page_is_what_the_guide_shows() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -90,7 +90,7 @@ fn udp_is_taken_and_tcp_passes() {
             // the hash of a veth.
             assert_eq!(queue["hash"] == "device", hash == "device", "{queue}");
         }
-        // If the run uses the veth's hash, the hash spreads the 40 flows over both CPUs.
+        // If the run steers by the veth's hash, this hash spreads the 40 flows over both CPUs.
         let processed =
             report["snapshot"]["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
         assert!(processed.clone().all(|packets| packets > 0), "{:?}", processed.collect::<Vec<_>>());
@@ -274,7 +274,7 @@ fn a_deleted_interface_is_reported_with_what_came() {
     let started = start(&net, &["count", "af_xdp:near0", "--take", "udp", "--virtual-cpus", "2"]);
     let before = counted(&net).0;
     send(&net, 10, 100, 9);
-    // If the test removed the interface before the driver has processed the packets, the packets
+    // If the test removed the interface before the driver had processed the packets, the packets
     // would be lost.
     while counted(&net).0 < before + 1000 {
         thread::yield_now();
@@ -287,8 +287,8 @@ fn a_deleted_interface_is_reported_with_what_came() {
 }
 
 /// In this test, more packets arrive than fit into the ring and the backlogs of the CPUs. Each
-/// packet must be delivered or counted as lost. The kernel may get packets only at the start of the
-/// run.
+/// packet must be delivered or counted as lost. After the start of the run, no packets reach the
+/// kernel.
 #[test]
 fn what_is_lost_is_counted() {
     let Some(net) = Net::new() else { return };
@@ -300,7 +300,7 @@ fn what_is_lost_is_counted() {
 }
 
 /// The report shows the kernel's statistics for the socket, under the names that the kernel uses.
-/// While the program is stopped, the kernel soon has no free page for further packets.
+/// While the program is stopped (SIGSTOP), the kernel soon has no free page for further packets.
 #[test]
 fn what_the_kernel_counts_for_the_socket_is_shown() {
     let Some(net) = Net::new() else { return };

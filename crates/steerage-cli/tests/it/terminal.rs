@@ -56,7 +56,7 @@ fn the_live_table_is_gone_at_the_end() {
     }
     assert!(lines[lines.len() - 2].ends_with(" packets received, 0 dropped"), "{drawn:?}");
     // The program may draw the table again before it handles the signal. Therefore the test expects
-    // the sequence that erases the table at the end of the output.
+    // that the output ends with the sequence that erases the table.
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     let rest = screen(&mut terminal, None);
     let all = drawn + &rest;
@@ -101,8 +101,8 @@ fn capture(name: &str, frames: u32) -> PathBuf {
     path
 }
 
-/// If a run reads several files, its progress is the share of the stored bytes that it has read.
-/// One of the files of this test is compressed.
+/// If a run reads several files, its progress is the number of stored bytes that it has read,
+/// divided by the stored bytes of all files. One of the files of this test is compressed.
 #[test]
 fn progress_is_by_the_bytes_of_all_files() {
     let (plain, packed) = (capture("progress-1.pcap", 3000), capture("progress-2.pcap", 3000));
@@ -178,7 +178,7 @@ fn the_live_table_and_intervals_share_a_terminal() {
     out_of(child);
 }
 
-/// If the user starts the program on a terminal without a command, the program prints which of its
+/// If the user types only the program's name on a terminal, the program prints which of its
 /// features the machine supports, and three example commands. If standard output is a pipe, the
 /// program prints the help.
 #[test]
@@ -211,8 +211,8 @@ fn doctor_fits_a_terminal() {
         page
     };
     let plain = shown("1");
-    // `doctor` does not divide a command or a path that does not fit into the rest of the line, but
-    // moves it to the next line.
+    // If a command or a path does not fit into the rest of a line, `doctor` moves it to the next
+    // line instead of dividing it.
     let long = plain.lines().filter(|line| line.chars().count() > 60);
     assert!(long.into_iter().all(|line| line.split_whitespace().any(|word| word.len() > 38)), "{plain}");
     let missing = plain.lines().filter(|line| line.starts_with("missing ")).count();

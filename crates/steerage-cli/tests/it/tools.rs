@@ -25,8 +25,8 @@ fn commands() -> Vec<String> {
 fn long_options(command: &str) -> Vec<String> {
     let help = run(&[command, "--help"]).out;
     let (options, _) = help.split_once("DEVICE:").unwrap_or((&help, ""));
-    // An option has a line such as `-c, --packets <N> Stop after N packets`, with or without a
-    // short option.
+    // In the help, an option has a line such as `-c, --packets <N> Stop after N packets`. Some
+    // options have no short form such as `-c`.
     let of_line = |line: &str| {
         // In the help, lines with explanations are indented further than lines with options.
         line.strip_prefix("  ").filter(|rest| rest.starts_with('-') || rest.starts_with("    --"))?;
@@ -113,8 +113,9 @@ fn shells_take_their_completions() {
     assert_eq!(offered("steerage count --max-f"), "");
     assert_eq!((offered("steerage help pa"), offered("steerage explain l")), ("parallel".to_owned(), "lo".to_owned()));
     // The completion script asks a running instance for the names of attributes. In this shell
-    // script, `steerage` is a function that prints attribute names, as if a run had answered. If a
-    // name contains text that looks like a command, the text is quoted and not executed.
+    // script, `steerage` is a function that prints attribute names, as if a run had answered. If an
+    // attribute's name contains text that looks like a shell command, the text is quoted and not
+    // executed.
     let bad = Path::new(env!("CARGO_TARGET_TMPDIR")).join("executed-by-a-completion");
     let _ = fs::remove_file(&bad);
     let names = format!("{script}steerage() {{ echo sys/a; echo proc/b; echo 'sys/$(touch {})'; }}", bad.display());

@@ -224,8 +224,8 @@ fn meter_shows_flows_live_and_has_keys() {
     let mut others = lines.iter().filter(|line| !line.starts_with("synthetic:"));
     assert!(others.all(|line| line.chars().count() <= 80 && line.is_ascii()), "{lines:#?}");
     assert!(lines.iter().any(|line| line.contains(" udp ") && line.contains("bit/s")), "{lines:#?}");
-    // The program erases the live table and prints its report. The lines of the report must also
-    // fit the width of the terminal.
+    // The program erases the live table and prints its report. All lines of the report except the
+    // first must fit the width of the terminal.
     let report = lines.iter().position(|line| line.starts_with("50 flows (udp 50)")).expect("the report");
     assert!(lines[report + 1].contains(" proto ") && lines[report + 2].contains(" udp "), "{lines:#?}");
 }

@@ -20,8 +20,8 @@ use steerage_fixtures::{HANG, exposition, until};
 use crate::metrics::{ANY, get};
 use crate::program::{Ends, Ran, command, run};
 
-/// Creates a command that runs `steerage tune` in the network namespace of the near end. The
-/// command `ip netns exec` mounts the /sys of the network namespace in which it runs a command.
+/// Creates a command that runs `steerage tune` in the near network namespace. The command `ip netns
+/// exec` mounts the /sys of the network namespace in which it runs a command.
 fn tune(net: &Net, state: &Path, args: &str) -> Command {
     let program = command(&[]);
     let mut command = Command::new("ip");
@@ -55,8 +55,8 @@ fn files(net: &Net) -> BTreeMap<String, String> {
     all.lines().filter_map(|line| line.split_once(' ')).map(|(file, text)| (file.to_owned(), text.to_owned())).collect()
 }
 
-/// Writes the undo file that `tune --apply` writes if it sets this RPS mask for the first queue and
-/// keeps it.
+/// Writes the same undo file that `tune --apply` writes if it sets this RPS mask for the first
+/// queue and does not undo the change.
 fn kept(net: &Net, state: &Path, mask: &str) {
     let knob = "/sys/class/net/near0/queues/rx-0/rps_cpus";
     let read = |file: &str| shell(net, &format!("cat {file}")).trim().to_owned();
@@ -79,7 +79,7 @@ fn kept(net: &Net, state: &Path, mask: &str) {
     fs::write(state.join("near0.json"), record.to_string()).unwrap();
 }
 
-/// Sends datagrams to the near end while `body` runs.
+/// Sends datagrams to the near network namespace while the function `body` runs.
 fn with_traffic<R>(net: &Net, body: impl FnOnce() -> R) -> R {
     let ends = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -204,8 +204,8 @@ fn without_traffic_there_is_nothing_to_compare() {
     assert_eq!(ran(&net, &state, "near0 --check").code, Some(3));
 }
 
-/// Kills `tune` at ten moments of its measurement. At each of these moments, a different candidate
-/// setting may be in force.
+/// Kills `tune` at ten moments of its measurement. At each of the moments at which the test kills
+/// `tune`, a different candidate setting may be in force.
 #[test]
 fn after_a_kill_undo_restores_every_file() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
@@ -214,12 +214,12 @@ fn after_a_kill_undo_restores_every_file() {
     with_traffic(&net, || {
         for nth in 0..10_u64 {
             let mut child = tune(&net, &state, "near0 --apply --global --test-window 20ms").spawn().unwrap();
-            // The undo file must exist before the first change.
+            // The undo file must exist before `tune` changes the first setting.
             until("the undo file or the end", || {
                 state.join("near0.json").exists() || child.try_wait().unwrap().is_some()
             });
-            // The moment at which the test kills the command is arbitrary. The command may already
-            // have ended when the test kills it.
+            // The test kills the command at an arbitrary moment. The command may already have ended
+            // when the test kills it.
             thread::sleep(Duration::from_millis(nth * nth * 7 % 200));
             let _ = child.kill();
             child.wait().unwrap();
@@ -360,8 +360,8 @@ fn a_read_only_sys_is_explained() {
 }
 
 /// In this test, `tune` writes the RPS mask to a .link file (of systemd) and not to the interface.
-/// The new file must repeat the settings of the .link file that currently applies to the interface.
-/// Therefore the sandbox must allow reading the current .link file.
+/// The .link file that `tune` writes must repeat the settings of the .link file that currently
+/// applies to the interface. Therefore the sandbox must allow reading the current .link file.
 #[test]
 fn a_link_file_is_written_and_removed_again() {
     let Some(net) = Net::new() else { return };

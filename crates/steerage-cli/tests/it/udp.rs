@@ -10,8 +10,9 @@ use steerage_fixtures::scratch::Scratch;
 
 use crate::program::{Started, command, run};
 
-/// The loopback addresses of IPv4 and IPv6, between which the tests send. Both ends of a transfer
-/// use the same address. No other test uses the network namespace of this test.
+/// The loopback addresses of IPv4 and IPv6. The tests send packets from and to these addresses.
+/// Both ends of a transfer use the same address. No other test uses the network namespace of this
+/// test.
 const ENDS: [&str; 2] = ["127.0.0.1", "::1"];
 const PORT: u16 = 4789;
 
@@ -22,7 +23,8 @@ fn started(namespaces: &Namespaces, args: &[&str]) -> Started {
     Started::of(namespaces.within(0, || command(&args).spawn().unwrap()))
 }
 
-/// Sends some messages from each of the two loopback addresses, with one socket per address.
+/// Sends some messages from the IPv4 and from the IPv6 loopback address, with one socket for each
+/// address.
 fn send(namespaces: &Namespaces) {
     for ip in ENDS {
         let socket = namespaces.within(0, || cutting_socket(address(ip), DATAGRAM_BYTES));
@@ -46,7 +48,8 @@ fn flows_of_peers_have_the_packets_of_the_wire() {
             |name: &str| -> u64 { queues.iter().map(|queue| queue["device_counts"][name].as_u64().unwrap_or(0)).sum() };
         assert_eq!(counted("wire_packets"), 2 * MESSAGES * DATAGRAMS as u64, "{report}");
         assert_eq!((counted("truncated"), counted("bad_datagrams"), counted("socket_drops")), (0, 0, 0));
-        // On the loopback interface, the kernel does not cut messages into datagrams.
+        // On the loopback interface, the kernel does not cut a super-frame (a message of several
+        // datagrams) into single datagrams.
         assert_eq!(
             (counted("super_frames"), &report["snapshot"]["received"]),
             (2 * MESSAGES, &Value::from(2 * MESSAGES))

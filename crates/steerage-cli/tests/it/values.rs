@@ -124,8 +124,8 @@ fn vxlan_on_a_chosen_port() {
     assert_eq!(run(&["meter", capture, "--vxlan-port", "0"]).code, Some(2));
 }
 
-/// The script that compares the program's values with those of tshark must report an error if a
-/// program that it runs fails.
+/// A script compares the program's values with those of tshark. This script must report an error if
+/// a program that it starts fails.
 #[test]
 fn the_comparison_notices_failures() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -114,7 +114,7 @@ fn a_port_that_is_taken_ends_it_before_anything_else() {
 }
 
 /// `top --web` serves the live page of a run of another process. The live page shows that the run
-/// has ended. Later the page shows the next run that uses the same control socket.
+/// has ended. Later, the live page shows the next run that uses the same control socket.
 #[test]
 fn top_serves_the_page_of_a_run() {
     let scratch = Scratch::new();

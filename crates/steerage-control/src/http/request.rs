@@ -13,7 +13,7 @@ pub(super) const REQUEST_BYTES_MAX: usize = 4096;
 /// The maximum number of headers in an HTTP request. A request of Prometheus has five headers.
 const HEADERS_MAX: usize = 32;
 
-/// The beginning of an `Authorization` header that contains a key (RFC 6750).
+/// The value of an `Authorization` header with a key begins with this text (RFC 6750).
 const BEARER: &[u8] = b"Bearer ";
 
 /// Returns the whole HTTP reply, or `None` if the request is incomplete.

@@ -30,8 +30,8 @@ const SILENT_MAX: Duration = Duration::from_secs(1);
 /// Therefore the thread always empties the kernel's queue, even during a flood of new clients.
 const ACCEPTED_A_TURN: usize = 256;
 
-/// The maximum time from the start of a client's connection to the end of the reply. This maximum
-/// is the default timeout of Prometheus.
+/// The maximum time from the start of a client's connection to the end of the reply. The maximum
+/// time for a connection and its reply is the default timeout of Prometheus.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// If the process has no file descriptor left, the thread stops accepting clients for this length
@@ -42,8 +42,9 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// replies. A client on the same machine reads its reply within milliseconds.
 const FINISH_MAX: Duration = Duration::from_millis(500);
 
-/// The maximum number of reads in one turn from a client to which the server has already sent the
-/// reply. Each read returns up to [`REQUEST_BYTES_MAX`] bytes.
+/// The maximum number of reads in one turn (a pass over all ready clients) from a client to which
+/// the server has already sent the reply. Each read from a client returns up to
+/// [`REQUEST_BYTES_MAX`] bytes.
 const LEFTOVERS_A_TURN: usize = 16;
 
 struct Serve<'a> {
@@ -155,7 +156,7 @@ fn wait(
     fds.extend(clients.iter().map(|(_, client)| PollFd::new(client.stream.as_fd(), client.wants())));
     let timeout = match time {
         None => PollTimeout::NONE,
-        // The timeout is rounded up. If the timeout were not rounded up, the thread could wake up
+        // The timeout is rounded up. The timeout is rounded up. Otherwise, the thread could wake up
         // shortly before its deadline, and would have to wait again.
         Some(time) => PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX),
     };
@@ -234,8 +235,8 @@ impl HttpClient {
                         return Ok(Step::Done);
                     }
                 }
-                // This client may have sent more data, but the thread serves the other clients
-                // first.
+                // The thread stops reading from this client here, although more data may have
+                // arrived, and serves the other clients first.
                 return Err(ErrorKind::WouldBlock.into());
             }
         }

@@ -78,9 +78,9 @@ impl Site {
         &self.resources[index]
     }
 
-    /// Returns the audience of a client that sends the key `shown`. The comparison of the keys
-    /// always takes the same time. Therefore a client cannot measure the time of a comparison to
-    /// guess the key byte by byte.
+    /// Returns the audience (public or private) of a client that sends the key `shown`. The
+    /// comparison of the keys always takes the same time. Therefore a client cannot measure the
+    /// time of a comparison to guess the key byte by byte.
     pub(super) fn audience(&self, shown: &[u8]) -> Audience {
         let is_key = |key: &String| {
             key.len() == shown.len() && key.bytes().zip(shown).fold(0, |all, (one, other)| all | (one ^ other)) == 0
@@ -95,12 +95,12 @@ impl Site {
 }
 
 /// The reply bodies that the server has created in one turn (in which it serves each ready client
-/// once). All clients that request the same resource in this turn get the same body. Therefore a
-/// flood of requests takes the server little more time than one request.
+/// once). All clients that request the same resource in one turn of the server get the same body.
+/// Therefore a flood of requests takes the server little more time than one request.
 pub(super) struct Turn<'a> {
     site: &'a Site,
-    /// For each resource, the reply body for the public and the reply body for the owner of the
-    /// run.
+    /// For each resource, the reply's body in two versions: one for the public, and one for the
+    /// owner of the run.
     made: Vec<[OnceCell<String>; 2]>,
 }
 

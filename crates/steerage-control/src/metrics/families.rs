@@ -1,5 +1,5 @@
-//! Defines every metric of the ledger: its name, its help text, and the function that reads its
-//! value.
+//! Defines every metric of the ledger (all counts of packets). Each metric has a name, a help text,
+//! and a function that reads its value.
 //!
 //! The names follow Prometheus' conventions (<https://prometheus.io/docs/practices/naming/>): a
 //! name contains the unit of the value, and the name of a counter ends in `_total`. [`with_suffix`]
@@ -33,7 +33,7 @@ pub(super) enum Value {
     Fraction(f64),
 }
 
-/// Returns the names of all metrics of the ledger, with the default prefix.
+/// Returns the names of all metrics of the ledger (all counts of packets), with the default prefix.
 pub fn names() -> Vec<String> {
     without_prefix().map(|name| format!("{PREFIX_DEFAULT}_{name}")).collect()
 }
@@ -77,8 +77,8 @@ fn each<const N: usize>(key: &'static str, values: [(&'static str, u64); N]) -> 
 }
 
 /// Returns the Prometheus samples (values with a label) of a drop counter. Each drop reason has a
-/// sample, even if steerage has dropped no packet for that reason. If a sample appeared only with
-/// the first drop, Prometheus would not recognize that drop as an increase.
+/// sample, even if steerage has dropped no packet for that reason. If the sample for a drop reason
+/// appeared only with the first drop, Prometheus would not recognize that drop as an increase.
 fn by_reason(drops: &Drops) -> Vec<Sample> {
     each("reason", DropReason::ALL.map(|reason| (reason.name(), drops.get(reason))))
 }

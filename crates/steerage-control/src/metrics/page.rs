@@ -64,7 +64,7 @@ impl Collector for Content {
     }
 }
 
-/// The value of the label `cpu` in counts of packets that CPUs outside of the instance have
+/// The label `cpu` has this value in counts of packets that CPUs outside of the instance have
 /// handled.
 const OTHER_CPUS: &str = "other";
 
@@ -192,7 +192,8 @@ fn in_prometheus_words(page: &str) -> String {
     let mut help = "";
     for line in page.lines() {
         if line.starts_with("# HELP ") {
-            // Only the next line, a TYPE line, shows whether this HELP line belongs to a counter.
+            // Only the line after a HELP line, the TYPE line, shows whether the HELP line belongs
+            // to a counter.
             help = line;
             continue;
         }

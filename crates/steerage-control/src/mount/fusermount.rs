@@ -48,9 +48,9 @@ pub(super) struct Watched {
     socket: UnixStream,
     /// When a process ends, the kernel closes the process's descriptors in the order of their
     /// numbers. `fusermount3` must not check the directory before the `/dev/fuse` of this process
-    /// is closed. Therefore this process has two descriptors of the socket: one with a lower and
-    /// one with a higher number than that of `/dev/fuse`. The kernel closes one of the two socket
-    /// descriptors after `/dev/fuse`, whether it closes low or high numbers first.
+    /// is closed. Therefore this process has two descriptors of the socket. One has a lower number
+    /// than the descriptor of `/dev/fuse`, and one has a higher number. The kernel closes one of
+    /// the two socket descriptors after `/dev/fuse`, whether it closes low or high numbers first.
     _copy: OwnedFd,
 }
 
@@ -63,8 +63,9 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
     command.stdin(OwnedFd::from(of_program)).stdout(Stdio::null()).stderr(Stdio::piped());
     // `fusermount3` gets its own process group, so that Ctrl-C sends it no signal.
     let child = program::start(command.process_group(0)).map_err(start_failed)?;
-    // `command` still contains a copy of `fusermount3`'s end of the socket. While this copy is
-    // open, this process cannot notice that `fusermount3` has closed the socket.
+    // The variable `command` still contains a copy of `fusermount3`'s end of the socket. While a
+    // copy of `fusermount3`'s end of the socket is open here, this process cannot notice that
+    // `fusermount3` has closed the socket.
     drop(command);
     let Some(fuse) = receive(&socket)? else {
         let output = child.wait_with_output()?;
@@ -79,9 +80,10 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
     Ok((fuse, Watched { socket, _copy: copy }))
 }
 
-/// Copies the descriptors of `/dev/fuse` and of the socket. The descriptor numbers of `socket`, the
-/// copy of `/dev/fuse` and the copy of the socket are in ascending order. Without the copies,
-/// `/dev/fuse` may have a lower number than the socket, if another thread has closed a descriptor.
+/// Copies the descriptors of `/dev/fuse` and of the socket. Of these three descriptors, `socket`
+/// has the lowest number, the copy of `/dev/fuse` a higher number, and the copy of the socket the
+/// highest number. Without the copies, the descriptor of `/dev/fuse` may get a lower number than
+/// that of the socket, because another thread may have closed a descriptor.
 fn in_order(socket: &UnixStream, fuse: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
     let fuse = fcntl_dupfd_cloexec(fuse, socket.as_raw_fd().saturating_add(1))?;
     let copy = fcntl_dupfd_cloexec(socket, fuse.as_raw_fd().saturating_add(1))?;

@@ -37,7 +37,7 @@ pub enum ClientError {
     /// The connection failed.
     #[error("the instance does not answer: {0}")]
     System(#[from] io::Error),
-    /// The instance sent a reply of another form than the request requires.
+    /// The form of the instance's reply does not fit the request.
     #[error("the process that answers there is no steerage of this version")]
     Nonsense,
 }

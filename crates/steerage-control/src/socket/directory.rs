@@ -40,8 +40,9 @@ pub(super) fn answers(directory: &Directory, name: &OsStr) -> bool {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let connected = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .and_then(|socket| rustix::net::connect(&socket, &SocketAddrUnix::new(through(directory, name))?));
-    // All other errors of `connect` mean that a process may be listening. For example, this user
-    // may have no permission to connect, or the queue of the listening process may be full.
+    // All errors of `connect` except ECONNREFUSED and ENOENT mean that a process may be listening.
+    // For example, this user may have no permission to connect, or the queue of the listening
+    // process may be full.
     !matches!(connected, Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 

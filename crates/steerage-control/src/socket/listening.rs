@@ -80,8 +80,8 @@ pub enum SocketError {
     /// A socket of another user already exists at this path.
     #[error("{} is another user's socket: name another", .0.display())]
     NotOurs(PathBuf),
-    /// The directory of the socket is not safe: another user could replace the socket, or controls
-    /// a part of the path.
+    /// The directory of the socket is not safe, because another user could replace the socket or
+    /// controls a part of the path.
     #[error("no socket in {}: {why}", .path.display())]
     Directory {
         /// The directory that would contain the socket.
@@ -212,8 +212,8 @@ fn unready_name(name: &OsStr) -> OsString {
 /// listens. If the directory does not exist, the returned list is empty.
 ///
 /// # Errors
-/// Returns an error if another user could have created sockets in the directory (as
-/// for [`Listening::bind`]), or if the kernel refuses to read it.
+/// Returns an error if another user could have created sockets in the directory (as for
+/// [`Listening::bind`]). Also returns an error if the kernel refuses to read the directory.
 pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
     let opened = match Directory::open(directory) {
         Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

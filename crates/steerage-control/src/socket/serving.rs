@@ -23,15 +23,15 @@ use crate::tree::Tree;
 /// `accept` fails, for example, if the process has no file descriptor left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// A tree that is served over a socket until this value is dropped.
+/// A control tree that is served over a socket until this value is dropped.
 #[derive(Debug)]
 pub struct Serving {
     listening: Arc<Listening>,
     all: Arc<Mutex<All>>,
 }
 
-/// All clients of the control socket with their connections. The server keeps the connection in
-/// order to disconnect the client.
+/// All clients of the control socket with their connections. The server keeps each connection so
+/// that it can disconnect the client.
 #[derive(Debug)]
 struct All {
     clients: Clients<UnixStream>,

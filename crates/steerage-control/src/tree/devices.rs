@@ -12,8 +12,8 @@ pub(super) struct Device {
     pub(super) outputs: Vec<usize>,
 }
 
-/// The types of devices that are network interfaces. The names of these devices are the kernel's
-/// interface names.
+/// The types of devices that are network interfaces. Devices of these types are named by the
+/// kernel's interface names.
 const INTERFACES: &[&str] = &["af_packet", "af_xdp", "tap", "tun"];
 
 /// Returns the devices of the instance: first the inputs, then the devices that are only outputs.
@@ -21,7 +21,7 @@ pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for (at, queue) in snapshot.queues.iter().enumerate() {
         // Two consecutive devices may have the same name. If two consecutive devices have the same
-        // name, the second device begins at the next queue that has the number 0.
+        // name, the next queue with the number 0 is the first queue of the second device.
         match devices.last_mut().filter(|last| last.name(snapshot) == queue.device && queue.queue > 0) {
             Some(device) => device.queues.push(at),
             None => devices.push(Device { queues: vec![at], ..Device::new(queue.kind.clone()) }),

@@ -112,8 +112,8 @@ impl Tree {
         });
         let done = done.and_then(|()| self.settle(start));
         if done.is_err() {
-            // The old mask is set again. If the change fails, the data path moves the buckets back
-            // to the CPUs of the old mask as soon as it can.
+            // The old mask is set again. If the change of a mask fails, the data path moves the
+            // buckets back to the CPUs of the old mask as soon as possible.
             if let Err(error) = self.handle.set_queue_rps_cpus(queue, &old) {
                 tracing::error!(queue, "cannot put the old mask in force again: {error}");
             }

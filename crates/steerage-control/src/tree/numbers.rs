@@ -68,8 +68,8 @@ impl Number {
         }
     }
 
-    /// Returns the minimum and the maximum value of an attribute. A maximum of `usize::MAX` means
-    /// that only the available memory limits the number.
+    /// Returns the smallest and the largest value that an attribute accepts. A maximum of
+    /// `usize::MAX` means that only the available memory limits the number.
     fn range(self) -> (usize, usize) {
         match self {
             DevWeight | FlowLimitTableLen | NetdevBudget | NetdevMaxBacklog => (1, usize::MAX),

@@ -14,7 +14,7 @@ pub(super) fn shown(policy: &str) -> String {
     let name = |name: &&str| if *name == policy { format!("[{name}]") } else { (*name).to_owned() };
     let mut names: Vec<String> = POLICIES.iter().map(name).collect();
     if !POLICIES.contains(&policy) {
-        // The program that uses the library has its own policy, which is not in `POLICIES`.
+        // The program that uses the library has set its own policy, which is not in `POLICIES`.
         names.insert(0, format!("[{policy}]"));
     }
     names.join(" ") + "\n"

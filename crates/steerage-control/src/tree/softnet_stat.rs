@@ -17,8 +17,8 @@ pub(super) fn text(snapshot: &Snapshot) -> String {
             // dropped.
             cpu.dropped.get(DropReason::BacklogFull) + cpu.dropped.get(DropReason::FlowLimit),
             cpu.time_squeeze,
-            // The next six columns are 0, because they belong to kernel mechanisms that Linux no
-            // longer has.
+            // The six columns after `time_squeeze` are 0, because they belong to kernel mechanisms
+            // that Linux no longer has.
             0,
             0,
             0,

@@ -2,7 +2,7 @@
 //! kernel's `rtnl_link_stats64` (Linux, include/uapi/linux/if_link.h).
 //!
 //! If an event cannot happen in steerage, the file that counts the event contains 0. If steerage
-//! does not know the true count, the file does not exist.
+//! does not know the true count of an event, the file for this event does not exist.
 
 use steerage::{
     Snapshot,
@@ -45,9 +45,9 @@ const ALWAYS: &[(&str, Statistic)] = &[
     ("tx_compressed", Never),
 ];
 
-/// The names of the files that count errors of a network interface while it receives from the wire.
-/// The interface's driver counts these errors but does not report them to steerage. For a capture
-/// file or for synthetic traffic, these error counts are 0.
+/// The names of the files that count a network interface's errors in receiving from the wire. The
+/// interface's driver counts these errors but does not report them to steerage. For a capture file
+/// or for synthetic traffic, the counts of receive errors are 0.
 const RX_OF_A_WIRE: &[&str] =
     &["rx_errors", "rx_crc_errors", "rx_frame_errors", "rx_fifo_errors", "rx_length_errors", "rx_over_errors"];
 

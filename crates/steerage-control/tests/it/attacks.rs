@@ -44,8 +44,8 @@ fn link(to: &Path, at: &Path, owner: u32) {
 }
 
 /// In this test, root repeatedly creates a listening socket in a directory of another user,
-/// Mallory. Meanwhile, Mallory replaces every new file in the directory with a link to a file of
-/// root.
+/// Mallory. While root creates sockets, Mallory (the attacker) replaces every new file in the
+/// directory with a link to a file of root.
 #[test]
 fn a_planted_link_opens_no_file_of_roots() {
     const TRIES: usize = 500;
@@ -93,8 +93,8 @@ fn a_directory_that_others_can_change_is_refused() {
         assert!(matches!(refused, Err(SocketError::Directory { .. })), "{name}: {refused:?}");
         assert!(!path.exists());
     }
-    // steerage follows no link of Mallory in the path, even if the link leads to a directory of
-    // root.
+    // In a path, steerage follows no link that belongs to Mallory (the attacker), even if the link
+    // leads to a directory of root.
     let public = directory(&scratch, "public", 0, 0o1777);
     link(&ours, &public.join("last"), NOBODY);
     link(&scratch, &public.join("midst"), NOBODY);
@@ -105,8 +105,9 @@ fn a_directory_that_others_can_change_is_refused() {
     assert_eq!(fs::read_dir(&ours).unwrap().count(), 0);
 
     // steerage follows root's links in a directory that only root can change. If all users may
-    // write to a directory, such as /tmp, steerage follows no link in it, not even root's, because
-    // Mallory could have moved root's link there.
+    // write to a directory, such as /tmp, steerage follows no link in this directory. It does not
+    // even follow root's links, because Mallory (the attacker) could have moved a link of root
+    // there.
     link(&ours, &public.join("own"), 0);
     link(&ours, &scratch.join("own"), 0);
     let moved = Listening::bind(&public.join("own/x.sock"));
@@ -117,8 +118,8 @@ fn a_directory_that_others_can_change_is_refused() {
     let sticky = Listening::bind(&public.join("x.sock")).unwrap();
     let made = Listening::bind(&ours.join("new/x.sock")).unwrap();
     drop((sticky, made));
-    // If all users may write to a directory, root cannot replace a socket that Mallory has created
-    // there.
+    // If all users may write to a directory, root cannot replace a socket that Mallory (the
+    // attacker) has created there.
     as_mallory(|| drop(UnixListener::bind(public.join("taken.sock")).unwrap()));
     let taken = Listening::bind(&public.join("taken.sock"));
     assert!(matches!(taken, Err(SocketError::NotOurs(_))), "{taken:?}");
@@ -153,8 +154,9 @@ fn a_search_trusts_and_removes_nothing_of_mallorys() {
     assert!(!dead.exists());
 }
 
-/// In this test, Mallory opens connections until the instance refuses further connections, and then
-/// sends nothing. The instance still answers root and the user who runs the instance.
+/// In this test, Mallory (the attacker) opens connections until the instance refuses further
+/// connections. Mallory sends nothing on these connections. The instance still answers root and the
+/// user who runs the instance.
 #[test]
 fn nobody_is_locked_out_of_the_socket() {
     const OWNER: u32 = 12345;
@@ -193,8 +195,8 @@ fn nobody_is_locked_out_of_the_socket() {
     assert_eq!(taken.into_iter().map(is_served).filter(|served| *served).count(), CLIENTS_PER_USER_MAX);
 }
 
-/// In this test, Mallory opens files of the mounted tree until the instance refuses to open more
-/// files. Root and the instance's user can still open files.
+/// In this test, Mallory (the attacker) opens files of the mounted tree until the instance refuses
+/// to open more files. Root and the instance's user can still open files.
 #[test]
 fn nobody_is_locked_out_of_the_files() {
     let instance = Instance::quiet(2);
@@ -223,7 +225,7 @@ fn nobody_is_locked_out_of_the_files() {
     assert_eq!(fs::read_to_string(&path).map_err(|error| error.to_string()), Ok("3\n".to_owned()), "{limit}");
     assert_eq!(taken.len(), OPEN_FILES_PER_USER_MAX, "{limit}");
     drop(taken);
-    // Mallory can open a file again after closing the other files. When a file is closed, the
-    // kernel reports this to the instance with a short delay.
+    // After Mallory (the attacker) has closed the files, Mallory can open a file again. When a file
+    // is closed, the kernel reports this to the instance with a short delay.
     until("a file can be opened again", || as_mallory(|| File::open(&path).is_ok()));
 }

@@ -63,7 +63,8 @@ impl Drop for Instance {
 }
 
 /// An interface for reading and writing attributes, such as the control socket or the mounted
-/// files. Both methods return an error as the name of its error number, such as `EINVAL`.
+/// files. If reading or writing fails, the methods return the name of the error number, such as
+/// `EINVAL`.
 pub(crate) trait Way {
     fn read(&mut self, path: &str) -> Result<String, String>;
     fn write(&mut self, path: &str, value: &[u8]) -> Result<(), String>;

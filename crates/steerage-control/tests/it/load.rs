@@ -14,12 +14,13 @@ use steerage_fixtures::HANG;
 
 use crate::common::{ByFiles, Direct, Instance, Way, owner};
 
-/// The number of writes, and the interval between the starts of two writes. A fast machine reaches
-/// 1,000 writes per second.
+/// The number of writes, and the interval between the starts of two writes. On a fast machine, the
+/// test reaches 1,000 writes per second.
 const WRITES: u32 = 1_000;
 const EACH: Duration = Duration::from_millis(1);
 
-/// If the machine is too slow for this number of writes, the test stops writing after this time.
+/// The test stops writing after this time, even if a slow machine has not reached the number of
+/// writes by then.
 const ENOUGH: Duration = Duration::from_secs(5);
 
 /// Writes masks to two queues alternately. Returns the number of masks that the function wrote, and
@@ -99,7 +100,8 @@ fn files_are_written_under_load_while_a_reader_hangs() {
         assert!(start.elapsed() < HANG, "packets don't come any more");
         std::thread::yield_now();
     }
-    // The stopped reader can still read the rest of the file, with the old content.
+    // The reader that stopped in the middle of the file can still read the rest of the file's old
+    // content.
     let mut rest = String::new();
     hung.read_to_string(&mut rest).unwrap();
     assert_eq!((rest.lines().count(), rest.len()), (4, 4 * 15 * 9 - 1));
@@ -108,7 +110,7 @@ fn files_are_written_under_load_while_a_reader_hangs() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// A packet function that does not return while the flag is set. The packet source waits for the
+/// A packet function that does not return while its flag is set. The packet source waits for the
 /// handler of this test. Therefore no bucket can finish its move before the handler returns.
 struct Hangs(Arc<AtomicBool>);
 

@@ -222,8 +222,8 @@ fn counts_of_a_device_are_shown_one_by_one() {
 fn whoever_holds_connections_keeps_nobody_out() {
     let instance = instance(vec![traffic("traffic", 1)]);
     let (address, server) = serve(&instance, Vec::new());
-    // The first clients of this test stay silent. The next clients send half a request. The last
-    // clients send requests but never read a reply.
+    // The first clients of this test stay silent. The next clients of this test send half a
+    // request. The last clients of this test send requests but never read a reply.
     let mut silent: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
     let mut half: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
     half.iter_mut().for_each(|stream| stream.write_all(b"GET /met").unwrap());
@@ -234,7 +234,7 @@ fn whoever_holds_connections_keeps_nobody_out() {
     let oldest = &mut silent[0];
     assert!(matches!(oldest.read(&mut [0]), Ok(0) | Err(_)));
 
-    // The server continues to run, whatever bytes the clients send.
+    // Whatever bytes the clients send, the server continues to run.
     for wrong in [
         "\x16\x03\x01\r\n\r\n",
         "GET / HTTP/1.1\r\n\r\n",
@@ -252,8 +252,9 @@ fn whoever_holds_connections_keeps_nobody_out() {
     let mut last = connect(address);
     drop(server);
     assert!(matches!(last.read(&mut [0]), Ok(0) | Err(_)));
-    // The test waits, because another test may fork a child process. A forked child keeps the
-    // listening socket open until the child executes another program.
+    // The test waits until the listening socket is closed, because another test may fork a child
+    // process. A forked child keeps the listening socket open until the child executes another
+    // program.
     let start = Instant::now();
     while TcpStream::connect(address).is_ok() {
         assert!(start.elapsed() < HANG, "it is served still");
@@ -361,7 +362,8 @@ fn documents_name_what_there_is() {
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
     let page = std::fs::read_to_string(format!("{docs}/metrics.md")).unwrap();
     // docs/metrics.md also describes metrics of the handlers of the program `steerage`. This crate
-    // does not know the handlers' metrics, because the program `steerage` defines them.
+    // does not know the metrics of the program's handlers, because the program `steerage` defines
+    // these metrics.
     let told = named(&page);
     assert!(known.is_subset(&told), "{:?}", known.difference(&told));
     let dashboard = std::fs::read_to_string(format!("{docs}/../packaging/grafana.json")).unwrap();

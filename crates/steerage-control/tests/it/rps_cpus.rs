@@ -68,8 +68,9 @@ fn of_8_cpus() {
             // Hex digits may be upper or lower case.
             ("aB", Ok("ab")),
             ("Ff", Ok("ff")),
-            // A write of a bitmap fails if a chunk has a ninth digit, or if there are too many
-            // chunks (even if they are zero). A write also fails if a CPU does not exist.
+            // A write of a bitmap fails if a chunk (a group of hex digits) has a ninth digit. A
+            // write of too many chunks also fails, even if the chunks are zero. A write also fails
+            // if a CPU does not exist.
             ("100", Err("EOVERFLOW")),
             ("0,1", Err("EOVERFLOW")),
             ("000000001", Err("EOVERFLOW")),
@@ -96,11 +97,12 @@ fn of_36_cpus() {
         &Instance::quiet(36),
         MASK,
         &[
-            // In the bitmap that a read returns, the first chunk has only as many digits as its
-            // bits need. Every later chunk of the bitmap has 8 digits.
+            // In the bitmap that a read returns, the first chunk (group of hex digits) has only as
+            // many digits as its bits need. Every later chunk (group of hex digits) of the bitmap
+            // has 8 digits.
             ("1", Ok("0,00000001")),
-            // Commas and white space separate the chunks of a bitmap. Several consecutive
-            // separators count as one separator.
+            // Commas and white space separate the chunks (groups of hex digits) of a bitmap.
+            // Several consecutive separators count as one separator.
             ("1,5", Ok("1,00000005")),
             ("8,,5", Ok("8,00000005")),
             ("1 5", Ok("1,00000005")),

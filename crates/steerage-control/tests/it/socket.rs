@@ -46,7 +46,8 @@ fn requests_and_answers_are_lines_of_json() {
     {
         assert_eq!(ask(&stream, wrong)["error"], "EINVAL", "{wrong}");
     }
-    // If a client's line does not end, the instance reads only the maximum length of a line.
+    // If a client sends a line without an end, the instance reads only the maximum length of a
+    // line.
     let _ = (&stream).write_all(&vec![b' '; REQUEST_BYTES_MAX]);
     let mut rest = String::new();
     let _ = (&stream).read_to_string(&mut rest);
@@ -129,7 +130,8 @@ fn two_writers_take_turns() {
 }
 
 /// One client does not read the replies to its requests, and another client sends a line without an
-/// end. Neither client delays other clients or packets.
+/// end. The client that does not read and the client whose line does not end delay neither other
+/// clients nor packets.
 #[test]
 fn a_hung_client_hangs_alone() {
     let instance = Instance::quiet(2);
@@ -199,8 +201,8 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     assert_eq!(find(&scratch).unwrap().len(), 2);
     fs::write(scratch.join("file"), "").unwrap();
     assert!(matches!(Listening::bind(&scratch.join("file")), Err(SocketError::NotASocket(_))));
-    // If another socket has been created with the name of the first socket, dropping the first
-    // `Listening` does not remove the other socket.
+    // If a new socket has been created with the same name as the socket of a `Listening`, dropping
+    // the `Listening` does not remove the new socket.
     fs::remove_file(&dead).unwrap();
     let other = Listening::bind(&dead).unwrap();
     drop(heir);

@@ -52,8 +52,8 @@ fn rows(text: &str) -> Vec<Row> {
     text.lines().map(row).collect()
 }
 
-/// Returns by how much each count of a row has increased between two readings. For each column that
-/// is not a count, the result contains the current value.
+/// Returns by how much each count of a `softnet_stat` row has increased between two readings. For
+/// each column of the row that is not a count, the result contains the current value.
 fn since(before: &Row, now: &Row) -> Row {
     let mut moved = *now;
     for at in [PROCESSED, DROPPED, TIME_SQUEEZE, RECEIVED_RPS, FLOW_LIMIT_COUNT] {
@@ -72,8 +72,8 @@ fn kernels(cpu: usize) -> Row {
     *rows.iter().find(|row| row[CPU] == cpu as u64).expect("a row for each CPU")
 }
 
-/// A kernel setting that the test has changed, and that applies to all network namespaces. The old
-/// value of the kernel setting is restored when this value is dropped.
+/// A kernel setting that the test has changed, and that applies to all network namespaces. When
+/// this object is dropped, the old value of the kernel setting is restored.
 struct Setting {
     path: &'static str,
     before: String,
@@ -176,10 +176,10 @@ fn in_own_sysfs(with: impl FnOnce(&str)) {
     unmount(directory, UnmountFlags::DETACH).unwrap();
 }
 
-/// Returns by how much the kernel's row for `cpu` changes in one burst. The sender of the burst
-/// runs on the CPU `cpu`, so this CPU processes no packet before the burst has ended. The returned
-/// changes are the median of five bursts, because other programs may use the network during a
-/// burst.
+/// Returns by how much the kernel's `softnet_stat` row for `cpu` changes in one burst. The sender
+/// of the burst runs on the CPU `cpu`, so this CPU processes no packet before the burst has ended.
+/// The returned changes are the median of five bursts, because other programs may use the network
+/// during a burst.
 fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
     let once = || {
         // Each burst begins with a new flow limit table, which contains no counts of earlier
@@ -245,7 +245,7 @@ impl Ours {
             handle.set_flow_limit_cpus(&one).unwrap();
         }
         handle.set_limits(|limits| limits.budget = budget.unwrap_or(limits.budget));
-        // CPU 1 of the instance runs until it has nothing to do and would sleep.
+        // CPU 1 of the instance runs until it has no more work and would sleep.
         while cpus[1].arm() == Armed::Work {
             cpus[1].step();
         }
@@ -278,8 +278,9 @@ impl Ours {
     }
 }
 
-/// The `softnet_stat` tables of the kernel and of steerage have the same columns. A burst that is
-/// one packet too long for the backlog changes the same columns in both tables by the same amounts.
+/// The `softnet_stat` tables of the kernel and of steerage have the same columns. If a burst is one
+/// packet too long for the backlog, the same columns change by the same amounts in the kernel's
+/// table and in steerage's table.
 #[test]
 fn a_full_backlog_moves_the_kernels_columns() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -311,9 +312,9 @@ fn a_full_backlog_moves_the_kernels_columns() {
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT], theirs[CPU]), (1, 0, cpu as u64));
     // The kernel drops a packet if more than `netdev_max_backlog` packets already wait. Therefore
-    // the kernel's backlog holds one packet more than the backlog of steerage. The datagram is not
-    // fragmented yet on its way to the router. There it is one more packet that the kernel
-    // processes.
+    // the kernel's backlog holds one packet more than the backlog of steerage. On its way to the
+    // router, the datagram is not yet fragmented. Before the datagram is fragmented, the kernel
+    // processes it as one more packet.
     assert_eq!((ours[PROCESSED], theirs[PROCESSED]), (backlog, backlog + 1 + 1));
 }
 

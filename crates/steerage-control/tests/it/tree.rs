@@ -61,8 +61,8 @@ fn every_attribute_can_be_read_and_found_by_its_path() {
     }
     let statistics = |path: &String| path.strip_prefix("sys/class/net/synthetic/statistics/").map(str::to_owned);
     let ours: BTreeSet<String> = paths.iter().filter_map(statistics).collect();
-    // The file `multicast` does not exist: steerage does not count multicast packets, so it cannot
-    // claim that their number is 0.
+    // The file `multicast` does not exist, because steerage does not count multicast packets. A
+    // file with the number 0 would be wrong.
     let expected = KERNELS.iter().filter(|name| **name != "multicast").map(|name| (*name).to_owned()).collect();
     assert_eq!(ours, expected);
 }
@@ -91,8 +91,8 @@ fn counts_are_the_ledgers() {
         std::thread::yield_now();
     }
     let mut tree = Direct(Arc::clone(&instance.tree));
-    // A packet thread may count wake-ups until the thread ends. Therefore the test reads the counts
-    // after all threads have ended.
+    // A packet thread can still count wake-ups until the thread ends. Therefore the test reads the
+    // counts after all threads have ended.
     let ledger = instance.end().snapshot;
     let mut number = |path: &str| tree.read(path).unwrap().trim().parse::<u64>().unwrap();
     let device = "sys/class/net/synthetic/statistics";
@@ -125,8 +125,8 @@ fn sysctls_are_in_force_when_they_are_read() {
     let mut tree = Direct(Arc::clone(&instance.tree));
     let core = |name: &str| format!("proc/sys/net/core/{name}");
     for (name, written, read) in [
-        // The instance started with a backlog of 256 packets. A running instance's backlog can grow
-        // to 16 times its size at the start.
+        // The instance started with a backlog limit (`netdev_max_backlog`) of 256 packets. While an
+        // instance runs, the backlog limit can be raised to 16 times its value at the start.
         ("netdev_max_backlog", "100\n", Ok("100\n")),
         ("netdev_max_backlog", "0x80", Ok("128\n")),
         ("netdev_max_backlog", "250000\n", Ok("4096\n")),

@@ -134,7 +134,7 @@ fn an_open_page_gets_the_last_report() {
 fn the_end_cuts_no_reply_and_waits_for_nobody() {
     let (address, server) = serve(|_| "x".repeat(LONG));
     let mut reading = send(address, "/report", "");
-    // When this read returns, the server has begun to send the reply.
+    // When this call of `read` returns, the server has begun to send the reply.
     reading.read_exact(&mut [0; 9]).unwrap();
     let reader = std::thread::spawn(move || {
         let mut rest = Vec::new();

@@ -43,8 +43,8 @@ impl Completions<'_> {
 
     /// Hands over a frame after its last buffer has arrived. `push_gathered` sets the frame's hash
     /// if the device computed a hash. If the frame is incomplete or does not lie within its pages,
-    /// the frame is dropped and counted instead. Returns true if the frame was handed over. A short
-    /// frame is copied to one page, as in [`rx_finish`](Self::rx_finish).
+    /// it is dropped and counted instead of being handed over. Returns true if the frame was handed
+    /// over. A short frame is copied to one page, as in [`rx_finish`](Self::rx_finish).
     pub fn push_gathered(&mut self, frame: &mut Gather, hash: Option<FlowHash>) -> bool {
         let gathered = frame.finish(self.pages.pool.region());
         if let Some((why, bytes)) = gathered.broken {

@@ -97,7 +97,7 @@ impl Handle {
         self.0.steering.lock().policy.name
     }
 
-    /// Stores for reports what the policy has found out about a group.
+    /// Stores the policy's findings about a group of queues, so that reports can show them.
     pub fn set_findings(&self, group: usize, version: GroupVersion, findings: Findings, elephants: Vec<Elephant>) {
         self.0.change(|state| {
             if state.findings.len() <= group {
@@ -107,8 +107,8 @@ impl Handle {
         });
     }
 
-    /// Sets `buckets`: CPUs examine some packets of these buckets, to find the largest flow of each
-    /// bucket.
+    /// Sets `buckets`: CPUs examine samples of the packets of these buckets, to find the largest
+    /// flow of each bucket.
     pub fn name_flows(&self, buckets: Vec<BucketId>) {
         self.0.change(|state| state.set_to_name(buckets));
     }

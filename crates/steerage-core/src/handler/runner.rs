@@ -33,7 +33,8 @@ pub type MakeHandler<H> = Arc<dyn Fn(CpuId) -> H + Send + Sync>;
 pub(crate) enum Ended {
     Returned,
     Panicked,
-    /// The batch does not count, because the handler was not called or its CPU was declared dead.
+    /// The batch does not count, because the handler was not called or the handler's CPU was
+    /// declared dead.
     Void,
 }
 
@@ -101,7 +102,8 @@ impl<H: Handler> Runner<H> {
         self.ended = Ended::Void;
     }
 
-    /// Calls the handler with the frames in `hand`, which are from the queue `source`.
+    /// Calls the handler with the frames in the list `hand`. The frames are from the queue
+    /// `source`.
     #[inline]
     pub(crate) fn handle(&mut self, source: &Source, mut hand: Hand<'_>) {
         if source.order.is_some() {
@@ -174,7 +176,8 @@ impl<H: Handler> Runner<H> {
             }
         }
         // The packets that the handler sends leave before the batch counts as finished. Therefore,
-        // if a flow moves, the flow's next CPU sends packets only after these packets.
+        // if a flow moves to another CPU, the new CPU sends packets of the flow only after those
+        // that the old CPU sends.
         self.send_originated(self.ended == Ended::Void);
         self.actions.clear();
         self.dissections.clear();

@@ -32,11 +32,11 @@ impl Packet<'_> {
         Some(parts(&self.0.frame, self.written(), &self.offload()?))
     }
 
-    /// Like [`segments`](Self::segments), but the segments can be written. A lent frame (a frame in
+    /// Like [`segments`](Self::segments), but returns writable segments. A lent frame (a frame in
     /// the device's memory) is first copied to a page.
     ///
     /// # Errors
-    /// The same errors as [`data_mut`](Self::data_mut).
+    /// Returns the same errors as [`data_mut`](Self::data_mut).
     pub fn segments_mut(&mut self) -> Result<SegmentsMut<'_>, NoRoom> {
         self.forget_dissection();
         if self.0.frame.is_writable() {
@@ -61,9 +61,10 @@ impl Packet<'_> {
         if self.0.frame.is_chained() { self.0.frame.total_len() } else { self.data().len() + behind }
     }
 
-    /// Joins a frame in several pages: copies all of its bytes into its first page, and returns
-    /// these bytes. If the free bytes at the end of the first page are too few, the function also
-    /// uses some or all of the [`headroom`](Self::headroom). See `Builder::linear_bytes`.
+    /// Joins the parts of a frame that lies in several pages: copies all bytes of the frame into
+    /// its first page, and returns these bytes. If the free bytes at the end of the first page are
+    /// too few, the function also uses some or all of the [`headroom`](Self::headroom). See
+    /// `Builder::linear_bytes`.
     ///
     /// # Errors
     /// [`NoRoom`] if the frame is longer than a page. If `linearise` fails, the frame is unchanged.
@@ -75,10 +76,10 @@ impl Packet<'_> {
         Ok(self.data())
     }
 
-    /// Returns how many bytes [`prepend`](Self::prepend) can add. In pages of the pool, the result
-    /// is at least [`HEADROOM`](crate::limits::HEADROOM) minus the bytes that were already added.
-    /// The result is 0 for a lent frame (a frame in the device's memory) that was not written to
-    /// yet.
+    /// Returns how many bytes [`prepend`](Self::prepend) can add. If the frame lies in a page of
+    /// the pool, the result is at least [`HEADROOM`](crate::limits::HEADROOM) minus the bytes that
+    /// were already added. The result is 0 for a lent frame (a frame in the device's memory) that
+    /// was not written to yet.
     pub fn headroom(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).0
     }
@@ -93,10 +94,10 @@ impl Packet<'_> {
     }
 
     /// Adds `len` bytes at the front of the frame, in place, and returns the new bytes. The new
-    /// bytes contain arbitrary data until the caller writes them. If the frame is lent, it is first
-    /// copied to a page. The packet's length on the wire grows by `len`. The device's record of the
-    /// frame (its arrival time and wire length) moves to the new front. If the headroom is too
-    /// small for this record, the record is lost.
+    /// bytes contain arbitrary data until the caller writes them. If the frame is lent (in memory
+    /// of the device), it is first copied to a page. The packet's length on the wire grows by
+    /// `len`. The device's record of the frame (its arrival time and wire length) moves to the new
+    /// front. If the headroom is too small for this record, the record is lost.
     ///
     /// # Errors
     /// [`NoRoom`] if the headroom is too small, or if no page is free for the copy.
@@ -131,8 +132,8 @@ impl Packet<'_> {
     }
 
     /// Cuts the frame to its first `len` bytes. The packet's length on the wire shrinks by the
-    /// number of removed bytes. A packet that was merged from several frames becomes a packet of
-    /// one frame. The merged packet's other frames count as discarded.
+    /// number of removed bytes. After the cut, a packet that was merged from several frames is a
+    /// packet of one frame. The merged packet's other frames count as discarded.
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy of a lent frame.
@@ -148,8 +149,9 @@ impl Packet<'_> {
     fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
         self.forget_dissection();
         let resized = if !self.0.frame.is_writable() {
-            // Only the front of a super-frame was copied, and its payload ends outside the copy. So
-            // a change of the copy cannot shorten the super-frame.
+            // Only the front of a super-frame (merged packet) was copied, and the super-frame's
+            // payload ends outside the copy. So a change of the copy cannot shorten the
+            // super-frame.
             let copy = self.copy_mut(None)?;
             (back == 0 || copy.front().is_none()) && copy.resize(front, back)
         } else {

@@ -1,5 +1,5 @@
-//! Tests the page pool with failing allocations, with pages of other NUMA nodes, and with caches of
-//! any size.
+//! Tests a queue's page pool: failing allocations, pages of other NUMA nodes, and local page caches
+//! of any size.
 
 mod faults;
 
@@ -98,7 +98,8 @@ fn what_is_taken_is_counted_by_why() {
     assert_eq!(round(pool, 1), [bulk, bulk, 0, 0], "warming up");
     assert_eq!(round(pool, 1), [bulk, bulk, 0, 0], "a hit");
     assert_eq!(round(pool, 300), [5 * bulk, 5 * bulk, 0, 0], "more than it ever had");
-    // 100 pages were cached. When the rest of the pages returned, the cache was full.
+    // 100 pages were cached. When the rest of the pages returned, the local page cache (a stock of
+    // free pages) was full.
     assert_eq!((pool.cached(), pool.counters.recycle_cache_full.get()), (100, 5 * bulk - 100));
     let [slow, warm_up, full, _] = round(pool, 300);
     assert_eq!((slow, slow - warm_up - full), (9 * bulk, 0));
@@ -106,7 +107,7 @@ fn what_is_taken_is_counted_by_why() {
     pool.set_cache_max(0);
     assert_eq!(round(pool, 100), [slow + 2 * bulk, warm_up, full, 2 * bulk], "the cache is off");
     assert_eq!(pool.cached(), 28);
-    // After the cache was switched off and on, it fills up again.
+    // After a queue's local page cache was switched off and on, the cache fills up again.
     pool.set_cache_max(100);
     let [_, warmer, _, _] = round(pool, 100);
     assert_eq!(round(pool, 100), [slow + 4 * bulk, warmer, full, 2 * bulk]);
@@ -131,8 +132,8 @@ fn a_page_counts_as_a_hit_once_the_shared_ones_have_been_taken() {
     two.end();
 }
 
-/// If many pages return one after another, they go to the shared pool before the list of returned
-/// pages would have to grow.
+/// If many pages return one after another, they go to the shared pool early enough, so that the
+/// list of returned pages never has to grow.
 #[test]
 fn many_pages_that_come_home_at_once_allocate_nothing() {
     let mut two = Two::new(&parts(&[1000]), 0);
@@ -257,9 +258,10 @@ proptest! {
     }
 }
 
-/// Finished frames of a poll go to the cache as long as it has room. Frames for which the cache has
-/// no room go to the shared pool. The test runs with a cache that is off, with a full cache, and
-/// with a cache that has room for some of the frames. Some of the frames belong to another NUMA
+/// Finished frames of a poll go to the queue's local page cache (its stock of free pages) as long
+/// as the cache has room. Frames for which the local page cache has no room go to the shared pool.
+/// The test runs with a local page cache that is off, with a full local page cache, and with a
+/// local page cache that has room for some of the frames. Some of the frames belong to another NUMA
 /// node, and a handler keeps one frame.
 #[test]
 fn finished_frames_that_find_no_room_go_to_the_shared_pool() {

@@ -46,8 +46,8 @@ impl QueueHasher {
         }
     }
 
-    /// Hashes a key that `key` returns. The function `key` gets a frame and the type of its first
-    /// header. If `key` returns `None`, the flow is hashed instead.
+    /// Hashes the flow key that the function `key` returns. The function `key` gets a frame and the
+    /// type of its first header. If `key` returns `None`, the flow is hashed instead.
     pub fn by_key(
         hasher: FlowHasher,
         affinity: Affinity,
@@ -67,7 +67,8 @@ impl QueueHasher {
 
     /// Returns the hash of a frame that was steered without a hash, because one CPU gets all
     /// frames. `hash_one` does not use the table of IP fragments. Without the table of IP
-    /// fragments, a later fragment is hashed by its datagram, because it has no ports.
+    /// fragments, a fragment that is not the first is hashed by its IP datagram, because the
+    /// fragment has no ports.
     pub(crate) fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         self.0.hash_one(frame, link)
     }

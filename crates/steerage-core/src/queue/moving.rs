@@ -13,8 +13,8 @@ pub(super) struct Moving {
     /// The epoch (number) of the slice (set of buckets) that is parked. `None` if no slice is
     /// parked.
     parked: Option<u64>,
-    /// For each CPU that the parked buckets leave: the tail of its ring at the time when the
-    /// buckets were parked.
+    /// For each CPU that the parked buckets leave: the tail (end position) of the CPU's ring at the
+    /// time when the buckets were parked.
     fences: Vec<(CpuIndex, u64)>,
     lot_slots: usize,
 }
@@ -30,16 +30,18 @@ impl Moving {
 }
 
 impl OwnedQueue {
-    /// Parks the moving buckets, unless they are already parked. After this call, frames of the
-    /// parked buckets wait in the parking lot. A fence is the tail of the old CPU's ring at the
-    /// time of parking. Each CPU that got frames is added to `published`.
+    /// Parks the moving buckets (makes their frames wait), unless they are already parked. After
+    /// this call, frames of the parked buckets wait in the parking lot, a separate ring. A fence is
+    /// the tail of the old CPU's ring at the time of parking. Each CPU that got frames is added to
+    /// `published`.
     pub(crate) fn park(&mut self, epoch: u64, moves: &[BucketMove], published: &mut Vec<Published>) {
         if self.moving.parked == Some(epoch) {
             return;
         }
         self.moving.fences.clear();
-        // All slots up to the ring's tail must be published, because the move waits until they are
-        // finished. Frames for which there is no room are dropped before the tail is recorded.
+        // Each slot up to the ring's tail must be published (visible to the ring's CPU), because
+        // the move waits until the CPU has finished the slot. Frames for which a ring has no room
+        // are dropped before the ring's tail is recorded.
         self.publish_from(1, published);
         let lot = self.outbox.cpus() as CpuIndex;
         for m in moves {
@@ -48,8 +50,8 @@ impl OwnedQueue {
                 self.moving.fences.push((m.from, self.outbox.look(usize::from(m.from)).tail()));
             }
         }
-        // Even if the parking lot is the only target, frames need the hash by which they are
-        // released later.
+        // Even if all frames go to the parking lot, each frame needs a hash, because the hash
+        // determines its new CPU when it is released later.
         self.rings_in_use = self.table.rings_in_use().max(RingsInUse::Few);
         self.moving.parked = Some(epoch);
     }
@@ -84,10 +86,10 @@ impl OwnedQueue {
         }
     }
 
-    /// Sends the parked frames to the new CPUs of their buckets, in order. After the release, the
-    /// buckets are steered directly to their new CPUs. Returns false if frames of a queue that can
-    /// wait are still parked, because the rings of the new CPUs have no room. Each CPU that got
-    /// frames is added to `published`.
+    /// Sends the parked frames to the new CPUs of their buckets, in order. After the release,
+    /// frames of these buckets are steered directly to the buckets' new CPUs. Returns false if
+    /// frames of a queue that can wait are still parked, because the rings of the new CPUs have no
+    /// room. Each CPU that got frames is added to `published`.
     pub(crate) fn release(&mut self, moves: &[BucketMove], published: &mut Vec<Published>) -> bool {
         if !self.is_parked() {
             return true;
@@ -100,8 +102,8 @@ impl OwnedQueue {
             }
             let Some((frame, arrival)) = self.outbox.unpark(self.pages.blocks.as_mut()) else { break };
             let bucket = bucket_of(FlowHash(frame.hash_or_zero()));
-            // The moves are sorted by bucket, and all parked frames belong to buckets of this
-            // slice.
+            // The moves are sorted by bucket, and all parked frames belong to buckets of this slice
+            // (set of moving buckets).
             let target = moves.binary_search_by_key(&bucket, |m| m.bucket).map_or(0, |at| usize::from(moves[at].to));
             self.stage(target, frame, arrival);
         }

@@ -27,8 +27,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// Returns the time until which the CPU has no work (`Some(None)`: no time limit). If another
-    /// thread rings the CPU's bell, an eventfd, there is work earlier. Returns `None` if the CPU
-    /// has work now.
+    /// thread rings the CPU's bell (an eventfd), the CPU has work before the returned time. Returns
+    /// `None` if the CPU has work now.
     fn sleep_until(&mut self) -> Option<Option<Timestamp>> {
         let shared = &self.shared;
         // During a round, or after a round with work, some staged frames may not be published yet.
@@ -72,8 +72,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// The file descriptors for which the CPU waits: its bell (an eventfd) and the file descriptors
-    /// of its devices. The sleep ends when one of these file descriptors becomes readable. The set
-    /// of file descriptors may differ after each call of [`arm`](Self::arm).
+    /// of its devices. The CPU's sleep ends when one of these file descriptors becomes readable.
+    /// The set of file descriptors may differ after each call of [`arm`](Self::arm).
     pub fn event_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let devices = self.queues.iter().filter_map(OwnedQueue::waits_on);
         std::iter::once(self.shared.bells[usize::from(self.runner.index)].as_fd()).chain(devices)
@@ -81,8 +81,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
 
     /// A single epoll file descriptor that combines all of [`event_fds`](Self::event_fds). The
     /// epoll file descriptor is readable whenever the sleep should end. The caller owns this file
-    /// descriptor, and registers it with an event loop once. A device is added to the epoll when
-    /// the CPU begins to wait for this device, and removed after the wait.
+    /// descriptor, and registers it with an event loop once. A device is added to the epoll
+    /// instance when the CPU begins to wait for this device, and removed after the wait.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -91,9 +91,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// Runs rounds until the run is finished, and then ends the handler. Before each sleep, the CPU
-    /// continues to poll for a while. The CPU polls for up to `idle_poll` if polling after a round
-    /// without work has recently found packets. Otherwise the polling time becomes shorter, as with
-    /// KVM's `halt_poll_ns`. If the frames of all queues may wait
+    /// continues to poll for a while. The CPU polls for up to `idle_poll` if its last sleep was
+    /// shorter than that. After each longer sleep, the polling time is halved, as with KVM's
+    /// `halt_poll_ns`. If the frames of all queues may wait
     /// ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps immediately.
     pub fn run(mut self, idle_poll: Duration) -> H::Report {
         let mut patience = Patience::new(idle_poll);

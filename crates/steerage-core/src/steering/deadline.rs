@@ -37,7 +37,8 @@ impl Deadline {
     }
 
     /// Declares a CPU dead if the CPU was first suspected long enough ago and has made no progress
-    /// since then. Its gate records that the CPU is dead. Returns true if the CPU is dead.
+    /// since then. The CPU's gate (the marker that it runs a handler) records that the CPU is dead.
+    /// Returns true if the CPU is dead.
     pub(super) fn declare(&mut self, cpu: CpuIndex, gate: &Gate, now: Timestamp) -> bool {
         let sign = gate.sign();
         match self.suspects.iter_mut().find(|suspect| suspect.cpu == cpu) {

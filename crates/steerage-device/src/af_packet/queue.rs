@@ -34,7 +34,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const EVENTS_LOOK: Duration = Duration::from_millis(5);
 
 /// A queue that is about to end may still have received frames in a block that the kernel has not
-/// passed on. This is the interval at which the queue checks for such frames.
+/// passed on. The queue checks at this interval for frames in a block that the kernel has not
+/// passed on.
 const END_LOOK: Duration = Duration::from_millis(5);
 
 /// The interval at which the queue checks whether an interface that was down is up again or was
@@ -45,9 +46,10 @@ const DOWN_LOOK: Duration = Duration::from_millis(20);
 /// queue waits for at most half of the time that a stop may take (`DRAIN_MAX`).
 const STOP_PATIENCE: Duration = Duration::from_millis(DRAIN_MAX.as_millis() as u64 / 2);
 
-/// The maximum number of bytes per poll. The device for TUN interfaces has the same limit. Between
-/// two polls, handlers finish frames, and the blocks of these frames are returned to the kernel.
-/// Without a limit on bytes, a few full polls of super-frames would lend the whole ring.
+/// The maximum number of bytes per poll. The device for TUN interfaces has the same limit of bytes
+/// per poll. Between two polls, handlers finish frames, and the blocks of these frames are returned
+/// to the kernel. Without a limit on bytes, a few full polls of super-frames would lend the whole
+/// ring to handlers.
 const POLL_BYTES: u64 = 1 << 20;
 
 /// The state of the interface.
@@ -190,9 +192,10 @@ impl Queue {
         walked
     }
 
-    /// Lends `count` frames directly from the ring. Returns the number of processed frames,
-    /// including lost frames. If the kernel's description of a frame is invalid, the positions of
-    /// all later frames of the block are unknown. These frames count as processed.
+    /// Lends (hands over without a copy) `count` frames directly from the ring. Returns the number
+    /// of processed frames, including lost frames. If the kernel's description of a frame is
+    /// invalid, the positions of all later frames of the block are unknown. Frames at unknown
+    /// positions count as processed.
     fn lend(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let before = out.len();
         let is_whole = match self.ring.lending(out, current) {
@@ -205,11 +208,12 @@ impl Queue {
         met
     }
 
-    /// Lends frames of a socket that reports no offloads. Returns false if a frame is invalid.
+    /// Lends (hands over without a copy) frames of a socket that reports no offloads. Returns false
+    /// if a frame is invalid.
     fn lend_plain(&self, mut lending: Lending<'_>, current: &mut Current, count: usize) -> bool {
         // The position of the next frame's description, after the last lent frame. The kernel's
-        // position may be invalid and lie before the first byte. The subtraction then wraps around,
-        // and no frame is found.
+        // position may be invalid and lie before the first byte. If the position is before the
+        // first byte, the subtraction wraps around, and no frame is found.
         let mut at = current.at.wrapping_sub(lending.offset());
         let (hashes, tags) = (self.hash.is_some(), !self.interface.cooked);
         let invalid = lending.push_each(
@@ -471,8 +475,8 @@ impl RxQueue for Queue {
 
     fn stop(&mut self) -> bool {
         // With the filter `NOTHING`, the kernel puts no more frames into the ring. Some frames may
-        // already be in the ring. The kernel passes them on when the timeout of their block
-        // expires.
+        // already be in the ring. The kernel passes the frames on to the process when the timeout
+        // of their block expires.
         self.stopping = self.socket.attach(&program::NOTHING).is_ok();
         self.stopping
     }

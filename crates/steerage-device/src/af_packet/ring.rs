@@ -1,15 +1,17 @@
-//! Lends the frames in the blocks of an AF_PACKET ring, and returns the blocks to the kernel.
+//! Lends (hands over without a copy) the frames in the blocks of an AF_PACKET ring, and later
+//! returns the blocks to the kernel.
 //!
 //! The kernel fills the blocks in turn, and stops at the first block that was not returned, even if
 //! other blocks are free. If a block is not returned for too long, it is *rescued*: a copy replaces
 //! the block at the address from which its frames are read, and the kernel gets the block back.
-//! After a rescue, the kernel puts new frames into the block. These new frames are lent from
-//! another address. If no address is free, the new frames are copied one by one.
+//! After a rescue, the kernel puts new frames into the block. New frames in a rescued block are
+//! lent from another address. If no address is free for lending, the new frames are copied one by
+//! one.
 //!
 //! A full ring alone is no reason to rescue a block (to replace it by a copy). If frames arrive
 //! faster than this queue is polled, the ring is full of frames that were not delivered yet. If the
-//! ring is full because the queue is slow, the lent blocks will return soon. A copy would only make
-//! the queue slower.
+//! ring is full because the queue is slow, the lent blocks will return soon. A copy of a lent block
+//! would only make the queue slower.
 //!
 //! An alternative would be to copy the frames for a slow CPU when they arrive. A rescue has two
 //! advantages over copies at arrival: steerage need not predict which CPU will be slow, and nothing
@@ -29,9 +31,9 @@ use super::{BLOCK_UNITS, BLOCKS_MIN};
 const FREE_PART: usize = 4;
 
 /// A block is rescued (replaced by a copy) only if at least one half (1 / `YOUNG_PART`) of the ring
-/// was delivered after this block. The kernel cannot skip a block that is still lent. Younger
-/// blocks need no rescue (copy): when the kernel reaches such a block, more than one fourth of the
-/// ring still has undelivered frames.
+/// was delivered after this block. The kernel cannot skip a block that is still lent (in use by
+/// handlers). Blocks that were delivered later need no rescue (copy): when the kernel reaches such
+/// a block, more than one fourth of the ring still has undelivered frames.
 const YOUNG_PART: usize = 2;
 
 const _: () = assert!(BLOCKS_MIN >= FREE_PART && FREE_PART > YOUNG_PART);
@@ -117,7 +119,8 @@ impl Ring {
         !self.memory.is_filled((self.next + count / 2) % count)
     }
 
-    /// Returns to the kernel all blocks that have no lent frames any more.
+    /// Returns to the kernel all blocks that have no lent frames (frames in use by handlers) any
+    /// more.
     pub(super) fn give_back(&mut self, blocks: &Blocks) {
         let memory = &mut self.memory;
         self.out.retain(|Out { block, place, .. }| {
@@ -225,7 +228,8 @@ impl Ring {
             return false;
         }
         // The kernel fills blocks in order. Consider the block that lies one fourth of the ring
-        // before `block`. If it is not filled, all blocks between it and `block` are free.
+        // before `block`. If that earlier block is not filled, all blocks between the earlier block
+        // and `block` are free.
         before <= part || self.memory.is_filled((block + count - part) % count)
     }
 }

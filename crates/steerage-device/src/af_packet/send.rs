@@ -52,9 +52,9 @@ const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } e
 pub struct AfPacketOutput {
     /// The interface's name.
     pub interface: String,
-    /// True if packets bypass the queueing discipline. Bypassing the discipline saves CPU time, but
-    /// packets are dropped immediately if the driver's ring is full. Packets that bypass the
-    /// discipline are not shaped, and other packet sockets (tcpdump) do not see these packets.
+    /// True if packets bypass the queueing discipline. Bypassing the queueing discipline saves CPU
+    /// time, but packets are dropped immediately if the driver's ring is full. Packets that bypass
+    /// the discipline are not shaped, and other packet sockets (tcpdump) do not see these packets.
     pub qdisc_bypass: bool,
     /// If true, super-frames are sent whole, and consecutive packets of a batch are merged into
     /// super-frames. If false, super-frames are split into packets.
@@ -101,10 +101,10 @@ impl AfPacketOutput {
     setters! {
         /// Sets whether packets bypass the queueing discipline. Default: no.
         qdisc_bypass: bool;
-        /// Sets whether [super-frames](steerage::Packet::offload) are sent whole, and consecutive
-        /// packets of a flow within a batch leave as one super-frame. If the option `offloads` is
-        /// set and the interface cannot split super-frames, the kernel splits them. Without the
-        /// option `offloads`, steerage splits super-frames. Default: no.
+        /// Sets whether [super-frames](steerage::Packet::offload) are sent whole, and whether
+        /// consecutive packets of a flow within a batch leave as one super-frame. If the option
+        /// `offloads` is set and the interface cannot split super-frames, the kernel splits them.
+        /// Without the option `offloads`, steerage splits super-frames. Default: no.
         offloads: bool;
     }
 

@@ -40,7 +40,7 @@ pub struct Named<'a> {
 
 impl<'a> Named<'a> {
     /// Parses `af_packet:IFACE,option=value,...`, or the name of an interface alone. Returns `None`
-    /// if `spec` has neither form.
+    /// if `spec` has a form that does not name an interface.
     pub fn read(spec: &'a str) -> Option<Self> {
         match spec.strip_prefix(PREFIX) {
             Some(rest) => {
@@ -52,7 +52,7 @@ impl<'a> Named<'a> {
     }
 
     /// Parses `any` and `af_packet:any,option=value,...`, which mean all interfaces. Returns the
-    /// options, or `None` for any other text.
+    /// options for all interfaces, or `None` for any other text.
     pub(crate) fn read_any(spec: &str) -> Option<&str> {
         let rest = spec.strip_prefix(PREFIX).unwrap_or(spec);
         let (name, options) = rest.split_once(',').unwrap_or((rest, ""));
@@ -69,8 +69,8 @@ impl<'a> Named<'a> {
         self.options
     }
 
-    /// Applies the options that follow the interface's name in the text. Returns `options` with
-    /// these changes.
+    /// Applies the options that follow the interface's name in the text. Returns `options` with the
+    /// changes that the text requests.
     ///
     /// # Errors
     /// [`SpecError`] for an unknown option, and for a value that is out of range.

@@ -190,7 +190,7 @@ impl Assembler {
         self.put(JUMP, R0, R0, 0, 0);
     }
 
-    /// Jumps if the condition `when` is true for the lower 32 bits of `register` and `number`.
+    /// Jumps if the condition `when` is true for `number` and the lower 32 bits of `register`.
     pub(super) fn jump_if(&mut self, register: Register, when: When, number: u32, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.put(JUMP_32 | when as u8, register, R0, 0, number as i32);

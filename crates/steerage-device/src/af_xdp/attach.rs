@@ -26,9 +26,9 @@ use crate::device_hash::DeviceHash;
 #[cfg(test)]
 mod tests;
 
-/// The kernel removes the XDP program of a steerage process that has ended. These are the first and
-/// the longest wait for this removal. The kernel removes the program some time after the process
-/// has ended.
+/// The kernel removes the XDP program of a steerage process that has ended. The constants are the
+/// first and the longest wait for the removal of such a program. The kernel removes the program
+/// some time after the process has ended.
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 const WAIT_LAST: Duration = Duration::from_millis(512);
 
@@ -147,8 +147,8 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// Attaches the program in the mode `mode`. The program uses the card's hash if the hash is
-    /// wanted and available. It uses the card's time and VLAN tag if the driver reports them. The
-    /// second part of the result states which metadata the program uses.
+    /// wanted and available. The program uses the card's time and VLAN tag if the driver reports
+    /// them. The second part of the result states which metadata the program uses.
     fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(ByLink, Functions), Refused> {
         // Kernels before 6.8 do not report which metadata a driver supports.
         let support = netdev::xdp_support(self.interface.index).unwrap_or_default();
@@ -204,9 +204,9 @@ impl Attempt<'_> {
         self.attach_loaded(program, mode, functions).map(|by_link| (by_link, functions))
     }
 
-    /// Adds the program to the interface's dispatcher if a dispatcher is attached. Also does so if
-    /// no program is attached and the user named a priority. Returns `None` if the program should
-    /// be attached alone, without a dispatcher.
+    /// Adds the program to the interface's dispatcher if a dispatcher is attached. Also adds the
+    /// program to a new dispatcher if no program is attached and the user named a priority. Returns
+    /// `None` if the program should be attached alone, without a dispatcher.
     fn share(&self) -> Result<Option<(Added, sys::Mode, Vec<String>)>, DeviceError> {
         let (name, wanted) = (&self.options.interface, modes(self.options.mode));
         let there = self.interface.programs.first();
@@ -248,7 +248,7 @@ impl Attempt<'_> {
             match dispatcher::add(self.interface.index, place_of(mode), priority, &instructions) {
                 Ok(added) => return Ok(added),
                 // Try again, because the attached program may belong to a process that has just
-                // ended. The kernel will remove it soon.
+                // ended. The kernel will soon remove the program of a process that has ended.
                 Err(dispatcher::Refused::ByAnother(_)) if wait <= WAIT_LAST && !self.is_held => {}
                 Err(dispatcher::Refused::ByAnother(id)) => {
                     return Err(Refused::For(self.occupied_by(&ProgramInfo { id, name: sys::NAME.to_owned() })));

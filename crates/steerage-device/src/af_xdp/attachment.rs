@@ -38,8 +38,8 @@ impl Attachment {
         }
     }
 
-    /// Returns true if the program is attached to a driver, which may lose the program, and can be
-    /// attached again.
+    /// Returns true if the program is attached to a driver and can be attached again. (A driver may
+    /// lose the program.)
     pub(super) fn can_be_renewed(&self) -> bool {
         matches!(self, Self::Link(ByLink { copies: Some(_), .. }))
     }

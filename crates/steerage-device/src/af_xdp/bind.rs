@@ -9,8 +9,8 @@ use steerage::{DeviceError, device::Region};
 use super::CHUNK_BYTES_MAX;
 use super::sys::{How, InterfaceQueue};
 
-/// If the process that owned a queue has just ended, the kernel soon releases the queue. These are
-/// the first and the longest wait for the release.
+/// If the process that owned a queue has just ended, the kernel soon releases the queue. The
+/// constants are the first and the longest wait for the release of a queue.
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 const WAIT_LAST: Duration = Duration::from_millis(512);
 
@@ -31,9 +31,9 @@ pub(super) fn not_bound(name: &str, operation: &'static str, place: InterfaceQue
     DeviceError::new(name, operation, cause).advise("stop the program that has it")
 }
 
-/// Tries the given ways to bind the socket in order, and returns the first way that works. Each way
-/// is tried repeatedly, because the previous owner of the queue may still hold the queue for a
-/// moment.
+/// Tries the given ways to bind the socket one after another, and returns the first way that works.
+/// Each way is tried repeatedly, because the previous owner of the queue may still hold the queue
+/// for a moment.
 pub(super) fn bind(ways: &[How], mut try_to: impl FnMut(How) -> io::Result<()>) -> io::Result<How> {
     let (mut ways, mut wait) = (ways.iter().copied(), WAIT_FIRST);
     let mut how = ways.next().unwrap_or_default();

@@ -4,8 +4,8 @@
 
 use super::take::{Kind, Prefix, Take, Test, Way};
 
-// The properties of a frame. The XDP program and the socket filter store them as bits of one
-// number.
+// The properties of a frame. The XDP program and the socket filter store a frame's properties as
+// bits of one number.
 pub(super) const IPV4: u32 = 1;
 pub(super) const IPV6: u32 = 2;
 pub(super) const ARP: u32 = 4;
@@ -39,8 +39,8 @@ pub(super) trait FrameTests {
     fn require_nothing(&mut self, otherwise: Self::Label);
 }
 
-/// Emits the tests of the expression. They jump to `taken` if the expression matches the frame, and
-/// otherwise to `passed`.
+/// Emits the tests of the expression. The tests jump to `taken` if the expression matches the
+/// frame, and otherwise to `passed`.
 pub(super) fn choose<A: FrameTests>(asm: &mut A, take: &Take, taken: A::Label, passed: A::Label) {
     // ARP and neighbour discovery packets are left to the kernel unless the expression names them.
     let to = |is_named| if is_named { taken } else { passed };

@@ -48,8 +48,8 @@ pub(super) struct Device {
     copies: bool,
     pub(super) first_queue: u32,
     namespace: Namespace,
-    /// The longest frame that the sockets have room for, in bytes. The length is known after the
-    /// sockets are bound.
+    /// The longest frame that the sockets have room for, in bytes. The longest frame is known after
+    /// the sockets are bound.
     longest: AtomicUsize,
     /// The pipe for [`report_vain_busy_polling`](Self::report_vain_busy_polling).
     vain_polling: OnceLock<Weak<OwnedFd>>,
@@ -235,7 +235,7 @@ impl Device {
         DeviceError::new(self.name.clone(), operation, cause)
     }
 
-    /// The necessary length of a page after steerage's headroom, in bytes. The page also has room
+    /// The number of bytes that a page must have after steerage's headroom. The page also has room
     /// for the kernel's headroom, which is longer than steerage's headroom. A frame longer than a
     /// chunk needs several pages.
     pub(super) fn frame_bytes_max(&self) -> usize {
@@ -248,8 +248,8 @@ impl Device {
         self.frame_bytes.div_ceil(CHUNK_BYTES_MAX - HEADROOM_BYTES).min(SEGMENTS_MAX)
     }
 
-    /// The longest frame that the queues can receive, in bytes. This length is known after the
-    /// sockets are bound.
+    /// The longest frame that the queues can receive, in bytes. The length of this frame is known
+    /// after the sockets are bound.
     pub(super) fn longest(&self) -> usize {
         self.longest.load(Ordering::Relaxed)
     }
@@ -275,7 +275,7 @@ impl Device {
 
     /// Returns the mode of the socket as a text for the user.
     pub(super) fn mode(&self, socket: &OpenSocket) -> &'static str {
-        /// Appends the kinds of metadata that the driver reports for frames to the text.
+        /// Appends to the text the kinds of metadata that the driver reports for frames.
         macro_rules! with_metadata {
             ($mode:literal) => {
                 match (self.program.functions.time.is_some(), self.program.functions.tag.is_some()) {

@@ -9,8 +9,9 @@
 //!
 //! Like any component, steerage's XDP program in a dispatcher stays after the end of its process,
 //! until it is removed. After its process has ended, steerage's XDP program has no sockets, and
-//! leaves all packets to the next component. For its XDP program, the process locks a directory.
-//! The lock on the directory ends with the process, so the lock shows whether the process is alive.
+//! leaves all packets to the next component. A steerage process locks a directory for its XDP
+//! program. The lock on the directory ends with the process, so the lock shows whether the process
+//! is alive.
 
 mod code;
 
@@ -162,8 +163,8 @@ pub(super) fn add(
     })
 }
 
-/// Removes the component from its dispatcher. If it was the dispatcher's only component, the
-/// dispatcher is removed too. Does nothing if the dispatcher does not have the component.
+/// Removes the component from its dispatcher. If the component was the dispatcher's only component,
+/// the dispatcher is removed too. Does nothing if the dispatcher does not have the component.
 ///
 /// # Errors
 /// Fails if the process lacks permission: removing a component requires root's capabilities.
@@ -310,7 +311,7 @@ struct Built {
     id: u32,
     components: Vec<Loaded>,
     /// The BPF links, one for each component, by which the component replaces a function of the
-    /// dispatcher. They are in the order of the components.
+    /// dispatcher. The links are in the order of the components.
     links: Vec<OwnedFd>,
 }
 
@@ -394,7 +395,7 @@ impl Directory {
         let path = Path::new(&root).join("xdp");
         create_directory(&path)?;
         // If other users could change the directory, they could pin any program in it. Therefore
-        // its owner and mode are checked.
+        // the owner and the mode of the directory are checked.
         let (found, ours) = (fs::symlink_metadata(&path)?, fs::metadata("/proc/self")?.uid());
         if !found.is_dir() || found.mode() & 0o022 != 0 || ![0, ours].contains(&found.uid()) {
             return Err(io::Error::other(format!("other users can change {}", path.display())));

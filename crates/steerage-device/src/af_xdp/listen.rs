@@ -1,5 +1,5 @@
-//! A filter in classic BPF for a listening socket. The socket gets the packets that an expression
-//! selects.
+//! A filter in classic BPF for a listening socket. The listening socket gets the packets that an
+//! expression selects.
 //!
 //! The filter reads the headers in the same way as the XDP program (`program.rs`), so that filter
 //! and program select the same packets. If the kernel has removed a frame's VLAN tag, the filter
@@ -77,8 +77,8 @@ impl Assembler {
         self.put(STORE, place);
     }
 
-    /// Loads from the frame, `offset` bytes after the position that is stored in the memory slot
-    /// `place`.
+    /// Loads from the frame, `offset` bytes after the position that is stored in the scratch memory
+    /// slot `place`.
     fn read(&mut self, code: u16, place: u32, offset: u32) {
         self.put(LOAD_X, place);
         self.put(code, offset);

@@ -84,7 +84,7 @@ impl Metadata {
 
     /// Hands over the frame of `len` bytes at `offset` of a posted page, and uses the frame's
     /// metadata. The VLAN tag is put back into the frame, and the card's time becomes the packet's
-    /// time. Like `rx_finish`, returns the page to post in place of the frame's page.
+    /// time. Like `rx_finish`, returns the page that should be posted instead of the frame's page.
     #[inline]
     pub(super) fn hand_over(self, out: &mut Completions<'_>, mut page: Page, offset: usize, len: usize) -> Page {
         let (offset, len) = self.with_tag(out.page_mut(&mut page), offset, len);

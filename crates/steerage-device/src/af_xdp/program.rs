@@ -47,11 +47,12 @@ const MAP_LOOKUP: i32 = 1;
 const REDIRECT_MAP: i32 = 51;
 const ADJUST_META: i32 = 54;
 
-// Further properties of a frame. Only the XDP program stores them, as bits of the number at `KIND`.
+// Further properties of a frame. Only the XDP program stores these properties of a frame, as bits
+// of the number at `KIND`.
 
 /// The frame is a fragment. A frame with more extension headers than the program reads also counts
-/// as a fragment, because it may be one. A card may give the fragments of a datagram different
-/// hashes.
+/// as a fragment, because it may be a fragment. A card may give the fragments of a datagram
+/// different hashes.
 const FRAGMENT: u32 = 32;
 /// The frame belongs to a "slow protocol" between the two ends of a link, such as LACP.
 const SLOW_PROTOCOL: u32 = 64;
@@ -351,8 +352,8 @@ impl FrameTests for Assembler {
         }
     }
 
-    /// This jump is never taken. It exists because the kernel requires that each instruction of a
-    /// program is reachable.
+    /// This jump is never taken. The jump exists because the kernel requires that each instruction
+    /// of a program is reachable.
     fn require_nothing(&mut self, otherwise: Label) {
         self.jump_if(R9, When::Below, 0, otherwise);
     }

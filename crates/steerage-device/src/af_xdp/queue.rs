@@ -24,7 +24,8 @@ mod pace;
 mod watch;
 
 /// The minimum interval between two checks of a queue's socket and interface. A check reads the
-/// number of lost frames and the interface's state. Each such check makes a few system calls.
+/// number of lost frames and the interface's state. Each check of the socket and the interface
+/// makes a few system calls.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// If the kernel has almost no pages for new frames (posted pages), the queue checks for free pages
@@ -77,8 +78,8 @@ struct Begun {
 /// frame is lost or must wait. If a descriptor in the fill ring is invalid, the kernel does not use
 /// the descriptor's page.
 ///
-/// steerage itself computes the last count: the number of frames that the driver received while it
-/// had lost the XDP program.
+/// steerage itself computes the last count in `COUNTS`: the number of frames that the driver
+/// received while it had lost the XDP program.
 const COUNTS: [&str; 4] = ["rx_ring_full", "rx_fill_ring_empty_descs", "rx_invalid_descs", "unseen_by_program"];
 
 /// The text for the mode of a queue that waits for a new port of its bond.
@@ -116,8 +117,8 @@ pub(super) struct Queue {
     lost: u64,
     passed: u64,
     /// The part of the kernel's counts for the current socket that was already added to the ledger
-    /// and to `counts`. The first number is the lost frames. The others are the counts that
-    /// `COUNTS` lists.
+    /// and to `counts`. The first number is the number of lost frames. The other numbers are the
+    /// counts that `COUNTS` lists.
     told: [u64; 4],
     invalid: u64,
     counts: Arc<DeviceCounts>,
@@ -369,8 +370,8 @@ impl Queue {
                 // An error is ignored, because the map's entry may have been removed together with
                 // the interface.
                 let _ = self.device.program.sockets.clear(self.key);
-                // If a port was deleted, there is no need to wait: before it reported the deletion,
-                // the kernel waited for code that receives packets.
+                // If a port was deleted, this code need not wait: before the kernel reported the
+                // deletion, the kernel waited for code that receives packets.
                 if !matches!(then, Then::AwaitPort) && !sys::wait_for_receivers() {
                     tracing::debug!(device = %self.device.name, "the kernel cannot say when its receivers are done");
                 }
@@ -398,8 +399,8 @@ impl Queue {
             posted.take_all().for_each(|page| out.give_page(page));
         }
         self.count_passed(out)?;
-        // Count the missing frames. The XDP program redirected these frames when the socket was not
-        // in the map. So they were neither received nor counted as lost.
+        // Count the missing frames. The XDP program redirected the missing frames when the socket
+        // was not in the map. So the missing frames were neither received nor counted as lost.
         let taken = self.device.program.counters.sum(2 * self.key, &mut self.by_cpu);
         let taken = taken.map_err(|e| self.device.error("read the program's counters", e))?;
         let missing = taken.saturating_sub(self.counted + self.lost);

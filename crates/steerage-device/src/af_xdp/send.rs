@@ -41,8 +41,8 @@ const PARTS_MAX: usize = 16;
 /// kernel takes 32 descriptors per call, so a batch needs at most three calls.
 const STUCK_MAX: u32 = 2;
 
-/// The size of a huge page in bytes. A device sees a longer range of memory as several separate
-/// pieces.
+/// The size of a huge page in bytes. A device sees a range that is longer than a huge page as
+/// several separate pieces of memory.
 const PIECE_BYTES: u64 = 2 << 20;
 
 /// The interface through which to send, and the options for sending.
@@ -171,7 +171,7 @@ struct SendQueue {
     /// ring's index does not show it.
     unsaid: u32,
     /// True if the interface was down at the last send. While the interface is down, the ring fills
-    /// with void descriptors.
+    /// with void descriptors (their packets are not sent).
     down: bool,
     /// The addresses of packets whose descriptors were put into the ring but made void, because
     /// they were not sent. The pages of packets that were not sent are taken back at the next check
@@ -214,10 +214,10 @@ impl SendQueue {
     }
 
     /// Returns true if there is room for a batch of packets with one page each. If the ring has no
-    /// room, this function makes the system call for sending. This is necessary because a driver
-    /// may wait for the call. Also, in copy mode, the kernel skips void descriptors only during the
-    /// call. If the interface is down or was deleted, its tx ring never gets room. While the
-    /// interface is down or deleted, packets do not wait, but are refused.
+    /// room, this function makes the system call for sending. The system call is necessary, because
+    /// a driver may wait for it. Also, in copy mode, the kernel skips void descriptors only during
+    /// the system call. If the interface is down or was deleted, its tx ring never gets room. While
+    /// the interface is down or deleted, packets do not wait, but are refused.
     fn has_room(&mut self) -> bool {
         if self.down || self.fits_a_batch() {
             return true;
@@ -433,9 +433,9 @@ fn later(error: io::Error) -> io::Result<()> {
 }
 
 impl Send {
-    /// Returns the length of the packet if the packet can be sent. Such a packet is complete, has
-    /// an Ethernet header, and is not longer than the MTU. If the packet cannot be sent, the error
-    /// is the outcome that is counted for it.
+    /// Returns the length of the packet if the packet can be sent. A packet can be sent if it is
+    /// complete, has an Ethernet header, and is not longer than the MTU. If the packet cannot be
+    /// sent, the error is the outcome that is counted for it.
     fn sendable(&self, received: &Received<'_>, longest: usize) -> Result<usize, Outcome> {
         sendable(received, received.link == LinkType::ETHERNET)?;
         let len = received.total_len;
@@ -481,7 +481,7 @@ impl TxQueue for Send {
         let longest = ready.longest();
         while let Some(packet) = packets.next_packet() {
             // An AF_XDP output cannot send super-frames. Neither the kernel nor the card would
-            // finish their checksums.
+            // finish the checksums of super-frames.
             let is_one = if packet.offload().is_none() { Ok(()) } else { Err(Outcome::Unfit) };
             let len = match is_one.and_then(|()| self.sendable(&packet.received(), longest)) {
                 Ok(len) => len,
@@ -513,8 +513,8 @@ impl TxQueue for Send {
     }
 
     fn flush(&mut self) -> Result<(), DeviceError> {
-        // After `send`, the ring has no descriptors in copy mode. In zero-copy mode it may have
-        // some, because the driver may send later.
+        // After `send`, the ring has no descriptors in copy mode. In zero-copy mode the ring may
+        // have descriptors after `send`, because the driver may send later.
         let Some(ready) = self.ready.get_mut().as_mut().filter(|ready| ready.bound.how.zero_copy) else {
             return Ok(());
         };

@@ -33,7 +33,8 @@ pub struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// Parses `af_xdp:IFACE,option=value,...`. Returns `None` if `spec` does not have this form.
+    /// Parses `af_xdp:IFACE,option=value,...`. Returns `None` if `spec` does not have the form of
+    /// an AF_XDP interface.
     pub fn read(spec: &'a str) -> Option<Self> {
         let rest = spec.strip_prefix(PREFIX)?;
         let (interface, options) = rest.split_once(',').unwrap_or((rest, ""));
@@ -175,8 +176,8 @@ mod tests {
         }
     }
 
-    /// A busy poll never waits. Therefore `busy_poll` replaces a default for `coalesce`. With an
-    /// explicit `coalesce`, it is an error.
+    /// A busy poll never waits. Therefore `busy_poll` replaces a default for `coalesce`.
+    /// `busy_poll` together with an explicit `coalesce` is an error.
     #[test]
     fn a_busy_poll_does_not_coalesce() {
         let listener = |spec: &str| {

@@ -342,9 +342,9 @@ impl OpenSocket {
         self.socket.get(SOL_XDP, XDP_STATISTICS)
     }
 
-    /// Returns true if busy polling cannot reach the driver. This is so if a frame has arrived, but
-    /// the driver has not reported which NAPI instance delivered it. A veth does not report its
-    /// NAPI instance since Linux 6.13.
+    /// Returns true if busy polling cannot reach the driver. Busy polling cannot reach the driver
+    /// if a frame has arrived, but the driver has not reported which NAPI instance delivered the
+    /// frame. A veth does not report its NAPI instance since Linux 6.13.
     pub(super) fn has_no_napi(&self) -> bool {
         self.socket.get::<u32>(libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).is_ok_and(|id| id == 0)
     }
@@ -354,10 +354,10 @@ impl OpenSocket {
     }
 
     /// Closes the socket. Returns the pages that the socket had. A zero-copy socket returns no
-    /// pages, because its driver may still write to them. These pages stay out of use until the
-    /// memory is freed. `is_deleted` is true if the kernel has reported the deletion of the
-    /// interface. If the interface was deleted, the pages can be returned. Before the kernel
-    /// reports the deletion, it takes the memory away from the driver (`xsk_notifier`).
+    /// pages, because its driver may still write to them. The pages of a zero-copy socket stay out
+    /// of use until the memory is freed. `is_deleted` is true if the kernel has reported the
+    /// deletion of the interface. If the interface was deleted, the pages can be returned. Before
+    /// the kernel reports the deletion, it takes the memory away from the driver (`xsk_notifier`).
     pub(super) fn close(self, is_deleted: bool) -> Option<Posted> {
         let is_in_use = self.is_zero_copy() && !is_deleted;
         let Self { rx, fill, posted, socket } = self;

@@ -94,8 +94,8 @@ impl Prefix {
         })
     }
 
-    /// Returns a value and a mask for each 32-bit word of an address. They show whether an address
-    /// belongs to the prefix.
+    /// Returns a value and a mask for each 32-bit word of an address. The values and masks show
+    /// whether an address belongs to the prefix.
     pub(super) fn words(self) -> impl Iterator<Item = (u32, u32)> {
         self.whole().enumerate().map(move |(word, whole)| {
             let bits = u32::from(self.bits).saturating_sub(32 * word as u32).min(32);

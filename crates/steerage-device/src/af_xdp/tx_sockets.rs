@@ -4,8 +4,9 @@
 //! Each sending CPU has its own socket, so that no CPU waits for another CPU. For each queue of an
 //! interface, the kernel has one completion ring and one memory region, for any number of sockets.
 //! Therefore several sockets share the completion ring and the region if there are more CPUs than
-//! queues. They also do so if packets are received from the interface. The CPU that reads the
-//! completion ring returns the pages of the other CPUs to those CPUs.
+//! queues. Several sockets also share the ring and the region if packets are received from the
+//! interface. The CPU that reads the completion ring returns the pages of the other CPUs to those
+//! CPUs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -161,8 +162,8 @@ impl TxSockets {
         })
     }
 
-    /// Returns the necessary length of a queue's completion ring. It has room for all packets that
-    /// the queue's senders may have in flight.
+    /// Returns the necessary length of a queue's completion ring. The completion ring has room for
+    /// all packets that the queue's senders may have in flight.
     pub(super) fn completions(&self, queue: u32, chunk_bytes: u32) -> u32 {
         let senders = self.state.lock().unwrap_or_else(PoisonError::into_inner).senders;
         let parts = self.frame_bytes.div_ceil(chunk_bytes as usize);

@@ -4,8 +4,9 @@
 //! into blocks of memory. Handlers read the frames in these blocks ("lent" frames). A block is
 //! filled again when handlers have finished all of its frames. The size of a queue's blocks limits
 //! the memory that the queue's frames use in all backlogs. Frames for one CPU may use only a part
-//! of the blocks. While all blocks are lent, frames that fit into a page are received into pages.
-//! Super-frames that arrive while all blocks are lent are lost and counted.
+//! of the blocks. While all blocks are lent (in use by handlers), frames that fit into a page are
+//! received into pages. Super-frames that arrive while all blocks are lent (in use by handlers) are
+//! lost and counted.
 
 use std::io;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use steerage::device::{Blocks, Claim, Completions, DeviceCounts, Filled, FrameHe
 use steerage::flow::offload::Offload;
 
 /// The maximum number of bytes per poll. Between two polls, the memory of finished packets returns
-/// to the queue. If one poll received more bytes, its memory would no longer be in the CPU's caches
-/// when this memory is filled again.
+/// to the queue. If one poll received more bytes than this maximum, its memory would no longer be
+/// in the CPU's caches when this memory is filled again.
 const POLL_BYTES: usize = 1 << 20;
 
 /// The time after which the queue polls again if all pages are in use. By default, the kernel's

@@ -9,8 +9,8 @@
 
 use steerage::flow::wire::checksum::complete;
 
-/// A flag of the header. It means that the checksum over the bytes from `csum_start` on must be
-/// completed.
+/// A flag of the header. The flag means that the checksum over the bytes from `csum_start` on must
+/// be completed.
 const NEEDS_CSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
 const GSO_ECN: u8 = 0x80;
@@ -25,9 +25,9 @@ pub(crate) const HEADER_BYTES_MAX: usize = 64;
 /// `_TCPV6`).
 const GSO_TCP: [u8; 2] = [1, 4];
 
-/// Like [`finish`], but accepts merged TCP segments. Merged TCP segments form one long segment. Its
-/// checksum is completed like the checksum of any segment. Merged UDP datagrams are refused,
-/// because completing the checksum would turn them into one longer datagram.
+/// Like [`finish`], but accepts merged TCP segments. Merged TCP segments form one long segment. The
+/// checksum of merged TCP segments is completed like the checksum of any segment. Merged UDP
+/// datagrams are refused, because completing the checksum would turn them into one longer datagram.
 #[must_use]
 pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) -> bool {
     let mut header = *header;

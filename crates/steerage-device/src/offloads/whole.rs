@@ -2,8 +2,8 @@
 //!
 //! Kernels differ in the super-frames that they accept, and on some routes the kernel accepts no
 //! super-frames. The kernel does not report which super-frames it accepts, so an output tries to
-//! send them. The kernel may refuse a super-frame but accept the packets in it one by one. Then the
-//! output splits all later super-frames of that length.
+//! send them. The kernel may refuse a super-frame but accept the packets in it one by one. After
+//! such a refusal, the output splits all later super-frames with as many packets or more.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

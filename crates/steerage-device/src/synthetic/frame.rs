@@ -164,8 +164,8 @@ impl Places {
     }
 
     /// Returns the variable part of a flow's source address, and the flow's source port. Each step
-    /// is a multiplication by an odd factor, or a shift by half and xor. Such steps are reversible,
-    /// so different flows get different addresses.
+    /// of the permutation is a multiplication by an odd factor, or a shift by half and xor. Such
+    /// steps are reversible, so different flows get different addresses.
     #[inline(always)]
     fn of(self, flow: u32) -> (u32, u16) {
         let mut x = flow ^ self.mask;
@@ -177,13 +177,13 @@ impl Places {
     }
 }
 
-/// The template for the frames of one kind of flow. It contains all bytes that these frames share,
-/// and the partial checksums of these bytes.
+/// The template for the frames of one kind of flow. The template contains all bytes that these
+/// frames share, and the partial checksums of these bytes.
 #[derive(Debug)]
 pub(super) struct Template {
     kind: Kind,
-    /// The bytes of a whole frame. If the frame is shorter than [`HEAD_BYTES`], that number of
-    /// bytes.
+    /// The bytes of a whole frame. If the frame is shorter than [`HEAD_BYTES`], `bytes` has
+    /// [`HEAD_BYTES`] bytes.
     bytes: Box<[u8]>,
     len: usize,
     /// Partial checksums of the constant bytes. One partial checksum covers the IPv4 header, and

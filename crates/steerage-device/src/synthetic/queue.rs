@@ -97,8 +97,8 @@ impl SyntheticQueue {
         self.ahead_at = 0;
     }
 
-    /// Generates and delivers up to `count` frames. Returns the number of delivered frames. It is
-    /// smaller than `count` if no page is free.
+    /// Generates and delivers up to `count` frames. Returns the number of delivered frames. Returns
+    /// less than `count` if no page is free.
     #[inline(always)]
     fn push(&mut self, out: &mut Completions<'_>, count: usize) -> Result<usize, DeviceError> {
         let kinds = self.templates.len() as u32;

@@ -51,8 +51,8 @@ impl Sampler {
     #[inline(always)]
     pub(super) fn draw(&mut self, to: &mut [u32]) {
         // The method is that of Lemire, "Fast random integer generation in an interval" (2019). The
-        // high half of the product selects the column of the alias table. The low half is the
-        // position in this column.
+        // high half of the product (random number times number of flows) selects the column of the
+        // alias table. The low half of the product is the position in the selected column.
         let flows = u128::from(self.flows);
         if self.aliases.is_empty() {
             to.iter_mut().for_each(|to| *to = ((u128::from(self.random.draw()) * flows) >> 64) as u32);
@@ -76,7 +76,8 @@ fn alias_table(mut weights: Vec<f64>) -> Box<[Alias]> {
     // A column of the alias table that is not filled up by another flow belongs to its own flow.
     let mut table: Box<[Alias]> = (0..weights.len() as u32).map(|i| Alias { threshold: u32::MAX, other: i }).collect();
     // The array `order` contains two kinds of columns of the alias table. Columns that are not full
-    // are at the beginning of the array `order`. Columns that are too full are at its end.
+    // are at the beginning of the array `order`. Columns that are too full are at the end of the
+    // array `order`.
     let mut order: Vec<u32> = vec![0; weights.len()];
     let (mut small, mut large) = (0, weights.len());
     for (i, weight) in weights.iter().enumerate() {
@@ -125,8 +126,8 @@ mod tests {
             let total: f64 = weights.iter().sum();
             for (flow, (seen, weight)) in shares(zipf, 100, draws).iter().zip(&weights).enumerate() {
                 let p = weight / total;
-                // The test allows a difference of six standard deviations. Then one check in 500
-                // million fails by chance.
+                // The test allows a difference of six standard deviations. With this allowance, one
+                // check in 500 million fails by chance.
                 let slack = 6.0 * (p * (1.0 - p) / draws as f64).sqrt() + 1e-6;
                 assert!((seen - p).abs() < slack, "zipf {zipf}, flow {flow}: {seen} instead of {p}");
             }

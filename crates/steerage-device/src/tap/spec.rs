@@ -60,8 +60,8 @@ impl TapOptions {
     }
 }
 
-/// Returns the mistake in an interface name that the kernel would refuse or would treat as a
-/// pattern.
+/// If the kernel would refuse an interface name, or would treat it as a pattern, returns the
+/// mistake in the name.
 pub(super) fn wrong_name(name: &str) -> Option<&'static str> {
     let odd = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
     match name {

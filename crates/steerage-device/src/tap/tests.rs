@@ -1,5 +1,5 @@
-//! Tests TUN and TAP with file descriptors from other processes. These use a header before each
-//! packet and offloads.
+//! Tests TUN and TAP with file descriptors from other processes. These file descriptors use
+//! offloads, and a header before each packet.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};

@@ -56,8 +56,8 @@ pub(super) fn address_of(Name(name): &Name) -> Option<SocketAddr> {
     }
 }
 
-/// Reads the ancillary data of a datagram. It contains the destination address, the traffic class,
-/// and the size of the merged datagrams. The size is 0 if no datagrams were merged.
+/// Reads the ancillary data of a datagram. The ancillary data contains the destination address, the
+/// traffic class, and the size of the merged datagrams. The size is 0 if no datagrams were merged.
 pub(super) fn told(control: &Control) -> (Option<IpAddr>, u8, usize) {
     let (mut to, mut class, mut segment) = (None, 0, 0);
     let int = |data: &[u8]| data.first_chunk().map_or(0, |int| i32::from_ne_bytes(*int));

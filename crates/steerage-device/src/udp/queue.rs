@@ -81,7 +81,7 @@ impl Source for Socket {
             };
             let headers = header_bytes(&ends);
             // The free part of the block now begins after the frames that were already delivered.
-            // Therefore its offset is subtracted.
+            // Therefore the offset of the free part is subtracted.
             let from = start + nth * STRIDE + FRONT - room.lending.offset();
             let len = headers + received.len;
             let at = if received.len <= SHORT { OFFLOAD_BYTES.min(from - headers) } else { from - headers };

@@ -1,9 +1,10 @@
 //! The output of one CPU to UDP sockets.
 //!
 //! Packets of a batch that have the same addresses and the same traffic class are merged into one
-//! message, if the payloads of all packets except the last have the same length (`UDP_SEGMENT`). The kernel splits the
-//! message into datagrams again. [`coalesce`](steerage::flow::offload::coalesce) is not suitable
-//! for this: `coalesce` compares checksums, but packets that are sent to a UDP output may have no
+//! message, if the payloads of all packets except the last have the same length (`UDP_SEGMENT`).
+//! The kernel splits the message into datagrams again.
+//! [`coalesce`](steerage::flow::offload::coalesce) is not suitable for merging packets into
+//! messages: `coalesce` compares checksums, but packets that are sent to a UDP output may have no
 //! checksum. One system call sends as many messages of a batch as possible, directly from the
 //! packets' pages.
 
@@ -24,11 +25,11 @@ use crate::offloads::merged::{self, Outcome};
 /// The maximum number of datagrams in one message (`UDP_MAX_SEGMENTS`) that all kernels with
 /// `UDP_SEGMENT` accept.
 const DATAGRAMS_MAX: usize = 64;
-/// The length of the longest payload of a message, in bytes. It is the UDP payload of the longest
-/// IPv4 packet.
+/// The length of the longest payload of a message, in bytes. This limit is the UDP payload of the
+/// longest IPv4 packet.
 const PAYLOAD_MAX: usize = 65_507;
-/// The maximum number of messages of a batch that are open. Further packets may be added to an open
-/// message. Each packet is compared with all open messages.
+/// The maximum number of messages of a batch that are open at the same time. Further packets may be
+/// added to an open message. Each packet is compared with all open messages.
 const OPEN_MAX: usize = 8;
 /// The maximum number of attempts to send a message. An attempt also fails if the socket reports an
 /// error of an earlier message instead of sending this message.
@@ -40,8 +41,8 @@ const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
 pub(super) struct Send {
     shared: Arc<Shared>,
     nth: usize,
-    /// The memory for the messages of a batch. The memory has 19 KB. Therefore it is reused for
-    /// each system call without being cleared.
+    /// The memory for the messages of a batch. The memory has 19 KB. Therefore this memory is
+    /// reused for each system call without being cleared.
     messages: Box<[Message]>,
 }
 
@@ -50,8 +51,8 @@ struct Candidate<'p> {
     packet: OutgoingPacket<'p>,
     ends: Ends,
     header_bytes: usize,
-    /// The payload size of the datagrams that the packet contains. For a single datagram, this is
-    /// the length of its payload.
+    /// The payload size of the datagrams that the packet contains. For a single datagram, this size
+    /// is the length of its payload.
     segment_bytes: usize,
     payload_bytes: usize,
     total: usize,
@@ -206,7 +207,7 @@ impl Send {
     }
 
     /// Called after the kernel refused a message. Sends the packets of this message one by one, if
-    /// they may be accepted. Returns true if the kernel has no room for further messages.
+    /// the kernel may accept them. Returns true if the kernel has no room for further messages.
     #[cold]
     fn send_members(
         &self,
@@ -333,8 +334,8 @@ pub(super) fn refused_datagrams(error: &io::Error, datagrams: usize) -> Option<u
         // without checksum offload on the path.
         Some(libc::EIO) => Some(2),
         Some(libc::EINVAL) => Some(datagrams),
-        // The message was refused for another reason. For example, one of its datagrams is too long
-        // for the path.
+        // The message was refused for another reason. For example, one of the message's datagrams
+        // is too long for the path.
         _ => None,
     }
 }

@@ -98,8 +98,9 @@ fn message(name: &mut Name, control: *mut u8, control_bytes: usize) -> libc::msg
 
 // In the C library musl, the lengths of messages are `u32`.
 #[allow(clippy::unnecessary_cast)]
-/// Receives up to `into.len()` datagrams. Datagram `n` may have up to `room` bytes. It is written
-/// to `buffer` at the offset `first + n * stride`. Returns the number of received datagrams.
+/// Receives up to `into.len()` datagrams. Datagram `n` may have up to `room` bytes. Datagram `n` is
+/// written to `buffer` at the offset `first + n * stride`. Returns the number of received
+/// datagrams.
 pub(super) fn receive(
     fd: BorrowedFd<'_>,
     buffer: &mut [u8],

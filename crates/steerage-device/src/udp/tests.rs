@@ -22,8 +22,8 @@ fn reached(udp: &Udp, ip: &str) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), udp.local_addr().port())
 }
 
-/// Creates a socket. The kernel splits the messages that are sent through it into datagrams of
-/// `bytes` bytes.
+/// Creates a socket. The kernel splits the messages that are sent through this socket into
+/// datagrams of `bytes` bytes.
 fn peer(ip: &str, bytes: usize) -> UdpSocket {
     let socket = cutting_socket(ip.parse().unwrap(), bytes);
     socket.set_read_timeout(Some(HANG)).unwrap();
@@ -48,7 +48,7 @@ fn a_merged_datagram_is_one_frame_with_the_addresses_of_both_ends() {
         assert_eq!(frames[0].len(), headers + payload.len());
         assert!(frames[0][headers..] == payload[..], "the payload is unchanged");
         assert_eq!(frames[1][headers..], *b"last");
-        // On the wire, each of the 20 other datagrams in the super-frame has its own headers too.
+        // On the wire, each of the other 20 datagrams in the super-frame also has its own headers.
         assert_eq!(tester.wire_bytes(), (20_500 + 21 * headers + headers + 4) as u64);
         for frame in &frames {
             let (ends, at) = super::headers::read(frame, frame.len()).unwrap();
@@ -180,7 +180,7 @@ fn an_output_knows_whether_its_socket_has_room() {
     assert!(output.has_room());
     let socket = UdpSocket::from(udp.0.sockets[0].try_clone().unwrap());
     // If there were no receiver, the far namespace would reply with an ICMP error. A later system
-    // call would return that error.
+    // call would return this ICMP error.
     let _receiver = namespaces.within(1, || UdpSocket::bind("10.210.0.2:9").unwrap());
     let error = (0..100_000).find_map(|_| socket.send_to(&[7; 1000], "10.210.0.2:9").err());
     assert_eq!(error.map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
@@ -232,8 +232,8 @@ fn behind_a_router() -> Option<Namespaces> {
     Some(namespaces)
 }
 
-/// Tests two replies. One is too long for the path and is refused. The other goes to a closed port
-/// and causes an ICMP error. After these two replies, later replies must still arrive.
+/// Tests two replies. One reply is too long for the path and is refused. The other reply goes to a
+/// closed port and causes an ICMP error. After these two replies, later replies must still arrive.
 #[test]
 fn path_mtus_and_closed_ports_are_reported() {
     let Some(namespaces) = behind_a_router() else { return };

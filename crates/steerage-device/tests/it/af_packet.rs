@@ -71,9 +71,9 @@ impl Listening {
         self.tester.poll_with_headers(Timestamp::ZERO + self.start.elapsed(), POLL_BUDGET)
     }
 
-    /// Polls the queue until `count` frames were received, while `meanwhile` runs. Then the
-    /// function stops the queue, and polls it until the queue ends. The result also includes frames
-    /// that were received after the first `count` frames.
+    /// Polls the queue until `count` frames were received, while `meanwhile` runs. After these
+    /// frames, the function stops the queue, and polls it until the queue ends. The returned list
+    /// also includes frames that were received after the first `count` frames.
     fn frames(mut self, count: usize, meanwhile: impl FnOnce() + Send) -> Vec<Headed> {
         let mut frames = Vec::new();
         thread::scope(|scope| {
@@ -107,8 +107,8 @@ fn send(from: &str, to: &str, numbers: std::ops::Range<u32>, pad: usize) {
     for number in numbers {
         let mut payload = vec![0; 4 + pad];
         payload[..4].copy_from_slice(&number.to_be_bytes());
-        // If the receiver has sent an ICMP error for an earlier datagram, this call reports that
-        // error.
+        // If the receiver has sent an ICMP error for an earlier datagram, the call of `send_to`
+        // fails with that error.
         while let Err(error) = socket.send_to(&payload, (to, 9)) {
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         }
@@ -135,8 +135,8 @@ fn frames_come_in_order_with_their_time_and_length() {
     }
 }
 
-/// Tests each direction alone, and both directions together. Frames in the unwanted direction must
-/// not be counted.
+/// Tests listening to received packets only, to sent packets only, and to both. If one direction is
+/// wanted, frames in the other direction must not be counted.
 #[test]
 fn directions() {
     let Some(net) = Net::new() else { return };
@@ -299,7 +299,7 @@ fn a_group_of_sockets_shares_by_flow() {
             let far = UdpSocket::bind((FAR, 0)).unwrap();
             far.send_to(&[0; 10], (NEAR, *port)).unwrap();
             far.send_to(&[0; 4000], (NEAR, *port)).unwrap();
-            // This socket was opened in the near namespace.
+            // The socket `socket` was opened in the near namespace.
             socket.send_to(&[0; 10], far.local_addr().unwrap()).unwrap();
         }
     });
@@ -377,8 +377,9 @@ fn what_the_kernel_drops_is_counted_soon() {
     assert!(listening.tester.lost() > 0);
 }
 
-/// In this test, no frame is returned to the device, but the ring must still accept new frames.
-/// Frames that cannot be lent (handled in the ring's memory) are copied, as long as a page is free.
+/// In this test, handlers return no frame to the device, but the packet ring must still accept new
+/// frames. Frames that cannot be lent (handled in the ring's memory) are copied, as long as a page
+/// is free.
 #[test]
 fn frames_that_stay_out_do_not_stop_the_ring() {
     let Some(net) = Net::new() else { return };
@@ -393,9 +394,9 @@ fn frames_that_stay_out_do_not_stop_the_ring() {
             seen += listening.poll().unwrap().1.len() as u64;
         }
     }
-    // Four frames were lent. At least three of their blocks were rescued: the frames were copied,
-    // and the kernel got the blocks back. One frame was copied to the only page, and the last frame
-    // was lost.
+    // Four frames were lent. The device rescued the ring's blocks of at least three lent frames: it
+    // copied the frames, and the kernel got the blocks back. One frame was copied to the only page
+    // of the pool, and the last frame was lost.
     assert_eq!((seen, rounds), (5, 6));
     assert!((3 + 1..=4 + 1).contains(&listening.tester.copied()), "{}", listening.tester.copied());
     listening.tester.release_frames();
@@ -419,7 +420,8 @@ fn what_is_longer_than_a_page_is_cut() {
             }
         };
         assert_eq!((number(&frame, 14), header.unwrap().wire_len), (number_sent, 9014));
-        // The ring has four blocks, so the first four frames are lent.
+        // The ring has four blocks, so the first four frames are lent (handled in the ring, without
+        // a copy).
         assert!(
             if number_sent < 4 { frame.len() == 9014 } else { (1514..2112).contains(&frame.len()) },
             "{}",

@@ -13,7 +13,8 @@ use steerage_fixtures::HANG;
 use steerage_fixtures::cable::{FAR, NEAR, Net};
 
 const FLOWS: usize = 64;
-/// The number of datagrams per burst. A burst fills half of one of the ring's four blocks.
+/// The number of datagrams per burst. A burst of datagrams fills half of one of the ring's four
+/// blocks.
 const BURST: u32 = 100;
 /// The number of bursts. With this number of bursts, the packet ring wraps around at least six
 /// times.
@@ -22,7 +23,7 @@ const PAYLOAD: usize = 500;
 
 fn input(net: &Net) -> Input {
     // The block timeout is longer than the time to send a burst on a busy machine. With a shorter
-    // timeout, a burst would take several blocks.
+    // block timeout, a burst would take several blocks.
     let timeout = Duration::from_millis(40);
     let options = AfPacketOptions::new("near0").buffer(BUFFER_MIN).block_timeout(timeout).direction(Direction::In);
     net.near(|| options.open().unwrap()).input
@@ -76,7 +77,7 @@ impl Handler for Stalls {
             stalls.send(()).unwrap();
             go_on.recv().unwrap();
         }
-        // The packet data that the handler borrowed before it stalled must be unchanged.
+        // The handler borrowed packet data before it stalled. This data must be unchanged.
         assert!(first.is_some_and(is_sound));
         for packet in packets.drain(..) {
             let count = if is_sound(packet.data()) { &mut self.sound } else { &mut self.unsound };

@@ -43,8 +43,8 @@ fn take(net: &Net, options: &AfXdpOptions) -> Taking {
     taking.unwrap()
 }
 
-/// Opens the first receive queue, and polls this queue once. After this poll, AF_XDP takes the
-/// frames that arrive.
+/// Opens the first receive queue, and polls this queue once. After the first poll of a queue,
+/// AF_XDP takes the frames that arrive.
 fn try_take(net: &Net, options: &AfXdpOptions) -> Result<Taking, DeviceError> {
     let queue = net.near(|| options.open())?.input.queues.remove(0);
     let mut taking = Taking { tester: QueueTester::new(queue)?, start: Instant::now() };
@@ -125,9 +125,9 @@ fn frames_come_in_order_in_every_mode() {
     }
 }
 
-/// If frames arrive at short intervals, a poll that emptied the ring returns the time of the next
-/// poll. In this test, the next poll is 10 us later, by the clock of the test. After a poll that
-/// found no frame, the queue waits for the socket.
+/// If frames arrive at short intervals, a poll that empties the ring returns the time at which the
+/// queue should be polled again. In this test, the next poll follows after 10 us, by the clock of
+/// the test. After a poll that found no frame, the queue waits until its socket is readable.
 #[test]
 fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
     let Some(net) = Net::new() else { return };
@@ -161,10 +161,11 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
     taking.end();
 }
 
-/// Handlers hold all pages except the pages of the ring. When all other pages are in use, frames
-/// are dropped and counted. Their pages stay in the ring, so that the kernel never has too few
-/// pages. When handlers return their pages, frames are handed to handlers again. In one part of the
-/// test each frame has one page, and in another part each frame has several pages.
+/// Handlers hold all pages except the pages of the ring. When all pages outside the ring are in
+/// use, new frames are dropped and counted. The pages of dropped frames stay in the ring, so that
+/// the kernel never has too few pages. When handlers return their pages, frames are handed to
+/// handlers again. In one part of the test each frame has one page, and in another part each frame
+/// has several pages.
 #[test]
 fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
     let Some(net) = Net::with("mtu 9000") else { return };
@@ -195,8 +196,8 @@ fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
 }
 
 /// Handlers get the bytes that were sent, whether a frame is copied out of the ring's page or keeps
-/// the page. Only frames of up to `copybreak` bytes are copied. The value of `copybreak` can be
-/// changed while the queue receives.
+/// the page. Only frames of up to `copybreak` bytes are copied out of the ring's page. The value of
+/// `copybreak` can be changed while the queue receives.
 #[test]
 fn short_frames_are_copied_out_of_the_ring() {
     const COUNT: u64 = 2000;
@@ -251,12 +252,12 @@ impl Handler for Checks {
 fn jumbo_frames_are_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };
     let sizes = [100, 3797, 3798, 3799, 7637, 7638, 7639, 8972];
-    // A chunk is a page of the kernel, and the kernel leaves the first 256 bytes of each chunk
-    // free.
+    // A chunk of AF_XDP is one page of the kernel, and the kernel leaves the first 256 bytes of
+    // each chunk free.
     let in_one = |bytes: usize| ethernet::BYTES + 28 + bytes <= 4096 - 256;
     for mode in [Mode::Auto, Mode::Skb] {
         let mut taking = take(&net, &options("udp").mode(mode));
-        // The test uses sizes around the end of a chunk, and the longest size.
+        // The test uses frame lengths around the end of a chunk, and the longest frame.
         for (bytes, first) in sizes.into_iter().zip((0..).step_by(20)) {
             send(&net, first..first + 20, bytes);
             for (frame, expected) in taking.frames(20).iter().zip(first..) {
@@ -390,8 +391,8 @@ fn what_is_wrong_is_said() {
 
 // ---- tests of the decision which frames AF_XDP takes
 
-/// Makes a frame with the EtherType `kind` for another machine, so that the kernel does not reply
-/// to the frame.
+/// Makes a frame with the EtherType `kind`. The frame is addressed to another machine, so that the
+/// kernel does not reply.
 fn frame(kind: u16, body: &[&[u8]]) -> Vec<u8> {
     let addresses = [2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 2];
     let mut frame = [&addresses[..], &kind.to_be_bytes(), &body.concat()].concat();
@@ -495,7 +496,7 @@ fn what_is_named_is_taken_and_the_rest_passes() {
     }
 }
 
-/// This test runs the filter that a packet socket uses to listen. The test needs no privileges.
+/// This test runs the filter of a packet socket that listens. The test needs no privileges.
 #[test]
 fn a_socket_that_listens_selects_the_same() {
     let kinds = kinds();

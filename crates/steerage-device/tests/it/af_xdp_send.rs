@@ -34,7 +34,7 @@ struct Numbered {
     end: u64,
     lens: std::ops::RangeInclusive<usize>,
     link: LinkType,
-    /// The size in bytes of a receive buffer, if each frame arrives in several buffers.
+    /// The size in bytes of a receive buffer. `None` if each frame arrives in one buffer.
     buffer: Option<usize>,
 }
 
@@ -252,8 +252,8 @@ fn down_up_and_gone() {
     assert_eq!(error, Some("near0: cannot send by the interface: the interface was deleted"));
 }
 
-/// Packets are taken from the interface and sent back through it. Receiving and sending use the
-/// same queues, and packets are not copied.
+/// AF_XDP takes packets from the interface and sends them back through the same interface.
+/// Receiving and sending use the same queues, and packets are not copied.
 #[test]
 fn what_is_taken_goes_back_by_the_same_queues() {
     // In the last test case, each packet occupies three AF_XDP chunks.
@@ -267,7 +267,8 @@ fn what_is_taken_goes_back_by_the_same_queues() {
         net.far(|| {
             let sockets: Vec<UdpSocket> = (0..32).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
             // Until AF_XDP takes packets from the interface, the kernel gives them to its own
-            // sockets. Therefore the test sends packets until enough of them have returned.
+            // sockets. Therefore the test sends packets until enough of them have come back through
+            // AF_XDP.
             until("packets go back", || {
                 sockets.iter().for_each(|socket| drop(socket.send_to(&vec![7; bytes], (NEAR, 9))));
                 net.arrived() > before + 20_000

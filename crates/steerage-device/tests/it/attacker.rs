@@ -50,8 +50,8 @@ fn a_device_gives_its_memory_away_once() {
     }
 }
 
-/// The kernel may write to a live device's memory blocks at any time. Therefore a slice of a block
-/// would change while it is borrowed.
+/// The kernel may write to a live device's memory blocks at any time. Therefore a slice (`&[u8]`)
+/// of a block would change while it is borrowed.
 #[test]
 fn blocks_without_their_claim_show_no_byte() {
     let Some(net) = Net::new() else { return };
@@ -71,7 +71,8 @@ struct Around {
     own: (Option<Blocks>, Claim),
     stolen: Option<Blocks>,
     exchanges: bool,
-    /// True if the outer device could access the memory blocks of the inner device during a poll.
+    /// True if the outer device (the wrapper) could access the memory blocks of the inner device
+    /// during a poll.
     touched: Arc<Mutex<bool>>,
 }
 
@@ -106,9 +107,9 @@ impl RxQueue for Around {
     }
 }
 
-/// If the outer device could replace the inner device's memory blocks, the inner device would not
-/// notice that frames are lent to handlers. The inner device would then let the kernel overwrite
-/// memory that handlers still read.
+/// If a wrapper could replace the inner device's memory blocks, the inner device would not notice
+/// that frames are lent to handlers. An inner device with exchanged blocks would let the kernel
+/// overwrite memory that handlers still read.
 #[test]
 fn a_device_around_another_one_does_not_get_at_its_blocks() {
     let Some(net) = Net::new() else { return };

@@ -19,8 +19,8 @@ use steerage_fixtures::queues::drain;
 const PACKETS: usize = 200;
 
 /// Returns the strings that describe synthetic devices with frames of 64 bytes and of 5000 bytes.
-/// For each frame length, the result describes two devices: one device whose frames are in one
-/// buffer each, and one device with short buffers.
+/// For each frame length, the returned strings describe two devices: a device with one buffer per
+/// frame, and a device with short buffers.
 fn specs(buffer: usize, seed: u64) -> [(String, String); 2] {
     [64, 5000].map(|size| {
         let whole = format!("synthetic:size={size},packets={PACKETS},flows=8,seed={seed}");

@@ -127,8 +127,8 @@ fn flows_move_with_their_buckets() {
     assert_at_rest(&outcome.snapshot, 1_000_000);
 }
 
-/// steerage uses the buckets that the device chooses, although `device_hash` is off. All packets of
-/// a tenant are on one CPU, even if they belong to different flows.
+/// steerage uses the bucket that the device chooses for each frame, although `device_hash` is off.
+/// All packets of a tenant are on one CPU, even if they belong to different flows.
 #[test]
 fn what_the_driver_picks_stays_together() {
     const PACKETS: u32 = 20_000;
@@ -208,8 +208,8 @@ fn crates_of(program: &str) -> BTreeSet<String> {
     roots.filter(|root| KNOWN.iter().any(|known| root.starts_with(known))).map(|root| root.replace('_', "-")).collect()
 }
 
-/// Returns the crate names in a block of dependencies of Cargo.toml. Each crate name precedes an
-/// equals sign.
+/// Returns the crate names in a block of dependencies of Cargo.toml. In the block, each crate name
+/// precedes an equals sign.
 fn dependencies(block: &str) -> BTreeSet<String> {
     block.lines().filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()
 }
@@ -227,8 +227,9 @@ fn the_tutorial_is_the_program() {
     assert_eq!(dependencies(blocks(page, "toml")[0]), crates_of(program));
 }
 
-/// Each code block of the guide is a whole program without hidden lines. The program uses only the
-/// crates that the guide names at its beginning. The blocks run as tests of the documentation.
+/// Each code block of the guide is a whole program without hidden lines. The guide's programs use
+/// only the crates that the guide names at its beginning. The guide's code blocks also run as
+/// documentation tests.
 #[test]
 fn the_guide_has_whole_programs() {
     let page = include_str!("../../../../docs/functions.md");

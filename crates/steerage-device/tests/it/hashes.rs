@@ -1,5 +1,6 @@
 //! Tests the hashes that a device sets: their values, and which packets they keep together. Also
-//! tests that the receiving CPU reads no header if the device has set a hash.
+//! tests that the receiving CPU does not read a frame's headers if the device has set the frame's
+//! hash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -154,8 +155,8 @@ fn both_directions() -> Vec<Vec<u8>> {
 
 /// AF_PACKET and AF_XDP report the same hash for a packet. The kernel computes the hash of each
 /// packet, so the hash is equal for both directions of a flow, and different for each flow. The
-/// packet goes to the CPU that the map contains for the hash's bucket, and steerage computes no
-/// hash.
+/// packet goes to the CPU that the map of buckets to CPUs names for the hash, and steerage computes
+/// no hash.
 #[test]
 fn the_kernels_values_steer() {
     let Some(net) = Net::new() else { return };
@@ -205,7 +206,7 @@ fn datagrams() -> Vec<[Vec<u8>; 3]> {
 fn fragments_of_a_datagram_meet() {
     let Some(net) = Net::new() else { return };
     let datagrams = datagrams();
-    // The list contains the first fragment of every datagram, then the second fragment of every
+    // The test sends the first fragment of every datagram, then the second fragment of every
     // datagram, and so on.
     let frames: Vec<Vec<u8>> = (0..3).flat_map(|nth| datagrams.iter().map(move |parts| parts[nth].clone())).collect();
     let whole = both_directions();
@@ -356,8 +357,8 @@ fn set_hash(number: u16) -> Option<FlowHash> {
     (number % 3 != 0).then(|| FlowHash(u32::from(number).wrapping_mul(0x9e37_79b9)))
 }
 
-/// A frame that arrives without a hash is steered by the hash that the handler later reads from its
-/// packet. Hashes that the device has set stay unchanged.
+/// If a frame arrives without a hash, steerage hashes it. The handler later reads the same hash
+/// from the packet. Hashes that the device has set stay unchanged.
 #[test]
 fn frames_without_a_hash_get_ours() {
     let hasher = || FlowHasher::keyed(&HashKey::MICROSOFT);
@@ -377,7 +378,8 @@ fn frames_without_a_hash_get_ours() {
     assert_eq!(cpus.len(), 2);
 }
 
-/// If the device sets hashes that the user does not want, steerage hashes all of its frames.
+/// If the device sets hashes that the user does not want, steerage hashes all frames of the device
+/// itself.
 #[test]
 fn hashes_that_are_not_wanted_are_replaced() {
     let input = Input::new("some", "test", vec![Box::new(SomeHashed { next: 0 })]);
@@ -431,8 +433,8 @@ fn queues_have_masks_of_their_own() {
 const HIDDEN: usize = 60;
 const HIDDEN_BYTES: usize = 64;
 
-/// A device that lends frames to handlers. After the delivery, the memory of these frames cannot be
-/// read until the device is closed.
+/// A device that lends frames to handlers. After the delivery, the memory of the lent frames cannot
+/// be read until the device is closed.
 struct Hidden {
     blocks: Option<(Blocks, Claim)>,
     claim: Option<Claim>,
@@ -481,15 +483,15 @@ fn protect(bytes: &[u8], to: i32) {
 }
 
 /// Two CPUs handle frames whose memory cannot be read. The receiving CPU steers the frames to both
-/// CPUs by the device's hash, without reading their memory. Reading the memory would end the
-/// process.
+/// CPUs by the device's hash, without reading their memory. Reading the memory of these frames
+/// would end the process.
 #[test]
 fn headers_are_untouched_where_they_are_received() {
     hide(true);
 }
 
-/// Checks that the test above would fail if the receiving CPU read headers. If the device sets no
-/// hashes, the receiving CPU reads the headers, which ends the process.
+/// Checks that the test with hidden frame memory would fail if the receiving CPU read headers. If
+/// the device sets no hashes, the receiving CPU reads the headers, which ends the process.
 #[test]
 fn headers_are_read_where_there_is_no_hash() {
     use std::os::unix::process::ExitStatusExt;

@@ -130,8 +130,8 @@ fn order_is_kept_while_masks_change() {
     assert!(ledger.queues.iter().all(|queue| queue.reordered == Some(0)));
 }
 
-/// The features of interfaces that a test switches on and off, in this order. Without `tx`, the
-/// kernel completes checksums before an interface sends. `tso` and `gso` require `tx`.
+/// The offload features that a test switches on and off at its interfaces, in this order. Without
+/// `tx`, the kernel completes checksums before an interface sends. `tso` and `gso` require `tx`.
 const FEATURES: [&str; 8] = [
     "tso off",
     "gso off",
@@ -145,8 +145,8 @@ const FEATURES: [&str; 8] = [
 
 const SWITCHES: usize = 4 * FEATURES.len();
 
-/// Transfers data by TCP. After each part of the data, this function switches features of the
-/// interfaces `interfaces` on or off.
+/// Transfers data by TCP. After each part of the transferred data, this function switches features
+/// of the interfaces `interfaces` on or off.
 fn transfer_while_features_change(namespaces: &Namespaces, to: &str, interfaces: &[(usize, &str)]) {
     let change = |part: usize| {
         for (nth, device) in interfaces {

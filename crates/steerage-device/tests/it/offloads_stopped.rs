@@ -18,8 +18,8 @@ use steerage_fixtures::{HANG, until};
 /// The size in bytes of a message. Each message becomes one super-frame.
 const MESSAGE_BYTES: usize = 60_000;
 const DATAGRAM_BYTES: usize = 1000;
-/// The number of messages of each flow that are sent while the CPU is stopped. The packet ring's
-/// blocks are too small for all messages, but the number of messages is below the backlog limit.
+/// While the CPU is stopped, this number of messages is sent in each flow. The packet ring's blocks
+/// are too small for all messages, but the number of messages is below the backlog limit.
 const MESSAGES: u32 = 900;
 
 const _: () = assert!(MESSAGES as usize * MESSAGE_BYTES > 32 << 20 && (MESSAGES as usize) < BACKLOG_DEFAULT);
@@ -83,8 +83,8 @@ fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     };
     let builder = Builder::new().virtual_cpus(2).policy(Hash).check_order(true).input(input);
     let running = builder.build(make).unwrap().start().unwrap();
-    // If the test fails, this channel sender is dropped before the running instance. The drop of
-    // the running instance waits until the stopped CPU continues.
+    // If the test fails, the channel sender `to_go_on` is dropped before the running instance. The
+    // drop of the running instance waits until the stopped CPU continues.
     let to_go_on = to_go_on;
     let handle = running.handle();
     let owner = handle.snapshot().queues[0].cpu;
@@ -153,8 +153,8 @@ fn a_stopped_cpu_leaves_a_udp_socket_to_the_others() {
     others_go_on(udp.input().unwrap(), from, udp.local_addr());
 }
 
-/// The kernel fills the blocks of a packet ring in turn, so it repeatedly reaches blocks whose
-/// frames wait for the stopped CPU.
+/// The kernel fills the blocks of a packet ring in turn. Therefore it repeatedly reaches blocks
+/// whose frames wait for the stopped CPU.
 #[test]
 fn a_stopped_cpu_leaves_an_interface_to_the_others() {
     let Some(namespaces) = Namespaces::new(2) else { return };

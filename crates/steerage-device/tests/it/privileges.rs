@@ -52,8 +52,8 @@ fn without_privileges_no_interface_is_opened() {
     listen().unwrap();
 }
 
-/// With the capabilities that a thread has kept, it can open the files that were named when it
-/// dropped its other capabilities, but no interface.
+/// When a thread drops its capabilities, it keeps those that it needs to open the files it has
+/// named. It can open these files, but no interface.
 #[test]
 fn files_of_others_are_read_and_written_if_they_are_needed() {
     if !is_root() {

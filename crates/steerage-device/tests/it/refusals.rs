@@ -1,6 +1,6 @@
 //! Tests super-frames that the kernel refuses. Linux accepts at most 128 datagrams in one
-//! super-frame (64 before 6.9). Longer super-frames must still arrive as single packets. The log
-//! has one line about each refusal.
+//! super-frame (64 before 6.9). Super-frames with more datagrams must still arrive as single
+//! packets. The log has one line about each refusal.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
@@ -29,8 +29,8 @@ const DATAGRAM_BYTES: usize = 200;
 
 const DATAGRAMS: [usize; 7] = [40, 200, 150, 40, 129, 128, 129];
 
-/// Two numbers of arriving frames: the first number for a kernel that accepts 128 datagrams in one
-/// super-frame, the second number for a kernel that accepts 64.
+/// The numbers of arriving frames. A kernel that accepts 128 datagrams in one super-frame gives the
+/// first number, a kernel that accepts 64 gives the second.
 const FRAMES: [u64; 2] = [1 + 200 + 150 + 1 + 129 + 1 + 129, 1 + 200 + 150 + 1 + 129 + 128 + 129];
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());

@@ -1,5 +1,5 @@
 //! Tests the synthetic device. An independent parser checks the frames of this device. The tests
-//! also check the numbers in the frames, and the rate.
+//! also check the numbers in the frames, and the device's frame rate.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -138,8 +138,8 @@ fn segments_of_a_tcp_flow_continue_each_other() {
     }
 }
 
-/// With the same seed, the device generates the same frames, in polls of any size. A different seed
-/// generates different frames.
+/// With the same seed, the synthetic device generates the same frames, whatever the size of the
+/// polls. A different seed generates different frames.
 #[test]
 fn the_seed_decides() {
     let spec = "synthetic:flows=1000,packets=5000,zipf=1,mix=udp4+tcp6,queues=2,seed=";
@@ -197,13 +197,12 @@ fn a_live_source_follows_the_clock() {
     let start = Timestamp::from_nanos(5_000);
     let (polled, frames) = tester.poll(start, 64).unwrap();
     assert_eq!((polled, frames.len()), (Polled::NotBefore(start + Duration::from_micros(1)), 1));
-    // One nanosecond before the next frame is due, a poll delivers nothing. After 10 us, 10 frames
-    // are due.
+    // One nanosecond before the next frame is due, a poll delivers nothing. 10 us after the first
+    // poll, 10 frames are due.
     assert!(tester.poll(start + Duration::from_nanos(999), 64).unwrap().1.is_empty());
     let (polled, frames) = tester.poll(start + Duration::from_micros(10), 64).unwrap();
     assert_eq!((polled, frames.len()), (Polled::NotBefore(start + Duration::from_micros(11)), 10));
-    // A poll delivers frames up to its budget (a maximum number of frames) and leaves the other due
-    // frames in the ring.
+    // A poll delivers at most its budget of frames, and leaves the other due frames in the ring.
     let later = start + Duration::from_micros(110);
     assert_eq!(tester.poll(later, 64).unwrap().0, Polled::More);
     assert_eq!(tester.poll(later, 64).unwrap().1.len(), 36);

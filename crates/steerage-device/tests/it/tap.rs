@@ -188,9 +188,10 @@ fn mistakes_are_told_in_a_line() {
     assert!(error("tun:t").starts_with(&format!("{again}as tap")), "{}", error("tun:t"));
     assert!(error("tap:t,queues=2").starts_with(&format!("{again}with 1 queue(s)")));
     drop(kept);
-    // The interface has been removed, so it can be created as another type. The test must first
-    // wait until no forked child of another test has the interface open. A forked child has the
-    // interface open until the child executes another program.
+    // The interface has been removed, so it can be created as another type. Before the test creates
+    // the interface again, it must wait until no forked child of another test has the interface
+    // open. A forked child of another test has the interface open until the child executes another
+    // program.
     let is_gone = || namespaces.within(0, || nix::net::if_::if_nametoindex("t").is_err());
     until("nobody has it open", is_gone);
     drop(namespaces.within(0, || open("tun:t,queues=2").unwrap()));

@@ -40,8 +40,8 @@ impl RxQueue for Live {
     }
 }
 
-/// An output that has room for a limited number of packets. The output does not count its packets
-/// in a `TxAccount`.
+/// An output that has room for a limited number of packets. This output of the test does not count
+/// its packets in a `TxAccount` (the counters of an output).
 struct Slow(Arc<AtomicU64>);
 
 impl TxQueue for Slow {

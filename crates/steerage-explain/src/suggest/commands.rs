@@ -1,4 +1,4 @@
-//! Turns the advice into commands.
+//! Turns the advice into shell commands.
 
 use serde::Serialize;
 use steerage_text::shell_word;
@@ -35,8 +35,8 @@ impl BacklogMax {
 #[derive(Debug, Serialize)]
 pub(super) struct Commands {
     pub(super) steerage: Vec<String>,
-    /// The commands for the kernel's own steering. For a capture that one CPU can handle, the list
-    /// of commands is empty.
+    /// The commands for the kernel's own steering. For a capture that one CPU can handle, there are
+    /// no commands for the kernel.
     pub(super) kernel: Vec<String>,
     /// The command `steerage parallel`, if the device is a capture.
     pub(super) parallel: Option<Parallel>,
@@ -63,8 +63,8 @@ impl Parallel {
 
 impl Commands {
     /// Creates the commands. `stuck` is true if one flow has more packets than a CPU can handle.
-    /// `torn` is true if the default hash of network cards would separate the two directions of
-    /// flows.
+    /// `torn` is true if the default hash of network cards would put the two directions of some
+    /// flows on different queues.
     pub(super) fn of(
         traffic: &TrafficExplanation,
         way: &Assignment,
@@ -79,8 +79,8 @@ impl Commands {
         let stuck = stuck && way.cpus.len() > 1;
         let mask = way.mask.to_bitmap(basis.candidates.nr_cpu_ids);
         // If one CPU is enough, no command for the kernel is needed. A capture does not contain the
-        // name of its interface. For an interface, the verdict on the kernel's steering already
-        // contains the commands.
+        // name of its interface. For an interface, the report's verdict on the kernel's steering
+        // already contains the commands.
         let kernel = match (parallel.is_some() || basis.kernel.is_some(), way.cpus.len()) {
             (true, 1) => Vec::new(),
             _ => for_the_kernel(basis, way, &mask, backlog, stuck, torn),
@@ -106,7 +106,7 @@ fn for_steerage(
     }
     let mut commands = vec![run];
     // A command can change settings during a run only if the run receives from an interface. A run
-    // on a file ends before the user has typed the command.
+    // that reads a file ends before the user has typed a command that changes its settings.
     for InterfaceQueues { name, .. } in &basis.interfaces {
         let path = format!("sys/class/net/{name}/queues/rx-0/rps_cpus");
         commands.push(format!("steerage set {} {mask}", shell_word(&path)));
@@ -171,7 +171,7 @@ mod tests {
         let most = |rate, busiest| BacklogMax::of(rate, busiest).map(|backlog| backlog.0);
         assert_eq!((most(None, 1.0), most(Some(1e6), 0.25)), (None, None));
         // The expected backlog limits are 4,000 packets and 250,000 packets, each rounded up to a
-        // power of two. The third is the maximum backlog.
+        // power of two. The third expected limit is the maximum backlog.
         assert_eq!((most(Some(2e6), 0.5), most(Some(1e8), 0.625)), (Some(4096), Some(262_144)));
         assert_eq!(most(Some(1e12), 1.0), Some(steerage::limits::BACKLOG_MAX as u64));
     }
@@ -184,8 +184,8 @@ mod tests {
             write_mask(&interface(4), "f"),
             "for q in /sys/class/net/eth1/queues/rx-*; do echo f | sudo tee $q/rps_cpus; done"
         );
-        // The kernel accepts interface names with special characters, so the command must quote
-        // this name. A shell must not execute it.
+        // The kernel accepts interface names with special characters, so the advised command must
+        // quote the interface name. A shell must not execute it.
         let hostile = InterfaceQueues { name: "$(id)".to_owned(), queues: 1 };
         assert_eq!(write_mask(&hostile, "f"), "echo f | sudo tee '/sys/class/net/$(id)/queues'/rx-0/rps_cpus");
         assert_eq!(InterfaceQueues::read("no-such-interface").queues, 1);

@@ -65,13 +65,14 @@ impl AssumedCosts {
 pub(super) struct Assignment {
     /// The CPUs that receive or work.
     pub(super) cpus: CpuMask,
-    /// The CPUs over which packets are spread. The mask of CPUs is empty if packets are not
-    /// steered.
+    /// The CPUs over which packets are spread. The mask of CPUs is empty if one CPU handles all
+    /// packets without steering.
     pub(super) mask: CpuMask,
     /// The number of CPUs over which packets are spread, or 1 if packets are not steered.
     pub(super) spread: usize,
     /// The busiest CPU's share of the packets if each CPU has an equal part of the buckets. The
-    /// kernel gives each CPU an equal part of the buckets, and steerage starts with this map.
+    /// kernel's RPS gives each CPU an equal part of the buckets, and steerage starts with such a
+    /// map.
     pub(super) busiest: f64,
     /// The busiest CPU's share of the packets after the policy has balanced the buckets.
     pub(super) balanced: f64,

@@ -40,7 +40,7 @@ fn the_fewest_cpus_that_keep_up() {
     }
     let two = choice(&candidates, 0.0, 1000.0, Some(1e6)).best;
     // The receiving CPU hands over half of the packets and handles the other half. Per received
-    // packet, it needs 7.7 + 1.05 + 500 ns.
+    // packet, the receiving CPU needs 7.7 + 1.05 + 500 ns.
     assert!(close(load_ns(&two), 508.75) && two.receiver_is_busiest, "{two:?}");
     assert!(close(two.load(Some(1e6)).unwrap(), 0.50875));
     assert_eq!(two.mask.to_list(), "0-1");
@@ -68,7 +68,8 @@ fn the_regimes_are_predicted_by_the_costs() {
     // CPU needs 1004.9 ns. In the collector regime (one CPU only receives, another CPU does all the
     // work), the CPU that takes over all packets needs 1002.4 ns per packet.
     assert_eq!(regimes(1000.0), [("spread", 2, 1_965_602.0), ("inline", 1, 995_124.0), ("collector", 2, 997_606.0)]);
-    // A single CPU needs 5.4 ns. Receiving a packet and handing it over takes 7 ns.
+    // A single CPU needs 5.4 ns. With two CPUs, the receiver needs 7 ns to receive a packet and
+    // hand it over.
     assert_eq!(regimes(0.5), [("inline", 1, 185_185_185.0), ("collector", 2, 142_857_143.0)]);
 }
 
@@ -77,8 +78,8 @@ fn who_receives_for_many_does_nothing_else() {
     let choice = choice(&CandidateCpus::even(16), 0.0, 100.0, None);
     // The receiver needs 7.7 ns to receive a packet and 2.1 ns to hand it over. Because the
     // receiver needs 9.8 ns per packet, no number of CPUs can handle more than one packet per 9.8
-    // ns. Ten CPUs that share the packets need 102.4 / 10 ns per packet. This time exceeds the
-    // minimum of 9.8 ns by less than a tenth.
+    // ns. Ten CPUs that share the packets need 102.4 / 10 ns per packet. The time of ten CPUs
+    // exceeds the receiver's 9.8 ns by less than a tenth.
     assert_eq!((choice.best.cpus.len(), choice.best.mask.to_list()), (11, "1-10".to_owned()), "{choice:?}");
     assert!(close(choice.best.busiest, 410.0 / 4096.0), "{choice:?}");
 }
@@ -86,7 +87,7 @@ fn who_receives_for_many_does_nothing_else() {
 #[test]
 fn an_elephant_bounds_what_cpus_can_do() {
     // Half of the packets are in one bucket. Eight CPUs are 1.75 times as fast as one CPU. The
-    // speed-up by four CPUs is at most a tenth lower.
+    // speed-up with four CPUs is at most a tenth lower than with eight CPUs.
     let choice = choice(&CandidateCpus::even(8), 1.0, 1000.0, Some(10e6));
     assert_eq!((choice.best.cpus.len(), choice.is_enough), (4, Some(false)), "{choice:?}");
     // After balancing, the CPU with the large bucket has no other buckets. Before balancing, the
@@ -102,8 +103,8 @@ fn what_is_far_costs_more() {
     far.distances.far = CpuMask::parse_list("1", 2).unwrap();
     assert_eq!(far.order.iter().copied().collect::<CpuMask>(), two);
     let loads = [CandidateCpus::even(2), far].map(|candidates| load_ns(&choice(&candidates, 0.0, 100.0, None).best));
-    // Two CPUs that share a cache need `7.7 + (100 + 2.1) / 2` ns per packet, and two CPUs that
-    // share no cache need `7.7 + (100 + 8.1) / 2` ns.
+    // Per packet, two CPUs that share a cache need `7.7 + (100 + 2.1) / 2` ns. Two CPUs that share
+    // no cache need `7.7 + (100 + 8.1) / 2` ns.
     assert!(close(loads[0], 58.75) && close(loads[1], 61.75), "{loads:?}");
 }
 

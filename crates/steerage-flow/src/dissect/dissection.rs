@@ -27,12 +27,12 @@ use crate::limits::{FLOW_HEADERS_MAX, VLAN_IDS};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layers {
-    /// The flow of the innermost IP header that can be read. With the flow of the innermost IP
-    /// header, the flows inside a tunnel are spread over the CPUs.
+    /// The flow of the innermost IP header that can be read. With `Inner`, the flows inside a
+    /// tunnel are spread over the CPUs.
     #[default]
     Inner,
-    /// The flow of the outermost IP header. With the flow of the outermost IP header, all packets
-    /// of a tunnel stay together on one CPU.
+    /// The flow of the outermost IP header. With `Outer`, all packets of a tunnel stay together on
+    /// one CPU.
     Outer,
 }
 
@@ -42,21 +42,21 @@ pub enum Layers {
 #[non_exhaustive]
 pub struct Dissection {
     /// The flow key of the frame. The source in the flow key is the frame's sender. An ICMP error
-    /// has the flow key of the packet that it quotes. The key has the direction of the error: from
-    /// the receiver to the sender of the quoted packet. The flow key of an ICMP query has the
-    /// query's identifier as both ports. The ports in the flow key are 0 for all fragments except
-    /// the first, and for a packet that is cut off before the ports.
+    /// has the flow key of the packet that it quotes. The key of an ICMP error has the direction of
+    /// the error: from the receiver of the quoted packet to its sender. The flow key of an ICMP
+    /// query has the query's identifier as both ports. The ports in the flow key are 0 for all
+    /// fragments except the first, and for a packet that is cut off before the ports.
     pub key: FlowKey,
-    /// True if `key` is the flow key of a flow between IP addresses. If the field is false, `key`
-    /// consists of the link addresses and the EtherType.
+    /// True if `key` is the flow key of a flow between IP addresses. If the field `is_flow` is
+    /// false, `key` consists of the link addresses and the EtherType.
     pub is_flow: bool,
     /// The reason why the dissection of the frame ended.
     pub end: End,
-    /// The innermost IP header that was read. With [`Layers::Outer`], this is the outermost IP
-    /// header. An IP header that an ICMP error quotes is not stored in this field.
+    /// The innermost IP header that was read. With [`Layers::Outer`], this field contains the
+    /// outermost IP header. An IP header that an ICMP error quotes is not stored in this field.
     pub ip: Option<IpLayer>,
-    /// If the frame contains any part of the header that follows `ip` and its extension headers,
-    /// the offset of that header.
+    /// The offset of the header that follows `ip` and its extension headers. `None` if the frame
+    /// contains no part of that header.
     pub transport_offset: Option<u32>,
     /// The offset of the payload of a TCP, UDP or SCTP packet. If the frame is cut off, this offset
     /// may be after the frame's end.
@@ -68,9 +68,9 @@ pub struct Dissection {
     pub icmp: Option<(u8, u8)>,
     /// True if `key` is the flow key of a packet that an ICMP error quotes.
     pub is_quoted: bool,
-    /// The fragments in the frame, at most two, from the outermost to the innermost. There are two
-    /// fragments if a packet inside a tunnel is a fragment, and the tunnel's own packet is also a
-    /// fragment.
+    /// The fragments in the frame, at most two, from the outermost to the innermost. A frame
+    /// contains two fragments if a packet inside a tunnel is a fragment, and the tunnel's own
+    /// packet is also a fragment.
     pub fragments: [Option<Fragment>; 2],
     /// The VLAN identifiers of the tags before the first IP header, beginning with the outermost
     /// tag.
@@ -81,8 +81,8 @@ pub struct Dissection {
 }
 
 impl Dissection {
-    /// Returns an empty dissection. The walk over the frame's headers later writes its results into
-    /// this dissection.
+    /// Returns an empty dissection. The code that walks over the frame's headers writes its results
+    /// into this dissection.
     #[inline(always)]
     pub(super) fn blank() -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Dissection {
         self.headers.iter()
     }
 
-    /// From `fragments`, the fragment whose IP header is `ip`.
+    /// Returns the fragment in `fragments` whose IP header is `ip`.
     #[must_use]
     pub fn fragment(&self) -> Option<&Fragment> {
         let at = self.ip?.offset;
@@ -132,8 +132,8 @@ pub struct IpLayer {
     pub version: u8,
     /// The protocol of the IP payload, after all extension headers that were read.
     pub protocol: u8,
-    /// The length of the packet (including the IP header) that the IP header states, in bytes.
-    /// IPFIX calls this length the octet count. `None` if the IP header states no length, as in a
+    /// The packet's length in bytes, including the IP header, as the IP header states it. IPFIX
+    /// calls this length the octet count. `None` if the IP header states no length, as in a
     /// jumbogram (RFC 2675) or in a packet that the kernel merged from several packets.
     pub stated_bytes: Option<u32>,
 }
@@ -152,15 +152,16 @@ pub struct Fragment {
     pub bytes: u32,
     /// True if more fragments follow this fragment.
     pub more: bool,
-    /// A key that is equal for all fragments of the datagram. The key of a datagram consists of the
-    /// addresses, the identification and, only for IPv4, the protocol (RFC 791, RFC 8200).
+    /// A key that identifies the datagram: it is equal for all fragments of the datagram. The
+    /// datagram's key consists of the addresses and the identification, and for IPv4 also of the
+    /// protocol (RFC 791, RFC 8200).
     pub datagram: FlowKey,
 }
 
 impl Fragment {
-    /// Creates a fragment. The fragment's IP header is at the offset `ip_offset`, and the fragment
-    /// contains the bytes `data` of its datagram. This function is for tests of code that reads
-    /// fragments.
+    /// Creates a fragment. The new fragment's IP header is at the offset `ip_offset`, and the
+    /// fragment contains the bytes `data` of its datagram. This function is for tests of code that
+    /// reads fragments.
     #[must_use]
     pub const fn new(ip_offset: u32, id: u32, data: Range<u32>, more: bool, datagram: FlowKey) -> Self {
         Self { ip_offset, id, offset: data.start, bytes: data.end - data.start, more, datagram }
@@ -359,7 +360,7 @@ impl fmt::Display for HeaderKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum End {
-    /// All headers that the flow key needs were read.
+    /// The dissection has read all headers that it needs for the flow key.
     Complete,
     /// The frame ends within a header.
     Truncated,
@@ -408,10 +409,10 @@ impl fmt::Display for End {
     }
 }
 
-/// A list of headers. The list has a fixed size. Each entry has four bytes. The list of headers is
-/// small, because it must be cleared for every frame. The upper bits of a list entry contain the
-/// header's kind, as an index in [`HeaderKind::ALL`]. The lower bits of a list entry contain the
-/// header's offset.
+/// A list of the frame's headers. The list has a fixed size. Each entry has four bytes. The list of
+/// a frame's headers is small, because the list must be cleared for every frame. The upper bits of
+/// a list entry contain the header's kind, as an index in [`HeaderKind::ALL`]. The lower bits of a
+/// list entry contain the header's offset.
 #[derive(Clone)]
 pub(super) struct Headers {
     list: [u32; FLOW_HEADERS_MAX],
@@ -421,8 +422,8 @@ pub(super) struct Headers {
 const OFFSET_BITS: u32 = 24;
 /// The lower bits of a list entry have room for the offset of any header in a frame.
 const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
-/// The maximum length in bytes of a frame. All header offsets in a frame of this length fit in an
-/// entry of the list.
+/// The maximum length in bytes of a frame. All header offsets in a frame of this length fit in the
+/// lower bits of a list entry.
 pub const FRAME_BYTES_MAX: usize = OFFSET_MASK as usize;
 
 impl Headers {

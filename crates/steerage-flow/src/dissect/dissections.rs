@@ -5,8 +5,8 @@ use std::cell::{Cell, Ref, RefCell};
 
 use super::Dissection;
 
-/// The dissections of the packets in a batch, by the packet's position. Memory is allocated only
-/// when the `Dissections` value is created.
+/// The dissections of the packets in a batch, indexed by the packet's position in the batch. Memory
+/// is allocated only when the `Dissections` value is created.
 ///
 /// ```
 /// use steerage_flow::{LinkType, dissect::{Layers, Dissections, dissect}};
@@ -32,8 +32,8 @@ impl Dissections {
         Self { each: (0..packets).map(|_| RefCell::default()).collect(), are_some: Cell::new(false) }
     }
 
-    /// Returns the stored dissection of the packet at position `nth`. If no dissection is stored,
-    /// calls `dissect` and stores its result.
+    /// Returns the stored dissection of the packet at position `nth` of the batch. If no dissection
+    /// of the packet is stored, calls `dissect` and stores its result.
     pub fn get_or(&self, nth: usize, dissect: impl FnOnce() -> Dissection) -> Ref<'_, Dissection> {
         let known = &self.each[nth];
         if known.borrow().is_none() {

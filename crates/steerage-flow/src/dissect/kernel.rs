@@ -1,9 +1,10 @@
-//! The flow of a packet according to Linux's own flow hash. Linux steers packets by its flow hash
-//! in RPS.
+//! Finds the flow to which a packet belongs according to Linux's own flow hash. RPS (the kernel's
+//! own steering) uses this hash.
 //!
-//! The hash is computed by `__skb_get_hash_net` (net/core/flow_dissector.c of Linux 6.18) from the
-//! fields in [`KernelFlow`]. Linux chooses a secret hash key for its flow hash at boot, so the hash
-//! value cannot be predicted. However, Linux steers packets with equal fields to the same CPU.
+//! Linux's flow hash is computed by `__skb_get_hash_net` (net/core/flow_dissector.c of Linux 6.18)
+//! from the fields in [`KernelFlow`]. Linux chooses a secret hash key for its flow hash at boot, so
+//! the hash value cannot be predicted. However, Linux steers packets with equal values of these
+//! fields to the same CPU.
 
 use crate::flow_key::FlowKey;
 use crate::wire::{be16, be32, be128, ethertype, ipv4, ipv6, protocol};
@@ -11,8 +12,8 @@ use crate::wire::{be16, be32, be128, ethertype, ipv4, ipv6, protocol};
 use super::dissection::{Dissection, Header, HeaderKind};
 use super::tunnel::gre;
 
-/// If the network card provides no hash, Linux computes its flow hash from these fields of a
-/// packet.
+/// The fields of a packet from which Linux computes its flow hash, if the network card provides no
+/// hash.
 ///
 /// ```
 /// use steerage_flow::LinkType;
@@ -45,8 +46,8 @@ pub struct KernelFlow {
 }
 
 impl KernelFlow {
-    /// Finds these fields in a frame. The argument `found` is the dissection of the frame with
-    /// [`Layers::Inner`](super::Layers::Inner).
+    /// Finds the fields that Linux hashes in a frame. The argument `found` is the dissection of the
+    /// frame with [`Layers::Inner`](super::Layers::Inner).
     #[must_use]
     pub fn of(frame: &[u8], found: &Dissection) -> Self {
         let mut seen = Self { key: None, ethertype: 0, vlan: 0, gre: 0, label: 0 };

@@ -12,12 +12,12 @@ const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
 /// numbers for the address family IPv6 (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
 const FAMILY_IPV4: u32 = 2;
 const FAMILIES_IPV6: [u32; 3] = [24, 28, 30];
-/// For some device types, the protocol field of a Linux cooked header is not an EtherType: FRAD,
-/// radiotap and netlink (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>). For IP in
-/// GRE (778), the protocol field is GRE's protocol type, which equals the EtherType for IP and
-/// MPLS.
+/// The device types for which the protocol field of a Linux cooked header is not an EtherType:
+/// FRAD, radiotap and netlink (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>). For
+/// the device type IP in GRE (778), the protocol field is GRE's protocol type. For IP and MPLS, it
+/// equals the EtherType.
 const ARPHRD_OTHERWISE: [u16; 3] = [770, 803, 824];
-/// Three flags of a MACsec tag (IEEE 802.1AE, 9.5). They say that the sender's identifier is
+/// Three flags of a MACsec tag (IEEE 802.1AE, 9.5). The flags say that the sender's identifier is
 /// present, that the payload is encrypted, or that the payload was changed in another way.
 const MACSEC_SENDER: u8 = 0x20;
 const MACSEC_CHANGED: u8 = 0x08 | 0x04;
@@ -25,7 +25,7 @@ const MACSEC_CHANGED: u8 = 0x08 | 0x04;
 /// (RFC 3032).
 const MPLS_EXPLICIT_NULL: [u32; 2] = [0, 2];
 /// The maximum number of bytes that a frame has after its IPv6 packet. The bytes after the IPv6
-/// packet are the frame's checksum, or padding of a packet without payload.
+/// packet are the frame's checksum (FCS), or the padding of a packet without payload.
 const TRAILER_MAX: usize = 4;
 
 impl Walk<'_> {
@@ -78,8 +78,9 @@ impl Walk<'_> {
             ethertype::NSH => self.nsh(),
             _ if ethertype < ethertype::MIN && self.peek() == Some(&SNAP) => {
                 let header = self.take::<8>(HeaderKind::Snap)?;
-                // The SNAP header must contain an EtherType, not a length. A number below `MIN` is
-                // no EtherType. Therefore this number is replaced by the unknown type `MIN - 1`.
+                // The SNAP header must contain an EtherType, not a length. A number below `MIN` in
+                // the SNAP header is not an EtherType. Therefore the code replaces a number below
+                // `MIN` by `MIN - 1`, an unknown EtherType.
                 Ok(Step::EtherType(be16(header, 6).max(ethertype::MIN - 1)))
             }
             _ if ethertype < ethertype::MIN => Err(End::UnknownLlc),
@@ -126,10 +127,10 @@ impl Walk<'_> {
     }
 
     /// RFC 3032: a list of labels. A bit marks the last label. MPLS does not state the type of its
-    /// payload. Therefore an MPLS payload counts as IP if its first four bits are an IP version,
-    /// and as a pseudowire (an Ethernet frame in MPLS) if it looks like an Ethernet frame. Many
-    /// Ethernet addresses begin with the same four bits as an IP header. If the payload could be IP
-    /// or Ethernet, it counts as IP only if the IP header has a correct checksum or length.
+    /// payload. Therefore an MPLS payload counts as IP if its first four bits are an IP version. It
+    /// counts as a pseudowire (an Ethernet frame in MPLS) if it looks like an Ethernet frame. Many
+    /// Ethernet addresses begin with the same four bits as an IP header. An MPLS payload that could
+    /// be IP or Ethernet counts as IP only if its IP header has a correct checksum or length.
     pub(super) fn mpls(&mut self) -> Result<Step, End> {
         let first = self.take::<4>(HeaderKind::Mpls)?;
         let (first, mut label) = (be32(first, 0), be32(first, 0));
@@ -216,8 +217,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads PPP, or a header of Cisco's framing, which consists of an address byte for unicast or
-    /// multicast, a zero byte, and an EtherType.
+    /// Reads a PPP header or a header of Cisco's HDLC framing. Cisco's header consists of an
+    /// address byte for unicast or multicast, a zero byte, and an EtherType.
     fn hdlc(&mut self) -> Result<Step, End> {
         match self.peek::<4>() {
             Some([0x0f | 0x8f, 0, ..]) => self.cisco_hdlc(),
@@ -267,8 +268,8 @@ impl Walk<'_> {
     }
 
     /// Cisco's security group tag has version 1 and one option. The EtherType is the last field of
-    /// the security group tag. If the tag is inside GRE, the EtherType is the first field (as
-    /// Wireshark reads it).
+    /// the security group tag. If the security group tag is inside GRE, the EtherType is its first
+    /// field (as Wireshark reads it).
     fn metadata(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::CiscoMetadata)?;
         let (tag, ethertype) = if self.is_outermost() { (0, be16(header, 6)) } else { (2, be16(header, 0)) };

@@ -1,5 +1,6 @@
-//! Reads headers that devices on a packet's path add to the packet, for mirroring, redirection or
-//! Teredo. Each function reads one header, and returns the step for the header's payload.
+//! Reads the headers that devices on a packet's path add to the packet, for mirroring, redirection
+//! or Teredo tunnels. Each function reads one header, and returns the step for the header's
+//! payload.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
@@ -29,7 +30,7 @@ const TEREDO_AUTHENTICATION_LEN: usize = 4;
 const TEREDO_NONCE_LEN: usize = 8 + 1;
 const TEREDO_ORIGIN_LEN: usize = 8;
 
-/// The first byte of an unencrypted CAPWAP header: version 0 (RFC 5415, 4.1).
+/// The first byte of an unencrypted CAPWAP header, which means version 0 (RFC 5415, 4.1).
 const CAPWAP_CLEAR: u8 = 0;
 const CAPWAP_DTLS: u8 = 1;
 /// Flags in the first 32 bits of a CAPWAP header. One flag means that the payload is an 802.11
@@ -47,8 +48,8 @@ const TZSP_PADDING: u8 = 0;
 const TZSP_END: u8 = 1;
 
 impl Walk<'_> {
-    /// draft-foschiano-erspan, 4.2: the header consists of version, VLAN, class and flags, session,
-    /// and an index.
+    /// draft-foschiano-erspan, 4.2: the ERSPAN header of type II consists of version, VLAN, class
+    /// and flags, session, and an index.
     pub(super) fn erspan_2(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Erspan)?;
         if header[0] >> 4 != ERSPAN_2 {
@@ -58,8 +59,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// draft-foschiano-erspan, 4.3: the header of type III consists of the fields of type II, a
-    /// time, a group tag, and further fields.
+    /// draft-foschiano-erspan, 4.3: the ERSPAN header of type III consists of the fields of type
+    /// II, a time, a group tag, and further fields.
     pub(super) fn erspan_3(&mut self) -> Result<Step, End> {
         let header = self.take::<12>(HeaderKind::Erspan)?;
         if header[0] >> 4 != ERSPAN_3 {
@@ -75,8 +76,8 @@ impl Walk<'_> {
         }
     }
 
-    /// WCCP contains an IPv4 packet. Version 2 of WCCP adds a header of four bytes before the
-    /// packet, but uses the same GRE protocol type. The first byte after the GRE header
+    /// WCCP contains an IPv4 packet. Version 2 of WCCP adds a header of four bytes before the IPv4
+    /// packet, but has the same GRE protocol type as version 1. The first byte after the GRE header
     /// distinguishes the two versions of WCCP.
     pub(super) fn wccp(&mut self) -> Result<Step, End> {
         match self.peek::<1>() {
@@ -139,7 +140,8 @@ impl Walk<'_> {
     }
 
     /// A TZSP header contains the version, the packet type, and the type of the encapsulated frame.
-    /// The three fixed fields are followed by tags up to an end tag, and then by the frame.
+    /// In a TZSP header, tags up to an end tag follow the three fixed fields. The encapsulated
+    /// frame follows the end tag.
     pub(super) fn tzsp(&mut self) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::Tzsp)?;
         if header[0] != TZSP_VERSION {

@@ -56,8 +56,8 @@ impl<'a> Walk<'a> {
         Ok(Step::Protocol(protocol))
     }
 
-    /// Returns the complete IP header. Returns an error if the header is cut off, if the IP version
-    /// is wrong, or if there are too many nested IP headers.
+    /// Returns the IP header at the current offset. Returns an error if the IP header is cut off,
+    /// if it has the wrong IP version, or if too many IP headers are nested.
     fn begin_ip<const N: usize>(&mut self, version: u8) -> Result<&'a [u8; N], End> {
         if self.depth == IP_LAYERS_MAX {
             return Err(End::TooDeep);
@@ -112,8 +112,8 @@ impl<'a> Walk<'a> {
     /// the next header, the length of the extension header follows, in units of 8 bytes, not
     /// counting the first 8 bytes.
     pub(super) fn extension(&mut self, protocol: u8) -> Result<Step, End> {
-        // If this extension header is the last header that is read, the flow key contains the type
-        // of the extension header.
+        // If the walk ends at this extension header, the flow key contains the type of the
+        // extension header as its protocol.
         self.set_protocol(protocol);
         if self.extensions == IPV6_EXTENSIONS_MAX {
             return Err(End::TooDeep);

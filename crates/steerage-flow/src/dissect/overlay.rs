@@ -1,7 +1,7 @@
-//! Reads the headers of overlays: Reads the headers of VXLAN, VXLAN-GPE, NSH, LISP, GUE, L2TP and
-//! EoIP, and Ethernet after MPLS labels. Each function reads one header, and returns the step for
-//! the header's payload. If a header does not state the type of its payload, the payload must look
-//! like an Ethernet frame.
+//! Reads the headers of overlay networks. The headers are those of VXLAN, VXLAN-GPE, NSH, LISP,
+//! GUE, L2TP and EoIP, and Ethernet after MPLS labels. Each function reads one header, and returns
+//! the step for the header's payload. Some headers do not state the type of their payload. The
+//! payload must then look like an Ethernet frame.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
@@ -17,8 +17,8 @@ const LISP_INSTANCE: u8 = 0x08;
 /// The bits in a LISP header that identify the key with which the payload is encrypted. The bits
 /// that identify the encryption key are 0 if the payload is not encrypted (RFC 9300, 5.3).
 const LISP_KEY: u8 = 0x03;
-/// The bits of the version in an NSH header, and the bits of the header's length in units of four
-/// bytes (RFC 8300, 2.2).
+/// Two masks for an NSH header: for the version, and for the header's length in units of four bytes
+/// (RFC 8300, 2.2).
 const NSH_VERSION: u8 = 0xc0;
 const NSH_WORDS: u16 = 0x003f;
 const NSH_WORDS_MIN: u16 = 2;
@@ -38,9 +38,9 @@ mod l2tp {
     pub(super) const OFFSET: u16 = 0x0200;
     pub(super) const VERSION: u16 = 0x000f;
 }
-/// The possible total lengths in bytes of an L2TP cookie and the sublayer header after the cookie
-/// (RFC 3931, 4.1 and 4.6). The two ends of an L2TP tunnel agree on the lengths of cookie and
-/// sublayer header through their control channel.
+/// The possible lengths in bytes of an L2TP cookie together with the sublayer header that follows
+/// the cookie (RFC 3931, 4.1 and 4.6). The two ends of an L2TP tunnel agree on the lengths of
+/// cookie and sublayer header through their control channel.
 const L2TP_COOKIES: [usize; 4] = [0, 4, 8, 12];
 /// The upper four bits of the control word of a pseudowire (an Ethernet frame in MPLS; RFC 4385,
 /// 3).
@@ -48,8 +48,8 @@ const CONTROL_WORD: u8 = 0;
 const CONTROL_WORD_BYTES: usize = 4;
 
 impl Walk<'_> {
-    /// RFC 7348, 5: the header consists of flags, a reserved field, the network identifier, and a
-    /// reserved field.
+    /// RFC 7348, 5: the VXLAN header consists of flags, a reserved field, the network identifier,
+    /// and a reserved field.
     pub(super) fn vxlan(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Vxlan)?;
         if header[0] & VXLAN_VALID == 0 {
@@ -59,8 +59,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// draft-ietf-nvo3-vxlan-gpe, 3: the header is a VXLAN header that also states the payload's
-    /// type.
+    /// draft-ietf-nvo3-vxlan-gpe, 3: the VXLAN-GPE header is a VXLAN header that also states the
+    /// payload's type.
     pub(super) fn vxlan_gpe(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::VxlanGpe)?;
         let id = (header[0] & VXLAN_VALID != 0).then_some(be32(header, 4) >> 8);
@@ -82,7 +82,8 @@ impl Walk<'_> {
     }
 
     /// RFC 9300, 5.3: the LISP header consists of flags, nonce, instance identifier and status
-    /// bits. The IP packet follows. RFC 9305 adds the payload's type to the LISP header.
+    /// bits. The IP packet follows the LISP header. RFC 9305 adds the payload's type to the LISP
+    /// header.
     pub(super) fn lisp(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Lisp)?;
         if header[0] & LISP_KEY != 0 {
@@ -195,9 +196,9 @@ impl Walk<'_> {
         if self.is_ethernet(self.offset()) { Ok(Step::Ethernet) } else { Err(End::UnknownPayload) }
     }
 
-    /// Returns true if the bytes at this offset look like an Ethernet frame. The sender's address
-    /// must not be a group address, a known EtherType must follow, and the first byte of the
-    /// payload must fit this EtherType.
+    /// Returns true if the bytes at the offset `at` look like an Ethernet frame. The sender's
+    /// address must not be a group address, a known EtherType must follow, and the first byte of
+    /// the payload must fit this EtherType.
     pub(super) fn is_ethernet(&self, at: usize) -> bool {
         let Some(header) = self.peek_at::<{ ethernet::BYTES + 1 }>(at) else { return false };
         let payload = header[ethernet::BYTES];
@@ -284,7 +285,7 @@ mod tests {
         assert_inside(&found(0x0c, 4, &[nsh(3), frame].concat()), HeaderKind::Nsh, Some(7));
         assert_inside(&found(0x0c, 4, &[nsh(4), nsh(1), packet].concat()), HeaderKind::Nsh, Some(7));
         assert_eq!(found(0x0c, 9, &[]).end, End::UnknownPayload);
-        // The walk through the headers ends, however many headers are nested.
+        // The dissector stops at a limit of headers, however many headers are nested.
         let deep = in_udp((50_000, port::VXLAN_GPE), &gpe(0x0c, 4), &[nsh(4).repeat(40), inner()].concat());
         assert_eq!((deep.end, deep.key.to_string().as_str()), (End::TooDeep, "udp 192.0.2.1:50000 > 192.0.2.2:4790"));
     }

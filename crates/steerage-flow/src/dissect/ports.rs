@@ -43,9 +43,9 @@ pub(crate) const FROM_LANES: usize = TO_OR_FROM.len();
 /// all functions find the same flow for a frame.
 static CHOSEN: [AtomicU16; VXLAN_PORTS_MAX] = [const { AtomicU16::new(0) }; VXLAN_PORTS_MAX];
 
-/// Reads UDP packets to these ports as VXLAN in the whole process, in addition to the ports 4789
-/// and 8472. The source ports of the packets do not matter. The new VXLAN ports replace the ports
-/// of an earlier call. Call this function before the first frame is dissected. At most
+/// Makes the whole process read UDP packets to the ports `ports` as VXLAN, in addition to the ports
+/// 4789 and 8472. The source ports of these UDP packets do not matter. The new VXLAN ports replace
+/// the ports of an earlier call. Call this function before the first frame is dissected. At most
 /// [`VXLAN_PORTS_MAX`](crate::limits::VXLAN_PORTS_MAX) ports are used, and port 0 is ignored.
 pub fn set_vxlan_ports(ports: &[u16]) {
     // The unused entries must be at the end of the array `CHOSEN`, because `are_chosen` reads only
@@ -60,14 +60,14 @@ pub fn set_vxlan_ports(ports: &[u16]) {
     }
 }
 
-/// Returns true if the user chose a port for VXLAN. If the user chose a port, the code that hashes
-/// plain frames cannot be used, because it compares only the ports in [`LANES`].
+/// Returns true if the user chose a port for VXLAN. If the user chose a VXLAN port, the code that
+/// hashes plain frames cannot be used, because it compares only the ports in [`LANES`].
 pub(crate) fn are_chosen() -> bool {
     CHOSEN[0].load(Ordering::Relaxed) != 0
 }
 
-/// Returns `from` or `to` if this port identifies a tunnel. For any port of VXLAN, returns
-/// [`VXLAN`].
+/// Returns the port `from` or `to` that identifies a tunnel, if there is one. If a packet is sent
+/// to any port of VXLAN, returns the constant [`VXLAN`].
 #[inline(always)]
 pub(super) fn of_tunnel(from: u16, to: u16) -> Option<u16> {
     match (from, to) {
@@ -79,9 +79,10 @@ pub(super) fn of_tunnel(from: u16, to: u16) -> Option<u16> {
     }
 }
 
-/// The table has an entry for each value of a byte. The entry is true if a port that identifies a
-/// tunnel has this value as its upper byte. The table's entries for destination ports come first.
-/// The table's entries for source ports begin at index 256.
+/// A table with an entry for each value of the upper byte of a port, once for destination ports and
+/// once for source ports. A table entry is true if a port with this upper byte identifies a tunnel.
+/// The table's entries for destination ports come first. The table's entries for source ports begin
+/// at index 256.
 static UPPER_BYTES: [AtomicBool; 512] = {
     let (mut bytes, mut at) = ([const { AtomicBool::new(false) }; 512], 0);
     while at < TO.len() {
@@ -97,8 +98,8 @@ static UPPER_BYTES: [AtomicBool; 512] = {
     bytes
 };
 
-/// If `may_be_tunnel` returns false, the ports identify no tunnel. For nearly all packets, the
-/// function `may_be_tunnel` only loads two values from memory.
+/// If this function returns false, neither port identifies a tunnel. For nearly all packets,
+/// `may_be_tunnel` is the whole test for tunnels: two loads from memory.
 #[inline(always)]
 pub(super) fn may_be_tunnel(from: u16, to: u16) -> bool {
     let [[from, _], [to, _]] = [from.to_be_bytes(), to.to_be_bytes()];

@@ -1,4 +1,4 @@
-//! Dissects headers that the tests build, and arbitrary bytes.
+//! Tests the dissector with headers that the tests build, and with arbitrary bytes.
 
 use crate::flow_key::FlowKey;
 use proptest::prelude::*;
@@ -221,7 +221,8 @@ fn icmp_queries_go_by_identifier_both_ways() {
     assert_eq!(shown6(58, &[&[135, 0, 0, 0, 0, 7, 0, 1]]), "icmp6 fd00::1 > fd00::2", "neighbour solicitation");
 }
 
-/// A capture may cut headers at any byte. What is there is read.
+/// A capture may cut headers at any byte. The dissector reads the part of a header that was
+/// captured.
 #[test]
 fn cut_headers_are_read_as_far_as_they_go() {
     let header = [&[0x9c, 0x40, 0, 53, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x13, 1, 0][..], &[0; 4]].concat();
@@ -309,7 +310,8 @@ fn tunnels() {
     }
 }
 
-/// For a frame of a provider backbone, the backbone's VLAN tag is the outer tag of the dissection.
+/// For a frame of a provider backbone, the dissection lists the backbone's VLAN tag as the outer
+/// tag.
 #[test]
 fn tags_of_backbone_and_customer() {
     let customer = tagged(&[0x8100], 0x0800, &v4(17, &UDP));
@@ -381,8 +383,8 @@ fn mirrors_and_backbones() {
         let found = ethernet(&frame);
         assert_eq!((shown(&frame).as_str(), found.end), (flow, End::Complete), "{protocol} {found:?}");
         assert_eq!(found.tunnel.map(|tunnel| (tunnel.kind, tunnel.id)), tunnel);
-        // If the inner frame is cut off, the result is the outer flow, or a flow between the inner
-        // addresses.
+        // If the inner frame is cut off, the flow key is the key of the outer flow, or has the
+        // inner addresses.
         for len in 34..frame.len() {
             let cut = shown(&frame[..len]);
             assert!(
@@ -526,7 +528,7 @@ fn frame_like() -> impl Strategy<Value = Vec<u8>> {
         |(start, bytes, at, tunnel)| {
             let mut frame = [&MACS[..], &start, &bytes].concat();
             // Writes the UDP port of a tunnel protocol into the frame. In most cases, the port is
-            // directly after the offset at which an IPv4 header ends.
+            // written directly after the offset at which an IPv4 header ends.
             let port = [&TO[..], &TO_OR_FROM, &[53]].concat()[tunnel].to_be_bytes();
             let ports = 12 + start.len() - 1 + 20;
             let at = [ports + 2, ports, at.index(frame.len())][at.index(3)];

@@ -16,8 +16,8 @@ pub(super) mod gre {
     pub(in crate::dissect) const VERSION: u16 = 0x0007;
 }
 
-/// The bits of a GTP-U header that contain the version 1 and distinguish GTP from GTP' (3GPP TS
-/// 29.281, 5.1).
+/// The upper four bits of a GTP-U header: the version (1), and a bit that distinguishes GTP from
+/// GTP' (3GPP TS 29.281, 5.1).
 const GTP_VERSION: u8 = 0x30;
 const GTP_VERSION_MASK: u8 = 0xf0;
 /// If a GTP-U header has an extension header, a sequence number or an N-PDU number, all three

@@ -1,10 +1,10 @@
 //! Walks through the headers of a frame: one header per step, and a limited number of steps.
 //!
-//! Architecture invariant: every step reads one header and appends the header to a list of fixed
-//! length. The only exceptions are steps that only choose the next step. The walk ends when the
-//! list of headers is full. Therefore the work for a frame is bounded, for any depth of nested
-//! headers. Every read of the frame's bytes is checked. Therefore the walk never reads beyond the
-//! end of the frame, even if a length in a header is wrong.
+//! Architecture invariant: every step of the walk reads one header and appends the header to a list
+//! of fixed length. The only exceptions are steps of the walk that only choose the next step. The
+//! walk ends when the list of headers is full. Therefore the work for a frame is bounded, for any
+//! depth of nested headers. Every read of the frame's bytes is checked. Therefore the walk never
+//! reads beyond the end of the frame, even if a length in a header is wrong.
 
 use crate::flow_key::FlowKey;
 
@@ -26,16 +26,17 @@ pub(super) enum Step {
     Protocol(u8),
 }
 
-/// The flow of the innermost IP header that was read so far. The walk creates the flow key from
-/// this flow only when the walk ends. Therefore the result is the outer flow if an inner IP header
-/// cannot be read. Until the walk ends, the addresses are not copied from the frame. If the
-/// addresses were copied, they would be written with stores of one width and read with loads of
-/// another width. The CPU could not forward these stores to the loads, and would stall each time.
+/// The flow of the innermost IP header that was read so far. The code that walks through the
+/// headers creates the flow key from this flow only at the end. Therefore the walk results in the
+/// outer flow if an inner IP header cannot be read. Until the walk ends, the addresses are not
+/// copied from the frame. If the walk copied the addresses, it would write them with stores of one
+/// width, and later read them with loads of another width. The CPU could not forward these stores
+/// to the loads, and would stall each time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     /// The IP version (4 or 6), or 0 if no IP header was read yet.
     pub(super) version: u8,
-    /// The offset of the flow's IP header.
+    /// The offset in the frame of the flow's IP header.
     pub(super) at: usize,
     pub(super) protocol: u8,
     pub(super) ports: (u16, u16),
@@ -66,14 +67,14 @@ impl Flow {
     }
 }
 
-/// Link addresses and labels. The flow key of a frame without an IP header is created from link
-/// addresses and MPLS labels.
+/// The link addresses and MPLS labels of a frame. The flow key of a frame without an IP header is
+/// created from link addresses and MPLS labels.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stations {
     pub(super) source: [u8; 6],
     pub(super) destination: [u8; 6],
     pub(super) holds: u16,
-    /// The first and the last MPLS label.
+    /// The first and the last MPLS label of the frame.
     pub(super) labels: Option<(u32, u32)>,
 }
 
@@ -172,8 +173,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns the next step if the IP protocol number means that the payload is another packet or
-    /// frame. For any other protocol number, returns `unknown`, which ends the walk.
+    /// Returns the walk's next step if the IP protocol number means that the payload is another
+    /// packet or frame. For any other IP protocol number, returns the error `unknown`, which ends
+    /// the walk.
     pub(super) fn inner(&mut self, protocol: u8, unknown: End) -> Result<Step, End> {
         match protocol {
             protocol::IPV4 => Ok(Step::Ipv4),
@@ -188,8 +190,8 @@ impl<'a> Walk<'a> {
 
     /// Returns true if the walk must not enter a tunnel that follows. The walk must not enter a
     /// tunnel if the caller requested the outer flow, or if the walk reads the packet that an ICMP
-    /// error quotes. An ICMP error about a packet of a tunnel belongs to the flow of the tunnel
-    /// itself.
+    /// error quotes. An ICMP error that quotes a packet of a tunnel belongs to the flow of the
+    /// tunnel itself.
     pub(super) fn stays_outside(&self) -> bool {
         self.quoting || self.layers == Layers::Outer
     }
@@ -202,7 +204,7 @@ impl<'a> Walk<'a> {
         self.depth == 0
     }
 
-    /// Records the link addresses, but only before the first IP header.
+    /// Returns the record of link addresses and labels, but only before the first IP header.
     pub(super) fn outer_stations(&mut self) -> Option<&mut Stations> {
         let is_outermost = self.is_outermost();
         self.stations.as_mut().filter(|_| is_outermost)
@@ -231,7 +233,7 @@ impl<'a> Walk<'a> {
         Ok(header)
     }
 
-    /// Records a header that begins at `offset`.
+    /// Adds a header that begins at `offset` to the list of the frame's headers.
     pub(super) fn note(&mut self, kind: HeaderKind, offset: usize) -> Result<(), End> {
         self.out.headers.push(kind, offset)
     }

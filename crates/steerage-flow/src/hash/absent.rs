@@ -1,5 +1,5 @@
-//! Replaces the hash kernels that do not exist for this CPU architecture. No value of this type can
-//! be created.
+//! Replaces the hash kernels (hash functions for an instruction set) that do not exist for this CPU
+//! architecture. No value of the replacing type can be created.
 
 use super::{HashKey, Kernel, PortLanes, TOGETHER};
 use crate::affinity::Affinity;

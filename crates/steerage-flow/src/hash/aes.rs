@@ -2,15 +2,16 @@
 //! these hashes in a chain hash three blocks.
 //!
 //! If two inputs differ by a chosen value, the two AES states also differ by a chosen value with a
-//! probability of at most 2^-113. The bound of 2^-113 requires four AES rounds and independent
-//! round keys. See Keliher and Sui, "Exact maximum expected differential and linear probability for
-//! two-round AES", IET Information Security 1(2), 2007. Therefore it is very unlikely that the AES
-//! states of two different long keys are equal after a block. The bound on differences between AES
-//! states is no bound on collisions of the 32-bit hash, because the hash is only a part of the
-//! final state. After two AES rounds, each bit of the state depends on all bits of the state before
-//! these rounds. Four rounds achieve this twice. With only two AES rounds, the bound on differences
-//! is 2^-28. Two AES rounds are hardly faster than four. Packets are independent, so the CPU
-//! executes the rounds for one packet while it reads the headers of the next packet.
+//! probability of at most 2^-113. The bound of 2^-113 on this probability requires four AES rounds
+//! and independent round keys. See Keliher and Sui, "Exact maximum expected differential and linear
+//! probability for two-round AES", IET Information Security 1(2),
+//! 2007. Therefore it is very unlikely that the AES states of two different long keys are equal
+//! after a block. The bound on differences between AES states is no bound on collisions of the
+//! 32-bit hash, because the hash is only a part of the final state. After two AES rounds, each bit
+//! of the state depends on all bits of the state before these rounds. Four AES rounds mix all bits
+//! in this way twice. With only two AES rounds, the bound on differences is 2^-28. Two AES rounds
+//! are hardly faster than four. The hashes of packets are independent, so the CPU executes the AES
+//! rounds for one packet while it reads the headers of the next packet.
 //!
 //! A long key has three blocks. The three blocks of a long key are hashed by CBC-MAC, with the four
 //! AES rounds as the cipher. Each block of the flow key is added to the state only after all four
@@ -22,8 +23,8 @@
 //!
 //! The inner functions of this file have no attribute `target_feature` for AES. Instead, the inner
 //! functions are inlined into a function with the attribute `target_feature` for AES. A function
-//! can be marked `target_feature` or `inline(always)`, but not both. The attribute `inline` is a
-//! hint that the compiler may ignore.
+//! can be marked `target_feature` or `inline(always)`, but not both. The attribute `inline` alone
+//! is only a hint, which the compiler may ignore.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -42,8 +43,8 @@ use x86_64 as instructions;
 /// The number of AES rounds per block.
 const ROUNDS: usize = 4;
 
-/// The round keys. The first round key is added to the block before the first round, and each round
-/// uses one more round key.
+/// The round keys. The first round key is added to the block before the first round. Each AES round
+/// then uses one more round key.
 pub(super) type RoundKeys = [Block; 1 + ROUNDS];
 
 /// A value of the type `Aes` proves that this CPU has AES instructions, because [`Aes::new`] checks
@@ -107,7 +108,7 @@ impl Kernel for Aes {
     }
 }
 
-/// Adds a block to `state`, and then applies all rounds. The block consists of the 64-bit words
+/// Adds a block to `state`, and then applies all AES rounds. The block consists of the 64-bit words
 /// `low` and `high`.
 ///
 /// # Safety
@@ -119,7 +120,7 @@ unsafe fn absorb(state: Block, [low, high]: [u64; 2], keys: &RoundKeys) -> Block
     unsafe { absorb_block(state, block(low, high), keys) }
 }
 
-/// Adds `block` to `state`, and then applies all rounds.
+/// Adds `block` to `state`, and then applies all AES rounds.
 ///
 /// # Safety
 ///
@@ -135,9 +136,10 @@ pub(super) unsafe fn absorb_block(state: Block, block: Block, keys: &RoundKeys) 
     state
 }
 
-/// The round keys for short flow keys and for long flow keys. Each round key is a pair of 64-bit
-/// words (low, high). There are twenty words. Each 64-bit word of a round key depends on all bytes
-/// of `key` and is independent of the other words, as the bound on differences requires.
+/// The AES round keys for short flow keys (two 64-bit words) and for long flow keys (five words).
+/// Each round key is a pair of 64-bit words (low, high). There are twenty words. Each 64-bit word
+/// of a round key depends on all bytes of `key` and is independent of the other words. The security
+/// bound of the AES rounds requires this.
 pub(super) fn schedule(key: &HashKey) -> [[[u64; 2]; 1 + ROUNDS]; 2] {
     std::array::from_fn(|form| {
         std::array::from_fn(|round| {

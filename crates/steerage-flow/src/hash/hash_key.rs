@@ -1,5 +1,5 @@
-//! [`HashKey`] is the 40-byte key of a flow hash: its text form, and the key material that the
-//! kernels derive from it.
+//! [`HashKey`] is the 40-byte key of a flow hash. This file has its text form, and derives the keys
+//! of the hash functions from it.
 
 use super::siphash::siphash;
 use std::fs::File;
@@ -9,10 +9,10 @@ use std::{fmt, str::FromStr};
 /// The key of a flow hash. A hash key has 40 bytes, like the keys that RSS hardware uses and
 /// `ethtool -x` prints.
 ///
-/// Every hash kernel uses all 40 bytes. Toeplitz uses the bits of the hash key unchanged. AES and
-/// SipHash derive their own keys from the 40 bytes. Therefore AES and SipHash do not need a hash
-/// key that looks random. If the hash key is secret, even one repeated byte, or a key like
-/// Microsoft's, is as good as any other key.
+/// Every hash function uses all 40 bytes of the hash key. Toeplitz uses the bits of the hash key
+/// unchanged. AES and SipHash derive their own keys from the 40 bytes. Therefore the bytes of the
+/// hash key need not look random for AES and SipHash. If the hash key is secret, even one repeated
+/// byte, or a key like Microsoft's, is as good as any other key.
 ///
 /// ```
 /// use steerage_flow::HashKey;

@@ -6,8 +6,9 @@ use std::{error, fmt};
 /// Selects the hash function for flows. The hash key is separate: see
 /// [`HashKey`](super::HashKey).
 ///
-/// [`FlowHasher::new`](super::FlowHasher::new) creates a hasher from a kind and a key.
-/// [`name`](Self::name) and [`Display`](fmt::Display) print the name that [`FromStr`] reads.
+/// [`FlowHasher::new`](super::FlowHasher::new) creates a hasher from a `HashKind` and a hash key.
+/// [`name`](Self::name) and [`Display`](fmt::Display) print the name of a kind of hash in the form
+/// that [`FromStr`] reads.
 ///
 /// ```
 /// use steerage_flow::{FlowHasher, HashKey, HashKind};
@@ -28,16 +29,18 @@ pub enum HashKind {
     /// [`FlowHasher::keyed`](super::FlowHasher::keyed).
     #[default]
     Keyed,
-    /// AES rounds: [`FlowHasher::aes`](super::FlowHasher::aes). Not every CPU has AES instructions.
+    /// The hash with AES rounds: see [`FlowHasher::aes`](super::FlowHasher::aes). Not every CPU has
+    /// AES instructions.
     Aes,
     /// SipHash-1-3: [`FlowHasher::sip`](super::FlowHasher::sip).
     SipHash,
     /// The hash of network cards, with the fastest implementation for this CPU:
     /// [`FlowHasher::toeplitz`](super::FlowHasher::toeplitz).
     Toeplitz,
-    /// Toeplitz with a table: [`FlowHasher::toeplitz_table`](super::FlowHasher::toeplitz_table).
+    /// The Toeplitz hash, computed with a table:
+    /// [`FlowHasher::toeplitz_table`](super::FlowHasher::toeplitz_table).
     ToeplitzTable,
-    /// Toeplitz with bit-matrix products:
+    /// The Toeplitz hash, computed with bit matrices:
     /// [`FlowHasher::toeplitz_gfni`](super::FlowHasher::toeplitz_gfni). Not every CPU has the GFNI
     /// instructions.
     ToeplitzGfni,
@@ -62,9 +65,10 @@ impl HashKind {
         }
     }
 
-    /// Returns true for a kind of hash with a secret key. An attacker who does not know the key
-    /// cannot direct packets to a chosen CPU: AES and SipHash. Use AES and SipHash with a [random
-    /// key](super::HashKey::random). An attacker can predict Toeplitz hashes with any key.
+    /// Returns true for the kinds of hash with a secret key, AES and SipHash. With AES and SipHash,
+    /// an attacker who does not know the key cannot direct packets to a chosen CPU. Use AES and
+    /// SipHash with a [random key](super::HashKey::random). An attacker can predict Toeplitz hashes
+    /// with any key.
     #[must_use]
     pub const fn is_keyed(self) -> bool {
         matches!(self, Self::Keyed | Self::Aes | Self::SipHash)
@@ -106,7 +110,7 @@ impl error::Error for UnknownHash {}
 pub struct HashUnavailable {
     /// The kind of hash that was requested.
     pub(super) kind: HashKind,
-    /// The instructions that this CPU does not have.
+    /// The instructions that the kind of hash needs and this CPU does not have.
     pub(super) needs: &'static str,
     /// Another kind of hash that has the same purpose and runs on every CPU.
     pub(super) instead: HashKind,

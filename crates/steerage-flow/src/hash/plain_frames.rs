@@ -1,24 +1,24 @@
-//! Hashes plain frames from their bytes. The flow key is copied from the frame directly into the
-//! AES state, without a branch that depends on the frame's shape.
+//! Hashes plain frames from their bytes. The flow key is copied directly from the frame into the
+//! AES state. No branch of the code depends on the frame's shape (IPv4 or IPv6, tagged or not).
 //!
-//! A frame is *plain* if it is Ethernet with at most one VLAN tag, IP without options, extension
-//! headers or fragmentation, and TCP or UDP outside of tunnels. A frame is *plain* if it is
-//! Ethernet with at most one VLAN tag, followed by IP without options, extension headers or
-//! fragmentation, and by TCP or UDP outside of tunnels. IPv4 or IPv6, with or without a VLAN tag.
-//! In mixed traffic, the shape of the next frame (IPv4 or IPv6, tagged or not) is random. Therefore
-//! the CPU would mispredict a branch on the shape for many frames, and a misprediction takes longer
-//! than the hash. To avoid mispredictions, a batch is hashed in three steps:
+//! A frame is *plain* if it is an Ethernet frame with at most one VLAN tag, followed by IP without
+//! options, extension headers or fragmentation, and by TCP or UDP outside of tunnels. The *shape*
+//! of a plain frame is its form: IPv4 or IPv6, with or without a VLAN tag. In mixed traffic, the
+//! shape of the next frame (IPv4 or IPv6, tagged or not) is random. Therefore the CPU would
+//! mispredict a branch that depends on the shape for many frames. A misprediction takes longer than
+//! the hash. To avoid mispredictions, a batch is hashed in three steps:
 //!
 //! 1. First, one loop hashes frames as long as they have the same shape as the first frame. If all
 //!    frames have the same shape, the first loop hashes the whole batch.
 //! 2. Then code without branches reads the EtherTypes of the remaining frames. The EtherTypes of a
 //!    frame leave only one shape (IPv4 or IPv6, tagged or not) that the frame can have. The frames
 //!    are divided into sets, one set for each shape (IPv4 or IPv6, tagged or not).
-//! 3. Finally, for each set of frames with equal shape, one loop hashes the frames of the set. The
+//! 3. Finally, one loop for each set hashes the frames of the set, which have the same shape. The
 //!    loop for a set also detects the frames of the set that are not plain.
 //!
-//! Frames that are not plain must be hashed by the caller. The hashes are equal to the hashes that
-//! [`FlowHasher::hash`](super::FlowHasher::hash) returns for the keys of the frames.
+//! Frames that are not plain must be hashed by the caller. The hashes that this file computes are
+//! equal to the hashes that [`FlowHasher::hash`](super::FlowHasher::hash) returns for the keys of
+//! the frames.
 
 use super::aes::{Aes, absorb_block};
 use super::{PortLanes, TOGETHER};
@@ -42,20 +42,20 @@ const PROTOCOL_WORD_AT: usize = 6;
 /// The length in bytes of the shortest plain frame.
 const SHORTEST: usize = ethernet::BYTES + V4_LEN;
 
-/// The conditions that a plain frame of one shape (IPv4 or IPv6, tagged or not) meets. Words (32 or
-/// 64 bits) of the frame are read as little-endian numbers.
+/// The conditions that a plain frame of one shape (IPv4 or IPv6, tagged or not) meets. The code
+/// reads 32 or 64 bits of the frame at once, as a little-endian number.
 struct Shape {
-    /// The mask selects bits in the eight bytes of the frame from the EtherType on. These bits are
-    /// the same for all plain frames of the shape: the EtherType, the IP version and, for IPv4, the
-    /// header length.
+    /// The mask selects bits in the eight bytes of the frame from the EtherType on. The selected
+    /// bits are the same for all plain frames of the shape: the EtherType, the IP version and, for
+    /// IPv4, the header length.
     mask: u64,
     value: u64,
-    /// Bits in the 32-bit word that contains the protocol. All of the bits in `fragment` are 0 if
-    /// the packet is not a fragment.
+    /// A mask for the 32-bit word that contains the protocol. The bits in the mask `fragment` are 0
+    /// in packets that are not fragments.
     fragment: u32,
     /// The bit position of the protocol within its 32-bit word.
     protocol_shift: u32,
-    /// The offsets in the frame of the IP header, of the ports, and of the end of the bytes that
+    /// Three offsets in the frame: of the IP header, of the ports, and of the end of the bytes that
     /// are read.
     begin: usize,
     ports: usize,
@@ -70,8 +70,8 @@ const SIX: usize = 2;
 const fn shape(index: usize) -> Shape {
     let six = index & SIX != 0;
     let begin = ethernet::BYTES + vlan::BYTES * (index & TAGGED);
-    // The mask selects the two bytes of the EtherType and bits of the IP header's first byte, which
-    // follows the EtherType.
+    // The mask selects the two bytes of the EtherType. It also selects bits of the IP header's
+    // first byte, which follows the EtherType.
     let (mask, ethertype, first) =
         if six { (0x00f0_ffff, ethertype::IPV6, ipv6::PLAIN) } else { (0x00ff_ffff, ethertype::IPV4, ipv4::PLAIN) };
     let (value, tag) = ((first as u64) << 16 | ethertype.swap_bytes() as u64, ethertype::VLAN.swap_bytes() as u64);
@@ -122,8 +122,8 @@ unsafe fn differs(frame: &[u8], shape: &Shape, tunnels: &PortLanes) -> u64 {
     (head ^ shape.value) & shape.mask | u64::from(word & shape.fragment | tunnel) | u64::from(other_protocol)
 }
 
-/// For each byte in the list of tunnel ports, the position of the packet's port byte that is
-/// compared with this byte. The first elements are for the source port, and the other elements are
+/// For each byte in the list of tunnel ports, the byte of the packet's ports with which it is
+/// compared. The first elements of this array are for the source port, and the other elements are
 /// for the destination port.
 const LANES: __m256i = {
     let (mut places, mut at) = ([0; 32], 0);
@@ -168,23 +168,23 @@ unsafe fn v4_key<const BOTH: bool>(packet: &[u8; V4_LEN]) -> __m128i {
         let tail = _mm_loadu_si128(packet.as_ptr().add(8).cast());
         let low_word = _mm_set_epi64x(-1, 0xffff_ffff_ffff);
         // In each half of the block, the lower bits contain an endpoint and the upper bits contain
-        // the protocol. The protocol is equal in both halves, so it does not change which endpoint
-        // is greater.
+        // the protocol. The protocol is equal in both halves of the block, so a comparison of the
+        // halves compares the endpoints.
         let ends = _mm_shuffle_epi8(tail, _mm_setr_epi8(13, 12, 7, 6, 5, 4, 1, -1, 15, 14, 11, 10, 9, 8, 1, -1));
         if !BOTH {
             return _mm_and_si128(ends, low_word);
         }
         let turned = _mm_shuffle_epi32::<0b01_00_11_10>(ends);
-        // The low half of the block must contain the smaller endpoint. Therefore the two halves of
-        // the block are swapped if the low half is greater.
+        // The low half of the block must contain the smaller endpoint. Therefore the code swaps the
+        // two halves of the block if the low half is greater.
         let exchange = _mm_xor_si128(_mm_cmpgt_epi64(ends, turned), _mm_set_epi64x(-1, 0));
         let sorted = _mm_xor_si128(ends, _mm_and_si128(_mm_xor_si128(ends, turned), exchange));
         _mm_and_si128(sorted, low_word)
     }
 }
 
-/// Returns the flow key of an IPv6 packet as three blocks. They contain the words of its
-/// [`FlowKey`](crate::FlowKey), followed by the tag.
+/// Returns the flow key of an IPv6 packet as three blocks. The blocks contain the 64-bit words of
+/// the packet's [`FlowKey`](crate::FlowKey), followed by the key's tag.
 ///
 /// # Safety
 ///
@@ -199,8 +199,9 @@ unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
         let mut destination = _mm_loadu_si128(packet.as_ptr().add(24).cast());
         if BOTH {
             // The first byte that differs between the two endpoints decides which endpoint is
-            // greater. The mask has one bit for each byte of the addresses. The first byte has the
-            // lowest bit, and the bit for the ports is above the bits of the addresses.
+            // greater. The mask has one bit for each byte of the addresses. In the mask, the first
+            // byte has the lowest bit, and the bit for the ports is above the bits of the
+            // addresses.
             let not_less = _mm_cmpeq_epi8(_mm_max_epu8(source, destination), source);
             let equal = _mm_movemask_epi8(_mm_cmpeq_epi8(source, destination)) as u32;
             let turned = ports.rotate_left(16);
@@ -222,8 +223,8 @@ unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
     }
 }
 
-/// The kernel. A value of this type proves that this CPU has AES and the other instructions that
-/// [`hash_here`](Self::hash_here) needs.
+/// The kernel. A value of the type `PlainFrames` proves that this CPU has AES and the other
+/// instructions that [`hash_here`](Self::hash_here) needs.
 #[derive(Clone, Copy)]
 pub(crate) struct PlainFrames<'a> {
     aes: &'a Aes,
@@ -238,7 +239,7 @@ impl<'a> PlainFrames<'a> {
     }
 
     /// Hashes the plain frames among up to [`TOGETHER`] Ethernet frames. Stores each hash at the
-    /// index of its frame. In the result, a bit is set for each frame that is not plain.
+    /// index of its frame. In the returned number, a bit is set for each frame that is not plain.
     #[inline]
     pub(crate) fn hash(self, frames: &[&[u8]], affinity: Affinity, hashes: &mut [u32; TOGETHER]) -> u64 {
         // SAFETY: `self` exists, so the CPU has these instructions.
@@ -284,7 +285,7 @@ impl<'a> PlainFrames<'a> {
     ///
     /// # Safety
     ///
-    /// The CPU has the features of [`hash_here`](Self::hash_here).
+    /// The CPU must have the instructions that [`hash_here`](Self::hash_here) needs.
     #[inline(always)]
     unsafe fn hash_run<const BOTH: bool, const SHAPE: usize>(
         self,
@@ -302,11 +303,12 @@ impl<'a> PlainFrames<'a> {
     }
 
     /// Hashes the frames of the batch from index `begin` on. The frames may have different shapes
-    /// (IPv4 or IPv6, tagged or not). Returns the set of frames that are not plain.
+    /// (IPv4 or IPv6, tagged or not). Returns the set of frames that are not plain, one bit for
+    /// each frame.
     ///
     /// # Safety
     ///
-    /// The CPU has the features of [`hash_here`](Self::hash_here).
+    /// The CPU must have the instructions that [`hash_here`](Self::hash_here) needs.
     #[inline(always)]
     unsafe fn hash_mixed<const BOTH: bool>(self, frames: &[&[u8]], begin: usize, hashes: &mut [u32; TOGETHER]) -> u64 {
         let (mut short, mut tagged, mut six) = (0_u64, 0_u64, 0_u64);
@@ -319,7 +321,7 @@ impl<'a> PlainFrames<'a> {
             tagged |= ((shape & TAGGED) as u64) << nth;
             six |= (shape as u64 >> 1) << nth;
         }
-        // The set of frames from index `begin` on that are long enough to be plain.
+        // The set of those frames from index `begin` on that are long enough to be plain.
         let rest = u64::MAX >> (TOGETHER - frames.len()) & u64::MAX << begin & !short;
         // SAFETY: the caller's promise.
         unsafe {
@@ -332,11 +334,11 @@ impl<'a> PlainFrames<'a> {
     }
 
     /// Hashes a set of frames that can have only the shape `SHAPE`. Returns the set of frames that
-    /// are not plain.
+    /// are not plain, one bit for each frame.
     ///
     /// # Safety
     ///
-    /// The CPU has the features of [`hash_here`](Self::hash_here).
+    /// The CPU must have the instructions that [`hash_here`](Self::hash_here) needs.
     #[inline(always)]
     unsafe fn hash_set<const BOTH: bool, const SHAPE: usize>(
         self,
@@ -360,7 +362,7 @@ impl<'a> PlainFrames<'a> {
     ///
     /// # Safety
     ///
-    /// The CPU has the features of [`hash_here`](Self::hash_here).
+    /// The CPU must have the instructions that [`hash_here`](Self::hash_here) needs.
     #[inline(always)]
     unsafe fn hash_one<const BOTH: bool, const SHAPE: usize>(self, frame: &[u8]) -> Option<u32> {
         let shape = const { shape(SHAPE) };

@@ -1,4 +1,4 @@
-//! SipHash as a kernel for flow hashes.
+//! SipHash as a hash kernel, which is a hash function for flow keys.
 
 use super::siphash::siphash;
 use super::{HashKey, Kernel};
@@ -16,7 +16,7 @@ pub(super) struct Sip {
     key: [u64; 2],
 }
 
-/// The first of the two labels with which the SipHash key is derived by [`HashKey::derive`].
+/// The first of the two labels from which [`HashKey::derive`] derives the SipHash key.
 const LABEL: u64 = 1 << 32;
 
 impl Sip {

@@ -2,8 +2,8 @@
 //! messages of whole 64-bit words.
 
 /// Computes SipHash-`C`-`D` of a message of little-endian 64-bit words. As the SipHash paper
-/// requires, the top byte of the last word is the length of the message in bytes, modulo 256. The
-/// other bytes of the last 64-bit word are the last bytes of the message, which do not fill a whole
+/// requires, the top byte of the last 64-bit word is the length of the message in bytes, modulo
+/// 256. The other bytes of the last 64-bit word are the bytes of the message after its last whole
 /// word. The caller supplies the last 64-bit word, because the length of every message is known at
 /// compile time.
 #[inline(always)]

@@ -10,8 +10,8 @@ use std::hash::Hasher as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Test vectors of Microsoft's "Verifying the RSS hash calculation", as in DPDK's
-/// app/test/test_thash.c: source, destination, hash of the addresses, and hash of addresses and
-/// ports.
+/// app/test/test_thash.c. Each entry has source, destination, hash of the addresses, and hash of
+/// addresses and ports.
 const RSS_V4: [(&str, u16, &str, u16, u32, u32); 5] = [
     ("66.9.149.187", 2794, "161.142.100.80", 1766, 0x323e8fc2, 0x51ccc178),
     ("199.92.111.2", 14230, "65.69.140.83", 4739, 0xd718262a, 0xc626b0ea),
@@ -38,7 +38,7 @@ fn v6(row: &(&str, u16, &str, u16, u32, u32), protocol: u8) -> FlowKey {
     FlowKey::v6_bits((address(row.0), row.1), (address(row.2), row.3), protocol)
 }
 
-/// The implementations of Toeplitz that run on this CPU: both, or only the table.
+/// The implementations of Toeplitz that run on this CPU: the table and GFNI, or only the table.
 fn toeplitz(key: &HashKey) -> Vec<FlowHasher> {
     [Some(FlowHasher::toeplitz_table(key)), FlowHasher::toeplitz_gfni(key)].into_iter().flatten().collect()
 }
@@ -65,7 +65,8 @@ fn rss_verification_suite() {
     }
 }
 
-/// The repeated key 6d5a is commonly used to make RSS symmetric.
+/// A key that repeats the bytes 6d5a is commonly used to make RSS symmetric (equal for both
+/// directions).
 #[test]
 fn symmetric_rss_key() {
     let key = "6d5a".repeat(20).parse().unwrap();
@@ -111,8 +112,8 @@ fn rss_input(key: &FlowKey) -> Vec<u8> {
 }
 
 /// The standard library's SipHash-1-3 has a key of zeros, and its (deprecated) SipHash-2-4 takes
-/// any key. Together, the two hash functions of the standard library check the rounds and the use
-/// of the key.
+/// any key. Together, these two hash functions check the rounds and the use of the key in
+/// steerage's SipHash.
 #[test]
 fn siphash_is_the_standard_librarys() {
     let words: Vec<u64> = (1..8_u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
@@ -131,16 +132,16 @@ fn siphash_is_the_standard_librarys() {
     }
 }
 
-/// The test vector in the SipHash paper: SipHash-2-4, where the key and the message consist of
-/// ascending bytes.
+/// Checks the test vector in the SipHash paper: SipHash-2-4 of a message of ascending bytes, with a
+/// key of ascending bytes.
 #[test]
 fn siphash_of_the_paper() {
     let words = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
     assert_eq!(siphash::<2, 4>(words, &[words[0], words[1] & !(0xff << 56) | 15 << 56]), 0xa129_ca61_49be_45e5);
 }
 
-/// Computes the SipHash of a flow key's message with the derived SipHash key. The hasher `sip`
-/// returns the standard SipHash-1-3 of a message, with a derived key.
+/// Computes the SipHash of the message that a flow key forms, with the derived SipHash key. The
+/// hasher `sip` must return the standard SipHash-1-3 of this message.
 #[test]
 fn sip_hashes_whole_messages() {
     let hasher = FlowHasher::sip(&HashKey::MICROSOFT);
@@ -172,15 +173,15 @@ mod aes_in_software {
         product
     }
 
-    /// FIPS 197, 5.1.1: SubBytes computes the inverse in the finite field (x^254), followed by an
-    /// affine map.
+    /// FIPS 197, 5.1.1: the AES step SubBytes computes the inverse in the finite field (x^254), and
+    /// then applies an affine map.
     fn substitute(x: u8) -> u8 {
         let inverse = (0..254).fold(1, |power, _| times(power, x));
         (0..5).fold(0x63, |sum, turn| sum ^ inverse.rotate_left(turn))
     }
 
-    /// FIPS 197, 5.1: An AES round: SubBytes, ShiftRows, MixColumns and AddRoundKey, on bytes in
-    /// column order.
+    /// FIPS 197, 5.1: an AES round consists of SubBytes, ShiftRows, MixColumns and AddRoundKey. The
+    /// bytes of the state are in column order.
     fn round(state: [u8; 16], key: [u8; 16]) -> [u8; 16] {
         let shifted: [u8; 16] = std::array::from_fn(|i| substitute(state[(i + 4 * (i % 4)) % 16]));
         std::array::from_fn(|i| {
@@ -261,9 +262,9 @@ proptest! {
     }
 }
 
-/// Hashes flows with consecutive addresses, and computes the chi-square value over 4096 buckets,
-/// for the top 12 bits and the bottom 12 bits of the hash. The expected value is 4095, and the
-/// standard deviation is 90. The test allows six standard deviations.
+/// Hashes flows with consecutive addresses. Computes the chi-square value over 4096 buckets, for
+/// the top 12 bits and the bottom 12 bits of the hash. The expected chi-square value is 4095, and
+/// its standard deviation is 90. The test allows a deviation of six standard deviations.
 #[test]
 fn sequential_addresses_spread_evenly() {
     const FLOWS: u32 = 1 << 16;
@@ -312,8 +313,9 @@ fn avalanche() {
                     flips.iter_mut().enumerate().for_each(|(i, n)| *n += changed >> i & 1);
                 }
                 // For each bit of the flow key and of the hash, the test counts how often the hash
-                // bit changes. The standard deviation of each count is 22.4. There are 14,080
-                // counts for each hash kernel, so the test allows six standard deviations.
+                // bit changes. The standard deviation of each of these counts is 22.4. The test has
+                // 14,080 counts for each hash kernel (hash function), so it allows six standard
+                // deviations.
                 assert!(flips.iter().all(|n| n.abs_diff(1000) < 135), "{} {len} {bit} {flips:?}", hasher.name());
             }
         }
@@ -331,8 +333,8 @@ fn every_bit_of_the_hash_key_counts() {
         for (before, after) in both {
             assert!(keys.iter().all(|key| before.hash(key) != after.hash(key)), "{} {bit}", after.name());
         }
-        // The last bit of a Toeplitz hash key has no effect on the hash. It would be used only if
-        // the input had one more bit.
+        // The last bit of a Toeplitz hash key has no effect on the hash. The last bit of the key
+        // would be used only if the input had one more bit.
         for (before, after) in toeplitz(&HashKey::MICROSOFT).into_iter().zip(toeplitz(&changed)) {
             let differs = before.hash(&keys[1]) != after.hash(&keys[1]);
             assert_eq!(differs, bit != 8 * HashKey::LEN - 1, "{} {bit}", after.name());

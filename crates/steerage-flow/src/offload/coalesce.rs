@@ -1,6 +1,6 @@
-//! Creates super-frames from packets, by the rules of Linux GRO (`tcp_gro_receive`,
-//! `udp_gro_receive_segment`). The rules are slightly stricter than Linux's rules: packets are
-//! merged only if splitting the super-frame restores exactly the same packets.
+//! Merges packets to super-frames (frames that contain several packets), by the rules of Linux GRO
+//! (`tcp_gro_receive`, `udp_gro_receive_segment`). The rules are slightly stricter than Linux's
+//! rules: packets are merged only if splitting the super-frame restores exactly the same packets.
 
 use super::layout::{self, Layout};
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
@@ -26,8 +26,8 @@ pub struct Merged<'m> {
     /// The set of the merged packets, with one bit for each position in the batch of packets. The
     /// payload of the super-frame consists of the payloads of its packets, in order.
     pub members: u64,
-    /// The headers of the super-frame, and its offload. `None` for a single packet, which the
-    /// caller should send unchanged.
+    /// The headers of the super-frame, and the offload work that it needs. `None` for a single
+    /// packet, which the caller should send unchanged.
     pub frame: Option<(&'m [u8], Offload)>,
     /// True if the packet is an IPv4 packet.
     pub is_v4: bool,
@@ -123,7 +123,7 @@ impl<'p> Candidate<'p> {
         if self.layout.protocol == protocol::TCP { be16(self.transport(), tcp::FLAGS_AT) & tcp::FLAGS } else { 0 }
     }
 
-    /// Returns true if the headers of this packet allow it to be merged.
+    /// Returns true if the headers of this packet allow merging it with others.
     fn can_merge(&self) -> bool {
         let is_plain = if self.layout.protocol == protocol::TCP {
             self.tcp_flags() & (CWR | URG | SYN | RST) == 0
@@ -137,10 +137,10 @@ impl<'p> Candidate<'p> {
 
     /// Returns true if splitting a super-frame restores the checksums of this packet. A wrong
     /// checksum must stay wrong, so that the receiver detects the damage. In one's complement
-    /// arithmetic, 0 and 0xffff are the same number. [`Segments`](super::Segments) writes this
-    /// number as 0 in IPv4 and as 0xffff in TCP and UDP. A packet whose checksum is the other one
-    /// of 0 and 0xffff is not merged. A partial transport checksum counts as correct if completing
-    /// it gives the correct value.
+    /// arithmetic, 0 and 0xffff are the same number. When [`Segments`](super::Segments) splits a
+    /// frame, it writes this number as 0 in IPv4 and as 0xffff in TCP and UDP. A packet whose
+    /// checksum is the other one of these two numbers, 0 and 0xffff, is not merged. A partial
+    /// transport checksum counts as correct if completing it gives the correct value.
     fn is_sound(&self) -> bool {
         let network = &self.packet[self.layout.network_at..self.layout.transport_at];
         if self.layout.is_v4 && (finish(sum(network, 0)) != 0 || be16(network, ipv4::CHECKSUM_AT) == 0xffff) {
@@ -157,7 +157,7 @@ impl<'p> Candidate<'p> {
         if self.layout.is_v4 { be16(self.packet, self.layout.network_at + 4) } else { 0 }
     }
 
-    /// Returns true if both packets belong to the same flow, in the same direction.
+    /// Returns true if this packet and `other` belong to the same flow, in the same direction.
     fn shares_flow(&self, other: &Self) -> bool {
         let ports = |of: &Self| be32(of.transport(), 0);
         let addresses = |of: &Self| -> &'p [u8] {
@@ -178,13 +178,13 @@ struct Run<'p> {
     members: u64,
     count: u32,
     payload_bytes: usize,
-    /// True if all packets have the same IP identification. `None` for a single packet, and for
-    /// IPv6.
+    /// True if all packets of the run have the same IP identification. `None` for a single packet,
+    /// and for IPv6.
     fixed: Option<bool>,
-    /// True if no more packets can be added, because the last packet was shorter than the first or
-    /// has the flag FIN or PSH.
+    /// True if no more packets can be added to the run, because its last packet was shorter than
+    /// its first, or has the flag FIN or PSH.
     closed: bool,
-    /// True if the checksums of the first packet are correct. `None` before the checksums are
+    /// True if the checksums of the run's first packet are correct. `None` before the checksums are
     /// verified.
     sound: Option<bool>,
 }
@@ -226,7 +226,7 @@ impl<'p> Run<'p> {
         true
     }
 
-    /// Returns the new value of `fixed` (whether the IP identification is constant), or `None` if
+    /// Returns the new value of `fixed` (true if the IP identification is constant), or `None` if
     /// the packet's identification is unexpected. The second packet of a run (packets that will be
     /// merged) decides whether the IP identification is constant or counts up.
     fn numbered(&self, next: &Candidate<'_>) -> Option<Option<bool>> {
@@ -279,10 +279,10 @@ impl<'p> Run<'p> {
 }
 
 /// Merges consecutive packets of each flow, and passes each super-frame or single packet to `emit`.
-/// The function reads at most [`MERGED_MAX`] packets. The packets of each flow stay in order.
-/// `None` in `packets` marks a packet that must be sent unchanged, after all earlier packets and
-/// before all later packets. Each packet in `packets` is paired with its offload, because its
-/// transport checksum may be incomplete.
+/// The function reads at most [`MERGED_MAX`] packets. The packets of each flow stay in order. A
+/// packet for which `packets` contains `None` must be sent unchanged, after all earlier packets and
+/// before all later packets. `packets` also contains the offload work that each packet needs,
+/// because the packet's transport checksum may be incomplete.
 ///
 /// ```
 /// use steerage_flow::LinkType;

@@ -1,5 +1,5 @@
-//! The offsets of a packet's headers, for packets that can be split and merged: TCP or UDP over
-//! IPv4 or IPv6, not fragmented.
+//! The offsets of a packet's headers. Only packets that can be split and merged have a layout: TCP
+//! or UDP over IPv4 or IPv6, not fragmented.
 
 use super::HEADER_BYTES_MAX;
 use crate::LinkType;
@@ -27,7 +27,7 @@ impl Layout {
     }
 }
 
-/// Returns the offset of the IP header, and true if the packet is an IPv4 packet.
+/// Returns the offset of the IP header, and whether it is an IPv4 header.
 fn network_at(frame: &[u8], link: LinkType) -> Option<(usize, bool)> {
     match link {
         LinkType::ETHERNET => {
@@ -49,8 +49,8 @@ fn network_at(frame: &[u8], link: LinkType) -> Option<(usize, bool)> {
     }
 }
 
-/// Reads the headers. Returns `None` if the packet is neither TCP nor UDP, if the packet is cut off
-/// or followed by further bytes, or if its headers are too long.
+/// Reads the headers. Returns `None` if the packet is neither TCP nor UDP, if it is cut off, if
+/// further bytes follow it, or if its headers are too long.
 pub(super) fn read(frame: &[u8], link: LinkType) -> Option<Layout> {
     let (network_at, is_v4) = network_at(frame, link)?;
     let packet = &frame[network_at..];

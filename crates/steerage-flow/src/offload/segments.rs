@@ -1,5 +1,5 @@
-//! Splits a super-frame into its packets, like `tcp_gso_segment` and `__udp_gso_segment` in Linux,
-//! but without allocating memory for the packets.
+//! Splits a super-frame (a frame that contains several packets) like `tcp_gso_segment` and
+//! `__udp_gso_segment` in Linux, but allocates no memory for the packets.
 
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::wire::checksum::{finish, finish_transport, fold, pseudo_sum, sum};
@@ -21,7 +21,7 @@ impl<'a> Segment<'a> {
         &self.header[..self.header_bytes]
     }
 
-    /// Returns the bytes of the packet after its headers.
+    /// Returns the packet's payload, the bytes after its headers.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
@@ -43,7 +43,7 @@ impl<'a> Segment<'a> {
 }
 
 /// Iterates over the packets of a super-frame, without copying the payload. See the example of
-/// [`Offload`]. `P` iterates over payload that is stored in several memory ranges.
+/// [`Offload`]. `P` is an iterator over the memory ranges in which the payload is stored.
 #[derive(Clone, Debug)]
 pub struct Segments<'a, P = std::option::IntoIter<&'a [u8]>> {
     offload: Offload,
@@ -76,10 +76,9 @@ impl<'a> Segments<'a> {
 
 impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
     /// Iterates over the packets of a frame whose headers and payload are stored separately. The
-    /// payload of each packet must lie within one piece of the memory, not in two pieces. `header`
-    /// must have
-    /// [`Offload::header_bytes`] bytes. If `header` has another length or no longer contains such
-    /// headers, each piece of the payload becomes one packet with this header.
+    /// payload of a packet must not extend over two pieces of memory. `header` must have
+    /// [`Offload::header_bytes`] bytes. If `header` has another length, or no longer contains the
+    /// headers of the frame, each piece of the payload becomes one packet with the header `header`.
     pub fn of_pieces(offload: &Offload, header: &'a [u8], mut pieces: P) -> Self {
         let mut offload = *offload;
         let version = header.get(offload.network_at()).map_or(0, |first| first >> 4);
@@ -109,7 +108,7 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         Self { sums: false, ..self }
     }
 
-    /// Returns how many packets remain.
+    /// Returns how many packets of the super-frame remain.
     fn left(&self) -> usize {
         match self.offload.kind {
             _ if !self.more => 0,
@@ -151,8 +150,8 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         if self.sums && !is_unsummed {
             put(header, checksum_at, [0; 2]);
             let pseudo = pseudo_sum(&header[network..], self.is_v4, self.protocol, bytes);
-            // The checksum sums of headers and payload can be added, because the length of the
-            // headers is even.
+            // The sums over the headers and over the payload can be added, because the length of
+            // the headers is even.
             let checksum = finish_transport(sum(payload, sum(&header[transport..], pseudo)));
             put(header, checksum_at, checksum.to_be_bytes());
         }
@@ -166,8 +165,8 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         header[..header_bytes].copy_from_slice(&self.header[..header_bytes]);
         let (start, at) = (usize::from(self.offload.transport_at), usize::from(self.offload.checksum_at));
         if self.sums && self.offload.checksum == ChecksumState::Partial && at + 2 <= header_bytes {
-            // The checksum must be the same as if the packet were contiguous in memory, even if the
-            // headers have an odd length.
+            // The checksum must not depend on how the packet is divided into headers and payload,
+            // even if the headers have an odd length.
             let first = sum(&header[start..header_bytes], 0);
             let second = sum(self.rest, 0);
             let is_odd = (header_bytes - start) % 2 == 1;

@@ -71,7 +71,7 @@ impl Spec {
 
     /// Returns the packet in the form in which its sender passes it to a network card: the checksum
     /// field contains the partial checksum of the pseudo-header. If `is_wrong` is true, the
-    /// checksum field contains a wrong value.
+    /// checksum field contains a wrong checksum instead.
     fn begin(&self, packet: &[u8], is_wrong: bool) -> (Vec<u8>, Offload) {
         let layout = layout::read(packet, self.link()).unwrap();
         let (mut packet, at) = (packet.to_vec(), layout.transport_at + layout.checksum_at());
@@ -173,8 +173,8 @@ proptest! {
             prop_assert_eq!(&packets[0], &frame);
             return Ok(());
         }
-        // TCP packets with the flag CWR are never merged. After a super-frame was split, only the
-        // first packet has the flag CWR.
+        // TCP packets with the flag CWR are never merged. If a super-frame with the flag CWR is
+        // split, only its first packet has the flag.
         if spec.is_tcp && spec.flags & 0x80 != 0 {
             let at = usize::from(offload.transport_at) + 13;
             let first_alone = packets.iter().enumerate().all(|(nth, packet)| (packet[at] & 0x80 != 0) == (nth == 0));
@@ -196,9 +196,9 @@ proptest! {
         prop_assert_eq!(merged, vec![frame]);
     }
 
-    /// Merges packets in any order and splits them again. Each packet is returned once and
-    /// unchanged. The packets of each flow stay in order. Partial checksums are correct after
-    /// merging and splitting.
+    /// Merges packets that arrive in any order, and splits them again. The test must get back each
+    /// packet once and unchanged. The packets of each flow stay in order. Partial checksums are
+    /// correct after merging and splitting.
     #[test]
     fn merged_and_cut_is_the_same(
         first in spec(),
@@ -251,7 +251,7 @@ proptest! {
             assert!(positions.iter().all(|nth| !wrong[*nth]), "a wrong checksum is made right");
             for (segment, nth) in Segments::new(&offload, header, &payload).zip(&positions) {
                 let mut bytes = joined(&segment);
-                // The identification of a packet that must not be fragmented has no meaning (RFC
+                // The IP identification of a packet that must not be fragmented has no meaning (RFC
                 // 6864).
                 if fixed && first.is_v4 {
                     let at = offload.network_at();
@@ -335,8 +335,8 @@ fn both_forms_of_zero_are_kept() {
             };
             let layout = layout::read(&spec.bytes(), LinkType::RAW).unwrap();
             let at = if in_network { ipv4::CHECKSUM_AT } else { layout.transport_at + layout.checksum_at() };
-            // Writes a checksum into a 16-bit word that is part of the checksum's sum, so that the
-            // new checksum is 0 or 0xffff.
+            // Writes a value into a 16-bit word that the checksum covers, so that the new checksum
+            // is 0 or 0xffff.
             let checksum = be16(&spec.bytes(), at);
             if in_network {
                 spec.number = checksum
@@ -357,7 +357,7 @@ fn both_forms_of_zero_are_kept() {
             let payload: Vec<u8> = positions.iter().flat_map(|nth| packets[*nth][header.len()..].to_vec()).collect();
             left.extend(Segments::new(&offload, header, &payload).map(|segment| joined(&segment)));
         });
-        // Splitting a super-frame counts up the IP identification of the packets, even if the
+        // When a super-frame is split, the IP identifications of the packets count up, even if the
         // packets must not be fragmented.
         if is_v4 && are_merged {
             for at in [4, ipv4::CHECKSUM_AT] {
@@ -370,8 +370,8 @@ fn both_forms_of_zero_are_kept() {
     }
 }
 
-/// Completes the checksum of one packet, for any offset of the checksum field and any length of the
-/// payload.
+/// Tests that the checksum of one packet is completed, for any offset of the checksum field and any
+/// length of the payload.
 #[test]
 fn a_checksum_is_finished() {
     for (len, header) in [(41_usize, 28_usize), (60, 28), (28, 28), (44, 27)] {

@@ -1,9 +1,10 @@
-//! The header that describes offload work to a virtio network device (`struct virtio_net_hdr`,
-//! virtio 1.2, 5.1.6), without the number of buffers. Linux puts a virtio header before each packet
-//! of a TUN or TAP device with `IFF_VNET_HDR`, and before each packet of a packet socket with
-//! `PACKET_VNET_HDR`. In this module, the numbers of the virtio header are little-endian. For a TUN
-//! device, steerage requests little-endian numbers (`TUNSETVNETLE`). A packet socket uses the byte
-//! order of the machine for the virtio header.
+//! The virtio header, which describes offload work to a virtio network device (`struct
+//! virtio_net_hdr`, virtio 1.2, 5.1.6), without the field for the number of buffers. Linux puts a
+//! virtio header before each packet of a TUN or TAP device with `IFF_VNET_HDR`, and before each
+//! packet of a packet socket with `PACKET_VNET_HDR`. This module reads and writes the numbers in
+//! the virtio header in little-endian order. For a TUN device, steerage requests little-endian
+//! numbers (`TUNSETVNETLE`). A packet socket uses the byte order of the machine for the virtio
+//! header.
 
 use super::{BadOffload, ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::LinkType;
@@ -11,15 +12,16 @@ use crate::LinkType;
 /// The length of the virtio header in bytes.
 pub const VIRTIO_BYTES: usize = 10;
 
-/// The flag for a packet whose checksum must be completed over the bytes from `csum_start` on.
+/// The flag of a packet whose checksum must be completed. The checksum covers the bytes from
+/// `csum_start` on.
 const NEEDS_CSUM: u8 = 1;
 
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
-/// A flag that can be set in addition to the segmentation kind. The flag means that the first
-/// segment has TCP's CWR flag.
+/// A flag that can be set in addition to the segmentation kind. The flag `GSO_ECN` means that the
+/// first segment has TCP's CWR flag.
 const GSO_ECN: u8 = 0x80;
 
 impl Offload {
@@ -63,8 +65,8 @@ impl Offload {
 
     fn single(start: usize, offset: usize, frame: &[u8]) -> Result<Self, BadOffload> {
         let end = start + offset + 2;
-        // The bytes that are summed must include at least one byte before the checksum field, and
-        // the field must be in the headers.
+        // The summed bytes must include at least one byte before the checksum field. The field must
+        // be in the headers.
         if offset == 0 || end > frame.len().min(HEADER_BYTES_MAX) {
             return Err(BadOffload::Checksum);
         }
@@ -82,8 +84,8 @@ impl Offload {
 
     /// Returns the virtio header for a frame. `is_v4` is true if the frame is an IPv4 packet.
     /// Returns `None` for a super-frame whose checksum is complete, because no device accepts such
-    /// a frame. Instead, a super-frame with a complete checksum can be split into packets. The
-    /// packets of the split super-frame can then be merged by [`coalesce`](super::coalesce).
+    /// a frame. Instead, the caller can split a super-frame with a complete checksum into packets.
+    /// [`coalesce`](super::coalesce) can then merge these packets again.
     #[inline]
     pub fn to_virtio(&self, is_v4: bool) -> Option<[u8; VIRTIO_BYTES]> {
         if self.checksum != ChecksumState::Partial {

@@ -6,8 +6,8 @@ use super::{ipv4, ipv6};
 /// The number of bytes that the loop adds to the checksum in one step.
 const BLOCK: usize = 32;
 
-/// Adds 16-bit words to `sum`. If the length is odd, the last byte is padded with a zero byte.
-/// Therefore only the last part of a packet may have an odd length.
+/// Adds the 16-bit words of `bytes` to `sum`. If `bytes` has an odd length, a zero byte is added
+/// after the last byte. Therefore only the last part of a packet may have an odd length.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::{finish, fold, sum};
@@ -41,8 +41,8 @@ fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
     (blocks.remainder(), sum + u64::from(u16::from_be(fold(lanes.iter().sum()))))
 }
 
-/// Folds the sum to 16 bits. The added words may also have 32 bits, because 2^16 equals 1 modulo
-/// 0xffff.
+/// Folds the sum to 16 bits, as the Internet checksum requires. The summed words may have 16 or 32
+/// bits, because 2^16 equals 1 modulo 0xffff.
 #[inline]
 pub const fn fold(sum: u64) -> u16 {
     // After the addition, the upper half of the 64-bit word is the sum of both halves, plus the
@@ -51,14 +51,15 @@ pub const fn fold(sum: u64) -> u16 {
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
-/// Returns the Internet checksum for the sum `sum`.
+/// Returns the Internet checksum of data whose words have the sum `sum`.
 #[inline]
 pub const fn finish(sum: u64) -> u16 {
     !fold(sum)
 }
 
-/// Returns the TCP or UDP checksum for the sum `sum`. The result is never zero, because zero means
-/// "no checksum" in UDP (RFC 768). For TCP, 0 and 0xffff are the same number.
+/// Returns the TCP or UDP checksum of data whose words have the sum `sum`. The returned checksum is
+/// never zero, because zero means "no checksum" in UDP (RFC 768). For TCP, the checksums 0 and
+/// 0xffff have the same meaning.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::{finish, finish_transport};
@@ -73,9 +74,9 @@ pub const fn finish_transport(sum: u64) -> u16 {
     }
 }
 
-/// Completes a TCP or UDP checksum. The checksum field at offset `at` contains the sum of the
-/// pseudo-header. The checksum is computed over the packet's bytes from offset `start` on. Returns
-/// false and changes nothing if the checksum field is outside of the packet.
+/// Completes a TCP or UDP checksum. Before the call, the checksum field at the offset `at` must
+/// contain the sum of the pseudo-header. The checksum covers the packet's bytes from the offset
+/// `start` on. Returns false and changes nothing if the checksum field is outside of the packet.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::complete;
@@ -94,8 +95,8 @@ pub fn complete(packet: &mut [u8], start: usize, at: usize) -> bool {
     true
 }
 
-/// Returns the new checksum after one of the summed 16-bit words has changed from `old` to `new`
-/// (RFC 1624, equation 3).
+/// Returns the checksum after the change of one covered 16-bit word from `old` to `new` (RFC 1624,
+/// equation 3).
 ///
 /// ```
 /// use steerage_flow::wire::checksum::adjusted;
@@ -108,9 +109,9 @@ pub const fn adjusted(checksum: u16, old: u16, new: u16) -> u16 {
     finish(!checksum as u64 + !old as u64 + new as u64)
 }
 
-/// Returns the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a packet with the IPv4 or
-/// IPv6 header `header`. `bytes` is the length of the transport header and the payload. The order
-/// of the two addresses does not change the sum.
+/// Returns the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a packet. `header` is the
+/// packet's IPv4 or IPv6 header. `bytes` is the length of the transport header and the payload. The
+/// order of source and destination address does not change the sum.
 #[inline]
 pub fn pseudo_sum(header: &[u8], is_v4: bool, protocol: u8, bytes: usize) -> u64 {
     sum(&header[if is_v4 { ipv4::ADDRESSES } else { ipv6::ADDRESSES }], bytes as u64 + u64::from(protocol))
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The test creates a header whose checksum is in the 16-bit word 5 (counted from 0), as in
+        /// The test creates a header with the checksum in its 16-bit word 5 (counted from 0), as in
         /// IPv4. The updated checksum must equal the checksum that is computed over the whole
         /// header.
         #[test]

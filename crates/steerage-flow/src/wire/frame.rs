@@ -31,8 +31,9 @@ pub struct IpHeader {
     pub class: u8,
     /// The TTL or hop limit.
     pub hops: u8,
-    /// IPv4's identification. The Ethernet addresses and the VLAN tags. The EtherType after the
-    /// last tag is not included. A new header has this flag.
+    /// IPv4's identification. The identification has no meaning if the flag "don't fragment" is set
+    /// (RFC 6864). The EtherType after the last tag is not included. A new header has the flag
+    /// "don't fragment".
     pub identification: u16,
     /// The flags and the fragment offset of IPv4.
     pub fragment: u16,
@@ -53,9 +54,9 @@ impl IpHeader {
         if self.source.is_ipv4() { ipv4::BYTES } else { ipv6::BYTES }
     }
 
-    /// Writes the header with its checksum to the front of `to`. `payload` is the length of the
-    /// payload in bytes. Returns the partial checksum of the pseudo-header. Returns `None` if the
-    /// addresses have different IP versions, the packet is too long, or `to` is too short.
+    /// Writes the IP header with its checksum to the beginning of `to`. `payload` is the length of
+    /// the payload in bytes. Returns the partial checksum of the pseudo-header. Returns `None` if
+    /// the addresses have different IP versions, the packet is too long, or `to` is too short.
     #[inline]
     pub fn write(&self, to: &mut [u8], payload: usize) -> Option<u64> {
         let header = to.get_mut(..self.bytes())?;
@@ -143,7 +144,7 @@ impl FrameBuilder {
         built
     }
 
-    /// Changes the Ethernet addresses.
+    /// Sets the Ethernet addresses of the frame.
     #[must_use]
     pub fn stations(mut self, source: [u8; 6], destination: [u8; 6]) -> Self {
         put(&mut self.link, 0, destination);
@@ -220,7 +221,7 @@ impl FrameBuilder {
         self.frame(&vec![0; bytes.checked_sub(self.header_bytes()).expect("the headers are longer")])
     }
 
-    /// Returns the packet with the payload `payload`, beginning with its IP header.
+    /// Returns the IP packet (without an Ethernet header) with the payload `payload`.
     ///
     /// # Panics
     /// Panics under the same conditions as [`frame`](Self::frame).

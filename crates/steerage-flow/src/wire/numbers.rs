@@ -1,5 +1,5 @@
-//! Assigned numbers, with one module for each registry, and the layout of headers, with one module
-//! for each header. All lengths and offsets are in bytes.
+//! Assigned numbers, in one module for each registry. Layouts of headers, in one module for each
+//! kind of header. All lengths and offsets are in bytes.
 
 /// EtherTypes (IEEE registration authority).
 pub mod ethertype {
@@ -41,7 +41,7 @@ pub mod ethertype {
     /// The smallest EtherType. A number in the EtherType field that is
     /// smaller than `MIN` is the frame's length (IEEE 802.3, 3.2.6).
     pub const MIN: u16 = 0x0600;
-    /// The number that Linux uses for a frame whose EtherType field contains a length
+    /// The number that Linux uses in place of an EtherType if the EtherType field contains a length
     /// (`ETH_P_802_2`). `ETH_P_802_2` is not a registered EtherType.
     pub const LLC: u16 = 0x0004;
 }
@@ -75,7 +75,7 @@ pub mod protocol {
     pub const FRAGMENT: u8 = 44;
     /// IPv6 destination options (RFC 8200, 4.6).
     pub const DESTINATION: u8 = 60;
-    /// This protocol number means that no header follows (RFC 8200, 4.7).
+    /// A protocol number that means that no header follows (RFC 8200, 4.7).
     pub const NOTHING: u8 = 59;
     /// IPv6 header of Shim6 (RFC 5533).
     pub const SHIM6: u8 = 140;
@@ -101,8 +101,7 @@ pub mod protocol {
         [(ICMP, "icmp"), (TCP, "tcp"), (UDP, "udp"), (GRE, "gre"), (ESP, "esp"), (ICMP6, "icmp6"), (SCTP, "sctp")];
 
     /// Returns the name of a protocol in the text form of a [`FlowKey`](crate::FlowKey), such as
-    /// `tcp`. Returns `None` if the text form of a flow key contains the protocol's number instead
-    /// of a name.
+    /// `tcp`. Returns `None` if the text form has no name for the protocol, but uses its number.
     #[must_use]
     pub fn name(protocol: u8) -> Option<&'static str> {
         NAMES.iter().find(|(number, _)| *number == protocol).map(|(_, name)| *name)
@@ -136,8 +135,8 @@ pub mod protocol {
     }
 }
 
-/// UDP ports of tunnels (from IANA, except for TZSP and the older port of VXLAN), and the ports of
-/// the services echo and discard.
+/// UDP ports of tunnels, and the ports of the services echo and discard. IANA assigned all of them,
+/// except for the ports of TZSP and the older port of VXLAN.
 pub mod port {
     /// RFC 862.
     pub const ECHO: u16 = 7;
@@ -155,7 +154,7 @@ pub mod port {
     pub const GRE: u16 = 4754;
     /// RFC 7348.
     pub const VXLAN: u16 = 4789;
-    /// VXLAN with the payload's type (draft-ietf-nvo3-vxlan-gpe).
+    /// VXLAN with a field for the payload's type (draft-ietf-nvo3-vxlan-gpe).
     pub const VXLAN_GPE: u16 = 4790;
     /// RFC 5415.
     pub const CAPWAP: u16 = 5247;
@@ -239,8 +238,8 @@ pub mod ipv4 {
 
     /// The length of an IPv4 header without options.
     pub const BYTES: usize = 20;
-    /// The first byte of an IPv4 header without options. It states version 4, and a length of five
-    /// words of four bytes.
+    /// The first byte of an IPv4 header without options. This first byte states version 4, and a
+    /// header length of five 32-bit words.
     pub const PLAIN: u8 = 0x45;
     /// The IPv4 flag that forbids fragmentation. The identification of a packet with the flag
     /// "don't fragment" has no meaning (RFC 6864).
@@ -295,7 +294,7 @@ pub mod tcp {
     pub const FLAGS: u16 = 0x01ff;
     /// FIN: the sender has no more data.
     pub const FIN: u16 = 0x001;
-    /// SYN: the segment opens a connection, and states the first sequence number.
+    /// SYN: the segment opens a connection, and states the sender's first sequence number.
     pub const SYN: u16 = 0x002;
     /// The connection is reset.
     pub const RST: u16 = 0x004;
@@ -305,9 +304,9 @@ pub mod tcp {
     pub const ACK: u16 = 0x010;
     /// URG: the header has a valid urgent pointer.
     pub const URG: u16 = 0x020;
-    /// ECE: a router marked congestion (RFC 3168).
+    /// ECE: the sender reports that a router marked congestion (RFC 3168).
     pub const ECE: u16 = 0x040;
-    /// CWR: the congestion window was reduced (RFC 3168).
+    /// CWR: the sender has reduced its congestion window (RFC 3168).
     pub const CWR: u16 = 0x080;
 }
 

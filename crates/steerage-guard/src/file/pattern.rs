@@ -65,8 +65,8 @@ impl FilePattern {
         Self::is_filled(&self.0, name).is_some()
     }
 
-    /// Returns `None` if the file name does not match the pattern. Where the pattern has a digit of
-    /// the time, the name may have any digit.
+    /// Returns `None` if the file name `name` does not match the pattern. For each digit of a time
+    /// that the pattern describes, the name may have any digit.
     fn is_filled(pattern: &str, name: &str) -> Option<()> {
         let Some((literal, rest)) = pattern.split_once('%') else { return (pattern == name).then_some(()) };
         let name = name.strip_prefix(literal)?;
@@ -92,7 +92,7 @@ impl FilePattern {
     }
 
     fn fill(text: &str, time: SystemTime) -> Result<String, ParsePatternError> {
-        // Example of the text in `date`: 2026-11-21T04:15:35.284060000Z
+        // An example of the text in the variable `date`: 2026-11-21T04:15:35.284060000Z
         let date = humantime::format_rfc3339_nanos(time).to_string();
         let (mut name, mut rest) = (String::new(), text);
         while let Some(at) = rest.find('%') {

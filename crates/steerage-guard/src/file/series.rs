@@ -45,15 +45,15 @@ pub fn start_of_period(nanos: u64, period: u64) -> u64 {
 pub struct FileSeries {
     name: FilePattern,
     keep: Option<NonZero<usize>>,
-    /// The existing files of the series, from the oldest to the newest. If the series never removes
-    /// files, the list is empty.
+    /// The existing files of the series, from the oldest to the newest. The list of existing files
+    /// is empty if the series never removes files.
     files: VecDeque<Written>,
     /// The name of the last created file without its number, and this number.
     last: (PathBuf, u32),
 }
 
-/// A file of the series on the disk. The device number and the inode number of the file show
-/// whether the file's path now belongs to another file.
+/// A file of the series on the disk. The device number and inode number of the file, to detect that
+/// its path now belongs to another file.
 #[derive(Debug)]
 struct Written {
     path: PathBuf,
@@ -62,10 +62,10 @@ struct Written {
 
 impl FileSeries {
     /// Prepares the series, and checks that files can be created. If `keep` is a number, the series
-    /// has at most this number of files: the oldest file is removed before the next file is
-    /// created. Existing files of this user, such as the files of an earlier run, also belong to
-    /// the series if their names match the pattern. However, existing files do not belong to the
-    /// series if a directory name in the pattern contains a time.
+    /// has at most this number of files: it removes the oldest file before it creates the next
+    /// file. Existing files of this user, such as the files of an earlier run, also belong to the
+    /// series if their names match the pattern. However, no existing file belongs to the series if
+    /// a directory name in the pattern contains a time.
     ///
     /// # Errors
     /// Returns an error if files cannot be created.
@@ -78,8 +78,8 @@ impl FileSeries {
         Ok(Self { name, keep, files, last: (PathBuf::new(), 0) })
     }
 
-    /// Creates the next file of the series, with the time `time` in its name. Creates each missing
-    /// directory whose name contains a time.
+    /// Creates the next file of the series. The file's name contains the time `time`. Also creates
+    /// each missing directory of the path whose name contains a time.
     ///
     /// # Errors
     /// Returns an error if the file or its directory cannot be created.
@@ -167,7 +167,7 @@ fn numbered(name: &str, number: u32) -> String {
     }
 }
 
-/// Removes the number that [`numbered`] added.
+/// Removes from the file name the number that [`numbered`] inserted.
 fn without_number(name: &str) -> Option<String> {
     let (stem, end) = name.rsplit_once('.').map_or((name, None), |(stem, end)| (stem, Some(end)));
     let (stem, number) = stem.rsplit_once('-')?;
@@ -220,8 +220,8 @@ mod tests {
             first.create(at(seconds)).unwrap().write_all(b"first").unwrap();
         }
         assert_eq!(names(&directory), ["a-01-3.pcap", "a-01-4.pcap", "a-02.pcap", "a-05.pcap", "other.pcap"]);
-        // A later run removes the files of the earlier run. If the name of an earlier file now
-        // belongs to another file, the later run does not remove that other file.
+        // A later run removes the files of the earlier run. If the path of an earlier file now
+        // names a different file, the later run does not remove that different file.
         fs::rename(directory.join("a-02.pcap"), directory.join("a-02.moved")).unwrap();
         let mut second = series(&directory, "a-%S.pcap", 2);
         fs::write(directory.join("another"), "another").unwrap();

@@ -111,8 +111,8 @@ fn a_link_of_ones_own_is_followed() {
 fn an_old_file_is_replaced_and_not_written_to() {
     let ground = Ground::new("old", 0o755);
     fs::write(ground.name(), "old").unwrap();
-    // A program that has opened the old file, or that uses another hard link to it, still reads the
-    // old content.
+    // A program that opened the old file before it was replaced, or that uses another hard link to
+    // it, still reads the old content.
     fs::hard_link(ground.name(), ground.root.join("link")).unwrap();
     let new = NewFile::create(&ground.name(), Readers::Group).unwrap();
     new.file().write_all(b"half").unwrap();

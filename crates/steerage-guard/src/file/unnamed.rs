@@ -9,15 +9,15 @@ use rustix::io::Errno;
 use super::random_name;
 use crate::path::{Directory, PathError};
 
-/// The mode of a file without a name. Only this user may open the file without a name again, and
-/// only through a descriptor of the file (`/proc/PID/fd`).
+/// The mode of a file without a name. Only this user may open the unnamed file again, and only
+/// through a descriptor of the file (`/proc/PID/fd`).
 const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 
 const HOW: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
 
-/// Creates a file without a name on the file system of `directory`. The file is open for reading
-/// and writing. The kernel removes a file without a name when its last descriptor is closed, no
-/// matter how the process ends.
+/// Creates a file without a name on the file system of `directory`. The new file is open for
+/// reading and writing. The kernel removes a file without a name when its last descriptor is
+/// closed, no matter how the process ends.
 ///
 /// # Errors
 /// Returns an error if a file cannot be created in the directory.
@@ -26,8 +26,8 @@ pub fn unnamed(directory: &Directory) -> Result<File, PathError> {
     // With `O_EXCL`, no process can give the unnamed file a name later.
     match rustix::fs::openat(directory, ".", HOW | OFlags::TMPFILE | OFlags::EXCL, PRIVATE) {
         Ok(file) => Ok(file.into()),
-        // The file system does not support files without a name. Therefore the file is created with
-        // a name, and the name is removed immediately.
+        // The file system does not support files without a name. Therefore the function creates a
+        // file with a name, and removes the name immediately.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => created_and_removed(directory),
         Err(error) => Err(error.into()),
     }

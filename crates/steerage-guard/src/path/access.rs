@@ -9,7 +9,7 @@ use super::groups::is_private;
 use super::is_trusted;
 use crate::mounts;
 
-/// The type of FUSE file systems (`FUSE_SUPER_MAGIC` of linux/magic.h).
+/// The number that identifies a FUSE file system (`FUSE_SUPER_MAGIC` of linux/magic.h).
 const FUSE: u64 = 0x6573_5546;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

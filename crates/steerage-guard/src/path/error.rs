@@ -29,13 +29,13 @@ pub enum PathError {
     /// Another user runs the file system of the directory, and could read the files that are
     /// written to the directory.
     FileSystem {
-        /// The directory on the file system of another user.
+        /// The directory whose file system another user runs.
         directory: PathBuf,
-        /// The user whose process serves the file system.
+        /// The user whose process serves the directory's file system.
         by: Who,
     },
-    /// The path names an open file descriptor instead of a file. The value is the number of the
-    /// descriptor.
+    /// The path names an open file descriptor instead of a file. The contained value is the number
+    /// of the descriptor.
     Descriptor(RawFd),
     /// Another user owns the FIFO, and could read the data that is written to it.
     Fifo {

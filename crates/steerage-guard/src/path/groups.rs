@@ -13,9 +13,9 @@ use rustix::process::geteuid;
 /// size, no group counts as private.
 const ACCOUNTS_BYTES_MAX: u64 = 8 << 20;
 
-/// Returns true if the effective user is the only member of the group `gid`. The group `gid` may
-/// write to the directory `directory`. Returns false if an access list gives other users access to
-/// the directory.
+/// Returns true if the effective user is the only member of the group `gid`. The group `gid` has
+/// permission to write to the directory `directory`. Returns false if the directory's access list
+/// (ACL) gives other users access.
 pub(super) fn is_private(gid: u32, directory: BorrowedFd<'_>) -> bool {
     static PRIVATE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     let uid = geteuid().as_raw();

@@ -10,12 +10,12 @@ use super::*;
 
 const SOMEBODY: u32 = 65534;
 
-/// The directory of a test, in which only the user who runs the test can change anything.
+/// The directory of one test. Only the user who runs the test can change it.
 struct Ground(PathBuf);
 
 impl Ground {
     fn new() -> Self {
-        // The ordering `Relaxed` is enough, because each test of this process only needs a
+        // The memory ordering `Relaxed` is enough, because each test of this process only needs a
         // different number.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -169,8 +169,9 @@ fn a_directory_that_a_group_or_everybody_may_write_to_leads_at_most_to_plain_dir
         assert_eq!(ground.holding(&format!("{name}/theirs/f")), error);
         assert_eq!(ground.holding(&format!("{name}/to-in/f")), error);
         assert_eq!(ground.opened(Directory::open(&ground.at(name))).map(|()| String::new()), error);
-        // The last name of the path may be a link in a directory that is not trusted. Then the link
-        // is not followed, and a new file replaces the link.
+        // The last name of the path may be a link in a directory that is not trusted. If the last
+        // name of a path is a link in a directory that is not trusted, the link is not followed. A
+        // new file replaces the link.
         assert_eq!(ground.holding(&format!("{name}/to-in")), ok(&format!("{name}/to-in")));
     }
 }
@@ -212,7 +213,7 @@ fn a_link_of_another_user_is_followed_nowhere() {
     ground.link("logs", SOMEBODY, "protected");
     assert_eq!(ground.holding("logs/f"), refused("user 65534 can change the link logs"));
     assert_eq!(ground.holding("logs"), ok("logs"));
-    // The target of a safe link is a second link, which is not safe.
+    // In this test, the target of a safe link is a second link, which is not safe.
     ground.directory("x", SOMEBODY, 0o755);
     ground.link("x/second", SOMEBODY, ground.at("protected/conf"));
     ground.link("first", me(), "x/second");
@@ -281,8 +282,8 @@ fn a_directory_that_another_user_put_there_is_not_taken_for_a_created_one() {
     ground.directory("x", SOMEBODY, 0o755);
     ground.directory("protected", me(), 0o755);
     let create = |path: &str| ground.opened(Directory::create_all(&ground.at(path), 0o755));
-    // The first call creates the missing directory `x/11` in another user's directory `x`. The
-    // second call uses `x/11` again.
+    // The first call of `create` creates the missing directory `x/11` in another user's directory
+    // `x`. The second call of `create` uses the directory `x/11` again.
     assert_eq!((create("x/11/27"), create("x/11/28")), (Ok(()), Ok(())));
     let error = Err("user 65534 can change the directory x".to_owned());
     ground.directory("x/theirs", SOMEBODY, 0o755);
@@ -384,8 +385,8 @@ fn a_group_of_root_alone_may_write() {
     ground.directory("group", 0, 0o775);
     let directory = Directory::open_for_new_files(&ground.at("group")).unwrap();
     assert_eq!(directory.is_ours().unwrap(), is_private);
-    // An access list (ACL) that also gives user 65534 access: user::rwx, user:65534:rwx,
-    // group::r-x, mask::rwx, other::r-x.
+    // An access list (ACL) that also gives access to the user with ID 65534: user::rwx,
+    // user:65534:rwx, group::r-x, mask::rwx, other::r-x.
     let entries: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, SOMEBODY), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();

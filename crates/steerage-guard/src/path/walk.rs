@@ -34,9 +34,9 @@ impl Missing {
 
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The directories of the path that were opened so far, in order. The current directory is the
-    /// last one. The name `..` leads to the previous directory in the list of opened directories,
-    /// even if another user has moved the current directory meanwhile.
+    /// The directories of the path that were opened so far, in order. The last directory of the
+    /// list is the current directory. The name `..` leads to the previous directory in the list of
+    /// opened directories, even if another user has moved the current directory meanwhile.
     at: Vec<Directory>,
     left: Vec<OsString>,
     links: usize,
@@ -128,14 +128,14 @@ impl Walk {
         let access = here.access()?;
         let of_others = here.of_others || access.is_of_user();
         let changeable = |by| PathError::Changeable { directory: here.path.clone(), by };
-        // In a working directory of another user, each entry of the path is checked when it is
-        // opened.
+        // If the working directory belongs to another user, each entry of the path is checked when
+        // it is opened.
         let others = if let (Access::Others(by), None) = (access, self.chosen) { Some(by) } else { None };
         let next = match (rustix::fs::openat(here, name, PATH_ONLY, Mode::empty()), mode, others) {
             (Err(Errno::NOENT), Some(mode), _) => {
                 match rustix::fs::mkdirat(here, name, Mode::from_raw_mode(mode)) {
-                    // `EEXIST` is no error, because another process of this user may have created
-                    // the directory at the same moment.
+                    // `EEXIST` from `mkdirat` is no error, because another process of this user may
+                    // have created the directory at the same moment.
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -144,7 +144,8 @@ impl Walk {
                 return Ok(());
             }
             (Ok(_), Some(_), Some(by)) => {
-                // An earlier run, or an earlier file of this run, may have created the directory.
+                // An earlier run, or the creation of an earlier file in this run, may have created
+                // the directory.
                 let created = here.open_own_with(name, of_others).map_err(|_| changeable(by))?;
                 self.at.push(created);
                 return Ok(());
@@ -201,8 +202,8 @@ impl Walk {
         Ok(())
     }
 
-    /// Returns true if the entry is a link that only root or the user can have created in this
-    /// directory or moved into it.
+    /// Returns true if the entry `next` is a link, and only root or the user can have created it in
+    /// this directory or moved it there.
     fn may_follow(&self, next: &Stat, access: Access) -> bool {
         let is_link = FileType::from_raw_mode(next.st_mode) == FileType::Symlink;
         is_link && is_trusted(next.st_uid) && self.chosen.is_none() && access == Access::Ours

@@ -1,4 +1,4 @@
-//! System calls, grouped by purpose.
+//! The groups of system calls that the sandbox can allow, one group for each purpose.
 
 use libc::c_int;
 use syscalls::Sysno;
@@ -14,8 +14,8 @@ use syscalls::Sysno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Group {
-    /// System calls to compute, to wait, and to read and write open files. Every thread needs this
-    /// group of system calls, and every filter allows it.
+    /// System calls to compute, to wait, and to read and write open files. Every thread needs the
+    /// group `Run`, and every filter allows it.
     Run,
     /// Receive packets from the sockets of devices, and stop receiving.
     Receive,
@@ -34,7 +34,8 @@ pub enum Group {
     /// Use the maps of loaded XDP programs, check whether the programs are attached, and replace
     /// the program of an open BPF link.
     XdpMaps,
-    /// Bind open sockets. A filter cannot read the address of `bind`.
+    /// Bind open sockets to addresses. A seccomp filter cannot read the address that is passed to
+    /// `bind`.
     BindSockets,
     /// Attach loaded flow dissectors to network namespaces, and detach them.
     FlowDissectors,
@@ -66,25 +67,25 @@ pub(crate) struct Call {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Only {
     Any,
-    /// The system call's argument must have one of the values in the second field. The first field
-    /// is the argument's position in the system call.
+    /// One argument of the system call must have one of the values in the second field. The first
+    /// field is the position of the checked argument.
     OneOf(u8, &'static [u64]),
-    /// The arguments 1 and 2 of the system call must be one of the pairs in the field.
+    /// The arguments 1 and 2 of the system call must together be one of the pairs in the field.
     Pairs(&'static [(u64, u64)]),
-    /// The system call's argument must be the null pointer. The field is the argument's position in
-    /// the system call.
+    /// One argument of the system call must be the null pointer. The field is the position of the
+    /// checked argument.
     Null(u8),
-    /// The system call's argument must not have the value in the second field. The first field is
-    /// the argument's position in the system call.
+    /// One argument of the system call must not have the value in the second field. The first field
+    /// is the position of the checked argument.
     Not(u8, u64),
-    /// All bits of the second field must be set in the system call's argument. The first field is
-    /// the argument's position in the system call.
+    /// One argument of the system call must have all bits of the second field. The first field is
+    /// the position of the checked argument.
     With(u8, u64),
-    /// No bit of the second field may be set in the system call's argument. The first field is the
-    /// argument's position in the system call.
+    /// One argument of the system call must have no bit of the second field. The first field is the
+    /// position of the checked argument.
     Without(u8, u64),
-    /// The system call's argument must be the ID of this process. The field is the argument's
-    /// position in the system call.
+    /// One argument of the system call must be the ID of this process. The field is the position of
+    /// the checked argument.
     Own(u8),
 }
 
@@ -118,24 +119,24 @@ const STAT_AT: Sysno = Sysno::fstatat;
 const NOT_EXECUTABLE: Only = Only::Without(2, flag(libc::PROT_EXEC));
 /// The system call `clone` may create a thread, but not a process.
 const THREAD: Only = Only::With(0, flag(libc::CLONE_THREAD));
-/// The handler that reports forbidden system calls must stay installed.
+/// The signal handler (of SIGSYS) that reports forbidden system calls must stay installed.
 const NOT_SIGSYS: Only = Only::Not(0, flag(libc::SIGSYS));
-/// The handler that reports forbidden system calls emulates the system call that blocks signals,
-/// because SIGSYS must never be blocked. With the C library musl, the emulation of the blocking of
-/// signals does not work. A thread of musl blocks signals twice when it ends. If the seccomp filter
-/// is installed after the first of these calls, SIGSYS is already blocked at the second call, and
-/// the kernel ends the process.
+/// The handler of SIGSYS emulates the system call that blocks signals, because SIGSYS must never be
+/// blocked. (The handler reports forbidden system calls.) With the C library musl, the emulation of
+/// the blocking of signals does not work. A thread of musl blocks signals twice when it ends. The
+/// seccomp filter may be installed after the first of these two calls. SIGSYS is then already
+/// blocked at the second call, and the kernel ends the process.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl")))]
 const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl"))))]
 const NOT_BLOCK: Only = Only::Any;
 const THREAD_NAMES: Only = Only::OneOf(0, &[flag(libc::PR_SET_NAME), flag(libc::PR_GET_NAME)]);
 
-/// The `fcntl` commands for the flags of a descriptor and for the size of a pipe. The listed
-/// `fcntl` commands do not duplicate a descriptor, and do not make the kernel send a signal.
-/// F_SETOWN, F_SETSIG, F_SETLEASE and F_NOTIFY are not in the list of `fcntl` commands, because
-/// they can make the kernel send a signal. Threads that open files may also use F_SETSIG and
-/// F_SETLEASE with certain arguments: see `LEASES`.
+/// The allowed `fcntl` commands: those for the flags of a descriptor and for the size of a pipe.
+/// The listed `fcntl` commands do not duplicate a descriptor, and do not make the kernel send a
+/// signal. F_SETOWN, F_SETSIG, F_SETLEASE and F_NOTIFY are not in the list of `fcntl` commands,
+/// because they can make the kernel send a signal. Threads that open files may also use F_SETSIG
+/// and F_SETLEASE with certain arguments: see `LEASES`.
 const FLAGS: Only = Only::OneOf(
     1,
     &[
@@ -147,9 +148,10 @@ const FLAGS: Only = Only::OneOf(
         flag(libc::F_SETPIPE_SZ),
     ],
 );
-/// The `fcntl` commands for file leases, with which the kernel tells a process that another process
-/// opens the file. When a file lease is broken, the kernel sends SIGURG to this process. The thread
-/// cannot direct this signal to another process, because the filter forbids F_SETOWN.
+/// The `fcntl` commands for file leases. With a file lease, the kernel tells a process that another
+/// process opens the file. When another process opens the file (breaks the lease), the kernel sends
+/// SIGURG to the process with the lease. The thread cannot direct SIGURG to another process,
+/// because the filter forbids F_SETOWN.
 const LEASES: Only = Only::Pairs(&[
     (F_SETSIG, flag(libc::SIGURG)),
     (flag(libc::F_SETLEASE), flag(libc::F_RDLCK)),
@@ -185,8 +187,8 @@ const SOL_XDP: u64 = 283;
 const XDP_STATISTICS: u64 = 7;
 const XDP_OPTIONS: u64 = 8;
 
-/// The ioctl requests for terminals and pipes, except requests that insert input into a terminal
-/// (TIOCSTI).
+/// The allowed ioctl requests: those for terminals and pipes, except requests that insert input
+/// into a terminal (TIOCSTI).
 const ASK: Only = Only::OneOf(
     1,
     &[request(libc::TCGETS), request(libc::TIOCGWINSZ), request(libc::FIONREAD), request(libc::FIONBIO)],
@@ -302,7 +304,7 @@ const OPEN_SOCKETS: &[Call] = &[
 const THREADS: &[Call] = &[
     only(Sysno::clone, THREAD),
     // A seccomp filter cannot read the flags of `clone3`. Therefore a second filter makes `clone3`
-    // fail, so that the C library uses `clone`.
+    // fail, and the C library then uses `clone`.
     any(Sysno::clone3),
     only(Sysno::prctl, Only::OneOf(0, &[flag(libc::PR_SET_NO_NEW_PRIVS)])),
     any(Sysno::pipe2),
@@ -412,7 +414,7 @@ impl Group {
         Self::Terminal,
     ];
 
-    /// Returns the name of the group in the documentation.
+    /// Returns the name that the documentation uses for the group.
     pub fn name(self) -> &'static str {
         match self {
             Self::Run => "run",
@@ -505,9 +507,9 @@ pub fn call_name(number: usize) -> &'static str {
 }
 
 /// Returns true if the standard library makes the system call `number` at the beginning of a
-/// backtrace. For a backtrace, the standard library first queries the working directory. Then it
-/// reads the program's own file, which no packet thread may open. Packet threads do not query the
-/// working directory for any other purpose.
+/// backtrace. For a backtrace, the standard library first queries the working directory. Then the
+/// standard library reads the program's own file for the backtrace. No packet thread may open this
+/// file. Packet threads do not query the working directory for any other purpose.
 pub(crate) fn begins_backtrace(number: usize) -> bool {
     number == Sysno::getcwd as usize
 }
@@ -516,8 +518,9 @@ pub(crate) fn begins_backtrace(number: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// Dangerous system calls, which no command of steerage makes after its start phase. The list
-    /// of dangerous system calls is from guides on privileges and signal safety.
+    /// Tests that no group allows a dangerous system call. No command of steerage makes such a call
+    /// after its start phase. The list of dangerous system calls is from guides on privileges and
+    /// signal safety.
     #[test]
     fn no_group_has_what_takes_a_machine_over() {
         let never = [

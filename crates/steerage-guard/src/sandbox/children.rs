@@ -7,8 +7,8 @@ use std::fs;
 /// instructions (`BPF_MAXINSNS`).
 pub(super) const CHILDREN_MAX: usize = 400;
 
-/// The maximum number of times that this function lists the child processes. The function stops
-/// when two successive lists are equal.
+/// The maximum number of times that the function `running` lists the child processes. `running`
+/// stops when two successive lists are equal.
 const TRIES: usize = 8;
 
 /// Returns the process IDs of this process's child processes. Returns `None` if this process has
@@ -35,8 +35,8 @@ fn list() -> Option<Vec<i32>> {
         let thread = thread.ok()?.path();
         match fs::read_to_string(thread.join("children")) {
             Ok(list) => found.extend(list.split_ascii_whitespace().filter_map(|child| child.parse::<i32>().ok())),
-            // The thread still exists but its list cannot be read, so this kernel does not list
-            // children.
+            // The thread still exists but its list of child processes cannot be read, so this
+            // kernel does not list children.
             Err(_) if thread.exists() => return None,
             // The thread has ended.
             Err(_) => {}

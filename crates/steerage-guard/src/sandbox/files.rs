@@ -13,8 +13,8 @@ use rustix::fs::FileType;
 
 use super::{SandboxError, sys};
 
-/// The version of Landlock that this crate requests. A kernel with an older version enforces only
-/// the rules that it supports.
+/// The version of Landlock that this crate requests. A kernel with an older version of Landlock
+/// enforces only the rules that it supports.
 const ASKED: ABI = ABI::V6;
 
 #[derive(Clone, Debug)]
@@ -53,24 +53,25 @@ impl How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Enforced {
     All,
-    /// The kernel enforces only some of the rules. The field is the kernel's version of Landlock.
+    /// The kernel enforces only some of the Landlock rules. The field is the version of Landlock
+    /// that the kernel supports.
     Part(i32),
     Nothing,
     /// The kernel does not permit this process to use Landlock, although the kernel may support it.
-    /// For example, the seccomp filter of a container may deny Landlock's system call. The value is
-    /// the error number.
+    /// For example, the seccomp filter of a container may deny Landlock's system call. The field is
+    /// the error number of the refusal.
     Refused(i32),
 }
 
-/// Landlock also allows or denies some operations that have no path: TCP connections and signals.
+/// Which of two operations without a path Landlock allows: TCP connections and signals.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
     pub(crate) tcp: bool,
     pub(crate) signals: bool,
 }
 
-/// Restricts the files that this thread, and the threads that it starts later, may use. A rule is
-/// skipped if its path does not exist.
+/// Restricts the files that this thread may use. The restriction also applies to threads that it
+/// starts later. A Landlock rule is skipped if its path does not exist.
 pub(crate) fn restrict(rules: &[(Object, How)], reach: Reach) -> Result<Enforced, SandboxError> {
     if let Some(error) = sys::landlock_refusal() {
         return Ok(Enforced::Refused(error.raw_os_error().unwrap_or_default()));
@@ -94,8 +95,8 @@ pub(crate) fn restrict(rules: &[(Object, How)], reach: Reach) -> Result<Enforced
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let access = if is_directory { how.access() } else { how.access() & AccessFs::from_file(ASKED) };
         match (&mut ruleset).add_rule(PathBeneath::new(file, access)) {
-            // The rule is for a pipe, for example a pipe that the shell created for `<(command)`.
-            // Landlock does not restrict pipes, and accepts no rules for them.
+            // This Landlock rule is for a pipe, for example a pipe that the shell created for
+            // `<(command)`. Landlock does not restrict pipes, and accepts no rules for them.
             Err(error) if is_about_a_pipe(&error) => {}
             added => drop(added.map_err(SandboxError::landlock)?),
         }

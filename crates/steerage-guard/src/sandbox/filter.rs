@@ -18,10 +18,10 @@ pub(crate) fn arch() -> Option<TargetArch> {
 }
 
 /// Compiles a seccomp program that allows the system calls of `groups`. If `signalled` is `Some`,
-/// the program allows `kill` only for certain process groups: the groups whose leaders are the
-/// processes in `signalled`. A thread with this seccomp program cannot send through the packet
-/// sockets in `sockets`, and can send messages only through UDP sockets. Any other system call ends
-/// the process with SIGSYS.
+/// the program allows `kill` only for the process groups whose leaders are the processes in
+/// `signalled`. A thread with this seccomp program cannot send through the packet sockets in
+/// `sockets`. It can send messages only through UDP sockets. With this seccomp program, any other
+/// system call ends the process with SIGSYS.
 pub(crate) fn allow(
     groups: &[Group],
     sockets: &Sockets,
@@ -52,12 +52,13 @@ pub(crate) fn allow(
         for mut conditions in alternatives {
             conditions.extend(barred.iter().cloned());
             let rule = SeccompRule::new(conditions).map_err(SandboxError::filter)?;
-            // An entry in the map `rules` is created only together with the entry's first rule. An
-            // entry without a rule would allow the system call with any arguments.
+            // An entry in the map `rules` is created only together with the entry's first rule. A
+            // map entry without a rule would allow the system call with any arguments.
             rules.entry(number).or_default().push(rule);
         }
     }
-    // If the list of rules is empty, seccompiler allows the system call with any arguments.
+    // If a system call has an empty list of rules, the library seccompiler allows it with any
+    // arguments.
     for number in unlimited {
         rules.insert(number, Vec::new());
     }
@@ -72,17 +73,17 @@ pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
 }
 
 /// Compiles a seccomp program that prevents a thread from closing the sockets that the program from
-/// [`allow`] names. For these sockets, `close` succeeds but has no effect. If such a socket were
-/// closed, the kernel could give its descriptor number to another socket, such as the socket of the
-/// next client.
+/// [`allow`] names. With this program, `close` of such a socket succeeds but has no effect. If such
+/// a socket were closed, the kernel could give its descriptor number to another socket, such as the
+/// socket of the next client.
 pub(crate) fn keep_open(sockets: &Sockets, arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let named = sockets.packet.iter().chain(sockets.udp.iter().flatten());
     let rule = |socket: &RawFd| {
         is(*socket, SeccompCmpOp::Eq).and_then(|it| SeccompRule::new(vec![it]).map_err(SandboxError::filter))
     };
     let rules: Vec<SeccompRule> = named.map(rule).collect::<Result<_, _>>()?;
-    // If there are no sockets, there is no entry for `close`, because an entry without rules would
-    // make `close` ineffective for all descriptors.
+    // Without sockets, the map has no entry for `close`, because an entry without rules would make
+    // `close` ineffective for all descriptors.
     let rules = if rules.is_empty() { BTreeMap::new() } else { BTreeMap::from([(Sysno::close.id().into(), rules)]) };
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(0), arch)
 }
@@ -114,11 +115,11 @@ fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     }
 }
 
-/// Returns the conditions that prevent a system call from sending through packet sockets. If a
-/// system call passes an address, it could choose the interface for sending. Therefore a system
-/// call that passes an address may not use any packet socket. Without an address, a system call
-/// sends through the interface to which the socket is bound. A system call without an address may
-/// use the packet sockets that were opened for sending.
+/// Returns the conditions that prevent a system call from sending through packet sockets. A system
+/// call that passes an address could choose the interface for sending. Therefore a system call that
+/// passes an address may not use any packet socket. A system call without an address sends through
+/// the interface to which the socket is bound. A system call without an address may use the packet
+/// sockets that were opened for sending.
 fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, SandboxError> {
     let sockets: Vec<RawFd> = match call.number {
         Sysno::write | Sysno::writev => sockets.listening.clone(),
@@ -213,8 +214,8 @@ mod tests {
         sockets.packet.truncate(SOCKETS_MAX);
         let filter =
             allow(&[Group::Receive, Group::Send, Group::SendTo, Group::XdpMaps], &sockets, None, arch).unwrap();
-        // The kernel's limit for a filter is 4096 instructions, but an older kernel may add
-        // instructions to the filter.
+        // The kernel's limit for a filter is 4096 instructions. The test allows fewer, because an
+        // older kernel may add instructions to the filter.
         assert!(filter.len() < 4000, "{}", filter.len());
     }
 }

@@ -55,8 +55,8 @@ pub(crate) fn allows(program: &BpfProgram, number: u32, arguments: &[u64; 6]) ->
     returned(program, number, Some(arguments)) == BTreeSet::from([ALLOW])
 }
 
-/// Returns all values that the seccomp program can return for a system call. If the arguments are
-/// unknown, each comparison with an argument can be true or false.
+/// Returns all values that the seccomp program can return for a system call. If the arguments of
+/// the system call are unknown, each comparison with an argument can be true or false.
 fn returned(program: &BpfProgram, number: u32, arguments: Option<&[u64; 6]>) -> BTreeSet<u32> {
     let load = |at: u32| match at {
         NUMBER_AT => Some(number),

@@ -1,19 +1,19 @@
 //! Finds the sockets of this process through which a thread could send.
 //!
 //! A packet socket that listens can also send. `write` to a packet socket sends through the
-//! interface to which the socket is bound. A system call that passes an address can send through
-//! any interface. Therefore a thread that listens must not use its packet socket for `write`, or
-//! for a system call with an address. The kernel has no option that prevents a packet socket from
-//! sending. However, a seccomp filter can check the descriptor number in the arguments of a system
-//! call.
+//! interface to which the socket is bound. A system call that passes an address, such as `sendto`,
+//! can send through any interface. Therefore a thread that listens must not use its packet socket
+//! for `write`, or for a system call with an address. The kernel has no option that prevents a
+//! packet socket from sending. However, a seccomp filter can check the descriptor number in the
+//! arguments of a system call.
 //!
 //! Through a Unix socket, such as a client's socket, a thread could send a file descriptor to
 //! another process (`SCM_RIGHTS`). A thread could also send the descriptor to its own process,
-//! where the received descriptor gets another number. Therefore the thread may send messages only
+//! where the received descriptor gets another number. Therefore a thread may send messages only
 //! through UDP sockets. The thread must not give the descriptor number of a permitted socket to
-//! another socket. Therefore the thread may not duplicate descriptors. The thread also may not
-//! close a permitted socket, because the socket of the next client would then get its descriptor
-//! number.
+//! another socket. Therefore a restricted thread may not duplicate descriptors. A restricted thread
+//! also must not close a permitted socket, because the socket of the next client would then get its
+//! descriptor number.
 
 use std::fs;
 use std::os::fd::RawFd;
@@ -26,9 +26,9 @@ use super::sys::{self, Kind};
 /// instructions (`BPF_MAXINSNS`).
 pub(super) const SOCKETS_MAX: usize = 128;
 
-/// The packet sockets (packet(7)) and the UDP sockets that this process has open. With a
-/// [`ThreadFilter`](super::ThreadFilter), a thread cannot send through packet sockets that listen,
-/// and the thread can send messages only through UDP sockets.
+/// The packet sockets (packet(7)) and the UDP sockets that this process has open. A thread with a
+/// [`ThreadFilter`](super::ThreadFilter) cannot send through packet sockets that listen. It can
+/// send messages only through UDP sockets.
 ///
 /// ```
 /// use steerage_guard::sandbox::{Group, Sockets, ThreadFilter};
@@ -41,16 +41,16 @@ pub struct Sockets {
     /// The packet sockets that receive packets of all protocols from an interface.
     pub(crate) listening: Vec<RawFd>,
     pub(crate) packet: Vec<RawFd>,
-    /// The UDP sockets. If the field `udp` is `None`, a thread may send messages through any socket
-    /// except packet sockets.
+    /// The UDP sockets. If `udp` is `None`, a thread with the filter may send messages through any
+    /// socket except packet sockets.
     pub(crate) udp: Option<Vec<RawFd>>,
     pub(super) too_many: bool,
 }
 
 impl Sockets {
-    /// Finds the packet sockets and UDP sockets of this process. Call `open` after all sockets have
-    /// been opened. If a found socket is closed later, another file may get the same descriptor
-    /// number. A restricted thread must not write to this file.
+    /// Finds the packet sockets and UDP sockets of this process. Call `open` when all sockets of
+    /// the process have been opened. If a found socket is closed later, another file may get the
+    /// same descriptor number. A thread with the filter must not write to this other file.
     ///
     /// # Errors
     /// Returns an error if `/proc` cannot be read.
@@ -83,9 +83,9 @@ impl Sockets {
         Ok(found)
     }
 
-    /// Returns true if the process has more sockets of one kind than a filter can check. With too
-    /// many sockets, the filter of a thread allows sending through all packet sockets, or sending
-    /// messages through all sockets.
+    /// Returns true if the process has more sockets of one kind than a filter can check. If there
+    /// are too many packet sockets, the filter of a thread allows sending through all of them. If
+    /// there are too many UDP sockets, it allows sending messages through all sockets.
     pub fn too_many(&self) -> bool {
         self.too_many
     }

@@ -10,20 +10,21 @@ use libc::{c_char, c_int, c_void, ucontext_t};
 
 use super::calls::{self, Argument};
 
-/// The code in the signal information of a SIGSYS that a seccomp filter caused (`SYS_SECCOMP` of
-/// asm-generic/siginfo.h).
+/// The value of the field `code` in the signal information of a SIGSYS that a seccomp filter caused
+/// (`SYS_SECCOMP` of asm-generic/siginfo.h).
 const SYS_SECCOMP: c_int = 1;
 
 /// The maximum length of a thread's name in bytes, including the terminating NUL (`TASK_COMM_LEN`
 /// of linux/sched.h).
 const NAME_BYTES: usize = 16;
 
-/// The maximum length in bytes of the line that reports a violation, and of a path in this line.
+/// The maximum length in bytes of the line that reports a forbidden system call, and of a path in
+/// this line.
 const LINE_BYTES: usize = 320;
 const PATH_BYTES: usize = 128;
 
-/// The exit code of the process if SIGSYS does not end it. As in a shell, the code is 128 plus the
-/// number of the signal.
+/// The exit code of the process if SIGSYS does not end it. As in a shell, the exit code is 128 plus
+/// the number of the signal.
 const ENDED: c_int = 128 + libc::SIGSYS;
 
 /// Files with kernel settings. The C library reads these kernel files in any thread that allocates
@@ -44,8 +45,8 @@ struct SysInfo {
 
 const _: () = assert!(size_of::<SysInfo>() <= size_of::<libc::siginfo_t>());
 
-/// Installs the handler for SIGSYS. The handler prints one line about the forbidden system call and
-/// ends the process with SIGSYS.
+/// Installs the handler for SIGSYS. The SIGSYS handler prints one line about the forbidden system
+/// call, and ends the process with SIGSYS.
 pub(crate) fn name_violations() -> io::Result<()> {
     // SAFETY: `sigaction` is plain data, and all zeros is an empty mask without flags.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
@@ -93,7 +94,8 @@ fn socket_type(descriptor: RawFd) -> Option<c_int> {
 }
 
 /// Returns the kernel's error if the kernel supports Landlock but refuses to apply it. Returns
-/// `None` if Landlock can be used, or if the kernel was built or started without Landlock.
+/// `None` if Landlock can be used. Also returns `None` if the kernel was built or started without
+/// Landlock.
 pub(crate) fn landlock_refusal() -> Option<io::Error> {
     /// The value of this flag is from linux/landlock.h.
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
@@ -154,9 +156,10 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
     end();
 }
 
-/// Ends the process like `abort`, without a backtrace. The handler calls this function after the
-/// standard library has reported a failed memory allocation, before the library would print a
-/// backtrace and abort. The handler cannot call `abort` itself, because `abort` may block signals.
+/// Ends the process like `abort`, without a backtrace. The SIGSYS handler calls this function after
+/// the standard library has reported a failed memory allocation, before the library would print a
+/// backtrace and abort. The SIGSYS handler cannot call `abort` itself, because `abort` may block
+/// signals.
 fn abort_without_backtrace() -> ! {
     let line = b"steerage: the sandbox allows no backtrace; with --no-sandbox there is one\n";
     // SAFETY: the bytes are valid. If standard error is closed, there is no way to report it.
@@ -168,8 +171,8 @@ fn abort_without_backtrace() -> ! {
 }
 
 /// Emulates a call of `rt_sigprocmask` that blocks signals, except that SIGSYS stays unblocked. The
-/// C library blocks all signals while it starts a thread or a program. If the C library also
-/// blocked SIGSYS, the handler could not report a forbidden system call while signals are blocked.
+/// C library blocks all signals while it starts a thread or a program. If the C library could also
+/// block SIGSYS, the SIGSYS handler could not report a forbidden system call in that time.
 fn block(context: &mut ucontext_t) -> bool {
     let (Some(wanted), Some(old)) = (argument(context, Argument::Second), argument(context, Argument::Third)) else {
         return false;
@@ -194,9 +197,9 @@ fn block(context: &mut ucontext_t) -> bool {
 }
 
 /// Ends the process with SIGSYS. While the handler of SIGSYS runs, SIGSYS is blocked. Therefore the
-/// kernel ends the process if the handler makes a forbidden system call. To end the process, the
-/// handler calls `kexec_load`, which no filter allows. With the arguments that the handler passes,
-/// `kexec_load` would have no effect.
+/// kernel ends the process if this handler itself makes a forbidden system call. To end the
+/// process, the SIGSYS handler calls `kexec_load`, which no filter allows. With the arguments that
+/// the handler passes, `kexec_load` would have no effect.
 fn end() -> ! {
     // SAFETY: without segments to load, the system call reads no memory.
     unsafe { libc::syscall(libc::SYS_kexec_load, 0, 0, 0, 0) };
@@ -256,8 +259,8 @@ fn argument(_: &ucontext_t, _: Argument) -> Option<u64> {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn set_result(_: &mut ucontext_t, _: c_int) {}
 
-/// The line that reports a violation. The line about the violation is built without allocating
-/// memory.
+/// The line that reports a forbidden system call. The line about the violation is built without
+/// allocating memory.
 struct Line {
     bytes: [u8; LINE_BYTES],
     len: usize,

@@ -33,11 +33,11 @@ static RANGES: [Range; RANGES_MAX] =
     [const { Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), failed: AtomicBool::new(false) } };
         RANGES_MAX];
 
-/// The process's previous action for SIGBUS. `None` if the handler of this module could not be
+/// The process's previous action for SIGBUS. `None` if this module's SIGBUS handler could not be
 /// installed.
 static PREVIOUS: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
-/// A range of addresses that the handler watches until this value is dropped.
+/// A range of addresses that the SIGBUS handler watches until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Watched(usize);
 
@@ -53,13 +53,13 @@ impl Watched {
             range.start.compare_exchange(0, start, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         let index = RANGES.iter().position(claim)?;
-        // The release store of `end` pairs with the load in `contains`, which then sees `start`
-        // too.
+        // The release store of `end` pairs with the load of `end` in `contains`, which then sees
+        // the value of `start` too.
         RANGES[index].end.store(start + bytes, Ordering::Release);
         Some(Self(index))
     }
 
-    /// Returns true if the handler has replaced a page of this range by zeros.
+    /// Returns true if the SIGBUS handler has replaced a page of this range by zeros.
     pub(super) fn has_failed(&self) -> bool {
         // Relaxed: no memory is published through `failed`.
         RANGES[self.0].failed.load(Ordering::Relaxed)
@@ -107,8 +107,8 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
 }
 
 /// Passes the signal to the previous handler of SIGBUS. If there was no previous handler, the
-/// previous action is restored, and the faulting instruction runs again. If a process sent the
-/// SIGBUS, the signal is raised again.
+/// previous action is restored, and the faulting instruction runs again. If another process, not a
+/// faulting instruction, caused the SIGBUS, the signal is raised again.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, by_kernel: bool) {
     // SAFETY: as in `install`. The previous action has the address of a function of the form that
     // its flags state.

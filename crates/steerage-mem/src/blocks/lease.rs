@@ -39,9 +39,9 @@ pub struct LeasedFile {
 }
 
 impl LeasedFile {
-    /// Requests a lease. Returns `None` if the kernel refuses the lease: another user owns the
-    /// file, or a process has the file open for writing. Also returns `None` if the file system is
-    /// not local.
+    /// Requests a lease. Returns `None` if the kernel refuses the lease, because another user owns
+    /// the file or a process has the file open for writing. Also returns `None` if the file system
+    /// is not local.
     pub(super) fn new(file: Arc<File>) -> Option<Arc<Self>> {
         if !is_local(&file) {
             return None;
@@ -79,7 +79,7 @@ impl LeasedFile {
 
     /// Returns the lease.
     pub(super) fn release(&self) {
-        // The system call fails if the kernel has already withdrawn the lease.
+        // This `fcntl` call fails if the kernel has already withdrawn the lease.
         let _ = control(&self.file, libc::F_SETLEASE, libc::F_UNLCK);
     }
 }

@@ -5,7 +5,8 @@ use super::Blocks;
 use crate::page::{BLANK, Completion};
 
 impl Blocks {
-    /// Begins to take back lent frames (frames that lie in blocks) that are not in any ring.
+    /// Begins to take back lent frames (frames that lie in blocks). None of these frames is in a
+    /// ring.
     #[inline(always)]
     pub fn homecoming(&mut self) -> Homecoming<'_> {
         self.homecoming_from(NO_RING)
@@ -26,14 +27,14 @@ impl Blocks {
 /// The value that means "no ring" where a ring number is expected.
 const NO_RING: usize = usize::MAX;
 
-/// Counts the frames of a published list by block, and takes back the frames that exceed the limit
-/// of their ring for held blocks.
+/// Counts the frames of a published list for each block. Takes back frames for which their ring
+/// would hold more blocks than its limit allows.
 #[derive(Debug)]
 pub(crate) struct Publishing<'a> {
     blocks: &'a mut Blocks,
     ring: usize,
-    /// The block of the frames that were counted last, the block's page number, and the number of
-    /// frames that are not yet in the block's count.
+    /// The index of the block that contains the latest frames, the block's page number, and the
+    /// number of these frames that the block's count does not include yet.
     block: u32,
     number: u32,
     frames: u32,
@@ -89,8 +90,8 @@ pub struct Homecoming<'a> {
 }
 
 impl Homecoming<'_> {
-    /// Like [`Blocks::recycle`], but the block's count of lent frames may be reduced only when this
-    /// value is dropped.
+    /// Like [`Blocks::recycle`], but may reduce the block's count of lent frames later, at the
+    /// latest when this value is dropped.
     #[inline(always)]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
         let slot = frame.slot();

@@ -5,28 +5,28 @@
 //! stalled CPU would hold all blocks, and frames for other CPUs would be lost.
 //!
 //! The limit depends on the number of free blocks: a CPU may hold one more block if the number of
-//! blocks that it then holds is at most the number of free blocks. Switches with a shared buffer
-//! use the same limit, called a dynamic threshold (Choudhury and Hahne, 1998). One stalled CPU gets
-//! half of the blocks, two stalled CPUs get a third each, and some blocks are always free. A fixed
-//! share (the number of blocks divided by the number of CPUs) would waste memory: with 64 CPUs and
-//! 128 blocks, a burst for one CPU would get only two blocks. For a short frame, the limit is three
-//! times the number of free blocks. Therefore a CPU whose backlog is full of super-frames (long
-//! frames of many packets) still gets short frames.
+//! blocks that it then holds is at most the number of free blocks. Network switches whose ports
+//! share a packet buffer use the same limit, called a dynamic threshold (Choudhury and Hahne,
+//! 1998). If one CPU is stalled, it gets half of the blocks. If two CPUs are stalled, each gets a
+//! third. Some blocks are always free. A fixed share (the number of blocks divided by the number of
+//! CPUs) would waste memory: with 64 CPUs and 128 blocks, a burst for one CPU would get only two
+//! blocks. For a short frame, the limit is three times the number of free blocks. Therefore a CPU
+//! whose backlog is full of super-frames (long frames of many packets) still gets short frames.
 //!
 //! A CPU may always hold one block, so each CPU gets frames even if there are more CPUs than
 //! blocks.
 //!
-//! In this file, each ring counts as one CPU, and the parking lot (the frames of moving buckets)
-//! counts as one more ring. Only the CPU that polls the queue updates the counts of held blocks,
-//! when a list of frames is published and when frames return. Therefore the counts are plain
-//! numbers and not atomics.
+//! In this file, each ring counts as one CPU, and the parking lot (the queue for frames of moving
+//! buckets) counts as one more ring. Only the CPU that polls the queue updates the counts of held
+//! blocks, when a list of frames is published and when frames return. Therefore the counts are
+//! plain numbers and not atomics.
 
 /// The maximum length of a short frame, in bytes. Jumbo frames count as short frames, and most
 /// super-frames (TSO, USO or GRO) count as long frames.
 const LONG: usize = 16 << 10;
 
-/// A ring that gets a short frame may hold this many times the units (block sizes) of the free
-/// blocks.
+/// If the next frame is short, the blocks that a ring holds may have this many times the units
+/// (sizes) of the free blocks.
 const SHORT_TIMES: u64 = 3;
 
 #[derive(Debug, Default)]
@@ -77,8 +77,8 @@ impl Shares {
         self.rings.get(ring).is_some_and(|held| *held > 0 && *held >= self.free())
     }
 
-    /// If the ring may hold the block of this frame of `len` bytes, counts the frame for this ring
-    /// and block and returns true.
+    /// Returns true if `ring` may hold the block `block` of a frame of `len` bytes. In this case,
+    /// also counts the frame for the ring and the block.
     #[inline]
     pub(super) fn take(&mut self, ring: usize, block: usize, len: usize) -> bool {
         let at = ring.wrapping_mul(self.blocks.len()).wrapping_add(block);

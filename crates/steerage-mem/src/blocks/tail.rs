@@ -5,12 +5,12 @@ use crate::header::FrameHeader;
 use crate::page::{Completion, FRAME_BYTES_MAX, RecordForm};
 use crate::region::prefetch_read;
 
-/// In a window (a mapped part of a file), the record that is this many records ahead of the current
-/// record is prefetched. The estimate of the record's position assumes that records are as long as
-/// the current record. The prefetch distance is at least [`BYTES_AHEAD`], because several short
-/// records share a cache line. Reading the file's memory takes most of the time: a packet of 800
-/// bytes takes 117 ns if steerage prefetches nothing or 4 records ahead, and 64 ns if it prefetches
-/// 12 or more records ahead.
+/// In a window (a mapped part of a file), steerage prefetches the record that follows this many
+/// records after the current record. The estimate of the record's position assumes that records are
+/// as long as the current record. The prefetch distance is at least [`BYTES_AHEAD`], because
+/// several short records share a cache line. Reading the file's memory takes most of the time. A
+/// packet of 800 bytes takes 117 ns if steerage prefetches nothing or 4 records ahead. The packet
+/// takes 64 ns if steerage prefetches 12 or more records ahead.
 const RECORDS_AHEAD: usize = 12;
 const BYTES_AHEAD: usize = 2048;
 
@@ -18,9 +18,9 @@ const BYTES_AHEAD: usize = 2048;
 const LINES_AHEAD: usize = 2;
 const LINE_BYTES: usize = 64;
 
-/// The part of a block that may still be written, and from which frames may still be lent. The tail
-/// of a [window](super::FileWindows), a mapped part of a file, can be read and lent, but not
-/// written.
+/// The last part of a block: this part may still be written, and frames of this part may still be
+/// lent. The tail of a [window](super::FileWindows), a mapped part of a file, can be read and lent,
+/// but not written.
 #[derive(Debug)]
 pub struct Tail<'a> {
     start: *mut u8,
@@ -41,8 +41,8 @@ impl<'a> Tail<'a> {
 }
 
 impl Tail<'_> {
-    /// The bytes of the block that have not been lent yet, for writing. The slice is empty for a
-    /// window (a mapped part of a file), which is read-only.
+    /// The bytes of the block that have not been lent yet, for writing. For a window (a mapped part
+    /// of a file), the slice is empty, because windows are read-only.
     #[inline(always)]
     pub fn bytes(&mut self) -> &mut [u8] {
         if !self.writable {
@@ -119,7 +119,7 @@ impl Spot {
         Self { at, len, header: header.to_words(), wire_len: header.wire_len, hash: None }
     }
 
-    /// Returns the same position in the tail, moved by `bytes` bytes towards the end of the block.
+    /// Returns this position in the tail, moved by `bytes` bytes towards the end of the block.
     #[inline(always)]
     #[must_use]
     pub fn further(self, bytes: usize) -> Self {
@@ -244,7 +244,7 @@ impl Tail<'_> {
     }
 }
 
-/// The state of the loop in [`Tail::lend_each`], which is written back when the loop ends. The
+/// The state of the loop in [`Tail::lend_each`]. The state is written back when the loop ends. The
 /// loop's state is written back even after a panic, so that every lent frame is counted.
 struct UnderWay<'t, 'a> {
     start: *mut u8,

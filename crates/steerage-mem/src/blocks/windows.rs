@@ -28,7 +28,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// thread returns the file with its lease. The thread sends `None` if the kernel grants no lease.
 pub type LeaseRequest = (Arc<File>, Sender<Option<Arc<LeasedFile>>>);
 
-/// The result of an operation that the owner of the windows tried.
+/// The result of an attempt to map a window or to make more of its bytes readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// The window (the mapped part of a file) has this many more readable bytes.
@@ -62,8 +62,8 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Window {
-    /// The file that is mapped. `None` if no file is mapped, or if a copy has replaced the mapped
-    /// file.
+    /// The file that is mapped. The field is `None` if no file is mapped into the window, or if a
+    /// copy has replaced the mapped file.
     file: Option<Arc<LeasedFile>>,
     offset: u64,
     shown: usize,
@@ -176,7 +176,8 @@ impl Blocks {
         let Some(bytes) = bytes else { return Err(wrong) };
         let failed = |error| RegionError::Map { bytes, error };
         let mut range = Range::reserve(bytes).map_err(failed)?;
-        // Memory blocks are mapped now, so that they cause no page faults later.
+        // Memory blocks are mapped here, before their first use, so that they cause no page faults
+        // later.
         let first_window = range.base.as_ptr() as usize + memory.0 * block_bytes;
         range.watched = Watched::new(first_window, windows.0 * block_bytes);
         let range = Arc::new(range);
@@ -185,7 +186,8 @@ impl Blocks {
             let at = block * block_bytes;
             // SAFETY: the bytes lie in the range, and no other code knows the range.
             unsafe { range.map(at, huge, What::Memory) }.map_err(failed)?;
-            // If the kernel provides no huge pages, reading the blocks is only a little slower.
+            // If the kernel provides no huge pages, the blocks still work, and reading them is only
+            // a little slower.
             let _ = range.advise(at, huge, libc::MADV_HUGEPAGE);
         }
         let region = Region::foreign(range.base, count, block_bytes, Owner::new(Arc::clone(&range)))?;
@@ -199,7 +201,7 @@ impl Blocks {
 }
 
 impl FileWindows {
-    /// Starts a thread that requests leases for files and returns the leases. The thread calls
+    /// Starts a thread that requests leases for files and returns the leases. The new thread calls
     /// `begin` before anything else. The thread ends when the returned sender was dropped and no
     /// frame in a window (a mapped part of a file) is in use any more.
     ///
@@ -258,8 +260,8 @@ impl FileWindows {
         let mut state = self.lock();
         let State { files, windows } = &mut *state;
         files.retain(|file| {
-            // The list has one reference. The other references to the file belong to the queue and
-            // the windows.
+            // The list has one reference. All further references to the file belong to the queue
+            // and to the windows (mapped parts of the file).
             let is_used = Arc::strong_count(file) > 1;
             if is_used && (file.is_undisturbed() || !self.copy_windows_of(file, windows)) {
                 return true;
@@ -267,8 +269,8 @@ impl FileWindows {
             file.release();
             false
         });
-        // The other references to the range belong to the region of the blocks, which each frame
-        // keeps alive.
+        // `self` has one reference to the address range. The other references belong to the region
+        // of the blocks, which stays alive as long as a frame uses it.
         !files.is_empty() && Arc::strong_count(&self.range) > 1
     }
 
@@ -292,8 +294,8 @@ impl FileWindows {
 
     /// Maps the part of `file` after `offset` into a window (a block for mapped parts of files)
     /// that has no lent frames. `offset` is a multiple of the page size. No bytes of the window can
-    /// be read yet: see
-    /// [`extend`](Self::extend). Closes all other windows without lent frames.
+    /// be read yet: see [`extend`](Self::extend). Also closes all other windows that have no lent
+    /// frames.
     pub fn show(
         &self,
         (blocks, claim): (&mut Blocks, &Claim),
@@ -372,8 +374,8 @@ impl FileWindows {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock on the windows' state, for the owner of the blocks. Returns `None` if another
-    /// thread holds the lock, or if the windows belong to other blocks.
+    /// Locks the state of the windows (mapped parts of files) for the owner of the blocks. Returns
+    /// `None` if another thread holds the lock, or if the windows belong to other blocks.
     fn try_lock(&self, blocks: &Blocks, claim: &Claim) -> Option<MutexGuard<'_, State>> {
         if !blocks.are_claimed_by(claim) || blocks.region().base() != self.range.base {
             return None;
@@ -404,7 +406,7 @@ mod tests {
     const RECORD_BYTES: usize = FrameHeader::BYTES + PACKET_BYTES;
     const STEP_BYTES: usize = 64 << 10;
 
-    /// A file of records. Each byte of a packet has the number of the packet's record as its value.
+    /// A file of records. The value of each byte of a packet is the number of the packet's record.
     /// The file is deleted when this value is dropped.
     struct Records(PathBuf);
 

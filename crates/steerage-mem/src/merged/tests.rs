@@ -46,8 +46,8 @@ fn numbers(hand: &mut Hand<'_>) -> Vec<usize> {
     hand.frames().map(|frame| frame.len() - HEADERS - 1).collect()
 }
 
-/// Merges the frames of each set in the list into one packet. Returns how many packets there are,
-/// and the headers of each packet.
+/// For each set of frames in the list, merges the frames of the set into one packet. Returns how
+/// many packets there are, and the headers of each packet.
 fn merged(world: &mut World, sets: &[u64]) -> (Option<usize>, Vec<Option<Kept>>) {
     let mut copies: Vec<_> = (0..BATCH_MAX).map(|_| None).collect();
     let pages = Pages { spare: &world.spare, kept: &world.kept, headroom: 64 };
@@ -93,7 +93,8 @@ fn hidden_frames_are_read_behind_their_packet_and_nowhere_else() {
             }
         });
         assert_eq!(hand.len(), 5);
-        // When the batch is taken again, no frame is hidden, so no packet has further payload.
+        // When the batch is taken again, no frame is hidden, so no packet has payload in other
+        // frames.
         let [frame, ..] = &hand.frames().collect::<Vec<_>>()[..] else { panic!() };
         assert!(copies[0].as_ref().is_none_or(|copy| copy.behind(frame).count() == 1));
         drop(copies);

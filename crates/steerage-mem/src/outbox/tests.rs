@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    /// For each ring, the blocks that the ring's frames hold. The frames in the lane are not
+    /// For each ring, the blocks that the ring's frames hold. Blocks of frames in the lane are not
     /// counted.
     fn held(&self) -> impl Iterator<Item = BTreeSet<usize>> {
         self.expected.iter().enumerate().filter(|(ring, _)| *ring != OWNER).map(|(_, frames)| frames.holds())

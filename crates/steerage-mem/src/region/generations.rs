@@ -3,9 +3,9 @@
 //! Safe code cannot use a page after its release, because the release consumes the page's token
 //! (the right to use the page). But a released page can be used because of a mistake in this crate,
 //! or by a device that writes to the page too late. Therefore a released page is filled with a
-//! pattern. When a released page is taken again, its pattern must be unchanged. Each release of a
-//! page, and each time that a page is taken, begins a new generation of the page. A page that is
-//! kept after its batch must still have the generation that it had when it was kept.
+//! pattern. When a released page is taken again, its pattern must be unchanged. A new generation of
+//! a page begins whenever the page is released and whenever it is taken. A page that a handler
+//! keeps after the batch must always have the generation that it had when it was kept.
 //!
 //! In other builds, a [`Generation`] takes no memory, and its functions do nothing.
 
@@ -20,7 +20,7 @@ mod checked {
     // them.
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// The byte of the pattern, which the kernel's slab allocator uses for free memory
+    /// The byte of the pattern. The kernel's slab allocator uses the same byte for free memory
     /// (`POISON_FREE`, include/linux/poison.h).
     const POISON: u8 = 0x6b;
 

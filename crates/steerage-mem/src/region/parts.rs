@@ -15,8 +15,8 @@ pub struct Part {
     pub node: Option<u32>,
 }
 
-/// The highest possible node number plus one. The kernel has the same limit of 1024 nodes
-/// (`CONFIG_NODES_SHIFT` is at most 10).
+/// The highest possible number of a NUMA node, plus one. The kernel has the same limit of 1024
+/// nodes (`CONFIG_NODES_SHIFT` is at most 10).
 const NODES_MAX: u32 = 1024;
 
 /// Returns the end of each part, as a number of pages from the beginning of the region. Every part
@@ -47,8 +47,8 @@ pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, Region
 
 /// Asks the kernel to take the memory of each part from the part's NUMA node, as long as that node
 /// has free memory. The caller must not have touched any page of the region before. Returns the
-/// kernel's error if the kernel refuses to place the memory. After a refusal, each page lies on the
-/// node of the CPU that touches it first.
+/// kernel's error if the kernel refuses to place the memory. If the kernel refuses, each page lies
+/// on the node of the CPU that touches the page first.
 pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes: usize) -> Result<(), io::Error> {
     let mut from = 0;
     for (nth, (part, end)) in parts.iter().zip(ends).enumerate() {
@@ -81,7 +81,7 @@ fn prefer(base: NonNull<u8>, from: usize, bytes: usize, node: u32) -> Result<(),
             bytes,
             libc::MPOL_PREFERRED,
             mask.as_ptr(),
-            // As the length of the node mask, the system call expects the number of bits plus one.
+            // The system call expects the number of bits in the node mask, plus one.
             libc::c_ulong::from(NODES_MAX + 1),
             0_u32,
         )
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(region.part_of(&others[0]), 0, "a page of other memory is nobody's, and no panic");
     }
 
-    /// Every machine has a node 0, unless its kernel has no support for nodes.
+    /// Every machine has a NUMA node 0, unless its kernel does not support NUMA.
     #[test]
     #[cfg_attr(miri, ignore = "there is no kernel")]
     #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]

@@ -3,8 +3,8 @@
 use super::Region;
 
 /// The fields of a region that are needed to find a page. Loops over many pages use a `View`
-/// instead of a [`Region`]. The compiler can keep a `View` in registers. If the loop used a
-/// [`Region`], the compiler would read these fields from memory for each page.
+/// instead of a [`Region`]. The compiler can keep a `View` in registers. If a loop used a
+/// [`Region`] instead, the fields would be read from memory for each page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     base: *mut u8,

@@ -8,8 +8,8 @@ use crate::region::Region;
 use crate::sync::UnsafeCell;
 
 /// The maximum number of slots that are passed to the function `home` in one call. Some slots are
-/// read twice, so their number is limited such that their cache lines are still in the cache at the
-/// second read.
+/// read twice. The number of slots is limited, so that their cache lines are still in the cache at
+/// the second read.
 pub(super) const TOGETHER: u64 = 64;
 
 /// Finished slots that are adjacent in memory and belong to the producer again.
@@ -30,8 +30,7 @@ impl<'a> Finished<'a> {
         self.0.len()
     }
 
-    /// Divides the slots in two: after the first `count` slots, or at the end if there are fewer
-    /// than `count` slots.
+    /// Returns the first `count` slots (or all slots if there are fewer) and the remaining slots.
     #[inline(always)]
     pub fn split_at(self, count: usize) -> (Self, Self) {
         let (first, rest) = self.0.split_at(count.min(self.0.len()));
@@ -39,8 +38,8 @@ impl<'a> Finished<'a> {
     }
 
     /// Appends the pages of the slots to `home`, and returns how many pages were appended. `Err`
-    /// returns the slots unless each slot is a frame in a single page whose number is in `own`. The
-    /// page numbers in `own` belong to `region`.
+    /// returns the slots if a slot is not a frame in a single page, or if its page number is not in
+    /// `own`. The page numbers in `own` belong to `region`.
     ///
     /// If each frame were passed to a function, returning a page would take three times as many
     /// instructions.
@@ -61,8 +60,8 @@ impl<'a> Finished<'a> {
     }
 
     /// Writes the page of each slot to `to`, which has as many entries as there are slots. Returns
-    /// true if each slot is a frame in a single page whose number is in `own`. The page number of a
-    /// blanked slot is never in `own`.
+    /// true if each slot is a frame in a single page, and all page numbers are in `own`. The page
+    /// number of a blanked slot is never in `own`.
     #[inline(always)]
     fn copy_pages(&self, to: &mut [MaybeUninit<Page>], own: &Range<u32>) -> bool {
         let (fours, rest) = self.0.split_at(self.0.len() / 4 * 4);

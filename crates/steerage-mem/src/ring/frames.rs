@@ -17,7 +17,7 @@ pub(super) struct InHand {
     pub(super) begin: u64,
     pub(super) end: u64,
     /// The position after the last hidden frame (a frame that the handler does not see). The hidden
-    /// frames begin at `end`. 0 if no frame is hidden.
+    /// frames begin at the position `end`. The value is 0 if no frame is hidden.
     pub(super) hidden_end: u64,
     pub(super) memory: Memory,
 }
@@ -41,8 +41,8 @@ impl InHand {
     }
 }
 
-/// The frames that one CPU has in hand. The frames in hand are borrowed from their
-/// [`Consumer`](super::Consumer) or [`Lane`](super::Lane).
+/// The frames that one CPU has in hand. The frames in hand (taken and not finished) are borrowed
+/// from their [`Consumer`](super::Consumer) or [`Lane`](super::Lane).
 #[derive(Debug)]
 pub struct Hand<'a>(pub(super) &'a mut InHand);
 
@@ -138,13 +138,14 @@ impl<'a> Iterator for Frames<'a> {
 impl ExactSizeIterator for Frames<'_> {}
 
 impl Hand<'_> {
-    /// Passes common frames to the function `read`. A common frame lies in one page, has no [extra
-    /// record](Frame::extra), and has `link` as its [kind of header](Frame::link). If the batch's
-    /// first frame has a [device header](Frame::header), a common frame has one too. Otherwise, a
-    /// common frame has none. `read` gets each frame with its number in the batch, and returns true
-    /// if it has handled the frame. If a frame has no device header, `read` gets a header without a
-    /// time. The result has one bit for each of the first 64 frames: the bit is set if `read` did
-    /// not handle the frame. The caller then handles the frames in the result one by one.
+    /// Passes the batch's *common frames* (defined below) to the function `read`. A common frame
+    /// lies in one page, has no [extra record](Frame::extra), and has `link` as its [kind of
+    /// header](Frame::link). If the batch's first frame has a [device header](Frame::header), a
+    /// common frame has one too. Otherwise, a common frame has no device header. `read` gets each
+    /// frame with its number in the batch, and returns true if it has handled the frame. If a frame
+    /// has no device header, `read` gets a header without a time. The result has one bit for each
+    /// of the first 64 frames: the bit is set if `read` did not handle the frame. The caller then
+    /// handles the frames in the result one by one.
     ///
     /// `read_common` takes about half of the instructions of a loop over single frames, because
     /// fields that all of the frames share are read once.
@@ -204,15 +205,16 @@ impl<'a> Frame<'a> {
         (self.at - self.hand.begin) as usize
     }
 
-    /// The bytes of a frame. For a frame in several pages, the bytes of its first part.
+    /// The bytes of a frame. If the frame lies in several pages, only the bytes of its first part
+    /// are returned.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the slot is in hand, and writing needs `&mut self`.
         unsafe { self.hand.memory.slice(&self.slot) }
     }
 
-    /// The frame's bytes for writing. `None` for a lent frame, because other code may read its
-    /// block.
+    /// The frame's bytes for writing. Returns `None` for a lent frame, because other code may read
+    /// its block.
     #[inline(always)]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if self.slot.is_lent() {
@@ -230,8 +232,8 @@ impl<'a> Frame<'a> {
         unsafe { self.hand.memory.segments_of(&self.slot) }
     }
 
-    /// The frame's bytes for writing, part by part. `None` for a lent frame, because other code may
-    /// read its block.
+    /// The frame's bytes for writing, part by part. Returns `None` for a lent frame, because other
+    /// code may read its block.
     #[inline]
     pub fn segments_mut(&mut self) -> Option<SegmentsMut<'_>> {
         if self.slot.is_lent() {
@@ -282,8 +284,8 @@ impl<'a> Frame<'a> {
         Behind::new(&hand.memory, self.bytes(), slots, skip)
     }
 
-    /// The last `len` bytes of the frame, for writing. `None` for a lent frame, or if the frame's
-    /// last part is shorter than `len` bytes.
+    /// The last `len` bytes of the frame, for writing. Returns `None` for a lent frame, or if the
+    /// frame's last part is shorter than `len` bytes.
     #[inline]
     pub fn tail_mut(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.slot.is_lent() {
@@ -298,7 +300,8 @@ impl<'a> Frame<'a> {
 
     /// Copies the bytes of all of the frame's pages into its first page. All other pages still
     /// belong to the frame until the frame returns. The headroom may become smaller. Returns
-    /// `false` and changes nothing if a page is too short for the frame, or if the frame was taken.
+    /// `false` and changes nothing if a page is too short for the frame, or if the frame was taken
+    /// out of its batch.
     #[inline]
     pub fn linearise(&mut self) -> bool {
         if !self.slot.is_chained() || self.slot.page == BLANK {
@@ -319,11 +322,11 @@ impl<'a> Frame<'a> {
     }
 
     /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end, in
-    /// place. Negative numbers make the frame shorter. Added bytes have the values that were in the
-    /// page before. If there is room for the header that the device wrote, the header moves with
-    /// the front of the frame, and the length on the wire in the header is corrected. Returns
-    /// `false` and changes nothing in three cases: the page is too short, the frame is lent, or the
-    /// frame was taken.
+    /// place. If `front` or `back` is negative, the frame becomes shorter at that end. Added bytes
+    /// have the values that were in the page before. If there is room for the header that the
+    /// device wrote, the header moves with the front of the frame, and the length on the wire in
+    /// the header is corrected. Returns `false` and changes nothing in three cases: the page is too
+    /// short, the frame is lent, or the frame was taken out of its batch.
     #[inline]
     pub fn resize(&mut self, front: i32, back: i32) -> bool {
         if self.slot.page == BLANK {
@@ -337,7 +340,7 @@ impl<'a> Frame<'a> {
     }
 
     /// Replaces the kind of the frame's first header, which [`Completion::set_link`] set. Does
-    /// nothing if the frame was taken.
+    /// nothing if the frame was taken out of its batch.
     #[inline]
     pub fn set_link(&mut self, link: u8) {
         if self.slot.page != BLANK {
@@ -444,13 +447,14 @@ impl<'a> Frame<'a> {
         // ring, which are written atomically. Only this thread accesses the arrival numbers in a
         // lane (the CPU's own frames).
         let number = unsafe { &*self.hand.arrivals.add((self.at as u32 & self.hand.mask) as usize) };
-        // Relaxed: the arrival number became visible with the slot, by the load C1.
+        // The load is relaxed: the arrival number became visible together with the slot, by the
+        // load C1.
         Some(number.load(Ordering::Relaxed))
     }
 
     /// Takes the frame out of the ring and blanks its slot, so that its page does not return
-    /// through the finished index. `Err` for a lent frame, which cannot be kept, and for a frame
-    /// that was taken before.
+    /// through the finished index. Returns `Err` for a lent frame, which cannot be kept, and for a
+    /// frame that was taken out before.
     pub fn take(self) -> Result<Completion, Self> {
         if self.slot.is_lent() || self.slot.page == BLANK {
             return Err(self);
@@ -465,7 +469,7 @@ impl<'a> Frame<'a> {
     /// number of pages is taken from the end of `pages` and returns through the ring. The frame in
     /// the ring is empty afterwards. Returns `None` and changes nothing if `pages` has too few
     /// pages, or if the pages belong to other memory. Also returns `None` if the frame is lent or
-    /// was taken before.
+    /// was taken out before.
     #[inline]
     pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
         if self.slot.is_lent() || self.slot.page == BLANK {

@@ -42,8 +42,9 @@ impl Lane {
         }
     }
 
-    /// The lane's list, to which a poll adds frames and from which steering removes frames. Returns
-    /// `None` if frames were taken from the list and not all of its frames are finished.
+    /// Returns the lane's list of frames. A poll adds frames to the list, and steering removes
+    /// frames from it. Returns `None` if frames were taken from the list and not all of its frames
+    /// are finished.
     #[inline(always)]
     pub fn list(&mut self) -> Option<&mut Vec<Completion>> {
         (self.hand.end == 0).then_some(&mut self.frames)
@@ -166,7 +167,8 @@ impl Lane {
     #[inline(always)]
     fn clear(&mut self) {
         (self.hand.begin, self.hand.end) = (0, 0);
-        // The tokens of the finished frames are dropped here. They have no `Drop`.
+        // The tokens (rights of access) of the finished frames are dropped here. They have no
+        // `Drop`.
         self.frames.clear();
         self.arrivals.clear();
     }
@@ -240,7 +242,7 @@ mod tests {
 
     /// One call of `read_common` reads the frames that lie in one page. If the first frame has a
     /// device header, all frames that `read_common` reads have a device header. If the first frame
-    /// has none, none of them has one.
+    /// has no device header, none of these frames has one.
     #[test]
     fn common_frames_are_read_together() {
         const LINK: u8 = 3;

@@ -2,9 +2,10 @@
 //!
 //! The target of each frame is determined first, in a loop without branches. Then each ring number
 //! is compared with the targets of all frames in one step. The result of the comparison has one bit
-//! for each frame that goes to the ring. The slots of each ring are written one after another, with
-//! the ring's tail in a register. Staging frame by frame takes more time: each store has to wait
-//! for the tail, and the CPU writes to other cache lines before a cache line is full.
+//! for each frame that goes to the ring. The slots of each ring are written one after another,
+//! while a register holds the ring's tail (the position of the next slot). Staging frame by frame
+//! takes more time. Each store has to wait for the ring's tail, and the CPU changes to another
+//! cache line before the current cache line is full.
 
 use crate::{Completion, ring::Producer};
 
@@ -12,8 +13,8 @@ use crate::{Completion, ring::Producer};
 const LIST_MAX: usize = 64;
 
 /// The maximum number of lists into which one poll is divided. With 16 lists, each list has only
-/// four frames on average, and using lists takes more time than it saves: the receiving CPU took
-/// 1.12 times as long (lab/notes/path.md).
+/// four frames on average. Staging by lists then made the receiving CPU 1.12 times as slow as
+/// staging without lists (lab/notes/path.md).
 pub const LISTS_MAX: usize = 8;
 
 /// Stands for "no ring". `NO_RING` is the number of the last bit in a set, which belongs to no
@@ -23,9 +24,9 @@ const NO_RING: usize = u64::BITS as usize - 1;
 impl Producer {
     /// Stages the first frames of `frames`, as many as the ring has room for. Frames for which
     /// there is no room stay in `frames`. The result is the same as after one call of
-    /// [`stage`](Self::stage) per frame, but the tail stays in a register. The first frame has the
-    /// arrival number `arrival`, and each further frame has the next number. The function `staged`
-    /// is called for each staged frame, with the frame's index in `frames`.
+    /// [`stage`](Self::stage) per frame, but the position of the next slot stays in a register. The
+    /// first frame has the arrival number `arrival`, and each further frame has the next number.
+    /// The function `staged` is called for each staged frame, with the frame's index in `frames`.
     #[inline(always)]
     pub fn stage_all(&mut self, frames: &mut Vec<Completion>, arrival: u64, mut staged: impl FnMut(usize)) {
         let count = self.room().min(frames.len() as u64) as usize;
@@ -53,8 +54,8 @@ impl Producer {
     /// Either all frames for rings other than `own` are staged, or none. No frame is staged if the
     /// frames need more than [`LISTS_MAX`] lists, or if a ring may have too little room. If no
     /// frame is staged, the result is `None`, and the caller should stage the frames one by one. If
-    /// frames are staged, the result has two sets of bits: the rings on which frames were staged,
-    /// and the frames that stayed in `frames`.
+    /// frames are staged, the result has two sets of bits. The first set has the rings on which
+    /// frames were staged. The second set has the frames that stayed in `frames`.
     #[inline(always)]
     pub fn stage_lists(
         rings: &mut [Self],

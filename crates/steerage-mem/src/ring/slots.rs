@@ -39,9 +39,9 @@ unsafe impl Sync for SlotMemory {}
 unsafe impl Send for SlotMemory {}
 
 impl SlotMemory {
-    /// Reserves rings of `least` slots that may grow to up to `most` slots. `least` and `most` are
-    /// powers of two. If there is too little address space for the larger buffers, the rings cannot
-    /// grow.
+    /// Reserves memory for rings that begin with `least` slots and may grow to `most` slots.
+    /// `least` and `most` are powers of two. If there is too little address space for the larger
+    /// buffers, the rings cannot grow.
     pub(super) fn reserve(rings: usize, least: usize, most: usize, arrivals: bool) -> io::Result<Self> {
         let reserve = |most: usize| {
             let all = before(least, 2 * most).checked_mul(rings).ok_or(io::ErrorKind::OutOfMemory)?;

@@ -53,7 +53,7 @@ impl Producer {
             self.shared.arrival(if is_before { self.mask_before } else { self.mask }, at)
         };
         if let (Some(from), Some(to)) = (of(from), of(to)) {
-            // Relaxed, for the same reason as in `note_arrival`.
+            // The access is relaxed, for the same reason as in `note_arrival`.
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }

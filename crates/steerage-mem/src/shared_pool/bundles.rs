@@ -1,4 +1,4 @@
-//! A lock-free stack of free pages. Many pages are taken or given at a time.
+//! A lock-free stack of free pages. One call takes or gives many pages.
 //!
 //! The pages of the stack lie in *bundles*. Each bundle contains the number of the bundle below it.
 //! All bundles below the top bundle are full. One 64-bit value, the [head](Head), contains the
@@ -40,7 +40,7 @@ pub(crate) const BULK_MAX: usize = 64;
 /// pages fill a cache line. Loom needs small models.
 pub(crate) const BUNDLE_PAGES: usize = if cfg!(loom) { 2 } else { 14 };
 
-/// The pages in bundles are stored as their index in the region. All accesses to a bundle's fields
+/// A bundle stores each page as the page's index in the region. All accesses to a bundle's fields
 /// are relaxed, because the accesses to the head order them.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -95,7 +95,8 @@ const _: () = assert!(BUNDLE_PAGES as u64 <= LEN_MAX);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     top: u32,
-    /// The number of pages that are left in the top bundle. 0 only if the stack is empty.
+    /// The number of pages that are left in the top bundle (group of pages). The number is 0 only
+    /// if the stack is empty.
     len: usize,
     /// The number of calls of `give` so far, in 28 bits. A thread mistakes one head for another
     /// only if exactly 2^28 calls of `give` (or a multiple) occur between its load and its
@@ -135,9 +136,10 @@ impl BundleStack {
     /// to the end of `taken`. `take` returns the pages in the order in which they were given.
     pub(crate) fn take<'a>(&self, table: &[Bundle], taken: &'a mut [u32; BULK_MAX], most: usize) -> &'a [u32] {
         let most = most.min(BULK_MAX);
-        // B2, acquire: pairs with B1 of all earlier calls of `give` and `take`. Each change of the
-        // head is a read-modify-write operation, so it continues the release sequences of all
-        // earlier calls. Therefore this thread sees the bundles and pages as `give` wrote them.
+        // The memory order B2 (acquire) pairs with B1 of all earlier calls of `give` and `take`.
+        // Each change of the head is a read-modify-write operation, so it continues the release
+        // sequences of all earlier calls. Therefore this thread sees the bundles and pages as
+        // `give` wrote them.
         let mut word = self.head.load(Ordering::Acquire);
         loop {
             let (mut head, mut begin) = (Head::from_word(word), BULK_MAX);
@@ -153,10 +155,11 @@ impl BundleStack {
             if begin == BULK_MAX {
                 return &[];
             }
-            // B1, release: pairs with B2 of the thread that takes the first page of a bundle that
-            // `take` has read. Therefore this thread reads the bundle before the other thread
-            // writes it. If another thread finds the stack empty, it sees the pages that this
-            // thread has already given to other stacks. On failure acquire: B2 of the next attempt.
+            // The memory order B1 (release) pairs with B2 of the thread that takes the first page
+            // of a bundle. This call of `take` has read the bundle before. Therefore this thread
+            // reads the bundle before the other thread writes it. If another thread finds the stack
+            // empty, it sees the pages that this thread has already given to other stacks. On
+            // failure acquire: B2 of the next attempt.
             match self.head.compare_exchange_weak(word, head.to_word(), Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return &taken[begin..],
                 Err(now) => word = now,
@@ -168,12 +171,13 @@ impl BundleStack {
         if pages.is_empty() {
             return;
         }
-        // B2, acquire: as in `take`, for the pages of a bundle that this call replaces.
+        // The memory order is B2 (acquire), as in `take`, for the pages of a bundle that this call
+        // replaces.
         let mut word = self.head.load(Ordering::Acquire);
         loop {
             let head = bundled(table, Head::from_word(word), pages);
-            // B1, release: pairs with B2 of the thread that takes the pages. If the exchange fails,
-            // the load is acquire, as in `take`.
+            // The memory order B1 (release) pairs with B2 of the thread that takes the pages. If
+            // the exchange fails, the load is acquire, as in `take`.
             match self.head.compare_exchange_weak(word, head.to_word(), Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return,
                 Err(now) => word = now,
@@ -182,17 +186,18 @@ impl BundleStack {
     }
 
     pub(crate) fn gives(&self) -> u64 {
-        // Relaxed: the caller reads the number of gives twice and takes pages in between. The
-        // operations that take pages are ordered with both loads of the number of gives.
+        // The load is relaxed: the caller reads the number of calls of `give` twice, and takes
+        // pages between the two reads. The operations that take pages are ordered with both loads
+        // of the number of calls of `give`.
         Head::from_word(self.head.load(Ordering::Relaxed)).gives
     }
 
     /// The number of pages. If other threads take or give pages at the same time, the result is
     /// wrong by at most the number of pages that these threads move.
     pub(crate) fn len(&self, table: &[Bundle]) -> usize {
-        // Relaxed suffices: if no thread takes or gives pages at the same time, the result is
-        // exact. If no thread takes or gives pages at the same time, other operations have already
-        // ordered the changes of the head before this load.
+        // The memory order `Relaxed` suffices: if no thread takes or gives pages at the same time,
+        // the result is exact. If no thread takes or gives pages at the same time, other operations
+        // have already ordered the changes of the head before this load.
         let head = Head::from_word(self.head.load(Ordering::Relaxed));
         let below = table.get(head.top as usize).map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
         head.len + below as usize

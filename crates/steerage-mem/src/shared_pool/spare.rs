@@ -19,19 +19,20 @@ pub struct Spare {
 }
 
 impl Spare {
-    /// Creates an empty set of pages. Later, the CPU takes its pages from the pool `shared`.
+    /// Creates an empty set of pages. The CPU takes pages from the pool `shared` when it needs
+    /// them.
     pub fn new(shared: Arc<SharedPool>) -> Self {
-        // The list has room for one more page than the CPU takes at a time, because a page may be
-        // put back.
+        // The list has room for one more page than the CPU takes from the pool at a time, because
+        // the CPU may put a page back into the list.
         Self { pages: RefCell::new(Vec::with_capacity(BULK + 1)), shared }
     }
 
     /// Copies `parts`, joined together, to a new page, as [`KeptPages::keep_copy`] does. The new
     /// page is one of this CPU's pages. If this CPU has no pages, it takes pages from the shared
     /// pool. If the shared pool is empty too, the CPU takes returned pages from `kept_pages`. The
-    /// queue's owner has not collected these pages, perhaps because it sleeps. Returns `None` in
-    /// three cases: no page is free, the parts are too long for a page, or handlers keep too many
-    /// frames.
+    /// queue's owner has not collected the returned pages yet, perhaps because it sleeps. Returns
+    /// `None` in three cases: no page is free, the parts are too long for a page, or handlers keep
+    /// too many frames.
     pub fn copy(
         &self,
         kept_pages: &Arc<KeptPages>,

@@ -20,9 +20,10 @@
 //!
 //! If the memory of all these pages exceeds the cap, the backlog is shortened until the pages fit.
 //! The limits for parking lots and kept packets are reduced too. If the memory would exceed the
-//! cap, each CPU has an equal share of the pages, and its backlog is as long as this share.
+//! cap, each CPU gets an equal share of the pages, and the length of its backlog is the number of
+//! pages in this share.
 
-/// The shortest backlog for which memory is divided, in frames: one poll.
+/// The shortest backlog for which memory is divided, in frames: the frames of one poll.
 pub const BACKLOG_LEAST: usize = 64;
 
 /// The number of slots that a parking lot has if there is enough memory.
@@ -39,8 +40,8 @@ const LOT_LEAST: usize = 128;
 pub struct QueueNeeds {
     /// The number of pages that the longest frame of the queue takes.
     pub segments: usize,
-    /// True if the queue's device provides blocks. If the device provides blocks, only kept frames
-    /// need pages.
+    /// True if the queue's device provides memory blocks for its frames. If the device provides
+    /// blocks, only kept frames need pages.
     pub lends: bool,
     /// True if the queue can wait, as a file can. A queue that can wait is polled only if there is
     /// room for its frames.
@@ -115,8 +116,8 @@ pub struct Budget {
     pub lot_slots: usize,
     /// The number of packets of each queue that handlers may keep at the same time.
     pub kept_max: usize,
-    /// The maximum size of each queue's local page cache, in pages. `usize::MAX` if the caches need
-    /// no additional pages.
+    /// The maximum size of each queue's local page cache, in pages. The value is `usize::MAX` if
+    /// the caches need no additional pages.
     pub cache_pages: usize,
     /// The pages of each queue.
     pub of_queues: Vec<usize>,
@@ -211,8 +212,8 @@ impl Needs {
         Self { cache_pages: wanted.min(each), ..without }
     }
 
-    /// The memory for a backlog that is [`GROWTH`] times as long and for the largest local page
-    /// caches, or less if the cap requires it. Backlogs have priority.
+    /// The memory for a backlog that is [`GROWTH`] times as long, and for the largest local page
+    /// caches. If this memory exceeds the cap, the result is smaller. Backlogs have priority.
     pub(crate) fn with_room_for_more(&self, cap: u64) -> Budget {
         let backlog = self.within(cap, self.backlog).backlog;
         let longer = self.within(cap, backlog.saturating_mul(GROWTH));
@@ -248,15 +249,15 @@ impl Needs {
 // Local page caches (LPC) are named after the caches in Amazon's ENA driver. ENA states the size of
 // a cache in units of 1024 pages. Here the unit is one page.
 
-/// The default number of pages in the local page caches of all queues that one CPU polls. The
-/// number is also the default of the ENA driver for one queue.
+/// The default number of pages in the local page caches of all queues that one CPU polls. The ENA
+/// driver has the same default for one queue.
 ///
 /// A queue takes finished pages back only when its cache has too few pages for a poll. Therefore
-/// the queue uses all pages of its cache one after another. The pages of a local page cache should
-/// therefore fit in the CPU's own caches and in its TLB. With frames of 1,500 bytes, a local page
-/// cache of 2048 pages costs no more than having no cache. With a local page cache of 4096 pages, a
-/// run took 1.7 times as long (lab/notes/pages.md, "Many queues, frames, and the size of the
-/// cache").
+/// the queue uses all pages of its local page cache one after another. For this reason, the pages
+/// of a local page cache should fit in the CPU's hardware caches and in its TLB. With frames of
+/// 1,500 bytes, a local page cache of 2048 pages costs no more than having no cache. With a local
+/// page cache of 4096 pages, a run took 1.7 times as long (lab/notes/pages.md, "Many queues,
+/// frames, and the size of the cache").
 pub const LPC_PAGES_PER_CPU: usize = 2048;
 
 /// The maximum size of a local page cache, in pages: ENA's maximum. Under Miri, the maximum is
@@ -269,7 +270,7 @@ pub const LPC_PAGES_LEAST: usize = 64;
 
 /// By default, all local page caches together take at most the memory divided by this number. "The
 /// memory" here means the memory limit of the instance, or the machine's memory if that is smaller.
-/// An eighth of the memory for the caches does no harm.
+/// It does no harm if the local page caches take an eighth of the memory.
 pub const LPC_MEMORY_PART: u64 = 8;
 
 /// The maximum memory of all local page caches, in bytes: queues x pages x page size.
@@ -291,12 +292,12 @@ pub struct LpcMemory {
 }
 
 impl LpcMemory {
-    /// The number of pages in the caches of all queues together.
+    /// The number of pages in the local page caches of all queues together.
     pub fn pages(&self) -> u64 {
         self.queues as u64 * self.lpc_pages as u64
     }
 
-    /// The size of the caches of all queues together, in bytes.
+    /// The size of the local page caches of all queues together, in bytes.
     pub fn bytes(&self) -> u64 {
         self.pages().saturating_mul(self.page_bytes as u64)
     }

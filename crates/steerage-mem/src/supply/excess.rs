@@ -20,11 +20,11 @@ pub struct Excess {
     pub needed: u64,
     /// The limit, in bytes.
     pub limit: u64,
-    /// The use that takes the largest part of the memory.
+    /// The purpose for which the largest part of the memory is needed.
     pub cause: ExcessCause,
 }
 
-/// The use that takes the largest part of the packet memory.
+/// The purpose for which the largest part of the packet memory is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExcessCause {

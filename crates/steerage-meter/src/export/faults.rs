@@ -1,6 +1,6 @@
 //! Tests in which the n-th file operation of an output fails, for n = 1, 2, 3 and so on until no
-//! operation fails. After each run, the record ledger must balance, and the files must have exactly
-//! the records that count as written.
+//! operation fails. After each run, the counts of written and lost records must add up, and the
+//! files must have exactly the records that count as written.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -121,7 +121,8 @@ fn end_of(format: FlowFormat) -> &'static str {
     }
 }
 
-/// Counts the records in a file. If `is_whole` is false, the file may end within a record.
+/// Counts the records in a file. If `is_whole` is false, the file may end in the middle of a
+/// record.
 fn count(path: &Path, format: FlowFormat, is_whole: bool) -> u64 {
     let mut bytes = fs::read(path).unwrap();
     if let FlowFormat::Csv | FlowFormat::JsonLines = format {
@@ -157,8 +158,8 @@ fn count_ipfix(mut bytes: &[u8], is_whole: bool) -> usize {
         while !sets.is_empty() {
             let (id, (mut set, later)) = (word(sets, 0), sets.split_at(usize::from(word(sets, 2))));
             set = &set[4..];
-            // The ids of templates and of options templates. For each id, the number of scope
-            // fields.
+            // The ids of templates and options templates, with the number of scope fields of each
+            // template.
             let elements = [(2, 4), (3, 6)].into_iter().find(|(templates, _)| *templates == id);
             while let (Some((_, from)), false) = (elements, set.is_empty()) {
                 let (mut at, mut length) = (from, 0);
@@ -192,8 +193,8 @@ fn without_a_fault_all_records_are_written() {
     for (to, format) in cases() {
         let Outcome { operations, error, .. } = run(to, format, Fault::None);
         assert_eq!(error, None);
-        // Creating the file and renaming the file are two operations. If a run has more than two
-        // file operations, it has also written to the file.
+        // Creating the file and renaming the file are two operations. If a run has more than these
+        // two file operations, it has also written to the file.
         assert!(operations > 4, "{to:?} {format:?}: {operations}");
     }
 }
@@ -227,7 +228,8 @@ fn every_operation_may_fail() {
     }
 }
 
-/// For each size of the disk, the file has the records that fit, and the output reports the error.
+/// For each size of the simulated disk, the file has the records that fit on the disk, and the
+/// output reports the error.
 #[test]
 fn a_disk_may_be_full_at_any_byte() {
     for (to, format) in cases() {

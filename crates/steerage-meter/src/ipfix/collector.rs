@@ -7,7 +7,7 @@ use super::pace::ExportRate;
 
 /// IANA's port for IPFIX.
 const PORT: u16 = 4739;
-/// The default MTU for messages over UDP, which most networks support.
+/// The default MTU for messages over UDP. Most networks support this MTU.
 const MTU_DEFAULT: usize = 1500;
 /// The smallest MTU that an address may set: the minimum MTU of IPv6 networks (RFC 8200).
 pub(super) const MTU_MIN: usize = 1280;
@@ -66,7 +66,7 @@ impl Collector {
     /// `rate=N` and `biflow=no`, separated by `&`.
     ///
     /// # Errors
-    /// Returns an error if `text` does not have this form.
+    /// Returns an error if `text` is not a valid collector address.
     pub fn parse(text: &str) -> Result<Self, ParseCollectorError> {
         let (transport, rest) = match text.split_once("://") {
             Some(("ipfix", rest)) => (Transport::Udp, rest),
@@ -84,16 +84,17 @@ impl Collector {
     /// Sets the rate of records, unless the address has the option `rate`. If no rate is set, a
     /// collector over UDP gets records at a rate that suits a receive buffer of the default size. A
     /// collector over TCP gets all records without delay. If no rate is set, and more than half of
-    /// the queue of a live run is in use, the collector gets the records as fast as they are
-    /// produced.
+    /// the queue of a live run is in use, a collector over UDP also gets the records as fast as
+    /// they are produced.
     #[must_use]
     pub fn or_rate(mut self, rate: Option<ExportRate>) -> Self {
         self.rate = self.rate.or(rate);
         self
     }
 
-    /// If this address is for UDP, returns the same address for TCP, with its options. An advantage
-    /// of TCP: over UDP, the sending program cannot find out which records arrived.
+    /// If this address is for UDP, returns the same address for TCP, with the options that TCP
+    /// supports. TCP has an advantage: over UDP, the sending program cannot find out which records
+    /// arrived.
     pub fn over_tcp(&self) -> Option<String> {
         if self.transport == Transport::Tcp {
             return None;
@@ -201,8 +202,8 @@ mod tests {
         assert_eq!(collector.to_string(), "ipfix+tcp://[::1]:99");
     }
 
-    /// The address for TCP does not contain the options that exist only for UDP, nor the rate,
-    /// which only UDP needs.
+    /// The address for TCP contains neither the options that exist only for UDP nor the rate,
+    /// because only UDP needs a rate.
     #[test]
     fn the_address_for_tcp_has_the_same_options() {
         let over_tcp = |text: &str| Collector::parse(text).unwrap().over_tcp();

@@ -11,8 +11,8 @@ pub(super) struct Element {
 /// The enterprise number of reverse elements, which describe the reverse direction of a flow (RFC
 /// 5103).
 const REVERSE: u32 = 29_305;
-/// ntop's enterprise number. For TCP health and names, collectors use the elements of ntop, if they
-/// support them at all.
+/// ntop's enterprise number. For TCP health and for names, collectors use the elements that ntop
+/// has defined, if they support such data at all.
 const NTOP: u32 = 35_632;
 
 const fn iana(id: u16) -> Element {

@@ -3,8 +3,8 @@
 //! The socket to the collector is opened before the run starts. Packet CPUs put records into the
 //! thread's bounded queue, and never wait for an unreachable collector. While the connection is
 //! down, records stay in the queue for up to [`DOWN_MAX`]. Records that do not fit into the
-//! thread's queue are lost. After
-//! [`DOWN_MAX`], all records are lost until the collector returns. Lost records are counted.
+//! thread's queue are lost. When the connection has been down for [`DOWN_MAX`], all records are
+//! lost until the collector is back. Lost records are counted.
 
 use std::fmt;
 use std::io;
@@ -22,7 +22,7 @@ use super::pace::Pace;
 use super::transport::{Sent, TRAIN_MESSAGES, Train, Way};
 
 /// The maximum time for which records wait for a new connection to the collector. Restarting a
-/// collector takes less time.
+/// collector takes less time than this maximum.
 const DOWN_MAX: Duration = Duration::from_secs(10);
 
 /// The longest time for which the sending thread sleeps. The thread must notice a request to stop
@@ -55,7 +55,8 @@ pub(in super::super) struct Export {
 pub struct OpenCollector {
     collector: Collector,
     way: Way,
-    /// The error of the first attempt to connect, as long as no connection exists.
+    /// The error of the first attempt to connect to the collector. It is kept until a connection
+    /// exists.
     refused: Option<io::Error>,
 }
 
@@ -198,7 +199,7 @@ impl Export {
 
     /// Encodes records from the front of `records`, as many as can be sent in one system call.
     /// Returns the number of encoded records. The second result is true if the records form a
-    /// single message. The encoder does not yet count this single message as sent. A message with
+    /// single message. The encoder does not count a single message as sent yet. A message with
     /// templates is sent in a system call of its own, because sending several messages at once may
     /// fail.
     fn load_train(&mut self, records: &[FlowRecord]) -> (usize, bool) {
@@ -239,7 +240,8 @@ impl Export {
     /// Waits until the rate allows sending further records, and counts `count` records towards the
     /// rate. If the source is live and the user has set no rate, records are sent without delay
     /// while more than half of the queue is in use. The collector might lose records that come too
-    /// fast. If the queue became full instead, records would be lost in any case.
+    /// fast. But if records were delayed and the queue became full, records would be lost in any
+    /// case.
     fn wait_for_pace(&mut self, count: usize) {
         let may_be_urgent = self.pace.is_default() && !self.must_arrive;
         loop {

@@ -23,10 +23,11 @@ const SCOPES: u16 = 1;
 /// The maximum length of a message in bytes, because the length field has 16 bits.
 pub(in super::super) const MESSAGE_MAX: usize = 65_535;
 /// The value that a template contains as the length of an element with variable length. In a
-/// record, the upper byte of this value (255) also announces a length field of two bytes.
+/// record, a length byte of 255 (the upper byte of this value) announces a length field of two more
+/// bytes.
 const ANY_LENGTH: u16 = 65_535;
 const LONG_TEXT: u8 = 255;
-/// The bit in the number of an element that marks the element as an enterprise's own.
+/// The bit in an element's number that marks an enterprise-specific element.
 const OF_ENTERPRISE: u16 = 0x8000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,8 +35,8 @@ pub(in super::super) struct Statistics {
     pub(in super::super) messages: u64,
     pub(in super::super) records: u64,
     pub(in super::super) bytes: u64,
-    /// The number of records that were lost before they could be sent. The two fields after this
-    /// one are the numbers of packets and bytes of the lost records.
+    /// The number of records that were lost before they could be sent. The next two fields of this
+    /// structure are the numbers of packets and bytes of the lost records.
     pub(in super::super) lost: u64,
     pub(in super::super) lost_packets: u64,
     pub(in super::super) lost_bytes: u64,
@@ -53,8 +54,8 @@ pub(in super::super) struct Encoder {
     sequence: u32,
     known: Box<[bool; Shape::ALL]>,
     knows_options: bool,
-    /// The current message. The fields after this one describe the contents of the message, and
-    /// become valid when the message is sent.
+    /// The current message. The following fields of this structure describe the contents of the
+    /// message, and become valid when the message is sent.
     message: Vec<u8>,
     data_records: u32,
     fresh: Vec<Shape>,
@@ -101,7 +102,7 @@ impl Encoder {
         !self.fresh.is_empty() || (self.has_options && !self.knows_options)
     }
 
-    /// Makes the encoder send each template again before its next use.
+    /// Makes the encoder send each template again before the next record that uses the template.
     pub(in super::super) fn forget_templates(&mut self) {
         self.known.fill(false);
         self.knows_options = false;

@@ -2,9 +2,10 @@
 //! overflow.
 //!
 //! Linux gives a UDP socket a receive buffer of 212,992 bytes by default (`net.core.rmem_default`).
-//! For each datagram, the kernel counts the memory of its buffer. A full datagram counts as 2,304
-//! bytes on loopback, and as up to 4,352 bytes if a network card received it. Therefore 48 to 92
-//! full messages fit into the receive buffer while the collector does not read.
+//! For each datagram, the kernel counts all memory that it has allocated for the datagram. A full
+//! datagram counts as 2,304 bytes on loopback, and as up to 4,352 bytes if a network card received
+//! it. Therefore 48 to 92 full messages fit into the receive buffer while the collector does not
+//! read.
 
 use std::fmt;
 use std::num::NonZero;
@@ -21,12 +22,12 @@ const UDP_DEFAULT: u64 = 10_000;
 const TOGETHER_MAX: u64 = 8;
 
 /// The number of messages that one system call may send is the rate, in records per second, divided
-/// by this number. At a rate of 2,000 records per second, sending a message of 20 records takes up
-/// 10 ms.
+/// by this number. At a rate of 2,000 records per second, the rate allows one message of 20 records
+/// every 10 ms.
 const RATE_TOGETHER: u64 = 2000;
 
-/// If the sending thread is late, it sends faster to make up for the delay, but only for up to 10
-/// ms of delay. Making up for a longer delay at once would cause a burst of messages. At the
+/// If the sending thread is late, it sends faster to make up for the delay. But it makes up for at
+/// most 10 ms of delay. Making up for a longer delay would cause a burst of messages. At the
 /// default rate, 5 messages are sent in 10 ms.
 const CATCH_UP_MAX: Duration = Duration::from_millis(10);
 
@@ -116,9 +117,9 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Simulates sending for `time`, with messages of `count` records. The sender is late by `late`
-    /// each time. Returns the number of records in total, and the largest number of records within
-    /// 10 ms.
+    /// Simulates sending for `time`, with messages of `count` records. Each time that the sender
+    /// sends, it is late by `late`. Returns the number of records in total, and the largest number
+    /// of records within 10 ms.
     fn run(pace: &mut Pace, start: Instant, time: Duration, count: usize, late: Duration) -> (usize, usize) {
         let (mut now, mut sent, mut all) = (start, Vec::<(Instant, usize)>::new(), 0);
         while now < start + time {

@@ -32,8 +32,8 @@ const DIRECTION_INITIATOR: u8 = 1;
 pub(super) struct Shape(u16);
 
 impl Shape {
-    // The lowest three bits of a shape are the `Kind` of the flow's key. Each constant after this
-    // comment is the mask of other bits of a shape.
+    // The lowest three bits of a shape are the `Kind` of the flow's key. Each of the following
+    // constants is the mask of further bits of a shape.
     const TCP: u16 = 1 << 3;
     const ICMP: u16 = 1 << 4;
     const BACK: u16 = 1 << 5;
@@ -90,8 +90,7 @@ impl Shape {
     }
 }
 
-/// The first template id after the ids of the templates of flows. The ids of options templates
-/// begin with this id.
+/// The first id of an options template: the id that follows all ids of the templates of flows.
 pub(super) const OPTIONS_FROM: u16 = TEMPLATES_FROM + Shape::ALL as u16;
 
 type Direction = (Traffic, u16, TcpDirection);

@@ -101,8 +101,8 @@ enum Open {
 #[derive(Debug)]
 pub(super) enum Sent {
     Yes,
-    /// The message was sent. But the collector's host had refused an earlier message: no program
-    /// was listening at that time.
+    /// The message was sent. But the collector's host had refused an earlier message, because no
+    /// program was listening when that message arrived.
     AfterRefusal,
     TooLong,
     /// The kernel does not accept several datagrams in one system call, so no message was sent.
@@ -248,7 +248,8 @@ fn udp(addresses: &[SocketAddr]) -> io::Result<UdpSocket> {
     Err(error)
 }
 
-/// Sends the messages of a train. After a permanent failure, `why` contains the error.
+/// Sends the messages of a train. If sending fails permanently, this function stores the error in
+/// `why`.
 fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>) -> Sent {
     let length = train.length as u16;
     let cut = [ControlMessage::UdpGsoSegments(&length)];
@@ -270,8 +271,8 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
             }
         },
         // EIO means that the interface does not support checksum offload, which was required before
-        // Linux 6.11. The other error codes mean that the datagrams are too long, that there are
-        // too many of them, or that the kernel does not support `UDP_SEGMENT`.
+        // Linux 6.11. The other error codes in this match arm mean that the datagrams are too long,
+        // that there are too many of them, or that the kernel does not support `UDP_SEGMENT`.
         Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP) if train.messages > 1 => {
             Sent::NotTogether
         }

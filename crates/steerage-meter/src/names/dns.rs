@@ -163,8 +163,8 @@ mod tests {
     fn a_query_and_its_response() {
         let query = read(&message(0x0100, 1, 0, QUESTION)).unwrap();
         assert_eq!(query, Message { id: 7, question: Some(("www.example.org".into(), 1)), response: None });
-        // The DNS answer has a name that refers to `example.org`, a text record that is skipped,
-        // and an address of each family.
+        // The DNS answer has three kinds of records: a name that refers to `example.org`, a text
+        // record that is skipped, and an address of each family (IPv4 and IPv6).
         let records = [
             &b"\xc0\x0c\x00\x05\x00\x01\x00\x00\x00\x09\x00\x04\x01a\xc0\x10"[..],
             b"\xc0\x0c\x00\x10\x00\x01\x00\x00\x00\x09\x00\x02\x01x",

@@ -5,7 +5,7 @@ use super::text::Text;
 
 /// The length of the longest known HTTP method, in bytes: UPDATEREDIRECTREF (RFC 4437).
 const METHOD_MAX: usize = 17;
-/// The end of an HTTP request line, up to the minor version of HTTP.
+/// The end of an HTTP request line, without the minor version of HTTP.
 const VERSION: &[u8] = b" HTTP/1.";
 
 /// The HTTP method that requests a tunnel. After the CONNECT request, another message follows in
@@ -13,7 +13,7 @@ const VERSION: &[u8] = b" HTTP/1.";
 const TUNNEL: &[u8] = b"CONNECT ";
 
 /// Returns true if a stream with this beginning may be an HTTP request. An HTTP request begins with
-/// capital letters, `_` and `-`, and then has a space.
+/// a method (capital letters, `_` and `-`), followed by a space.
 pub(super) fn may_begin(stream: &[u8]) -> bool {
     let is_of_method = |byte: &&u8| byte.is_ascii_uppercase() || matches!(byte, b'_' | b'-');
     let method = stream.iter().take(METHOD_MAX).take_while(is_of_method).count();

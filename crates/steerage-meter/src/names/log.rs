@@ -1,18 +1,18 @@
-//! A log of what was read in a piece of a flow, from which the names in all pieces together can be
-//! found.
+//! A log of what was read in one piece of a flow. The logs of all pieces together give the names of
+//! the flow.
 //!
 //! A flow is read until its names are known, and for at most [`LOOKS_MAX`] segments in each
 //! direction. If a recording was cut, the meter of the part after the cut does not know how much of
 //! the flow was read before. Therefore this meter keeps the result of each *look* (each packet that
-//! it searched for names). The looks at all pieces, one after another, give the names of the flow,
-//! except those in a message that the cut has divided.
+//! it searched for names). The looks (searched packets) of all pieces, in order, give the names of
+//! the flow. Only names in a message that the cut has divided are not found.
 
 use std::sync::Arc;
 
 use super::{FlowNames, LOOKS_MAX, dns};
 use crate::code::{Coder, MalformedEdges};
 
-/// The maximum length in bytes of an encoded text, which is longer than any text of a name.
+/// The maximum length in bytes of an encoded text. All texts of names are shorter.
 const TEXT_BYTES_MAX: usize = 4096;
 
 /// The looks at a piece of a flow (the packets that were searched for names), in the order of the
@@ -55,7 +55,8 @@ impl Log {
         }
     }
 
-    /// Returns the direction of the packet and the result of each look.
+    /// For each look (search of a packet), returns the packet's direction and the result of the
+    /// search.
     pub(super) fn looks(&self) -> impl Iterator<Item = (usize, &Found)> {
         self.0.iter().map(|look| (usize::from(look.side), &look.found))
     }

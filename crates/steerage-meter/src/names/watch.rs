@@ -38,11 +38,12 @@ struct Begun {
 }
 
 impl Begun {
-    /// Adds those bytes of a segment that have not arrived before. Returns false if bytes before
-    /// the segment are missing.
+    /// Adds the bytes of a segment, except for bytes that have arrived before. Returns false if
+    /// bytes before the segment are missing.
     fn add(&mut self, sequence: u32, data: &[u8]) -> bool {
-        // The number of bytes of this segment that have arrived already. If bytes before the
-        // segment are missing, the subtraction of sequence numbers wraps around to a huge number.
+        // The number of bytes of this segment that earlier segments have already brought. If bytes
+        // before the segment are missing, the subtraction of sequence numbers wraps around to a
+        // huge number.
         let known = self.next.wrapping_sub(sequence) as usize;
         if known > STREAM_MAX {
             return false;
@@ -56,7 +57,8 @@ impl Begun {
 }
 
 impl Watch {
-    /// Creates the watch of a flow, if the meter is for a part of a recording.
+    /// Creates the `Watch` (the search for names) of a flow, if the meter is for a part of a
+    /// recording.
     pub(super) fn with_log() -> Self {
         Self { log: Some(Box::default()), ..Self::default() }
     }

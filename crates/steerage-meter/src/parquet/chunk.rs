@@ -61,8 +61,8 @@ impl Field {
         to.i32(1, self.physical());
         to.i32(3, if self.is_optional { OPTIONAL } else { REQUIRED });
         to.binary(4, self.name.as_bytes());
-        // The field after this one is the older description of the column's type (`ConvertedType`).
-        // This older description has no type for nanoseconds.
+        // The next field is the older description of the column's type (`ConvertedType`). This
+        // older description has no type for nanoseconds.
         match self.kind {
             Kind::Time => {}
             Kind::Count => to.i32(6, 14),
@@ -95,8 +95,8 @@ fn unsigned(bits: u8, to: &mut Thrift<'_>) {
 pub(super) struct Column {
     pub(super) field: Field,
     pub(super) values: Values,
-    /// For each row, 1 if the row has a value, and 0 if it has none. The vector is empty if every
-    /// row has a value.
+    /// The number 1 for each row that has a value, and 0 for each row without a value. The vector
+    /// is empty if every row has a value.
     pub(super) present: Vec<u32>,
 }
 
@@ -282,8 +282,8 @@ pub(super) struct Chunk {
     range: Option<[Vec<u8>; 2]>,
     dictionary_at: Option<u64>,
     data_at: u64,
-    /// The length in bytes of the column's pages and their headers before compression. The field
-    /// after this one is the length of the pages and their headers in the file.
+    /// The length in bytes of the column's pages and their headers before compression. The next
+    /// field of this structure is the length of the pages and their headers in the file.
     pub(super) plain_bytes: u64,
     file_bytes: u64,
 }

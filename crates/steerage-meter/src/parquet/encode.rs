@@ -8,9 +8,8 @@ use std::hash::Hash;
 /// values of any width fill whole bytes.
 const GROUP: usize = 8;
 
-/// The number of values in a block of differences. The constant after this one is the number of
-/// values in each part of a block. The Parquet format does not allow smaller values for these two
-/// constants.
+/// The number of values in a block of differences. The next constant is the number of values in
+/// each part of a block. The Parquet format does not allow smaller values for these two constants.
 const BLOCK: usize = 128;
 const PART: usize = 32;
 
@@ -18,8 +17,9 @@ const PART: usize = 32;
 /// two bytes.
 const DICTIONARY_MAX: usize = 1 << 16;
 
-/// After this many values, the dictionary is dropped if it has more than half as many entries. A
-/// dictionary with more entries than that would be longer than the values themselves.
+/// After this many values, the dictionary is dropped if it has more than half as many entries as
+/// there were values. A dictionary with more entries than that would be longer than the values
+/// themselves.
 const DICTIONARY_TRIAL: usize = 4096;
 
 /// Appends a number in groups of 7 bits, the lowest bits first.

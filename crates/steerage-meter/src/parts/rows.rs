@@ -35,11 +35,11 @@ pub struct PartEdges {
     pub first: u64,
     /// The number of the last part.
     pub last: u64,
-    /// The edges of all these parts together.
+    /// The edges of all of the parts together.
     pub edges: Edges,
 }
 
-/// The error if rows are not exactly the rows of the edges of some parts.
+/// The error if the given rows are not exactly the rows that describe the edges of some parts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EdgesError {
@@ -67,8 +67,8 @@ impl PartEdges {
         name(self.first, self.last)
     }
 
-    /// Returns one row for each piece. Adds a row without a piece if there are fragments, or if
-    /// there is no piece.
+    /// Returns one row for each piece of a flow. Adds a row without a piece if there are waiting
+    /// fragments, or if there is no piece.
     fn rows(&self) -> Vec<(bool, Option<&Piece>)> {
         let mut flows: Vec<_> = self.edges.flows.iter().collect();
         // The rows are sorted, because the order of a hash table differs between runs.
@@ -127,7 +127,7 @@ impl PartEdges {
         ColumnBatch::new(before.into_iter().map(column).chain(of_record).chain(after.into_iter().map(column)).collect())
     }
 
-    /// Adds a row for each piece to the [columns](Self::columns).
+    /// Adds a row for each piece of a flow to the [columns](Self::columns).
     pub fn add_to(&self, batch: &mut ColumnBatch) {
         let rows = self.rows();
         let mut before: Option<&Piece> = None;
@@ -177,8 +177,8 @@ impl PartEdges {
         }
     }
 
-    /// Reads the values of the column `state` of rows, which may be in any order and belong to
-    /// several parts.
+    /// Reads the values of the column `state` of some rows. The rows may be in any order and belong
+    /// to several parts.
     ///
     /// # Errors
     /// Returns an error if the bytes are not edges, if another version wrote them, if a row is
@@ -230,7 +230,7 @@ fn name(first: u64, last: u64) -> String {
     if first == last { format!("part {first}") } else { format!("parts {first} to {last}") }
 }
 
-/// The data about its parts that each row contains.
+/// The data about the parts, which every row contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     first: u64,

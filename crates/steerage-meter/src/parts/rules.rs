@@ -5,13 +5,13 @@ use super::{LATE, Opening};
 use crate::flow::{Flow, FlowEnd};
 use crate::timeouts::Timeouts;
 
-/// States whether a packet belongs to another record than the last piece in the chain of pieces of
-/// its flow.
+/// States whether a packet belongs to the same record as the last piece of its flow, or to another
+/// record.
 pub(super) enum Boundary {
     Same,
     /// The packet begins another record, whatever packets came before the part.
     Another(FlowEnd),
-    /// The packets before the part decide whether the packet begins another record.
+    /// Only the packets before the part show whether the packet begins another record.
     Unknown,
 }
 
@@ -20,12 +20,13 @@ pub(super) struct Rules<'a> {
     pub(super) timeouts: &'a Timeouts,
     /// The time of the part's first packet.
     pub(super) begin: u64,
-    /// The hosts between which waiting fragments were sent.
+    /// The hosts between which waiting fragments (of flows from an earlier part) were sent.
     pub(super) waiting: &'a Hosts,
 }
 
 impl Rules<'_> {
-    /// Returns true if a waiting fragment may arrive at this time or later.
+    /// Returns true if a waiting fragment (of a flow from an earlier part) may arrive at this time
+    /// or later.
     pub(super) fn is_early(&self, time: u64) -> bool {
         time.abs_diff(self.begin) < EARLY
     }
@@ -45,9 +46,9 @@ impl Rules<'_> {
         if may_have_more { EARLY } else { 0 }
     }
 
-    /// Decides whether a packet belongs to another record than the last piece in the chain of
-    /// pieces of its flow. `next` is the opening (the data of a piece's first packet) for a piece
-    /// that begins with this packet.
+    /// Decides whether a packet belongs to the same record as the last piece of its flow, or to
+    /// another record. `next` is the opening (the data of a piece's first packet) for a piece that
+    /// begins with this packet.
     pub(super) fn boundary(&self, piece: &Flow, opening: &Opening, next: &Opening) -> Boundary {
         match self.boundary_of_packets(piece, opening, next) {
             Boundary::Another(_) if self.is_early(next.time) => Boundary::Unknown,
@@ -106,13 +107,13 @@ impl Rules<'_> {
 }
 
 impl Timeouts {
-    /// Returns the timeouts for a flow of which it is unknown whether it was closed.
+    /// Returns the timeouts for a flow if it is unknown whether the flow was closed.
     pub(super) fn without_closing(&self) -> Self {
         Self { closed: self.inactive, ..*self }
     }
 
-    /// Returns true if a timeout may end the flow before a packet of the time `time`, or before an
-    /// unknown packet that arrived earlier. Packets may be late.
+    /// Returns true if a timeout may end the flow before a packet that has the time `time`, or
+    /// before an unknown packet that arrived earlier than this packet. Packets may be late.
     fn may_end_near(&self, flow: &Flow, time: u64) -> bool {
         let timeout = if flow.can_close() { self.closed } else { self.inactive };
         let is_cut = self.clock > 0 && self.cuts(flow.first, flow.last, time.saturating_add(LATE));

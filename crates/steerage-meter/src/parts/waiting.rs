@@ -26,8 +26,9 @@ use crate::flow::{Flow, Seen, code_tunnel};
 use crate::fragments::{FlowsOfDatagrams, alone};
 use crate::key::{Directed, Key};
 
-/// The maximum number of fragments of a part that wait. Any further fragments are counted with the
-/// knowledge of the part alone, so that a flood of fragments cannot exhaust the memory.
+/// The maximum number of fragments of a part that wait. Further fragments do not wait: they are
+/// counted with the knowledge of the part alone, so that a flood of fragments cannot exhaust the
+/// memory.
 const WAITING_MAX: usize = 16_384;
 
 /// The first fragment of a datagram waits only if fewer fragments than this number wait already. If
@@ -43,14 +44,14 @@ const FIRST_WINDOW: u64 = 2 * LATE;
 /// that began before the part, or whose first fragment waits, is complete or has timed out.
 const WINDOW: u64 = FRAGMENT_TIME.as_nanos() as u64 + FIRST_WINDOW;
 
-/// The latest time after the beginning of a part at which a flow to which waiting fragments belong
-/// may begin.
+/// A flow can have waiting fragments only if it begins at most this time after the beginning of the
+/// part.
 pub(super) const EARLY: u64 = WINDOW + 2 * LATE;
 
 /// A fragment that waits. `seen.flow` is the flow that the fragment's own headers show.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// The number of the part's fragments that waited before this fragment.
+    /// The number of waiting fragments of the part that arrived before this fragment.
     number: u64,
     datagram: FlowKey,
     is_first: bool,
@@ -65,8 +66,8 @@ impl Waiting {
         Fragment::new(0, 0, bytes, true, self.datagram)
     }
 
-    /// Returns the number of the fragment, and the fragment with its flow, according to the
-    /// datagrams in `known`. Updates `known`.
+    /// Finds the fragment's flow by the datagrams in `known`. Returns the number of the fragment,
+    /// and the fragment with this flow. Updates `known`.
     fn settle(mut self, known: &mut HashMap<FlowKey, Datagram<Directed>>) -> (u64, Seen) {
         let (fragment, own) = (self.fragment(), self.seen.flow);
         let own = if self.is_first { own } else { alone(own, &fragment) };
@@ -78,7 +79,7 @@ impl Waiting {
     }
 }
 
-/// The hosts between which waiting fragments were sent.
+/// The hosts between which waiting fragments (of flows from an earlier part) were sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hosts {
     hosts: HashSet<Key>,
@@ -111,8 +112,8 @@ pub(super) struct Keeping {
     hosts: Hosts,
 }
 
-/// The datagrams of the waiting fragments. The value is true if the first fragment of the datagram
-/// is among the waiting fragments.
+/// The datagrams of the waiting fragments. The value of a datagram is true if its first fragment is
+/// among the waiting fragments.
 #[derive(Debug, Default)]
 struct Unknown(HashMap<FlowKey, bool>);
 
@@ -147,7 +148,7 @@ impl Unknown {
 }
 
 impl Keeping {
-    /// Keeps the fragment and returns true if an earlier part may know the fragment's flow.
+    /// If an earlier part may know the fragment's flow, keeps the fragment and returns true.
     /// `since_begin` is the time since the beginning of the part.
     pub(super) fn keep(
         &mut self,
@@ -213,14 +214,14 @@ impl Fragments {
     }
 
     /// Appends the fragments of the next part, which ends at the time `end`. `begin` is the
-    /// beginning of this part. Returns those fragments of the next part whose flows have become
-    /// known, with the numbers that the fragments have in the next part.
+    /// beginning of this part. If the flows of fragments of the next part have become known,
+    /// returns these fragments, with the numbers that they have in the next part.
     pub(super) fn join(&mut self, later: Self, begin: u64, end: u64) -> Vec<(u64, Seen)> {
         let (before, mut settled, mut unknown) = (self.count, Vec::new(), Unknown::default());
         self.waiting.iter().for_each(|one| *unknown.0.entry(one.datagram).or_default() |= one.is_first);
         for one in later.waiting {
-            // The joined part follows the rule of a single part: all waiting fragments are close to
-            // its beginning, as the margins of all decisions assume.
+            // As in a single part, all waiting fragments of the joined part are close to its
+            // beginning, as the margins of all decisions assume.
             let since_begin = one.seen.time.abs_diff(begin);
             let is_known = self.known.contains_key(&one.datagram);
             if !is_known && unknown.waits(&one.datagram, one.is_first, since_begin, || false) {
@@ -269,8 +270,8 @@ impl Fragments {
     }
 }
 
-/// Writes or reads the number of values and each value. `empty` is the initial value of each value
-/// that is read.
+/// Writes or reads the number of values and each value. Each value that is read is `empty` at
+/// first.
 fn list<C: Coder, T: Copy>(
     coder: &mut C,
     values: &mut Vec<T>,
@@ -295,7 +296,7 @@ fn name_bytes(name: &FlowKey) -> ([u8; 40], usize) {
     }
 }
 
-/// Writes or reads the name of a datagram: its bytes, which are 11 for IPv4 and 36 for IPv6.
+/// Writes or reads the name of a datagram: 11 bytes for IPv4, or 36 bytes for IPv6.
 fn code_name(coder: &mut impl Coder, name: &mut FlowKey) -> Result<(), MalformedEdges> {
     let (mut bytes, len) = name_bytes(name);
     let mut len = len as u64;

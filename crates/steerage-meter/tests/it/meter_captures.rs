@@ -96,7 +96,7 @@ impl<'a> Told<'a> {
             ports.next().zip(ports.next()).unwrap_or((0, 0))
         };
         let twice = |field: &str| match self.all(field).last() {
-            // The packet that an ICMP error quotes has an identifier of its own.
+            // The packet that an ICMP error quotes has its own ICMP identifier.
             Some(id) if !self.quotes(ip) => (number(id) as u16, number(id) as u16),
             _ => (0, 0),
         };
@@ -155,7 +155,7 @@ fn way_of(key: &FlowKey) -> Way {
     Some((key.source()?, key.destination()?, key.protocol()?))
 }
 
-/// The sums of the records. The key is one direction of a flow.
+/// The sums of the records. Each key of the map is one direction of a flow.
 fn metered(records: &[FlowRecord]) -> Ways {
     let mut ways: Ways = BTreeMap::new();
     let mut add = |way: Way, traffic: Traffic| {
@@ -178,7 +178,7 @@ pub(crate) fn endless() -> MeterOptions {
 }
 
 fn default() -> MeterOptions {
-    // The meter runs long after the packets were recorded.
+    // In this test, the meter runs long after the packets were recorded.
     let epoch = WallTime::from_nanos(4_000_000_000_000_000_000);
     MeterOptions { top: usize::from(u16::MAX), epoch, ..MeterOptions::default() }
 }

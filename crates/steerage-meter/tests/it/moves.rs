@@ -32,7 +32,8 @@ fn a_flow_that_moves_does_not_time_out_before_its_waiting_packets_come() {
     assert_eq!(metered.total, 3, "flow 1 until second 10, flow 1 again, and flow 2");
 }
 
-/// Soon after a bucket has moved, its flows can time out again, even before the run ends.
+/// Soon after a bucket has moved to another CPU, the bucket's flows can time out again, even before
+/// the run ends.
 #[test]
 fn a_flow_that_has_moved_times_out() {
     let records = Arc::<Mutex<Vec<FlowRecord>>>::default();
@@ -47,7 +48,8 @@ fn a_flow_that_has_moved_times_out() {
     let mut tester = tester(metering);
     tester.handle([packet(1, 0)]);
     tester.move_to(CpuId(1));
-    // Some packets of other flows can be handled before the packets that waited for the move.
+    // While packets wait for the move of their bucket, later packets of other flows can be handled
+    // first.
     for second in 1000..1100 {
         tester.handle((0..64).map(|_| packet(2, second)));
     }
@@ -57,9 +59,9 @@ fn a_flow_that_has_moved_times_out() {
     assert_eq!(sources, ["192.0.2.1:9"], "flow 2 is open at the end");
 }
 
-/// A recording has bursts with long pauses between them. While a bucket moves, its packets of one
-/// burst wait, and the bucket's old CPU already handles packets of the next burst. Each flow has
-/// one record for each burst, however often buckets move.
+/// A recording has bursts with long pauses between them. While a bucket moves, its packets from one
+/// burst wait. Meanwhile, the bucket's old CPU already handles packets from the next burst. Each
+/// flow has one record for each burst, however often buckets move.
 #[test]
 fn packets_that_wait_for_a_move_do_not_begin_another_record() {
     const FLOWS: u8 = 50;

@@ -1,5 +1,5 @@
-//! Meters a pcapng file in which some packets have a time and some have none. A simple packet block
-//! has no time.
+//! Meters a pcapng file in which some packets have a time and some have none. A Simple Packet Block
+//! (a block type of pcapng) has no timestamp.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::meter_captures::{endless, meter};
 /// 2023-11-14 22:13:20 UTC.
 const START: u64 = 1_700_000_000;
 
-/// A packet of this source port. The time is in seconds after `START`.
+/// A packet of this source port. The packet's time is in seconds after `START`.
 fn packet(port: u16, seconds: Option<u64>) -> (Option<u64>, Vec<u8>) {
     (seconds, FrameBuilder::udp(([10, 0, 0, 1], port), ([10, 0, 0, 2], 2)).frame(b"data"))
 }

@@ -108,14 +108,14 @@ struct Step {
     vlan: Option<u16>,
     pause: u64,
     late: u64,
-    /// For a fragmented datagram: the number of steps after which each fragment except the first
-    /// arrives.
+    /// For a fragmented datagram: for each fragment except the first, the number of steps after
+    /// which that fragment arrives.
     fragments: Vec<usize>,
     first: First,
     has_name: bool,
 }
 
-/// When the first fragment of a fragmented datagram arrives.
+/// Says when the first fragment of a fragmented datagram arrives, relative to the other fragments.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum First {
     Before,
@@ -126,8 +126,8 @@ enum First {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let flags = prop::sample::select(vec![ACK, ACK, ACK, ACK, SYN, SYN | ACK, FIN | ACK, FIN | ACK, RST]);
-    // The pauses are close to the timeouts of 2 s and 60 s, with or without the time by which
-    // packets may be late.
+    // The pauses are close to the timeouts of 2 s and 60 s. Some pauses also include `LATE_MAX`,
+    // the time by which packets may be late.
     let pause = prop::sample::select(vec![
         0, 0, 1, 100, 500, 900, 1500, 1999, 2000, 2500, 2999, 3000, 3500, 9000, 30_000, 57_000, 59_000, 59_999, 60_000,
         60_500, 61_000, 62_500, 130_000,
@@ -167,8 +167,8 @@ fn dns_message(id: u16, is_response: bool, name: u8) -> Vec<u8> {
 fn frames(steps: &[Step]) -> Vec<Frame> {
     let mut now = START + 1000 * MS;
     let mut frames = Vec::new();
-    // For each fragment except the first: the step after which the fragment arrives, and the
-    // fragment's frame.
+    // For each fragment except the first: the step after which the fragment arrives, and the frame
+    // with the fragment.
     let mut later: Vec<(usize, Vec<u8>)> = Vec::new();
     for (nth, step) in steps.iter().enumerate() {
         now += step.pause * MS;
@@ -234,8 +234,8 @@ fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64)
 }
 
-/// proptest writes the seed of a failed case to `tests/proptest-regressions` only after it has
-/// shrunk the case. Therefore the number of shrinking steps is limited.
+/// proptest first shrinks a failed case, and only then writes its seed to
+/// `tests/proptest-regressions`. Therefore the number of shrinking steps is limited.
 fn config() -> ProptestConfig {
     ProptestConfig { max_shrink_iters: 2000, ..ProptestConfig::with_cases(cases()) }
 }
@@ -269,8 +269,8 @@ proptest! {
             records.extend(more);
             edges
         }).collect();
-        // Adjacent parts are joined in the order of a random tree. Before two parts are joined,
-        // their edges are written to bytes and read again, as between processes.
+        // Adjacent parts are joined in random order, as in a random binary tree. Before two parts
+        // are joined, their edges are written to bytes and read again, as between processes.
         for at in tree.iter().take(parts.len() - 1) {
             let at = at.index(parts.len() - 1);
             let later = read(&bytes(&parts.remove(at + 1)));
@@ -307,8 +307,8 @@ fn udp(second: u64, fragment: Option<(u16, u16, bool)>) -> Frame {
     Frame::new(frame).with_time(WallTime::from_nanos(START + second * 1000 * MS))
 }
 
-/// Joins all parts except the first part from left to right, and then joins the first part with the
-/// result.
+/// First joins all parts except the first part, from left to right. Then joins the first part with
+/// the result.
 fn rows_of_parts(frames: &[Frame], cuts: &[usize]) -> Vec<String> {
     let begins = [0].into_iter().chain(cuts.iter().copied());
     let ends = cuts.iter().copied().chain([frames.len()]);
@@ -325,8 +325,8 @@ fn rows_of_parts(frames: &[Frame], cuts: &[usize]) -> Vec<String> {
 }
 
 /// The packet before the first cut has a later time than the packet after the first cut. The last
-/// packet of the recording is late as well. Because of the late packets on both sides, the flow's
-/// pause in the middle part seems to exceed the timeout by up to 2 s.
+/// packet of the recording is late as well. Because of the late packets before and after the middle
+/// part, the flow's pause in that part seems to exceed the timeout by up to 2 s.
 #[test]
 fn late_packets_on_both_sides_of_a_pause_keep_a_flow() {
     let frame = |millis: u64, port: u16| {
@@ -381,8 +381,8 @@ fn fragments_long_after_the_beginning_do_not_wait() {
     }
 }
 
-/// In the part after the cut, the flow seems to pause for longer than its timeout, unless the
-/// fragment between its packets belongs to the flow.
+/// In the part after the cut, the flow seems to pause for longer than its timeout. The pause is
+/// shorter if the fragment between its packets belongs to the flow.
 #[test]
 fn a_fragment_of_an_earlier_datagram_keeps_a_flow_from_ending() {
     let before = [udp(0, Some((7, 0, true))), udp(1, None), udp(25, Some((7, 1, false)))];
@@ -489,7 +489,8 @@ fn a_flow_that_was_closed_before_the_cut_ends_after_it() {
     let records = one.finish();
     assert_eq!(records.len(), 2);
     assert_eq!((records[0].forth().packets, records[0].back().packets), (2, 1));
-    // The packets after the pause are a separate flow, so the source of this flow is the server.
+    // The packets after the pause are a separate flow. The source of this flow is the server,
+    // because the server sends its first packet.
     assert_eq!((records[1].forth().packets, records[1].source()), (2, "192.0.2.1:443".to_owned()));
 }
 
@@ -557,8 +558,8 @@ fn fin_of_one_side_before_the_cut_and_of_the_other_after_it_close_the_flow() {
     assert_eq!(records.len(), 2);
 }
 
-/// With `clock`, records are cut at multiples of the active timeout since 1970, and not when this
-/// timeout has passed since the first packet.
+/// With the option `clock`, records end at multiples of the active timeout since 1970, and not when
+/// this timeout has passed since the first packet.
 #[test]
 fn the_clock_cuts_records_at_its_multiples() {
     let clock = Some(Duration::from_secs(60));
@@ -574,7 +575,7 @@ fn the_clock_cuts_records_at_its_multiples() {
     let server = || "192.0.2.1:443".to_owned();
     assert_eq!(shown(&records), [(0, 1, server()), (40, 1, server())]);
     assert_eq!(records.iter().filter(|record| record.end() == FlowEnd::Active).count(), 1);
-    // The records after the cut keep their source, although only the part before the cut shows
+    // The records after the cut keep the same source, although only the part before the cut shows
     // which endpoint is the source.
     let (mut one, mut parts) = part_by(&frames[..1], clock);
     let (two, more) = part_by(&frames[1..], clock);

@@ -17,10 +17,12 @@ use crate::meter_captures::{endless, meter};
 /// 2023-11-14 22:13:20 UTC.
 const START: u64 = 1_700_000_000;
 
-/// For each direction of a connection: the numbers of retransmissions, out-of-order segments, zero
-/// windows and resets. The map's key is the sender and the receiver of the direction.
+/// For each direction of a connection: the numbers of retransmissions, out-of-order segments,
+/// segments with a zero window, and resets. The map's key consists of the direction's sender and
+/// receiver.
 type Counts = BTreeMap<(String, String), [u64; 4]>;
-/// The handshake time in microseconds. The map's key is the flow's source and destination.
+/// The handshake time of each connection in microseconds. The map's key is the flow's source and
+/// destination.
 type Handshakes = BTreeMap<(String, String), u64>;
 
 /// A simulated connection whose packets are recorded.
@@ -81,16 +83,16 @@ impl Connection {
                 send(self, first, bytes);
                 self.next[side] = second;
             }
-            // The second segment arrives before the first segment, earlier by less than any
-            // round-trip time.
+            // The second segment arrives before the first segment. The time between them is less
+            // than any round-trip time.
             1 => {
                 send(self, second, 200);
                 self.wait(20 + random.u64(..60));
                 send(self, first, bytes);
                 self.next[side] = second.wrapping_add(200);
             }
-            // The first segment is lost before the capture. The receiver requests the lost segment,
-            // and the sender retransmits it.
+            // The first segment is lost before it reaches the capture. The receiver requests the
+            // lost segment, and the sender retransmits it.
             2 => {
                 send(self, second, 200);
                 self.wait(10);
@@ -109,8 +111,8 @@ impl Connection {
                 self.wait(200_000);
                 self.segment(1 - side, self.next[1 - side], ACK, 0, 2000);
             }
-            // A keep-alive: after a long pause, a segment whose sequence number is one below the
-            // next sequence number, and the acknowledgement of this segment.
+            // A keep-alive after a long pause: a segment whose sequence number is one below the
+            // next sequence number. The other side acknowledges this segment.
             4 => {
                 send(self, first, bytes);
                 self.next[side] = second;
@@ -269,7 +271,7 @@ fn lawless(client: u16, random: &mut Rng) -> Connection {
         let side = random.usize(..2);
         if random.u64(..8) == 0 {
             // Wireshark forgets duplicate acknowledgements after 20 ms, and steerage does not.
-            // Therefore the test leaves no duplicate acknowledgements before a long pause.
+            // Therefore, no duplicate acknowledgement in the test precedes a long pause.
             for side in [0, 1, 0] {
                 connection.wait(1);
                 connection.segment(side, connection.next[side], ACK, 1, 1000);
@@ -325,8 +327,8 @@ fn lawless_connections() {
     let total = |nth: usize| counts.values().map(|counts| counts[nth]).sum::<u64>();
     assert!((0..4).all(|nth| total(nth) > 200), "{:?}", [0, 1, 2, 3].map(total));
     let wrong: Vec<_> = counts.iter().filter(|(key, counts)| found.get(key) != Some(counts)).collect();
-    // If a SYN is repeated, Wireshark and steerage derive the handshake time from different
-    // acknowledgements. Therefore the counts of a few directions may differ.
+    // If a SYN is repeated, Wireshark and steerage use different acknowledgements to derive the
+    // handshake time. Because of the repeated SYN, the counts of a few directions may differ.
     assert!(wrong.len() * 100 < counts.len(), "{} of {}: {wrong:?}", wrong.len(), counts.len());
 }
 

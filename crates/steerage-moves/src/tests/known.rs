@@ -65,7 +65,8 @@ fn only_those_watch_that_wait_for_a_move() {
     assert_eq!((watchers(&moves), moves.concerns(0), moves.concerns(1)), (vec![1], false, true));
     play_slice(&mut moves, &[1]);
     assert_eq!(watchers(&moves), [0; 0]);
-    // A queue that changes its group waits for its move. If the queue ends, it no longer waits.
+    // A queue that changes its group waits for the move of its buckets. If the waiting queue ends,
+    // it no longer waits.
     moves.on(Event::Mask { queues: &[0], cpus: &[3] }, &mut Actions::default());
     assert_eq!(watchers(&moves), [0]);
     let epoch = moves.slice().expect("a slice is moving").epoch;

@@ -59,8 +59,8 @@ fn a_part_of_a_slice_wakes_those_of_the_next_phase_alone() {
     mask(&mut moves, &[0], &[1]);
     mask(&mut moves, &[1], &[1]);
     mask(&mut moves, &[2], &[3]);
-    // Queue 1 joins the group of queue 0. Queue 1 moves before the other queues that wait for a
-    // move. Queue 2 waits until the move of queue 1 is done.
+    // Queue 1 joins the group of queue 0, by getting the same mask. Queue 1 moves before the other
+    // queues that wait for a move. Queue 2 waits until the move of queue 1 is done.
     assert_eq!(on(&mut moves, Event::Overdue { by: 0, open: &[] }).wake, [0; 0]);
     assert_eq!(parked(&mut moves, 0).wake, [0]);
     assert_eq!(left(&mut moves, 0, &[0]).wake, [1]);
@@ -130,8 +130,8 @@ fn the_late_are_suspected_but_not_whoever_asks_nor_the_dead() {
     let mut moves = moves(&[&[0, 1], &[0, 1]]);
     mask(&mut moves, &[0, 1], &[2, 3]);
     let asks = |moves: &mut Moves, by, open: &[CpuIndex]| on(moves, Event::Overdue { by, open }).asks;
-    // The park phase waits for queues that have not parked, and for CPUs that still have frames to
-    // finish.
+    // The park phase waits for queues that have not parked their frames yet, and for CPUs that
+    // still have frames to finish.
     assert_eq!(asks(&mut moves, 0, &[0, 3]), [Ask::Declare(3), Ask::Declare(1)]);
     parked(&mut moves, 0);
     assert_eq!(asks(&mut moves, 1, &[]), [Ask::Declare(1); 0]);
@@ -235,7 +235,7 @@ fn a_cpu_that_is_back_takes_part_in_what_moves_now() {
     on(&mut ended, Event::Closed { queue: 0 });
     assert_eq!(comes_back(&ended), [1]);
     parked(&mut moves, 1);
-    // An old CPU that dies has no flow state to return.
+    // An old CPU of the buckets that is declared dead has no flow state to return.
     assert_eq!((phase(&moves), waits(&moves)), (Some(MovePhase::Leave), vec![0, 1]));
     assert_eq!(comes_back(&moves), [1]);
     left(&mut moves, 0, &[0, 1, 2, 3]);

@@ -1,4 +1,5 @@
-//! Runs random sequences of events in worlds that are too large to visit every state.
+//! Runs random sequences of events in worlds (models of an instance) that are too large to visit
+//! every state.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Visits every state that a small world can reach.
+//! Visits every state that a small world (the model of a small instance) can reach.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
@@ -69,8 +69,8 @@ impl Graph {
         }
     }
 
-    /// Returns the states from which one of `goals` can be reached if the CPU `stalled` does
-    /// nothing.
+    /// Returns the states from which the search can reach one of `goals` although the CPU `stalled`
+    /// does nothing.
     fn reach(&self, goals: &[bool], stalled: Option<CpuIndex>) -> Vec<bool> {
         let mut before: Vec<Vec<u32>> = vec![Vec::new(); goals.len()];
         for (from, to, actor) in &self.steps {

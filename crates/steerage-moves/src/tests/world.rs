@@ -1,8 +1,9 @@
 //! A model of a small instance around the state machine: queues, rings, parking lots, handlers and
 //! gates.
 //!
-//! All actions that can happen in any order are [`Step`]s. A CPU that takes no steps models a
-//! stalled CPU. A step that is taken later models a CPU that did not get the control lock at once.
+//! All actions that can happen in any order are [`Step`]s of the model. A CPU that takes no steps
+//! models a stalled CPU. A step that is taken later models a CPU that did not get the control lock
+//! immediately.
 
 mod participant;
 mod queue;
@@ -65,11 +66,12 @@ enum Report {
 #[derive(Clone, Debug, Hash)]
 struct Cpu {
     busy: Busy,
-    /// True if the CPU's gate was closed (it was declared dead) while the CPU was in its handler.
+    /// True if the gate was closed while the CPU was in its handler, which means that the CPU was
+    /// declared dead.
     is_declared_dead: bool,
     pending_report: Report,
-    /// `has` is the flow state in the handler. `carries` is the flow state on its way between the
-    /// handler and the state machine.
+    /// The field `has` is the flow state that the handler stores. The field `carries` is the flow
+    /// state that is on its way between the handler and the state machine.
     has: BTreeSet<FlowState>,
     carries: Vec<Moved>,
 }
@@ -87,8 +89,8 @@ pub(super) struct World {
     masks: Vec<Vec<CpuIndex>>,
     /// For each queue, the CPU that should poll the queue from now on.
     wanted: Vec<Option<CpuIndex>>,
-    /// For each queue, the CPU that may take the queue from its owner. After the owner has released
-    /// a queue, no CPU polls it until a CPU takes it.
+    /// For each queue, the CPU that may take the queue from the CPU that polls it. After a queue's
+    /// owner has released the queue, no CPU polls it until a CPU takes it.
     offered: Vec<Option<CpuIndex>>,
     requests_done: usize,
     deaths: usize,
@@ -97,20 +99,20 @@ pub(super) struct World {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Request,
-    /// The CPU that owns the queue receives a frame.
+    /// The CPU that owns the queue receives a frame from the queue.
     Receive(usize),
     Take(CpuIndex, usize),
     Return(CpuIndex),
     Follow(CpuIndex),
-    /// The CPU detects that the current phase takes too long. If the step names a second CPU, the
-    /// second CPU is declared dead.
+    /// The CPU detects that the current phase of the move takes too long. If the step names a
+    /// second CPU, the second CPU is declared dead.
     Hurry(CpuIndex, Option<CpuIndex>),
     Close(usize),
-    /// The CPU that owns the queue releases the queue, so that the next polling CPU can take the
+    /// The CPU that owns the queue releases the queue. The next polling CPU can then take the
     /// queue.
     Offer(usize),
-    /// The CPU takes a queue that another CPU has released for it, or takes back a queue that it
-    /// has released itself.
+    /// The CPU takes a queue that another CPU has released for it. Or the CPU takes back a queue
+    /// that it has released itself.
     Adopt(CpuIndex, usize),
 }
 
@@ -223,8 +225,8 @@ impl World {
         steps
     }
 
-    /// Returns true if the CPU is between two phases of a round of its loop, and was not declared
-    /// dead.
+    /// Returns true if the CPU was not declared dead and is between two phases of a round (one pass
+    /// of its loop).
     fn is_free(&self, cpu: CpuIndex) -> bool {
         let cpu = &self.cpus[usize::from(cpu)];
         cpu.busy == Busy::No && !cpu.is_declared_dead
@@ -251,8 +253,8 @@ impl World {
         }
     }
 
-    /// Returns true if the world has reached its end: no packets will come or are in flight, and
-    /// all masks are in force.
+    /// Returns true if the world has reached its end: no packets will come, none are in flight, and
+    /// all masks are in effect.
     pub(super) fn is_over(&self, scenario: &Scenario) -> bool {
         let fates = self.queues.iter().flat_map(|queue| &queue.fates);
         self.requests_done == scenario.requests.len()
@@ -277,14 +279,14 @@ impl World {
             && !has_frames_that_wait
     }
 
-    /// Returns true if the CPU that owns the queue watches the move now and will still watch it
-    /// later. A queue that has ended will be closed. After a queue was closed, its owner does not
-    /// watch the move.
+    /// Returns true if the CPU that owns the queue watches the move now and will still do so later.
+    /// A queue that has ended will be closed. After a queue was closed, its owner does not watch
+    /// the move.
     fn watches_on(&self, queue: usize) -> bool {
         self.moves.awaits_move(queue) && !self.queues[queue].has_ended()
     }
 
-    /// Takes a step. Panics if the step has violated a rule of the protocol.
+    /// Takes a step. Panics if the step violates a rule of the protocol.
     pub(super) fn take(&mut self, step: Step, scenario: &Scenario) {
         match step {
             Step::Request => self.request(scenario),
@@ -437,8 +439,8 @@ impl World {
         }
     }
 
-    /// The queue leaves the other queues of its group, and the state of its flows stays in that
-    /// group.
+    /// The queue leaves its group while other queues stay. The state of the queue's flows stays in
+    /// the old group.
     fn forget_flows_of(&mut self, queue: usize) {
         self.cpus.iter_mut().for_each(|cpu| cpu.has.retain(|state| state.2 != queue));
         self.known.retain(|state| state.2 != queue);
@@ -446,7 +448,7 @@ impl World {
 
     fn is_moving_group(&self, group: u16) -> bool {
         // If no handler has taken a piece of flow state by the end of the arrive phase, the state
-        // was for a dead CPU that no other CPU replaces. This state is lost.
+        // was meant for a dead CPU without a replacement. This state is lost.
         let is_under_way = |slice: &Slice| slice.epoch == self.in_transit.0 && slice.phase != MovePhase::Release;
         self.moves.slice().is_some_and(|slice| slice.group_after == group && is_under_way(slice))
     }
@@ -477,8 +479,8 @@ impl World {
         }
     }
 
-    /// Checks that, if every mask is in force, no open queue sends frames to a CPU outside of the
-    /// queue's mask.
+    /// Checks that, when every mask is in effect, no open queue sends frames to a CPU outside of
+    /// the queue's mask.
     fn check_settled(&self) {
         if !self.moves.is_settled() {
             return;
@@ -490,8 +492,8 @@ impl World {
         }
     }
 
-    /// Checks that a bucket is on only one CPU at a time. Frames of the bucket on dead CPUs are
-    /// ignored.
+    /// Checks that a bucket is on only one CPU at a time. Frames of the bucket do not count if they
+    /// are on a dead CPU.
     fn check_bucket(&self, at: usize, bucket: u16) {
         let (map, _) = self.moves.map_of(at);
         let target = self.queues[at].table[usize::from(bucket)];

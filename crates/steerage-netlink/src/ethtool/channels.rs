@@ -60,8 +60,8 @@ impl Ethtool {
     }
 
     /// Changes the numbers of an interface's queues. If the given number for one kind of queue is
-    /// `None`, the interface keeps its number of these queues. Many drivers take the link down for
-    /// a moment when the numbers of queues change.
+    /// `None`, the interface keeps its number of these queues. Many drivers take the link down
+    /// briefly when the numbers of queues change.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a number of queues.

@@ -36,7 +36,7 @@ impl Features {
 }
 
 impl Ethtool {
-    /// Returns the features of the interface with this name.
+    /// Returns the features of the interface with the given name.
     ///
     /// # Errors
     /// Fails if no interface has this name, or the kernel does not reply.
@@ -49,8 +49,8 @@ impl Ethtool {
         Ok(Features { on: names(ETHTOOL_A_FEATURES_ACTIVE), changeable })
     }
 
-    /// Turns a feature of an interface on or off. The kernel may also turn other features on or off
-    /// that depend on this feature.
+    /// Turns a feature of an interface on or off. If other features depend on this feature, the
+    /// kernel may turn them on or off too.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or if the feature cannot be changed.
@@ -61,8 +61,8 @@ impl Ethtool {
         }
         let bits = nested(ETHTOOL_A_BITSET_BITS, &[nested(ETHTOOL_A_BITSET_BITS_BIT, &bit)]);
         self.set(ETHTOOL_MSG_FEATURES_SET, interface, vec![nested(ETHTOOL_A_FEATURES_WANTED, &[bits])])?;
-        // The kernel reports success even if it did not change the feature. Therefore the feature
-        // is read back after it was changed.
+        // The kernel reports success even if it did not change the feature. Therefore this function
+        // reads the feature again after the change.
         match self.features(interface)?.is_on(name) == on {
             true => Ok(()),
             false => Err(io::ErrorKind::Unsupported.into()),

@@ -13,7 +13,7 @@ const ETHTOOL_A_RINGS_RX: u16 = 6;
 const ETHTOOL_A_RINGS_TX: u16 = 9;
 
 /// The sizes of an interface's descriptor rings, in descriptors. If the driver has no rings of a
-/// kind, the size of these rings is 0.
+/// kind (receive or transmit), the size of these rings is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
     /// The size of each receive ring.

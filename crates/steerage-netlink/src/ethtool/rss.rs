@@ -12,10 +12,10 @@ const ETHTOOL_A_RSS_INDIR: u16 = 4;
 const ETHTOOL_A_RSS_HKEY: u16 = 5;
 
 /// How a network card spreads packets over its receive queues. A field is empty if the driver does
-/// not report its value.
+/// not report the setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rss {
-    /// The receive queue of each entry of the indirection table.
+    /// For each entry of the indirection table, its receive queue.
     pub table: Vec<u32>,
     /// The key of the hash.
     pub key: Vec<u8>,

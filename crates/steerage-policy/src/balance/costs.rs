@@ -85,11 +85,11 @@ pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64)
     Some(error / var.sqrt())
 }
 
-/// Like [`observe`], but for observations that contain some of the costs for the first time. If the
-/// observation differs from the expected sum by more than `sure` standard deviations, the previous
-/// estimates of the new costs were wrong. If the estimates of new costs were wrong, each new cost
-/// may change by up to its bound in `bounds`, as far as the observation requires. A cost with a
-/// bound of 0 keeps its estimate.
+/// Like [`observe`], but for observations in which some of the costs occur for the first time. If
+/// the observation differs from the expected sum by more than `sure` standard deviations, the
+/// previous estimates of the new costs were wrong. If the estimates of new costs were wrong, each
+/// new cost may change by up to its bound in `bounds`, as far as the observation requires. A cost
+/// with a bound of 0 keeps its estimate.
 pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], seen: f64, noise: f64, sure: f64) {
     let before: Vec<Estimate> = parts.iter().map(|(part, _)| **part).collect();
     let error = seen - before.iter().zip(parts.iter()).map(|(before, (_, weight))| before.mean * weight).sum::<f64>();
@@ -107,13 +107,13 @@ pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], se
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crossing {
     /// The distance of the two CPUs: the time that a cache line takes from one CPU to the other.
-    /// The distance is `None` if the time of a cache line was not measured.
+    /// The distance is `None` if this time was not measured.
     pub(crate) apart: Option<Duration>,
     pub(crate) prior: f64,
-    /// The time that the CPU which polls the queue needs to hand a packet over to the other CPU.
+    /// The time that the CPU that polls the queue needs to hand a packet over to the other CPU.
     pub(crate) give: Estimate,
-    /// The additional time that the other CPU needs for a packet, compared with the CPU that polls
-    /// the queue (the owner).
+    /// The additional time that the other CPU needs for a packet, compared with the queue's owner
+    /// (the CPU that polls the queue).
     pub(crate) take: Estimate,
 }
 
@@ -128,9 +128,9 @@ pub struct Costs {
     /// The costs of handing a packet over, with one entry for each distance. The first entry is for
     /// pairs of CPUs whose distance was not measured.
     pub(crate) crossings: Vec<Crossing>,
-    /// For each CPU: how much time it needs for a packet, as a multiple of the time that the CPUs
-    /// that own queues need. A CPU is slow if its sibling thread is busy or its clock frequency is
-    /// lower.
+    /// For each CPU: its time for a packet, as a multiple of the time that the owners of queues
+    /// (the CPUs that poll them) need. A CPU is slow if its sibling thread is busy or its clock
+    /// frequency is lower.
     pub(crate) slowness: Vec<Estimate>,
 }
 

@@ -8,8 +8,8 @@ use steerage_flow::Timestamp;
 /// The peak of the demand (the load that the group has to handle), in packets per nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Demand {
-    /// The demand's peak in the current period and in the previous period. A period lasts for the
-    /// time `dwell`, so the current and the previous period together last for one to two times
+    /// The demand's peak in the current period and in the previous period. A period of demand lasts
+    /// for the time `dwell`. The current and the previous period together last for one to two times
     /// `dwell`.
     now: f64,
     before: f64,
@@ -19,9 +19,10 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// Records a load check. Returns true if the group is pressed: its CPUs were short of time in
-    /// two load checks within the time `dwell`. A load check that is late counts as two. A single
-    /// load check that is on time is not enough, because it may have been disturbed.
+    /// Records a load check. Returns true if the group is pressed, which means that its CPUs were
+    /// short of time in two load checks within the time `dwell`. A load check that is late counts
+    /// as two. A single load check that is on time is not enough, because it may have been
+    /// disturbed.
     pub(super) fn note(&mut self, now: Timestamp, rate: f64, is_short: bool, is_late: bool, dwell: Duration) -> bool {
         if now.since(self.since) >= dwell {
             (self.before, self.now, self.since) = (self.now, 0.0, now);

@@ -28,8 +28,8 @@ pub(super) struct Choice {
     /// that was predicted in this way has the same relative error as the current throughput.
     pub(super) is_relative: bool,
     pub(super) predicted: Estimate,
-    /// The share of the packets that the owners of queues get together. Then the share of each
-    /// other CPU, in the order of `Regime::others`.
+    /// The share of the packets that the owners of queues (the CPUs that poll them) get together.
+    /// The shares of the other CPUs follow, in the order of `Regime::others`.
     pub(super) shares: (f64, Vec<f64>),
 }
 
@@ -38,8 +38,9 @@ pub(super) struct Choice {
 pub(super) struct Known {
     pub(super) costs: Costs,
     measured: Vec<(RegimeKey, Estimate)>,
-    /// The regime of the most recent probe that failed. The group enters a refuted regime (whose
-    /// probe failed) again only in another probe, even if the prediction for the regime is good.
+    /// The regime of the most recent failed probe (trial of a regime). The group enters a refuted
+    /// regime (whose probe failed) again only in another probe, even if the prediction for the
+    /// regime is good.
     refuted: Option<RegimeKey>,
     /// The number of load checks in a row whose throughput differed from the earlier measurements
     /// by more than random error.
@@ -76,7 +77,8 @@ impl Known {
         *self.measured(seen, regime, tuning) = Estimate::UNKNOWN;
     }
 
-    /// Records that the current regime was probed and is not better than the previous regime.
+    /// Records that a probe (trial) of the current regime has shown no improvement over the
+    /// previous regime.
     pub(super) fn refute(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
         self.refuted = Some(self.key(seen, &seen.regime, tuning));
     }
@@ -130,14 +132,14 @@ impl Known {
         self.surprises > 1
     }
 
-    /// Returns true if the last load check differed from the measurements by more than random
-    /// error. After a surprising load check, decisions wait for the next load check.
+    /// Returns true if the last load check differed from the earlier measurements by more than
+    /// random error. After a surprising load check, decisions wait for the next load check.
     pub(super) fn is_surprised(&self) -> bool {
         self.surprises > 0
     }
 
-    /// Updates the throughput of the current regime while its CPUs have time left, so that the
-    /// maximum throughput is unknown. The observed throughput counts only if it is higher than the
+    /// Updates the throughput of the current regime while its CPUs have time left. The maximum
+    /// throughput is then unknown. The observed throughput counts only if it is higher than the
     /// estimate.
     pub(super) fn learn_enough(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
         let value = self.choice(seen, seen.regime.clone(), tuning).value;
@@ -154,9 +156,9 @@ impl Known {
         let regime = &seen.regime;
         let classes: Vec<usize> = regime.others.iter().map(|cpu| self.class(seen, *cpu, tuning)).collect();
         // In small batches, each packet costs more time. Therefore an observation with small
-        // batches counts only as long as little is known about the costs. `noise` returns the
-        // standard deviation of the measured cost `seen`. `timed` is an additional deviation,
-        // because the time of only some rounds (passes of a CPU's loop) was measured.
+        // batches counts only as long as little is known about the costs. `noise` is a function
+        // that returns the standard deviation of the measured cost `seen`. `timed` is an additional
+        // deviation, because only some rounds (passes of a CPU's loop) were timed.
         let noise = |is_full: bool, seen: f64, timed: f64, known: &[Estimate]| {
             let is_vague =
                 known.iter().any(|cost| !cost.is_known() || cost.sd() > cost.mean * tuning.noise * tuning.sure);
@@ -170,7 +172,7 @@ impl Known {
         let is_full = seen.is_full(seen.owners, tuning);
         let Costs { receive, hash, work, crossings, slowness } = &mut self.costs;
         let received = seen.time(seen.owners, |cpu| cpu.receive) / total;
-        // The contribution of one round whose time was measured to the time per packet.
+        // The time per packet that one timed round (pass of a CPU's loop) contributes.
         let busy = seen.time(seen.owners, |cpu| cpu.busy) / total;
         let likely = received.max(receive.mean);
         let timed = if likely > 0.0 { likely.min(busy) } else { busy } / seen.timed(seen.owners);
@@ -220,8 +222,8 @@ impl Known {
             }
         }
         // One error corrects all uncertain costs, which can make an estimated cost negative. No
-        // real cost is negative. A CPU that is faster than the owners of queues has a slowness
-        // below 1.
+        // real cost is negative. A CPU that is faster than the owners of queues (the CPUs that poll
+        // them) has a slowness below 1.
         self.costs.all_mut().for_each(|cost| cost.mean = cost.mean.max(0.0));
     }
 
@@ -259,11 +261,11 @@ impl Known {
         let here = *self.measured(seen, &seen.regime, tuning);
         let mut is_relative = false;
         if [regime.kind, seen.regime.kind] == [RegimeKind::Spread; 2] && here.is_known() && rate.is_known() {
-            // Some errors of a prediction are the same for any number of CPUs. The causes of these
-            // errors are effects that the model does not include (uneven buckets, or a flow that
-            // fills a CPU), and costs about which little is known. Therefore the model predicts
-            // only the ratio of another regime's throughput to that of the current regime. If the
-            // number of CPUs doubles, the error of this ratio is assumed to be `noise`.
+            // Some errors of a prediction are the same for any number of CPUs. These errors come
+            // from effects that the model does not include (uneven buckets, or a flow that fills a
+            // CPU), and from costs about which little is known. Therefore the model predicts only
+            // the ratio of another regime's throughput to that of the current regime. If the number
+            // of CPUs doubles, the error of this ratio is assumed to be `noise`.
             let (now, _) = self.workers(seen, &seen.regime, tuning);
             let ratio = predict_relative(&self.costs, RegimeKind::Spread, owners, &workers, Some(&now)).rate;
             let cpus = |others: usize| (seen.owners.len() + others) as f64;
@@ -278,9 +280,10 @@ impl Known {
         let measured = measured.unwrap_or(Estimate::UNKNOWN);
         let value = rate.with(measured);
         is_relative &= !measured.is_known();
-        // If one CPU that owns no queue takes all packets in the regime spread, the regime is like
-        // a collector, except that packets are hashed. The regime spread with one other CPU is
-        // worth a try only if the owners of queues may have time for a part of the work.
+        // In the regime spread, one CPU that owns (polls) no queue may take all packets. The regime
+        // is then like a collector, except that packets are hashed. The regime spread with one
+        // other CPU is worth a try only if the owners of queues may have time for a part of the
+        // work.
         let kept = if regime.others.len() == 1 { kept_most } else { kept };
         let mut shares = Vec::new();
         for cpu in &regime.others {
@@ -301,15 +304,15 @@ impl Known {
         let mut regimes = vec![Regime::inline()];
         regimes.extend(candidates.first().map(|cpu| Regime { kind: RegimeKind::Collector, others: vec![*cpu] }));
         let spread = |count| Regime { kind: RegimeKind::Spread, others: candidates[..count].to_vec() };
-        // A receiving CPU has to wake all CPUs that join. After a receiving CPU has woken the last
-        // of the joining CPUs, it must hand packets to the first of them before that CPU sleeps
+        // A receiving CPU has to wake all CPUs that join the group's active CPUs. After it has
+        // woken the last of them, it must hand packets to the first of them before that CPU sleeps
         // again.
         let now = seen.regime.others.len();
         let most = candidates.len().min(now + seen.owners.len() * JOIN_AT_ONCE);
         regimes.extend(counts(most, now).map(spread));
         let choices = regimes.into_iter().map(|regime| self.choice(seen, regime, tuning));
-        // A spread regime that hands all packets to one other CPU is left out, because the
-        // collector does the same without the hash.
+        // A regime spread that hands all packets to one other CPU is left out. The regime collector
+        // does the same without the hash.
         let is_spread = |choice: &Choice| choice.regime.kind == RegimeKind::Spread;
         choices.filter(|choice| !is_spread(choice) || choice.regime.others.len() > 1 || choice.shares.0 > 0.0).collect()
     }
@@ -323,8 +326,8 @@ impl Known {
             let class = self.class(seen, *cpu, tuning);
             let (crossing, work) = (&self.costs.crossings[class], self.costs.work.mean);
             let stays = if takes_part(cpu) { 1.0 + tuning.noise } else { 1.0 };
-            // A hand-over costs both CPUs. CPUs are ordered by the sum of the costs of the two CPUs
-            // of a hand-over, even if no CPU would save the owners of queues any time.
+            // A hand-over costs both CPUs. The order of the CPUs depends on the total cost of a
+            // hand-over for both CPUs, even if no CPU would save the owners of queues any time.
             let cost = (work + crossing.take.mean + crossing.give.mean).max(1.0);
             candidates.push((self.capacity(seen, *cpu, tuning) * stays / cost, *cpu));
         }
@@ -333,8 +336,9 @@ impl Known {
     }
 }
 
-/// Returns the numbers of other CPUs that the model considers: all small numbers, and larger
-/// numbers in steps of an eighth. With many CPUs, one CPU more or less makes hardly any difference.
+/// Returns the numbers of other CPUs for which the model predicts the throughput: all small
+/// numbers, and larger numbers in steps of an eighth. With many CPUs, one CPU more or less makes
+/// hardly any difference.
 fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
     let step = |count: &usize| Some(count + 1 + count / MIN_SAMPLES as usize);
     let steps = std::iter::successors(Some(1), step).take_while(move |count| *count < most);

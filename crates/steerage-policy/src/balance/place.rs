@@ -11,7 +11,7 @@ use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 
 impl Balance {
-    /// The map of a regime. Each CPU gets that share of the work which the cost model predicts for
+    /// The map of a regime. Each CPU gets the share of the work that the cost model predicts for
     /// the CPU.
     pub(super) fn place(&self, seen: &Seen<'_>, choice: &Choice) -> Box<[u16; BUCKETS]> {
         let load = seen.load;
@@ -28,8 +28,8 @@ impl Balance {
         let shares =
             seen.owners.iter().map(|cpu| (*cpu, kept)).chain(others.iter().copied().zip(handed.iter().copied()));
         // The function `pack` distributes buckets until all CPUs are equally busy. To give CPUs
-        // unequal shares, each CPU is assumed to have a base load. Only the CPU's share of the work
-        // then remains for buckets.
+        // unequal shares, each CPU is assumed to have a base load. The base load leaves only the
+        // CPU's share of the work for buckets.
         let largest = shares.clone().map(|(_, share)| share).fold(0.0, f64::max);
         let mut base = vec![0.0; load.cpus.len()];
         shares.for_each(|(cpu, share)| base[usize::from(cpu)] = (largest - share) * all);
@@ -60,7 +60,7 @@ impl Balance {
         if active.len() < 2 || seen.regime.kind == RegimeKind::Collector {
             return None;
         }
-        // The work of CPUs is measured completely, and not only sampled. However, it is random
+        // The work of a CPU is measured completely, and not only sampled. However, it is random
         // which packets arrive, so the measured work has a random error.
         let packets: u64 = active.iter().map(|cpu| window.cpus[usize::from(*cpu)].packets).sum();
         let mut chance = tuning.sure / (packets as f64 / active.len() as f64).max(1.0).sqrt();
@@ -68,11 +68,11 @@ impl Balance {
             window.buckets.iter().fold((0.0, 0.0_f64), |(all, most), load| (all + load, most.max(*load)));
         if largest >= best / 2.0 && all > 0.0 {
             // If the largest bucket has at least half of the best possible load, that load depends
-            // on this one bucket. The work of a bucket is only sampled.
+            // on this one bucket. The work of a bucket, unlike the work of a CPU, is only sampled.
             chance = chance.max(tuning.sure / (window.samples as f64 * largest / all).max(1.0).sqrt());
         }
         // A saturated CPU does not handle the packets that exceed its capacity. If the busiest CPU
-        // still has idle time, its higher load loses no packets.
+        // still has idle time, no packets are lost because of its higher load.
         let fine = active.iter().any(is_saturated);
         let least = if fine { tuning.noise / 4.0 } else { tuning.noise };
         if uneven < 1.0 + least + chance {
@@ -88,7 +88,8 @@ impl Balance {
 }
 
 fn base(load: &GroupLoad<'_>, window: &Window<'_>, saturated: impl Iterator<Item = u16>) -> Vec<f64> {
-    // Of the time that steerage does not use, other programs use a share.
+    // A CPU also spends time on other programs: a share of the time in which steerage does not use
+    // the CPU.
     let with_others = |(cpu, seen): (&CpuLoad, &CpuLoad)| cpu.busy + seen.others * (1.0 - cpu.busy).max(0.0);
     let all: Vec<f64> = window.cpus.iter().zip(load.cpus).map(with_others).collect();
     let mut base = all.clone();

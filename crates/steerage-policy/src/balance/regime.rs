@@ -53,11 +53,12 @@ pub struct Workers {
     /// The capacity of these CPUs in the time that other programs leave to them. The unit is the
     /// capacity of one CPU that is as fast as the receiving CPUs.
     pub capacity: f64,
-    /// The index of the [`Costs`] entry for the distance of these CPUs from the receiving CPUs.
+    /// The index of the [`Costs`] entry for the distance between these workers and the receiving
+    /// CPUs.
     pub class: usize,
     /// The share of the packets that are in the buckets of these CPUs. If the share is `None`,
-    /// these CPUs take as many packets as they have time for. If all workers have a share, the
-    /// shares determine the bucket map in the regime `Spread`. The receiving CPUs then keep the
+    /// these workers take as many packets as they have time for. If all workers have a share, the
+    /// shares determine the bucket map in the regime spread. The receiving CPUs then keep the
     /// remaining packets.
     pub share: Option<f64>,
 }
@@ -85,8 +86,8 @@ impl Prediction {
 }
 
 impl Costs {
-    /// Predicts the throughput, if all costs are certain and the owners of queues together have the
-    /// time of `owners` CPUs.
+    /// Predicts the throughput for exact costs. The owners of queues together have the time of
+    /// `owners` CPUs.
     fn predict(&self, kind: RegimeKind, owners: f64, workers: &[Workers]) -> Prediction {
         let hash = if kind == RegimeKind::Spread { self.hash.mean.max(0.0) } else { 0.0 };
         let (receive, work) = (self.receive.mean.max(0.0) + hash, self.work.mean.max(0.0));
@@ -101,16 +102,16 @@ impl Costs {
             // `f64::max` ignores 0 / 0.
             fullest = fullest.max(weight / rate);
         }
-        // The number of packets that the workers can take per nanosecond, and the cost of handing
-        // one packet over.
+        // `takes` is the number of packets that the workers can take per nanosecond. `give` is the
+        // cost of handing one packet over.
         let (takes, give) = if all > 0.0 { (all / fullest, gives / all) } else { (0.0, 0.0) };
         let handed = match (kind, fixed) {
             (RegimeKind::Inline, _) => 0.0,
             (RegimeKind::Collector, _) => 1.0,
             (RegimeKind::Spread, Some(handed)) => handed,
             (RegimeKind::Spread, None) => {
-                // For each packet that another CPU takes, the owners save the work and pay for the
-                // hand-over.
+                // For each packet that another CPU takes, the owners of queues (the CPUs that poll
+                // them) save the work and pay for the hand-over.
                 let all = (owners + takes * (work - give)) / (receive + work).max(1.0);
                 // If `all` is not greater than `takes`, the owners of the queues only have time for
                 // receiving.
@@ -124,8 +125,8 @@ impl Costs {
     }
 }
 
-/// Predicts the throughput in a regime from `costs`. The receiving CPUs together have the time of
-/// `owners` CPUs. For a collector, `workers` has one entry. For inline, it is empty.
+/// Predicts the throughput in a regime from `costs`. The parameter `owners` is the total time of
+/// the receiving CPUs, in CPUs. For a collector, `workers` has one entry. For inline, it is empty.
 /// `lab/notes/balance.md` contains the formulas.
 ///
 /// ```
@@ -152,8 +153,8 @@ pub fn predict(costs: &Costs, kind: RegimeKind, owners: f64, workers: &[Workers]
     predict_relative(costs, kind, owners, workers, None)
 }
 
-/// Like [`predict`]. The variance is computed by the delta method for the logarithm, because a cost
-/// about which little is known may be a fraction or a multiple of its mean. If `than` is given,
+/// Like [`predict`]. The variance is computed by the delta method for the logarithm. The reason is
+/// that a little-known cost may be a fraction or a multiple of its mean. If `than` is given,
 /// returns the throughput as a multiple of the throughput with the workers in `than`.
 pub(crate) fn predict_relative(
     costs: &Costs,
@@ -213,8 +214,8 @@ mod tests {
     #[test]
     fn two_cpus_gain_by_the_formula() {
         let rate = |costs: &Costs, kind, count| predict(costs, kind, 1.0, &workers(count)).rate.mean;
-        // Both CPUs are fully busy: one CPU receives and hands over in the same time in which the
-        // other CPU does the work.
+        // Both CPUs are fully busy: one CPU receives packets and hands them over. In the same time,
+        // the other CPU does the work.
         let (r, w, h, c) = (100.0, 100.0, 20.0, 20.0);
         let even = costs(r, 0.0, w, h, c);
         assert_near(rate(&even, RegimeKind::Inline, 0), 1.0 / (r + w));
@@ -260,7 +261,7 @@ mod tests {
             assert!(other.rate.mean < 0.95 * best.rate.mean, "{other:?}, {best:?}");
             assert_eq!(other.is_limited_by_receiving, receiving, "{other:?}");
         }
-        // One CPU gets all packets, and the other CPUs are idle.
+        // Of the CPUs that do not receive, one CPU gets all packets, and the others are idle.
         assert_near(map(Some(0.0), Some(1.0)).rate.mean, 1.0 / 260.0);
         assert_near(map(Some(0.0), Some(0.0)).rate.mean, 1.0 / 225.0);
     }

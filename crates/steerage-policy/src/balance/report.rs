@@ -61,8 +61,8 @@ impl Balance {
         self.findings.regimes =
             shown.filter(|choice| choice.value.is_known()).map(|choice| estimate(&choice)).collect();
         let costs = &self.known.costs;
-        // The hand-over costs of the first CPU that has joined. If none has joined, those of the
-        // CPU that would join next.
+        // The hand-over costs of the first CPU that has joined. If no CPU has joined, the hand-over
+        // costs of the CPU that would join next.
         let cpu = seen.regime.others.first().or(seen.load.order.get(seen.owners.len()));
         let apart = cpu.and_then(|cpu| seen.load.apart[usize::from(*cpu)]);
         self.findings.apart = apart;

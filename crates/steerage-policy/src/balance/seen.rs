@@ -1,10 +1,11 @@
-//! [`Seen`] is one load check, as the model sees it.
+//! [`Seen`] contains one load check in the form that the model uses.
 
 use super::regime::{Regime, RegimeKind};
 use crate::limits::Tuning;
 use crate::policy::{CpuLoad, GroupLoad};
 
-/// If two programs want a whole CPU, the share of it that a fair scheduler gives to each program.
+/// The share of a CPU that a fair scheduler gives to each of two programs that both want the whole
+/// CPU.
 const FAIR_SHARE: f64 = 0.5;
 
 #[derive(Debug)]
@@ -75,8 +76,8 @@ impl<'a> Seen<'a> {
         cpus.iter().map(|cpu| of(self.cpu(*cpu)).min(1.0) * (1.0 - self.cpu(*cpu).others).clamp(0.0, 1.0)).sum()
     }
 
-    /// Returns in how many rounds (passes of a CPU's loop) the receiving time of `cpus` was
-    /// measured.
+    /// Returns the number of rounds (passes of a CPU's loop) in which the receiving time of `cpus`
+    /// was measured.
     pub(super) fn timed(&self, cpus: &[u16]) -> f64 {
         cpus.iter().map(|cpu| self.cpu(*cpu).timed).sum::<f64>().max(f64::MIN_POSITIVE)
     }

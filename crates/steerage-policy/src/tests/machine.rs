@@ -1,5 +1,5 @@
 //! A simulated machine. All times are in nanoseconds. The simulated machine has CPUs in two
-//! packages, threads that share a core, and CPUs that are slow or partly used by other programs.
+//! packages, and threads that share a core. Some CPUs are slow, or partly used by other programs.
 //! Traffic arrives as fast as the machine can process it, at a constant rate, or in bursts. The
 //! model can compute the highest throughput that is possible with any mask.
 
@@ -41,8 +41,8 @@ pub(super) struct Machine {
     pub(super) speed: Vec<f64>,
     /// The share of each CPU's time that other programs take. The policy knows it.
     pub(super) stolen: Vec<f64>,
-    /// The share of each CPU's time that competing programs want. A fair scheduler gives the
-    /// competing programs half of a CPU that steerage uses.
+    /// The share of each CPU's time that competing programs want. If steerage uses a CPU, a fair
+    /// scheduler gives the competing programs half of it.
     pub(super) wanted: Vec<f64>,
     /// CPUs 2n and 2n + 1 share a core. If two CPUs that share a core are both busy, the speed of
     /// each CPU is multiplied by this factor.
@@ -79,8 +79,8 @@ pub(super) struct Machine {
     pub(super) changes: Vec<(Timestamp, MoveCause, usize)>,
 }
 
-/// The throughput and the best possible throughput at one load check of the machine, in packets per
-/// nanosecond.
+/// At one load check of the machine: the throughput and the best possible throughput, in packets
+/// per nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Done {
     pub(super) handled: f64,
@@ -188,9 +188,9 @@ impl Machine {
         if cpu == 0 { 0.0 } else { self.path.take[usize::from(self.is_far[cpu])] }
     }
 
-    /// Returns how much time each CPU spends per packet that the whole machine receives. The CPUs
-    /// have the given shares of the packets and of the packet function's time. The result is `(all,
-    /// receiving)`.
+    /// Returns, for each CPU, the time that it spends per packet received by the whole machine. The
+    /// CPUs have the given shares of the packets, and of the time of the packet function. The
+    /// result is `(all, receiving)`, that is, the total time and the time for receiving.
     fn times(&self, shares: &[(f64, f64)], busy: &[f64]) -> Vec<(f64, f64)> {
         let is_hashed = shares.iter().all(|(packets, _)| *packets < 1.0 - 1e-9);
         let given: f64 =
@@ -222,8 +222,9 @@ impl Machine {
         shares
     }
 
-    /// Returns the best throughput of all regimes and numbers of CPUs for this offered rate. The
-    /// calculation assumes that work can be divided freely, except for the largest bucket.
+    /// Returns the best throughput at this offered rate, over all regimes (ways of spreading
+    /// packets) and numbers of CPUs. The calculation assumes that work can be divided freely,
+    /// except for the largest bucket.
     pub(super) fn best(&self, offered: f64) -> f64 {
         let by = |merit: &dyn Fn(usize) -> f64| {
             let mut order: Vec<usize> = (1..self.cpus()).collect();

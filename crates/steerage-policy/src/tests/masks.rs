@@ -1,4 +1,4 @@
-//! Compares the policy with the best of all masks, on machines with 2 to 64 CPUs.
+//! Compares the policy with the best CPU mask of all, on machines with 2 to 64 CPUs.
 
 use std::time::Duration;
 
@@ -92,8 +92,8 @@ fn all_cases(cpus: usize, collects: bool) {
         let part = machine.run(steady);
         let changes = machine.changes.len() - before;
         // For each CPU that receives packets, only three CPUs join at the same time. Therefore, if
-        // there are many CPUs, a part of each burst and of each trial passes before all CPUs have
-        // joined.
+        // there are many CPUs, some time of each burst and of each trial passes before all CPUs
+        // have joined.
         let enough = match name {
             "bursts of 10 s" if cpus == 64 => 0.92,
             "shared cores" if collects => 0.92,
@@ -162,8 +162,8 @@ fn files_use_their_fair_share_of_busy_cpus() {
 }
 
 /// Waking a CPU takes 7 us. After 50 us without packets, a CPU sleeps again. If many CPUs join at
-/// the same time, the receiving CPU has to wake them again and again. It then has no time left to
-/// receive packets.
+/// the same time, the receiving CPU has to wake them again and again. The receiving CPU then has no
+/// time left to receive packets.
 #[test]
 fn no_more_cpus_join_at_once_than_the_receiving_cpu_can_wake() {
     for cpus in [32, 64] {

@@ -49,12 +49,12 @@ pub(super) struct Model {
     /// The factor by which a hand-over costs more if the other CPU is far, which means at a
     /// distance of more than 100 ns.
     pub(super) far: f64,
-    /// The additional cost of each packet when several CPUs have buckets. The unit is the packet
+    /// The additional cost of each packet if several CPUs have buckets. The unit is the packet
     /// function's time.
     pub(super) tell_apart: f64,
-    /// The share of each CPU's time that other programs want. If steerage needs more of a CPU's
-    /// time than the other programs leave, the other programs become slower. The other programs
-    /// send the packets, so fewer packets arrive if they become slower.
+    /// The share of each CPU's time that other programs want. If the other programs leave less of a
+    /// CPU's time than steerage needs, the other programs become slower. The other programs send
+    /// the packets, so fewer packets arrive if they become slower.
     pub(super) others: Vec<f64>,
     pub(super) apart: Vec<Option<Duration>>,
     pub(super) sampled: Vec<f64>,
@@ -65,11 +65,11 @@ pub(super) struct Model {
     pub(super) late: Duration,
     window: Duration,
     pub(super) now: Timestamp,
-    /// The load that was handled in the last load check, and the load that was offered. 1 is the
-    /// time of one CPU.
+    /// The load that was handled in the last load check, and the load that was offered. The unit is
+    /// the time of one CPU.
     pub(super) handled: (f64, f64),
-    /// For each change of the map: its cause, the number of moved buckets, and the number of flows
-    /// in these buckets.
+    /// For each change of the bucket map: its reason, the number of moved buckets, and the number
+    /// of flows in these buckets.
     pub(super) requests: Vec<(MoveCause, usize, usize)>,
 }
 
@@ -165,14 +165,14 @@ impl Model {
             ends.push(total);
         }
         // A search of all flows for each sample would take most of the time of these tests.
-        // Therefore the total load is divided into equal parts. For each part of the total load,
-        // `firsts` has the flow at which a search in this part begins.
+        // Therefore the total load is divided into equal parts, which speeds up the search. For
+        // each part of the total load, `firsts` has the flow at which a search in this part begins.
         let parts = self.flows.len();
         let mut firsts = Vec::with_capacity(parts);
         let mut first = 0;
         for part in 0..parts {
-            // The search for a sample's flow begins one part earlier, because a sample at the
-            // border of two parts may be rounded into either part.
+            // The search for a sample's flow begins one part earlier. The reason is that a sample
+            // at the border of two parts may be rounded into either part.
             let begin = total * part.saturating_sub(1) as f64 / parts as f64;
             while ends[first] <= begin && first + 1 < parts {
                 first += 1;

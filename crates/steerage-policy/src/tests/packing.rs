@@ -92,7 +92,7 @@ fn equal_buckets_are_dealt_out_with_one_move_each() {
         let map = case.loads().pack(1.0);
         let mut held = vec![0; cpus];
         map.iter().for_each(|cpu| held[usize::from(*cpu)] += 1);
-        // Buckets do not move if the move gains less than a 64th of the CPU's load.
+        // Buckets do not move if the move would reduce the CPU's load by less than a 64th.
         let (least, most) = (BUCKETS / cpus, BUCKETS.div_ceil(cpus));
         let near = most / 64 + 1;
         assert!(held.iter().all(|held| (least - near..=most + near).contains(held)), "{cpus} CPUs: {held:?}");

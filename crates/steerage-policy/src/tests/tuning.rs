@@ -1,5 +1,5 @@
-//! Tests that each constant of `Tuning` matters: if a constant is halved or doubled, the result of
-//! at least one of these runs is out of its range.
+//! Tests that each constant of `Tuning` matters. If a constant is halved or doubled, the result of
+//! at least one of these runs must leave its expected range.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Makes the kernel resolve a neighbour, or check that the neighbour is still reachable.
 //!
-//! The kernel resolves the link address of a neighbour when the kernel has a packet for this
+//! The kernel resolves the link address of a neighbour only when the kernel has a packet for this
 //! neighbour. Therefore this module sends an empty datagram to the neighbour's discard port (RFC
-//! 863), which needs no capability. The command `ip neigh ... use` would need a capability that the
-//! program has already dropped.
+//! 863). Sending it needs no capability. The command `ip neigh ... use` would need a capability
+//! that the program has already dropped.
 
 use std::collections::HashMap;
 use std::io;

@@ -29,8 +29,8 @@ pub struct Route {
 /// The action of a [`Route`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextHop {
-    /// The router sends the packets through an interface. At least one of the fields `gateway` and
-    /// `device` is set.
+    /// The router sends the packets through an interface. At least one of the route's fields
+    /// `gateway` and `device` is set.
     Via {
         /// The address of the next router (the gateway). If `gateway` is `None`, the destination
         /// itself is a neighbour.

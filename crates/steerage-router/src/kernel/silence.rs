@@ -4,13 +4,13 @@
 //! With IP forwarding off, the kernel silently drops IPv4 packets for other machines. For an IPv6
 //! packet without a usable route, however, the kernel sends an ICMPv6 error (`ip6_pkt_drop` in
 //! net/ipv6/route.c). This is the case if the kernel has no route to the destination, or if the
-//! route is `unreachable` or `prohibit`. The packet's sender would get the kernel's error although
-//! the router forwards the packet. If the router also sends an ICMPv6 error, the sender would get
-//! two errors. Therefore this module adds a routing rule `iif INTERFACE blackhole` between the
-//! kernel's rules for the tables `local` and `main`. With the blackhole rule, the kernel drops the
-//! packets of the interface without an ICMPv6 error. This machine still receives packets for its
-//! own addresses, because the routes to these addresses are in the table `local`. Packets that this
-//! machine itself sends do not match the rule.
+//! route is `unreachable` or `prohibit`. The packet's sender would get the kernel's ICMPv6 error
+//! although the router forwards the packet. If the router also sends an ICMPv6 error, the sender
+//! would get two errors. Therefore this module adds a routing rule `iif INTERFACE blackhole`. The
+//! rule is between the kernel's rules for the tables `local` and `main`. With the blackhole rule,
+//! the kernel drops the packets of the interface without an ICMPv6 error. This machine still
+//! receives packets for its own addresses, because the routes to these addresses are in the table
+//! `local`. Packets that this machine itself sends do not match the rule.
 
 use std::fs::File;
 use std::io;
@@ -31,8 +31,8 @@ const TABLE_LOCAL: u32 = 255;
 /// The priority of the kernel's default routing rule for the table `main`.
 const MAIN_PRIORITY: u32 = 32_766;
 
-/// An earlier run of steerage may be ending. This is the maximum time to wait until it has removed
-/// its rules.
+/// An earlier run of steerage may still be ending. The maximum time to wait until an earlier run
+/// has removed its routing rules.
 const HAND_OVER: Duration = Duration::from_secs(3);
 
 /// Routing rules that make the kernel silently drop the packets of some interfaces, so that only
@@ -51,8 +51,8 @@ impl SilentKernel {
     /// the other run removes its rule when it ends.
     ///
     /// # Errors
-    /// Returns an error if the kernel does not list its rules. The function also returns an error
-    /// if no rule can be inserted between the rules for the tables `local` and `main`.
+    /// Returns an error if the kernel does not list its rules. Also returns an error if no rule can
+    /// be inserted between the rules for the tables `local` and `main`.
     pub fn missing(interfaces: &[String]) -> io::Result<Vec<Rule>> {
         missing_of(interfaces, &Rtnetlink::open()?.rules()?)
     }
@@ -72,8 +72,8 @@ impl SilentKernel {
                 silent.kernel.add_rule(&rule)?;
             }
             silent.rules.push(rule.clone());
-            // This process now holds the lock of the interface. Therefore the process that left the
-            // other rule behind has ended.
+            // This process now holds the lock of the interface. Therefore the process that left an
+            // older rule for the interface behind has ended.
             let is_left = |other: &&Rule| {
                 (other.protocol, &other.interface) == (PROTOCOL, &rule.interface) && other.priority != rule.priority
             };

@@ -14,8 +14,8 @@ use steerage_netlink::{self as netlink, Change, Entry, Link, NeighbourState, Rou
 /// which the kernel searches the tables.
 const TABLES: [u32; 3] = [255, 254, 253];
 
-/// If the list of route targets becomes longer than this limit, most of the targets are no longer
-/// used by any route. The routes and the list are then rebuilt.
+/// If the list of route targets becomes longer than this limit, most of the targets in it are no
+/// longer used by any route. The routes and the list are then rebuilt.
 const TARGETS_MAX: usize = 1 << 16;
 
 #[derive(Clone, Debug)]
@@ -34,9 +34,9 @@ struct LinkState {
 }
 
 /// If the kernel has failed to resolve a neighbour, the neighbour counts as silent for this number
-/// of checks (one per second). After this number of checks, a silent neighbour counts as unknown.
-/// As in the kernel, the first packet to an unknown neighbour starts a new resolution and causes no
-/// ICMP error.
+/// of checks (one per second). After this number of checks, a neighbour that does not answer (a
+/// silent neighbour) counts as unknown. As in the kernel, the first packet to an unknown neighbour
+/// starts a new resolution of its link address. The packet causes no ICMP error.
 const SILENT_CHECKS: u8 = 5;
 
 #[derive(Debug)]
@@ -177,7 +177,7 @@ impl KernelTables {
         let entries = self.prefixes.entry(prefix).or_default();
         let at = entries.iter().position(|(other, _)| *other == order);
         match (at, is_there) {
-            // In this case, the kernel's message concerns only one of the next hops of the route.
+            // The kernel's message then concerns only one of the next hops of the route.
             (Some(at), _) if route.is_appended || !is_there && entries[at].1 != target => self.changed.all = true,
             (Some(at), true) => entries[at].1 = target,
             (None, true) => {
@@ -196,7 +196,7 @@ impl KernelTables {
         (self.changed.any, self.changed.routes) = (true, true);
     }
 
-    /// Returns three values of a kernel route: its prefix, its rank among the routes to this
+    /// Returns three values of a kernel route: its prefix, its order among the routes to this
     /// prefix, and its target. Returns `None` if the route is not used for forwarding.
     fn read_route(&self, route: &netlink::Route) -> Option<(IpNet, u64, Target)> {
         let nth = TABLES.iter().position(|known| *known == route.table)? as u64;
@@ -252,15 +252,15 @@ impl KernelTables {
 
     fn neighbour(&mut self, neighbour: netlink::Neighbour, is_there: bool) {
         let netlink::Neighbour { link, address, link_address, state, is_proxy } = neighbour;
-        // A proxy entry in the kernel's list is not a neighbour of this router, because the kernel
-        // itself replies for the address. The kernel's list of neighbours also contains multicast
-        // groups, which are ignored.
+        // A proxy entry in the kernel's list of neighbours is not a neighbour of this router. The
+        // kernel itself replies for the address. The kernel's list of neighbours also contains
+        // multicast groups, which are ignored.
         let Some(member) = self.member(link).filter(|_| !is_proxy && !address.is_multicast()) else { return };
         let key = (member, address);
         let mac: Option<Mac> = link_address.and_then(|address| address.try_into().ok());
         let mac: Option<Option<Mac>> = match state {
-            // If a dump contains a failed neighbour that was unknown before the dump, the kernel
-            // probably failed to resolve the neighbour long ago.
+            // A dump may contain a failed neighbour that was unknown before. The kernel probably
+            // failed to resolve this neighbour long ago.
             NeighbourState::Failed if is_there && (!self.asking || self.past.contains_key(&key)) => Some(None),
             NeighbourState::Incomplete | NeighbourState::None | NeighbourState::Failed => None,
             _ if is_there => mac.map(Some),
@@ -285,8 +285,8 @@ impl KernelTables {
 
     /// Returns the neighbours to which the router sent packets and which the kernel marks as stale.
     /// The kernel does not see the packets of the router. If the router did not check its
-    /// neighbours, the kernel might forget them. The caller must call `check_neighbours` once per
-    /// second.
+    /// neighbours, the kernel might delete their entries. The caller must call `check_neighbours`
+    /// once per second.
     pub(super) fn check_neighbours(&mut self) -> Vec<(u16, IpAddr)> {
         let before = self.neighbours.len();
         self.neighbours.retain(|_, known| {
@@ -300,7 +300,7 @@ impl KernelTables {
 
     /// Returns true if a new forwarding table must be built, because something has changed since
     /// the last call of [`take_changed`](Self::take_changed). Returns false during a dump, because
-    /// the copy of the kernel's tables is incomplete during a dump.
+    /// the copy of the kernel's tables is then incomplete.
     pub(super) fn is_changed(&self) -> bool {
         !self.asking && (self.changed.any || self.changed.all)
     }
@@ -362,9 +362,9 @@ mod tests {
         Change { entry: Entry::Neighbour(neighbour), is_there: true }
     }
 
-    /// Returns the link address of the neighbour 10.0.0.2 in the forwarding table. Of the nested
-    /// options, the outer value is `None` if the neighbour is unknown, and the inner value is
-    /// `None` if the neighbour is silent.
+    /// Returns the link address of the neighbour 10.0.0.2 in the forwarding table. The outer option
+    /// is `None` if the neighbour is unknown. The inner option is `None` if the neighbour does not
+    /// answer.
     fn shown(kernel: &mut KernelTables) -> Option<Option<Mac>> {
         let changed = kernel.take_changed();
         let table = kernel.table(changed);
@@ -388,7 +388,7 @@ mod tests {
                 kernel.check_neighbours();
                 assert_eq!(shown(&mut kernel), Some(None));
             }
-            // After another dump, the silent neighbour still counts as silent.
+            // After another dump, a neighbour that did not answer still counts as silent.
             kernel.begin_dump();
             kernel.apply(neighbour(NeighbourState::Failed));
             kernel.end_dump();

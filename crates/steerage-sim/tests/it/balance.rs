@@ -1,5 +1,5 @@
-//! Tests steering by load on the real receive path, in virtual time: CPUs join when the load grows,
-//! the load is spread evenly, and no packet is reordered.
+//! Tests steering by load (the policy `balance`) on the real receive path, in virtual time: CPUs
+//! join when the load grows, the load is spread evenly, and no packet is reordered.
 
 use std::sync::Arc;
 use std::time::Duration;

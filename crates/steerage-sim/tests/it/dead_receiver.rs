@@ -1,5 +1,5 @@
 //! A receiving CPU is declared dead while it has staged packets for other CPUs. When the CPU is
-//! alive again, its staged packets must not be delivered any more.
+//! alive again, the packets that it had staged must not be delivered any more.
 
 use std::time::Duration;
 

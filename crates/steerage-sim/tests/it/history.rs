@@ -22,7 +22,8 @@ use crate::seeds::{all_run, seeds};
 /// number.
 const STEPS_MAX: u64 = 20_000_000;
 
-/// Four policies for tests: `Hash`, `Balance`, and two policies that choose CPUs at random.
+/// Four policies for tests: The policies `Hash` and `Balance`, and two policies that choose CPUs at
+/// random.
 #[derive(Debug)]
 enum Any {
     Hash(Hash),
@@ -33,8 +34,8 @@ enum Any {
     Breathing(Chance),
 }
 
-/// The number of load checks of the policy [`Any::Breathing`] in two states: one CPU had all
-/// buckets (`ONE_WORKED`), or several CPUs had buckets (`SEVERAL_WORKED`).
+/// How often the policy [`Any::Breathing`] checked the load while one CPU had all buckets
+/// (`ONE_WORKED`), and while several CPUs had buckets (`SEVERAL_WORKED`).
 static ONE_WORKED: AtomicU64 = AtomicU64::new(0);
 static SEVERAL_WORKED: AtomicU64 = AtomicU64::new(0);
 
@@ -221,8 +222,8 @@ fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     granted(pages, |pages| handle.set_queue_limits(queue, |limits| limits.lpc_pages = pages).unwrap().lpc_pages);
 }
 
-/// Sets a limit of packets or pages. The new limit may be below the requested value only if there
-/// is not enough memory for a larger limit. With 64 CPUs, the instance's memory reaches its maximum.
+/// Sets a limit of packets or pages. The limit that is set may be lower than the requested limit
+/// only if there is not enough memory. With 64 CPUs, the instance's memory reaches its maximum.
 /// Memory in huge pages does not grow.
 fn granted(wanted: usize, set: impl Fn(usize) -> usize) {
     let now = set(wanted);
@@ -341,10 +342,10 @@ fn small(seed: u64) -> Run {
     }
 }
 
-/// If CPUs are declared dead, the packets that a handler sees prove nothing about order, because
-/// the actions of a dead CPU have no effect. If CPUs are declared dead, only the outputs and the
-/// receive path's own check can detect reordering. Therefore, if the receive path does not check
-/// the order, some packets must be sent to outputs.
+/// If CPUs are declared dead, the packets that handlers get do not show whether the order is
+/// correct. The reason is that the actions of a dead CPU have no effect. If CPUs are declared dead,
+/// only the outputs and the receive path's own check can detect reordering. Therefore, if the
+/// receive path does not check the order, some packets must be sent to outputs.
 fn with_deaths(seed: u64) -> Run {
     let mut run = small(seed);
     if !run.check_order {
@@ -384,9 +385,9 @@ fn cpus_join_and_leave_under_load() {
             run.costs.control = Control::OnTime;
         }
         run.always_hash = false;
-        // The load keeps between half a CPU and four CPUs busy. A CPU joins after a few check
-        // intervals without idle time, and the trial of this CPU takes some time. Therefore the
-        // runs in which CPUs join last tens or hundreds of milliseconds.
+        // The load keeps between half a CPU and four CPUs busy. A CPU joins after a few load checks
+        // without idle time. The trial of this CPU also takes some time. Therefore the runs in
+        // which CPUs join last tens or hundreds of milliseconds.
         let slower = if run.policy == 1 { 10 } else { 1 };
         run.traffic.frames = 20_000;
         run.traffic.gap = Duration::from_nanos(slower * (1_000 + chance.below(5_000)));

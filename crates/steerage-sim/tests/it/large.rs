@@ -51,8 +51,8 @@ impl Handler for Counts {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// The instance is built with 2 GiB of memory, spreads packets over all CPUs in order, and puts a
-/// new mask in force. There are 262,144 pairs of a queue and a CPU, and the rings of most pairs are
+/// The instance is built with 2 GiB of memory. It spreads packets over all CPUs in order, and a new
+/// mask takes effect. There are 262,144 pairs of a queue and a CPU, and the rings of most pairs are
 /// never used.
 #[test]
 fn a_server_of_1024_cpus_and_256_queues() {
@@ -109,8 +109,8 @@ impl Policy for Records {
     }
 }
 
-/// Adds a million to two packet counts of every ring of an instance, although no CPU has handled so
-/// many packets.
+/// Adds a million to two packet counts of every ring of an instance, without any packets being
+/// handled.
 fn plant(handle: &Handle) {
     for ring in handle.ledgers().queues.iter().flat_map(|queue| &queue.rings) {
         ring.by_producer.backlog_full.add(1_000_000);
@@ -120,8 +120,8 @@ fn plant(handle: &Handle) {
 
 /// A server with 1,024 CPUs and 256 queues has 262,144 rings, and it takes 50 ms to read all of
 /// them. Therefore a snapshot reads only rings that were used, and a load check reads only the
-/// rings of queues that lost packets. If a reported count contains packets that the test has added
-/// to a ring's count, this ring was read.
+/// rings of queues that lost packets. If a reported count contains the million that the test has
+/// added to a ring's count, this ring was read.
 #[test]
 fn snapshots_and_load_checks_leave_out_rings_that_cannot_count() {
     let queue = |nth: usize| Box::new(Flows { next: (nth as u32) << 20, left: 200_000 }) as Box<dyn RxQueue>;

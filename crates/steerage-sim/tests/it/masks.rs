@@ -1,5 +1,5 @@
 //! Tests the guarantees of masks in virtual time: the last mask takes effect, groups stay separate,
-//! and every queue is served.
+//! and every queue is polled.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ fn processed(ledger: &Snapshot) -> Vec<u64> {
 }
 
 /// Two devices with different masks have separate maps of buckets to CPUs. Therefore a bucket of
-/// one device is independent of the bucket with the same number of the other device.
+/// one device is independent of the other device's bucket with the same number.
 #[test]
 fn devices_with_masks_of_their_own_are_apart_from_the_start() {
     for seed in 1..=10 {
@@ -92,14 +92,15 @@ fn the_mask_set_last_comes_into_force() {
             .input_on(traffic(2, 1_000_000, seed).input(), &[CpuId(0), CpuId(1)], None)
             .build(move |cpu| for_handlers.handler(cpu, seed))
             .unwrap();
-        // In every second run, other threads hold the control lock for a long time. If a CPU drops
-        // a request because another thread holds the lock, nothing repeats the request.
+        // In every second run, other threads hold the control lock for a long time. If a CPU
+        // dropped a request because another thread holds the lock, nothing would repeat the
+        // request.
         let control = [Control::OnTime, Control::Racing { once_in: 50, phases: 200 }][seed as usize % 2];
         let mut world = World::new(instance, Costs { control, ..Costs::default() }, seed);
         let mut last = mask(&[3]);
         for _ in 0..1 + chance.below(4) {
-            // In half of the cases, the new mask is the mask of the other queue, so queue 0 joins
-            // the group of the other queue.
+            // In half of the cases, the new mask of queue 0 is the mask of the other queue. Queue 0
+            // then joins the group of the other queue.
             last = if chance.below(2) == 0 { mask(&[3]) } else { at_random(4, &mut chance) };
             world.handle().set_queue_rps_cpus(0, &last).unwrap();
             for _ in 0..chance.below(400) {

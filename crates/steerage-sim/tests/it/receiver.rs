@@ -95,7 +95,7 @@ fn a_stuck_owner_keeps_its_queue() {
 }
 
 /// While a CPU runs its handler, it does not take over a queue. If no CPU takes over the released
-/// queue for a while, the old owner polls it again, and the request is cancelled.
+/// queue for a while, its old owner polls it again, and the request to move the queue is cancelled.
 #[test]
 fn a_queue_that_nobody_takes_stays() {
     let (mut cpus, handle, clock) = two_cpus(false);

@@ -1,7 +1,7 @@
 //! The seeds that a test runs.
 //!
-//! `STEERAGE_SEED=n cargo test -p steerage-sim --test it history::` runs only the seed n.
-//! `STEERAGE_SEEDS=n` runs the first n seeds.
+//! To run only the seed n: `STEERAGE_SEED=n cargo test -p steerage-sim --test it history::`. The
+//! environment variable `STEERAGE_SEEDS=n` limits a run to the first n seeds.
 
 pub(crate) fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("STEERAGE_SEED") {

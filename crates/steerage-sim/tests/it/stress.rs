@@ -14,8 +14,8 @@ use steerage_sim::{Chance, Mood, TrafficOptions, Wire, Witness};
 
 use crate::seeds::seeds;
 
-/// A run takes milliseconds, or seconds at worst on a busy machine. If a run takes longer than this
-/// time, the test fails, because the run seems to hang.
+/// A run takes milliseconds. On a busy machine, it takes seconds at worst. If a run takes longer
+/// than this time, the test fails, because the run seems to hang.
 const HANG_AFTER: Duration = Duration::from_secs(300);
 
 struct Run {
@@ -148,8 +148,8 @@ fn many_small_runs() {
     assert_eq!(received, expected);
 }
 
-/// In CI, the long run lasts for only half a second, to check the test itself. A minute when run by
-/// hand.
+/// In CI, the long run lasts for only half a second, which is enough to check the test itself. A
+/// minute when run by hand.
 #[test]
 fn one_long_run() {
     quiet_panics();

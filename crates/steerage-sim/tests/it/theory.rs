@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use steerage_sim::{Arrivals, Flows, Machine, Profile, ScaleRun, Scaled, Steering, Work};
 
-/// The work of a packet. A phase takes at least 1 ns. Therefore the work of a packet (10,000 ns)
-/// must be long compared with a round (a pass of the CPU's loop).
+/// The work of a packet. A phase takes at least 1 ns. Therefore, in this test, the work of a packet
+/// (10,000 ns) must be long compared with a round (a pass of the CPU's loop).
 const WORK: f64 = 10_000.0;
 
 /// The maximum relative difference between a measured mean waiting time and the theory.
 const OFF_MAX: f64 = 0.02;
 
-/// Returns the mean waiting time of `packets` packets, as a multiple of the mean work of a packet.
-/// The packets keep each of `servers` CPUs busy for the share `load` of its time.
+/// Returns the mean waiting time of `packets` packets. The unit is the mean work of a packet. The
+/// packets keep each of `servers` CPUs busy for the share `load` of its time.
 fn wait(servers: usize, load: f64, work: Work, packets: f64, seed: u64) -> f64 {
     let per_second = load * servers as f64 / WORK * 1e9;
     let (cpus, steering, kind) = match servers {
         1 => (1, Steering::None, Flows::Uniform),
-        // If all packets need the same work, the waiting times are the same for two systems: CPUs
-        // that get packets in turn, and CPUs with one common queue.
+        // If all packets need the same work, the waiting times are the same for two systems: One
+        // system has CPUs that get packets in turn, and the other has CPUs with one common queue.
         _ => (servers + 1, Steering::Collectors, Flows::InTurn),
     };
     let run = ScaleRun {
@@ -65,7 +65,7 @@ fn one_cpu_with_random_works_waits_as_m_g_1() {
 /// Crommelin, 1932. The probabilities in the formula are those of the Poisson distribution.
 fn m_d_c(servers: usize, load: f64) -> f64 {
     let mut wait = 0.0;
-    // If the mean of the distribution is above 600, the probabilities would underflow to 0. At the
+    // If the mean of this distribution exceeds 600, the probabilities would underflow to 0. At the
     // loads of the test, terms with means above 600 do not affect the result.
     for works in (1..).take_while(|works| *works as f64 * servers as f64 * load < 600.0) {
         let (count, mean) = (works * servers, (works * servers) as f64 * load);

@@ -1,5 +1,5 @@
-//! Measures the distances between CPUs. These distances decide the order in which an instance adds
-//! CPUs.
+//! Measures the distances between CPUs. The distances decide the order in which an instance of
+//! steerage adds CPUs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,9 +16,10 @@ impl Topology {
     /// For each pair, two pinned threads spin for at most
     /// [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX), not counting the time in which they wait for
     /// their CPUs. At most [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs are measured. If there are
-    /// more pairs, only some CPUs of each cache are measured. The results of these CPUs are used
-    /// for all CPUs of the same cache. A pair cannot be measured if one of its CPUs is busy or must
-    /// not be used. An older result of such a pair stays in use.
+    /// more pairs of CPUs, only some of the CPUs that share a cache are measured. The results of
+    /// the measured CPUs are also used for the other CPUs that share the same cache. A pair cannot
+    /// be measured if one of its CPUs is busy or must not be used. If a pair of CPUs cannot be
+    /// measured now, the older result of the pair stays in use.
     ///
     /// On virtual machines, repeat the measurement from time to time, because the hypervisor moves
     /// virtual CPUs between physical CPUs. Two CPUs that were 60 ns apart may be 200 ns apart a
@@ -39,7 +40,8 @@ impl Topology {
     }
 
     /// Selects the CPUs to measure. If there are only a few candidate CPUs, selects all candidates.
-    /// If there are many candidate CPUs, selects the same number of CPUs from each cache.
+    /// If there are many candidate CPUs, selects equally many candidates from each group of CPUs
+    /// that share a cache.
     pub(super) fn sample(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let mut by_cache: BTreeMap<Option<CpuId>, Vec<CpuId>> = BTreeMap::new();
         for cpu in candidates.iter().filter(|cpu| *cpu != owner) {
@@ -60,7 +62,8 @@ pub struct Nearness {
     pub orders: Vec<Vec<u16>>,
     /// The measured time that a cache line takes from a receiving CPU to another CPU. Pairs of CPUs
     /// that were not measured are missing from this map. Pairs of two hardware threads of a core
-    /// are missing too, because sharing the core's time matters more than the distance.
+    /// are missing from this map too, because sharing the core's time matters more than the
+    /// distance.
     pub apart: BTreeMap<(u16, u16), Duration>,
 }
 

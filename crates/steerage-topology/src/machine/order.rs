@@ -2,25 +2,25 @@
 //! handle packets that it receives.
 //!
 //! Each additional CPU costs the receiving CPU time, mostly because the new CPU fetches cache lines
-//! from the receiving CPU. A cache line costs three times as much if the two CPUs share no cache
-//! (docs/performance.md). Therefore the CPUs join in this order:
+//! from the receiving CPU. The transfer of a cache line takes three times as long if the two CPUs
+//! share no cache (docs/performance.md). Therefore the CPUs join in this order:
 //!
-//! 1. CPUs that share the last-level cache of the receiving CPU. Unused cores come before second
-//!    threads of used cores, because two threads share a core's execution units. The second
-//!    hardware thread of a core adds less than a whole CPU, and slows the first thread down. The
-//!    second thread of the receiving CPU's own core comes last, because a slower receiving CPU
-//!    slows all CPUs down.
+//! 1. CPUs that share the last-level cache of the receiving CPU. Unused cores come before the
+//!    second hardware threads of used cores, because the two threads of a core share its execution
+//!    units. The second hardware thread of a core adds less than a whole CPU, and slows down the
+//!    core's first thread. The second hardware thread of the receiving CPU's own core comes last,
+//!    because a slower receiving CPU slows down all other CPUs.
 //! 2. CPUs of the same NUMA node that have another last-level cache.
-//! 3. CPUs of other NUMA nodes, the nearest node first. CPUs of other nodes are also far from the
-//!    memory of the packets.
+//! 3. CPUs of other NUMA nodes, the nearest node first. CPUs of other NUMA nodes are also far from
+//!    the memory that contains the packets.
 //!
-//! In the order, the slower cores of a hybrid machine come after the faster cores, but before the
-//! second threads of cores.
+//! The slower cores of a hybrid machine join after the faster cores, but before the second hardware
+//! threads of cores.
 //!
-//! This order is best for handlers that do little work per packet, for which the choice of CPUs
-//! matters most. If a packet needs much work, an unused core with another cache adds more than the
-//! second thread of a near core. If a packet needs much work, users should therefore choose the
-//! CPUs themselves.
+//! The order in which CPUs join is best for handlers that do little work per packet. For such
+//! handlers, the choice of CPUs matters most. If a packet needs much work, an unused core that has
+//! another cache adds more computing power than the second hardware thread of a near core. If a
+//! packet needs much work, users should therefore choose the CPUs themselves.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -29,10 +29,10 @@ use std::time::Duration;
 use super::Topology;
 use crate::cpu::{CpuId, CpuMask};
 
-/// The measured latencies are sorted and divided into classes of distance. A latency that exceeds
-/// the next lower latency by this factor begins a new class. Latencies between CPUs of the same
-/// cache differ by less than this factor. Latencies to a CPU of another cache are at least three
-/// times as long.
+/// The measured latencies are sorted and divided into classes: near CPUs, farther CPUs, and so on.
+/// A latency that exceeds the next lower latency by this factor begins a new class. Latencies
+/// between CPUs of the same cache differ by less than this factor. Latencies between CPUs that have
+/// different caches are at least three times as long.
 const FARTHER: f64 = 1.5;
 
 /// The distance between two CPUs, as the kernel reports it.
@@ -50,9 +50,10 @@ enum Distance {
 impl Topology {
     /// Returns the CPUs in `candidates` in the order in which they should join the receiving CPU
     /// `owner`. `owner` itself is not in the result. The nearest CPUs come first, and unused cores
-    /// come before second threads. Measured distances are used if they exist. Otherwise, the
-    /// distances that the kernel reports are used. Isolated CPUs count like other CPUs, because the
-    /// mask contains them. Offline CPUs come last, because their distance is unknown.
+    /// come before the second hardware threads of cores. Measured distances are used if they exist.
+    /// Otherwise, the distances that the kernel reports are used. Isolated CPUs are treated like
+    /// other CPUs, because the mask of candidates names them. Offline CPUs come last, because their
+    /// distance is unknown.
     pub fn joining_order(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let classes = self.classes(owner, candidates);
         // If any distance was measured, the CPUs without a measured distance come last. If no
@@ -74,7 +75,7 @@ impl Topology {
         keyed.into_iter().map(|key| key.6).collect()
     }
 
-    /// Returns the core of a CPU. A core is identified by the lowest CPU number in the core.
+    /// Returns the core of a CPU. A core is identified by the lowest number of its CPUs.
     pub(super) fn core(&self, cpu: CpuId) -> CpuId {
         self.place(cpu).and_then(|place| place.siblings.first()).unwrap_or(cpu)
     }
@@ -100,8 +101,8 @@ impl Topology {
 
     /// Returns the class of the measured distance between the owner and each CPU. The nearest class
     /// is 0. A CPU that was not measured gets the class of the farthest measured CPU with the same
-    /// cache. The threads of the owner's core are in the nearest class, although they share
-    /// execution units with the owner.
+    /// cache. The hardware threads of the owner's core are in the nearest class, although they
+    /// share execution units with the owner.
     fn classes(&self, owner: CpuId, candidates: &CpuMask) -> BTreeMap<CpuId, usize> {
         let is_sibling = |cpu: CpuId| self.core(cpu) == self.core(owner);
         let others = || candidates.iter().filter(|cpu| *cpu != owner);

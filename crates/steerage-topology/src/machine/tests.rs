@@ -1,5 +1,5 @@
-//! Tests the order in which CPUs join and the default mask on fake machines, and the effect of
-//! measurements on the order.
+//! Tests, on fake machines, the default mask, the order in which CPUs join, and the effect of
+//! measurements on this order.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ fn two_sockets_with_odd_numbers() {
     let topology = made.topology(None);
     let cores = ["1,5,7,9,11,13,15", "17,21,23,25,27,29,31", "19", "0-14:1/2", "16-30:1/2"];
     assert_eq!(order(&topology, 3, "0-31"), cpus(&cores));
-    // If the first thread of a core is not a candidate, the second thread takes the position of the
-    // first.
+    // If the first hardware thread of a core is not a candidate, the second hardware thread takes
+    // its position in the order.
     assert_eq!(order(&topology, 0, "0,2,16,18,20"), [2, 20, 18, 16]);
     let place = topology.place(CpuId(19)).unwrap();
     assert_eq!((place.node, place.package, place.capacity), (Some(1), Some(1), 1024));
@@ -150,7 +150,8 @@ fn those_measured_stand_for_their_cache() {
     let made = four_caches();
     let mut topology = made.topology(None);
     // In these measurements, the CPUs of the third cache are as near as those of the owner's cache.
-    // The second thread of the owner's core is the nearest CPU, but still comes after unused cores.
+    // The second hardware thread of the owner's core is the nearest CPU, but still comes after
+    // unused cores in the order.
     set(&mut topology, 0, &[(1, 22), (16, 7), (4, 80), (8, 25), (12, 90)]);
     let expected = ["1-3", "17-19", "16", "8-11", "24-27", "4-7,12-15", "20-23,28-31"];
     assert_eq!(order(&topology, 0, "0-31"), cpus(&expected));
@@ -218,8 +219,8 @@ fn the_watch_tells_each_change_once() {
     assert_eq!((watch.poll(), watch.living()), (None, &list("0-4,6-7")));
     made.write("sys/fs/cgroup/cpuset.cpus.effective", "2-31");
     assert_eq!(watch.poll(), Some(list("2-4,6-7")));
-    // CPU 5 is online again. CPUs outside of the cpuset still count as absent, and CPUs that are
-    // not watched do not matter.
+    // CPU 5 is online again. CPUs outside of the cpuset still count as absent. CPUs that are not
+    // watched do not matter.
     online("0-20");
     assert_eq!(watch.poll(), Some(list("2-7")));
     online("0-19");

@@ -7,9 +7,9 @@ use steerage::CpuId;
 use super::interrupts;
 use crate::root::Root;
 
-/// The columns of /proc/net/softnet_stat (`softnet_seq_show` in net/core/net-procfs.c). The kernel
-/// omits the rows of offline CPUs in this file. Since Linux 5.10, a separate column contains the
-/// number of the row's CPU.
+/// The columns of /proc/net/softnet_stat (`softnet_seq_show` in net/core/net-procfs.c). In
+/// /proc/net/softnet_stat, the kernel omits the rows of offline CPUs. Since Linux 5.10, a separate
+/// column contains the number of the row's CPU.
 const PROCESSED: usize = 0;
 const DROPPED: usize = 1;
 const TIME_SQUEEZE: usize = 2;
@@ -23,23 +23,23 @@ const SYSTEM: usize = 2;
 const IDLE: [usize; 2] = [3, 4];
 const INTERRUPT: usize = 5;
 const SOFTIRQ: usize = 6;
-/// The number of columns in a CPU's line of /proc/stat up to the column `steal`. The times in the
-/// columns after `steal` are already included in earlier columns.
+/// In a CPU's line of /proc/stat, the number of columns up to and including the column `steal`. The
+/// times in the columns after `steal` are already included in earlier columns.
 const COLUMNS: usize = 8;
 
 /// The length of a tick of /proc/stat in nanoseconds.
 const TICK_NS: f64 = 1e7;
 
 /// The time per packet is computed only if all packets together took at least this number of ticks.
-/// With this number of ticks, the error of the time per packet is at most about a tenth.
+/// With this minimum number of ticks, the error of the time per packet is at most about a tenth.
 const TICKS_MIN: u64 = 20;
 
-/// The counters of an interface that count packets that arrived but were lost
+/// Counters of an interface. They count packets that arrived but were lost
 /// (Documentation/networking/statistics.rst of the kernel).
 pub(super) const LOST: [&str; 4] = ["rx_dropped", "rx_missed_errors", "rx_over_errors", "rx_fifo_errors"];
 
-/// The counters of a CPU. Times are in ticks of /proc/stat. On all machines that steerage supports,
-/// a second has 100 ticks.
+/// The counters of a CPU. Times are in ticks, the unit of the times in /proc/stat. On all machines
+/// that steerage supports, a second has 100 ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuCounts {
     /// The number of packets of all interfaces that the CPU handled.
@@ -57,7 +57,7 @@ pub struct CpuCounts {
     pub interrupts: u64,
     /// The time that the CPU spent in hard and soft interrupts.
     pub softirq: u64,
-    /// The time that the CPU spent in the kernel outside of interrupts. This kernel time includes
+    /// The CPU time that was spent in the kernel, but not in interrupts. This kernel time includes
     /// the threads of threaded NAPI.
     pub system: u64,
     /// The time in which the CPU was not idle.
@@ -70,7 +70,7 @@ pub struct CpuCounts {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// The time since the machine started, in hundredths of a second. The value is 0 if the time
-    /// cannot be read.
+    /// since the start of the machine cannot be read.
     pub uptime: u64,
     /// The number of packets that the interface received.
     pub packets: u64,
@@ -91,7 +91,7 @@ impl Sample {
             cpus.entry(cpu).or_default().interrupts = count;
         }
         let lost: u64 = LOST.iter().map(|name| counter(name)).sum();
-        // The numbers in /proc/uptime have two decimal places: `350735.47 234388.90`.
+        // In /proc/uptime, the numbers have two decimal places: `350735.47 234388.90`.
         let uptime = root.read("/proc/uptime").ok();
         let uptime = uptime.and_then(|text| text.split(' ').next()?.replace('.', "").parse().ok());
         Self { uptime: uptime.unwrap_or(0), packets: counter("rx_packets"), lost, cpus }

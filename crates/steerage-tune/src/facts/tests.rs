@@ -79,8 +79,9 @@ fn a_machine_of_128_cpus() {
     let sample = Sample::read(&root, "eth0");
     assert_eq!((sample.packets, sample.lost, sample.cpus.len(), sample.uptime), (1_000_000, 7, 127, 35_073_547));
     let cpu = sample.cpus[&CpuId(100)];
-    // The column with the CPU's number matters, because CPU 5 has no row. Without this column, the
-    // row of CPU 100 would count as the row of CPU 99.
+    // The column that contains the CPU's number matters, because offline CPU 5 has no row. Without
+    // the column that contains the CPU's number, the row of CPU 100 would count as the row of CPU
+    // 99.
     assert_eq!((cpu.processed, cpu.dropped, cpu.time_squeeze), (1100, 2, 3));
     assert_eq!((cpu.received_rps, cpu.flow_limit, cpu.interrupts), (9, 4, 0));
     assert_eq!((cpu.softirq, cpu.system, cpu.busy, cpu.all), (107, 20, 137, 1167));
@@ -103,8 +104,8 @@ fn a_machine_of_128_cpus() {
         "{text}"
     );
     assert!(text.contains("rounds that ended early: 381 ") && text.contains("flows: not seen: "), "{text}");
-    // CPUs 0 to 3 spend less than a hundredth of their time in interrupts. CPU 127 spends 134 of
-    // 1,194 ticks in interrupts.
+    // CPUs 0 to 3 spend less than a hundredth of their time in interrupts, the minimum for the
+    // list. CPU 127 spends 134 of 1,194 ticks in interrupts.
     assert_eq!(facts.interrupted.len(), 123);
     let times = "time in interrupts since the machine started: 666948 ns for a packet, CPU 127 11 %, CPU 126 11 %, ";
     assert!(text.contains(times) && text.contains(", CPU 120 11 %, and 115 CPUs less\n"), "{text}");
@@ -114,8 +115,8 @@ fn a_machine_of_128_cpus() {
     );
 }
 
-/// The increases of the counters since `tune` began to listen take precedence over the counters
-/// since the machine started.
+/// The increases of the counters while `tune` listened are used, rather than the counters since the
+/// machine started.
 #[test]
 fn what_passed_while_tune_listened_counts_more() {
     let tree = large("lately");
@@ -157,7 +158,7 @@ fn a_veth_has_no_interrupts_and_an_empty_machine_no_facts() {
     tree.write("proc/net/softnet_stat", &format!("{steered}00000300 0 0 0 0 0 0 0 0 00000000 0 0 00000001\n"));
     let root = Root::below(&tree.0);
     let facts = Facts::read(&root, "veth0", Card::default(), &Sample::read(&root, "veth0"), None);
-    // CPU 0 handled more packets than CPU 1, but other CPUs steered packets to CPU 0.
+    // CPU 0 handled more packets than CPU 1, but other CPUs had steered packets to CPU 0 (RPS).
     assert_eq!((facts.receivers, facts.queues.0, facts.threaded), (vec![CpuId(1)], 1, None));
 
     let nothing = Root::below("/nonexistent");

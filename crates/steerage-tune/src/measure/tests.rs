@@ -146,8 +146,8 @@ fn what_helps_is_kept_and_the_rest_taken_back() {
     assert_eq!(machine.knob, "3");
     assert!(found.compared[4].refused.as_ref().unwrap().contains("cannot set rps_cpus to unknown"), "{found:?}");
     assert_eq!(found.kept().map(|plan| plan.changes[0].new.as_str()).collect::<Vec<_>>(), ["3"]);
-    // The best setting is already active when the second search starts. Therefore the second search
-    // keeps no candidate.
+    // The best setting is already active when the second search for a better setting starts.
+    // Therefore the second search keeps no candidate.
     assert_eq!(machine.search(&["3", "1"]).kept().count(), 0);
     // At least five seconds pass between two changes, unless the second change undoes a setting.
     let set = &machine.set;
@@ -156,7 +156,8 @@ fn what_helps_is_kept_and_the_rest_taken_back() {
     }
 }
 
-/// The administrator has set a CPU mask that lowers the throughput. Such masks are common.
+/// The administrator has set a CPU mask that makes all CPUs busier and does not raise the
+/// throughput. Such masks are common.
 #[test]
 fn an_unhelpful_mask_is_taken_off() {
     let loads = [("0", (100_000, 0, [30, 30])), ("3", (100_000, 0, [55, 55]))];
@@ -174,8 +175,8 @@ fn at_the_limit_throughput_decides() {
     assert_eq!((machine.knob, found.compared[0].verdict.as_ref().unwrap().at_limit), ("3", true));
 }
 
-/// If packets are dropped in a measurement window, the window ends after a tenth of its time, and
-/// no second window follows.
+/// If packets are dropped in a measurement window, the window ends after a tenth of its time. No
+/// second window follows.
 #[test]
 fn drops_end_a_window_at_once() {
     let mut machine = Machine::new("0", &[("0", (100_000, 0, [50, 0])), ("3", (100_000, 500, [10, 10]))]);
@@ -184,7 +185,7 @@ fn drops_end_a_window_at_once() {
 }
 
 /// A sender sends through a veth at an unlimited rate. With RPS, most of the sender's packets are
-/// lost, but the machine handles more of the packets than without RPS.
+/// lost, but the machine still handles more packets than without RPS.
 #[test]
 fn a_sender_without_a_limit_does_not_hide_the_better_mask() {
     let loads = [("0", (42_000, 0, [99, 0])), ("2", (75_000, 210_000, [80, 99])), ("1", (42_000, 240_000, [99, 30]))];

@@ -11,8 +11,8 @@ use steerage_tune::{Machine, Root, Stages, Undo, Watch, Watched, reached_through
 
 use crate::made_up::rps;
 
-/// Calls `body` with a root directory that contains the /sys of the network namespace `near`. A
-/// mount of /sys shows the network namespace in which it was mounted.
+/// Calls `body` with a root directory that contains /sys as it is in the network namespace `near`.
+/// A mount of /sys shows the interfaces of the network namespace in which /sys was mounted.
 fn below(net: &Net, body: impl FnOnce(&Root) + Send) {
     net.near(|| {
         let place = Scratch::new();
@@ -26,7 +26,7 @@ fn below(net: &Net, body: impl FnOnce(&Root) + Send) {
     });
 }
 
-/// Returns all values of the interface that a stage can change.
+/// Returns all those values of the interface that a stage (a kind of kernel setting) can change.
 fn values(root: &Root) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for queue in root.names("/sys/class/net/near0/queues") {
@@ -59,8 +59,8 @@ fn the_kernel_reads_back_what_was_set_and_restored() {
     });
 }
 
-/// Another program changes a CPU mask and takes the link down and up. The kernel's message about
-/// the link makes the watch set the CPU mask again.
+/// Another program changes a CPU mask and takes the link down and up. When the kernel's message
+/// about the link arrives, the watch sets the CPU mask again.
 #[test]
 fn a_watch_sets_values_again_and_knows_new_queues() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };

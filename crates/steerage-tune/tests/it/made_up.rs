@@ -139,8 +139,8 @@ fn no_value_exceeds_its_bound() {
         }
         assert!(!plan.changes.is_empty() || ["rings_tx", "channels_rx"].contains(&stage.name), "{}", stage.name);
     }
-    // The kernel would round the number 3000 up. If `tune` set 3000, it would later read a value
-    // that differs from the value that it had set.
+    // The kernel would round the number 3000 up. If `tune` set the value 3000, it would later read
+    // a value that differs from 3000.
     let plan = all.plan(&mut machine, "eth0", &Wish::default().set("rps_flow_cnt", Value::Number(3000)));
     assert_eq!(plan.changes[0].new, "4096");
 }
@@ -227,7 +227,7 @@ fn an_uneven_table_of_the_card_is_evened() {
         plan.changes.iter().find(|change| change.stage == "rss_table").map(|change| change.command())
     };
     assert_eq!(wished("0 1 2 3 0 1"), None);
-    // In this indirection table, queue 3 is missing and receives no packets.
+    // This indirection table does not contain queue 3, so this queue receives no packets.
     assert_eq!(wished("0 1 2 0 1 2").as_deref(), Some("ethtool -X eth0 equal 4"));
 }
 
@@ -286,7 +286,7 @@ fn offloads_have_keys_in_a_link_file() {
     let file = link_file::make(&MadeUp::new(8, 1).machine(), "eth0", &Setting(card.into()));
     assert!(file.text.ends_with("\nGenericReceiveOffload=no\nNTupleFilter=yes\n"), "{}", file.text);
     assert!(file.notes[0].starts_with("systemd has no key for /ethtool/eth0/features/tx-gre-segmentation: "));
-    // A rule of the card works only if the card's feature for rules is on, too.
+    // A steering rule of the card works only if the card's feature for rules is on, too.
     let mut card = file.setting.clone();
     card.0.insert(Knob("/ethtool/eth0/rules/1023".to_owned()), "flow-type tcp4 dst-port 443 action 2".to_owned());
     let file = link_file::make(&MadeUp::new(8, 1).machine(), "eth0", &card);

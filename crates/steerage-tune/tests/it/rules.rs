@@ -20,8 +20,8 @@ fn lead(flows: &[&str], queues: &[u32]) -> Lead {
     Lead { flows: flows.iter().map(|flow| flow.parse().unwrap()).collect(), queues: queues.to_vec() }
 }
 
-/// Returns a card with four locations for rules. One of the locations already has a rule of another
-/// program.
+/// Returns a card with four locations for rules. Another program's rule is already at one of the
+/// card's locations for rules.
 fn card() -> MadeUp {
     let made_up = MadeUp::new(8, 4);
     for location in 1020..1024 {
@@ -55,9 +55,9 @@ fn rules_are_added_once_checked_and_removed() {
     undo.keep(&mut machine, plan.new_setting()).unwrap();
     let kept = undo.kept().unwrap().clone();
     assert_eq!(kept.differences(&mut machine), []);
-    // The second plan contains no change, because the card already has the rules.
+    // The second plan contains no change, because the card already has the rules of the first plan.
     assert_eq!(planned(&mut machine, &lead, &kept).unwrap().changes, []);
-    // Without the option --flow, the rules that `tune` added are no longer wanted.
+    // In a run without the option --flow, the rules that `tune` added earlier are no longer wanted.
     let without = planned(&mut machine, &Lead::default(), &kept).unwrap();
     assert_eq!(without.changes[0].command(), "ethtool -N eth0 delete 1021");
     // Another program replaces one of the rules that `tune` added.
@@ -95,7 +95,7 @@ fn what_a_card_cannot_lead_is_refused() {
     }
 }
 
-/// A driver may refuse a rule that matches only a part of the bits of a port.
+/// A driver may refuse a steering rule that compares only a part of the bits of a port.
 #[test]
 fn a_rule_that_the_driver_refuses_says_what_to_do() {
     let knob = Knob("/ethtool/eth0/rules/1023".to_owned());

@@ -16,7 +16,7 @@ use steerage_fixtures::assert_at_rest;
 use steerage_fixtures::manual_clock::ManualClock;
 
 /// A queue that never runs out of frames. The frames belong to all flows in turn. If a queue can
-/// wait, it is polled only while the backlogs have room.
+/// wait, the queue is polled only while the backlogs have room for its frames.
 struct Endless {
     next: u32,
     waits: bool,
@@ -157,8 +157,8 @@ fn the_backlog_grows_and_shrinks_under_load() {
     }
 }
 
-/// Finished frames do not keep pages that other queues need. An idle queue reclaims the pages of
-/// its finished frames.
+/// Pages of finished frames are available to other queues that need pages. An idle queue reclaims
+/// the pages of its finished frames.
 #[test]
 fn a_server_of_many_cpus_and_queues_starts_with_the_default_memory() {
     for (queues, cpus) in [(32, 32), (16, 128)] {

@@ -21,8 +21,8 @@ impl RxQueue for Three {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // The number 61 is not a multiple of the period with which flows repeat. Therefore samples
-        // are taken from all flows.
+        // The queue fills up to 61 frames per poll, and 61 is not a multiple of the period with
+        // which flows repeat. Therefore samples are taken from all flows.
         out.fill(budget.min(61), |_| {
             self.0 += 1;
             Some(Filled::whole(60).with_hash(Some(FLOWS[(self.0 % 8).saturating_sub(5)])))

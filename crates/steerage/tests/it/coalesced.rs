@@ -23,7 +23,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 const IP_AT: usize = ethernet::BYTES;
 const UDP_AT: usize = IP_AT + ipv4::BYTES;
 
-/// A queue that lends frames from a block, or hands over frames in pages.
+/// A queue that either lends frames from a block, or hands over frames in pages.
 struct Source {
     frames: Vec<(Vec<u8>, Option<Offload>)>,
     next: usize,
@@ -73,7 +73,7 @@ impl RxQueue for Source {
     }
 }
 
-/// An output that accepts merged packets. The output splits merged packets to get the single
+/// An output that accepts merged packets. This test output splits merged packets to get the single
 /// frames.
 #[derive(Clone, Default)]
 struct Whole {
@@ -214,7 +214,7 @@ fn by_flow(frames: &[Vec<u8>], skip: usize) -> HashMap<Vec<u8>, Vec<Vec<u8>>> {
     flows
 }
 
-/// A flow: a bulk transfer or other traffic. `picks` decides the order of the frames.
+/// A flow of the test: a bulk transfer or other traffic. `picks` decides the order of the frames.
 #[derive(Clone, Debug)]
 struct Flow {
     kind: u8,
@@ -264,9 +264,9 @@ fn frames_of(nth: usize, flow: &Flow) -> Vec<Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// The frames that are sent are the same with and without merging, and each flow's frames are
-    /// in order. The test uses pages and blocks, and outputs that accept merged packets and outputs
-    /// that accept only frames.
+    /// The same frames are sent with and without merging, and each flow's frames are in order. The
+    /// test uses queues with pages and queues with blocks. It also uses outputs that accept merged
+    /// packets and outputs that accept only frames.
     #[test]
     fn merged_and_cut_is_the_same_as_unmerged(
         flows in prop::collection::vec(flow(), 1..12),
@@ -314,9 +314,10 @@ fn a_batch_of_one_flow_is_one_packet() {
     }
 }
 
-/// A sender may leave checksums to its network card. In the frames that are sent, the checksums
-/// that the sender left to its card are correct. If a frame is marked as having a partial checksum,
-/// but its checksum field has another value, the frame stays unchanged.
+/// A sender may leave the computation of checksums to its network card. If the sender left a
+/// checksum to its card, the checksum is correct in the frames that steerage sends. A frame may be
+/// marked as having a partial checksum although its checksum field has another value. Such a frame
+/// stays unchanged.
 #[test]
 fn begun_checksums_are_finished() {
     let begun = |(frame, _): &(Vec<u8>, _), wrong: u16| {
@@ -457,7 +458,7 @@ fn a_handler_sees_a_super_frame() {
 
 /// If there is no page for the headers of a merged packet, the frames are not merged. If merged
 /// packets in blocks cannot be split because no page is free, the frames of these packets are
-/// dropped and counted.
+/// dropped and counted as dropped.
 #[test]
 fn without_pages_nothing_is_lost_unseen() {
     for kept_max in [0, 1, 7, 63] {

@@ -37,7 +37,7 @@ impl RxQueue for Frames {
     }
 }
 
-/// The calls of a test policy, and the answers of the policy.
+/// The calls of a test policy, and the answers that the policy gives.
 #[derive(Debug, Default)]
 struct Asked {
     looks: Vec<Timestamp>,
@@ -47,7 +47,7 @@ struct Asked {
     panics: bool,
 }
 
-/// A policy that begins with the first CPU, and later uses the CPU that the test requests.
+/// A policy that begins with the first CPU, and later uses the CPU that the test chooses.
 #[derive(Clone, Debug, Default)]
 struct Told(Arc<Mutex<Asked>>);
 
@@ -183,8 +183,8 @@ impl Handler for Singles {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// If the policy has no choice between CPUs, the load is not measured. The policy has a choice if
-/// the mask has a second CPU, or if a queue is polled by a CPU outside of its mask.
+/// If the policy cannot choose between CPUs, the load is not measured. The policy can choose
+/// between CPUs if the mask has a second CPU, or if a queue is polled by a CPU outside of its mask.
 #[test]
 fn the_load_is_measured_only_while_there_is_a_choice() {
     let (told, singles) = (Told::default(), Arc::new(AtomicUsize::new(0)));
@@ -209,8 +209,8 @@ fn the_load_is_measured_only_while_there_is_a_choice() {
             let after = (told.asked().looks.len(), singles.load(Ordering::SeqCst));
             (after.0 > before.0, after.1 > before.1, due)
         };
-        // In the first round of this test after a change, the control and the CPUs adapt to the
-        // change. The result of this round is ignored.
+        // In this test's first pass after a change, the control and the CPUs adapt to the change.
+        // The result of the first pass after a change is ignored.
         round();
         round()
     };
@@ -239,8 +239,8 @@ fn a_wish_leaves_a_plan_that_outlives_the_control() {
         two.settle();
         assert_eq!(two.shares(), shares, "with CPUs {present:?}");
     }
-    // The policy is informed of the changed CPUs once, even if the call is late. The policy is not
-    // asked for its plan again.
+    // The policy is informed of the changed CPUs once, even if the call is late. The policy's
+    // function `plan` is not called again.
     let asked = || {
         let asked = told.asked();
         (asked.changes, asked.plans.len())
@@ -292,8 +292,8 @@ fn a_policy_that_panics_is_replaced_by_hash() {
     two.end();
 }
 
-/// A policy that reports the beginning of a call, and returns from the call when the test allows
-/// it.
+/// A policy of the test. It reports the beginning of a call, and returns from the call when the
+/// test allows it.
 #[derive(Clone, Debug)]
 struct Slow(Sender<()>, Arc<Mutex<Receiver<()>>>);
 
@@ -356,7 +356,7 @@ fn the_library_calls_the_control_by_itself() {
     running.join();
 }
 
-/// The time at which the CPU time of other programs is first measured.
+/// The time of the first measurement of the CPU time of other programs.
 const WATCH_EVERY: Duration = Duration::from_millis(250);
 
 /// With a live device, the policy makes no decision until the CPU time of other programs is known.

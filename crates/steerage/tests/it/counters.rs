@@ -9,7 +9,8 @@ use steerage::testing::HandlerTester;
 use steerage::{Affinity, Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input};
 use steerage_fixtures::{HANG, assert_at_rest, quiet_panics, until};
 
-/// A queue that never runs out of packets and can wait for room. The packets belong to all buckets.
+/// A queue that always has more packets, and that can wait for room. The packets belong to all
+/// buckets.
 struct AllBuckets(u32);
 
 impl RxQueue for AllBuckets {

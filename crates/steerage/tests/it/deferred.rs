@@ -1,4 +1,4 @@
-//! Tests outputs that finish packets after `send` has returned: packets in flight, the final
+//! Tests outputs that finish packets only after `send` has returned: packets in flight, the final
 //! counts, and queues that wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Tests that the distances between CPUs are measured while the CPUs work.
+//! Tests that distances between CPUs are measured while the CPUs handle packets.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -67,8 +67,8 @@ fn a_cpu_that_sleeps_is_measured_from_one_that_has_no_time() {
     let builder = Builder::new().cpus(ours.clone()).check_order(true).policy(asks.clone()).input(input);
     let running = builder.build(|_| Nothing).unwrap().start().unwrap();
     let handle = running.handle();
-    // If the CPUs are busy with other programs, the two measuring threads may fail to run at the
-    // same time for a while, but not forever. With only one CPU, no distance can be measured.
+    // If other programs keep the CPUs busy, the two measuring threads may fail for a while to run
+    // at the same time, but not forever. With only one CPU, no distance can be measured.
     let enough =
         || asks.told.lock().unwrap().len() >= 3 || (ours.len() < 2 && handle.snapshot().received() > 1_000_000);
     until("distances are measured", enough);

@@ -141,8 +141,8 @@ fn inputs_and_outputs_are_known_by_the_numbers_that_the_builder_returned() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Records the flow of each packet, rewrites the packet's port, and records the flow again. A
-/// second iteration over the batch records the flows once more.
+/// Records the flow of each packet, rewrites the packet's port, and records the flow again. The
+/// handler then iterates over the batch a second time, and records the flows once more.
 struct Rewrites(Arc<Mutex<Vec<[Option<FlowKey>; 3]>>>);
 
 impl Handler for Rewrites {

@@ -1,5 +1,5 @@
-//! Compares steerage's flow keys with those of the crate `etherparse`, which builds the frames and
-//! parses them independently.
+//! Compares the flow keys of steerage with the flow keys of the crate `etherparse`, which builds
+//! the frames and parses them independently.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -72,9 +72,10 @@ fn expected(frame: &[u8]) -> FlowKey {
     }
 }
 
-/// Returns the frame as other programs would write it. In an IPv6 fragment header, etherparse 0.19
-/// reads the lower byte of the offset field as more-fragments and five bits of offset. According to
-/// RFC 8200, 4.5, the offset is in the upper bits, and more-fragments is the lowest bit.
+/// Returns the frame as correct programs would write it, without the error of etherparse. In an
+/// IPv6 fragment header, etherparse 0.19 reads the lower byte of the offset field as more-fragments
+/// and five bits of offset. According to RFC 8200, 4.5, the offset is in the upper bits, and
+/// more-fragments is the lowest bit.
 fn on_the_wire(mut frame: Vec<u8>) -> Vec<u8> {
     let mut place = None;
     if let Ok(SlicedPacket { net: Some(NetSlice::Ipv6(ip)), .. }) = SlicedPacket::from_ethernet(&frame) {
@@ -98,8 +99,9 @@ enum Upper {
     Raw(u8),
 }
 
-/// The destination ports with which [`wrap`] marks a UDP datagram as a tunnel. Random payload with
-/// a tunnel's port may look like a tunnel, but etherparse does not read tunnels.
+/// The destination ports by which [`wrap`] makes a UDP datagram recognizable as a tunnel. Random
+/// payload of a datagram to a tunnel's port may look like a tunnel, but etherparse does not read
+/// tunnels.
 const TUNNEL_PORTS: [u16; 4] = [GTP_U, VXLAN, GENEVE, MPLS];
 const GTP_U: u16 = 2152;
 const VXLAN: u16 = 4789;
@@ -158,8 +160,9 @@ fn ipv6() -> impl Strategy<Value = IpHeaders> {
         |((source, destination), (hop_by_hop_options, destination_options, mut routing, fragment))| {
             let fragment = fragment.map(|(offset, more)| Ipv6FragmentHeader::new(IpNumber::UDP, offset, more, 1));
             // In a first fragment, etherparse also reads the IPv6 options after the fragment
-            // header. A later fragment does not contain the options. Therefore a flow key that all
-            // fragments share cannot depend on the options. flow.rs tests this case.
+            // header. Fragments after the first do not contain the IPv6 options. Therefore the IPv6
+            // options cannot be part of a flow key that all fragments share. flow.rs tests this
+            // case.
             if let (Some(routing), true) = (&mut routing, fragment.is_some()) {
                 routing.final_destination_options = None;
             }
@@ -220,9 +223,9 @@ fn tunnel() -> impl Strategy<Value = Tunnel> {
     ]
 }
 
-/// Generates an outer IP header without fragmentation, because a later fragment does not show that
-/// it belongs to a tunnel. The outer IP header has only few extension headers, so that three nested
-/// tunnels do not exceed the maximum number of headers.
+/// Generates an outer IP header without fragmentation, because a fragment after the first does not
+/// show that it belongs to a tunnel. The outer IP header has only few extension headers, so that
+/// three nested tunnels do not exceed the maximum number of headers.
 fn outer_ip() -> impl Strategy<Value = IpHeaders> {
     (prop_oneof![ipv4(), ipv6()]).prop_map(|mut ip| {
         match &mut ip {

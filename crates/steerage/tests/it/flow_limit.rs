@@ -70,8 +70,8 @@ fn two(hashes: bool, can_wait: bool) -> Two {
     let queue = Udp { sent: 0, hashes, can_wait };
     let to_the_other: CpuMask = [CpuId(1)].into_iter().collect();
     let builder = Builder::new().virtual_cpus(2).backlog(BACKLOG).rps_cpus(to_the_other);
-    // With a random hash key, a small flow would share the elephant's entry in the table of the
-    // flow limit in one run of twenty.
+    // With a random hash key, a small flow would share the elephant's entry in the flow limit's
+    // table in one of twenty runs.
     let builder = builder.hash(FlowHasher::sip(&HashKey::MICROSOFT));
     let builder = builder.input_on(Input::new("udp", "test", vec![Box::new(queue)]), &[CpuId(0)], None);
     let (parts, handle) = builder.build(|_| Counts::default()).unwrap().split();
@@ -111,9 +111,9 @@ fn small_flows_pass_where_a_large_one_fills_the_backlog() {
         // large flow). All frames are accepted until the backlog is half full.
         two.rounds(4);
         assert_eq!(two.lost(), [0, 0]);
-        // When the backlog is half full, only the packets of small flows are accepted. The
-        // elephant's first packets are accepted too, as long as the flow limit's history of packets
-        // is not full.
+        // When the backlog is at least half full, only the packets of small flows are accepted. The
+        // first packets of the elephant are accepted too, as long as the flow limit's history of
+        // recent packets is not full.
         two.rounds(8);
         let [full, limited] = two.lost();
         assert_eq!((full, limited), (0, 8 * 48 - FLOW_LIMIT_HISTORY as u64 / 2), "{hashes}");

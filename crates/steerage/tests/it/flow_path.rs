@@ -94,8 +94,8 @@ fn in_vxlan(packet: &[u8]) -> Vec<u8> {
 
 const FLOWS: u8 = 100;
 
-/// Returns three packets for each flow: a whole packet, a datagram whose first fragment arrives
-/// first, and a datagram whose first fragment arrives last.
+/// Returns, for each flow, a whole packet and two fragmented datagrams. The first fragment arrives
+/// first in one datagram, and last in the other datagram.
 fn fragmented() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for flow in 0..FLOWS {

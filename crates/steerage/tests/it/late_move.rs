@@ -1,4 +1,5 @@
-//! Tests that buckets move away from a CPU that executes no rounds (`step`).
+//! Tests that buckets move away from a CPU that does not run: it executes no rounds, passes of the
+//! CPU's loop (`step`).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -61,8 +62,8 @@ impl<H: Handler> Two<H> {
         Self { receiver, worker, handle, clock }
     }
 
-    /// Advances the clock, and steps CPU 0 twice. In the second step, CPU 0 may act on events of
-    /// the first step.
+    /// Advances the clock, and steps CPU 0 twice. In the second `step`, CPU 0 can act on events of
+    /// the first `step`.
     fn receive_after(&mut self, time: Duration) {
         self.clock.advance(time);
         self.receiver.step();
@@ -88,8 +89,8 @@ fn only(cpu: u16) -> CpuMask {
     [CpuId(cpu)].into_iter().collect()
 }
 
-/// The frames that the old CPU has not begun to handle are dropped when this CPU runs again. Until
-/// the old CPU runs again, new frames of the bucket are dropped too.
+/// When the old CPU runs again, the frames that it has not begun to handle are dropped. Until the
+/// old CPU runs again, new frames of the bucket are dropped too.
 #[test]
 fn a_move_that_takes_too_long_takes_the_frames_back() {
     let mut two = Two::in_a_move();
@@ -147,8 +148,9 @@ impl Handler for Woken {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// If a handler does not return from `woken`, the handler that replaces it is woken too. Without
-/// this call of `woken`, messages and packets of senders would wait for the next request.
+/// If a handler does not return from `woken`, `woken` is also called for the new handler that
+/// replaces it. Without the call of `woken` for the new handler, messages and packets of senders
+/// would wait for the next request.
 #[test]
 fn a_request_outlives_the_handler_that_did_not_return() {
     let woken = Arc::<AtomicU64>::default();

@@ -39,8 +39,8 @@ impl RxQueue for Lends {
     }
 }
 
-/// Returns, for each of 100 polls, the number of lent frames that had not returned to the device.
-/// The handler finishes each frame before the next poll.
+/// Polls the device 100 times. Returns, for each poll, the number of lent frames that had not
+/// returned to the device. The handler finishes each frame before the next poll.
 fn out_at_polls(says: Polled) -> Vec<u32> {
     let out = Arc::default();
     let queue = Lends { says, claim: None, out: Arc::clone(&out) };
@@ -105,8 +105,8 @@ fn a_queue_that_lends_caches_pages_if_asked_to() {
     }
 }
 
-/// The size of a device's blocks is known only after the device was opened. The memory for
-/// everything else shrinks by the size of the blocks, and the run continues.
+/// The size of a device's blocks is known only after the device was opened. The memory for all
+/// other purposes shrinks by the size of the blocks, and the run continues.
 #[test]
 fn under_the_cap_backlogs_give_way_to_what_devices_lend() {
     let build = |memory_max: usize| {

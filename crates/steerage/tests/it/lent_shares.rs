@@ -20,8 +20,8 @@ const LONG: usize = 20_000;
 const SHORT: usize = 100;
 const FLOWS: [FlowHash; 2] = [FlowHash(0), FlowHash(u32::MAX)];
 
-/// A queue that lends, in each poll, a long frame and a short frame of each flow. If no block is
-/// free for a frame, the frame is lost.
+/// In each poll, this queue lends a long frame and a short frame of each flow. If no block is free
+/// for a frame, the frame is lost.
 struct Lends {
     shared: bool,
     claim: Option<Claim>,
@@ -176,7 +176,7 @@ fn a_stopped_cpu_loses_its_own_super_frames_and_no_others() {
     world.end();
 }
 
-/// Without the limit on blocks, the other CPU of this test would lose frames.
+/// Without the limit on blocks per CPU, the CPU that is not stalled would lose frames.
 #[test]
 fn without_a_limit_the_others_would_lose_theirs() {
     let mut world = World::new(false);
@@ -186,7 +186,8 @@ fn without_a_limit_the_others_would_lose_theirs() {
 }
 
 /// If a bucket moves away from the stalled CPU, the bucket's new frames are parked (they wait for
-/// the end of the move). Parked frames do not occupy all blocks either.
+/// the end of the move). Parked frames (which wait for the end of a move) do not occupy all blocks
+/// either.
 #[test]
 fn frames_that_are_parked_leave_room_for_others() {
     let mut world = World::new(true);

@@ -1,5 +1,6 @@
 //! Tests devices that report impossible values. A frame that lies outside of the device's memory is
-//! lost and counted. The length on the wire of a frame never exceeds the maximum.
+//! lost and counted. A frame's length on the wire never exceeds the maximum, whatever the device
+//! reports.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +20,7 @@ const AT: usize = HEADROOM;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lie {
-    /// The length that the device reports for a pushed frame.
+    /// The length that the device reports for a frame that it hands over with `push`.
     Len(usize),
     /// The offset that the device reports for the start of the frame.
     Offset(usize),
@@ -31,10 +32,11 @@ enum Lie {
     Filled(usize),
     /// The offset and length that the device reports for a frame in a page of its ring.
     Posted(usize, usize),
-    /// The offset and length that the device reports for the first part of a frame in two pages.
+    /// The offset and length that the device reports for the first part of a frame whose parts are
+    /// in two pages.
     Head(usize, usize),
-    /// The length that the device reports for a part after the first part. No spare page is
-    /// available for this part of the frame.
+    /// The length that the device reports for a part of the frame after the first part. No spare
+    /// page is available for this part of the frame.
     Part(usize),
     /// The device returns a page of another memory region.
     Gives,
@@ -234,8 +236,8 @@ fn no_frame_is_longer_on_the_wire_than_a_header_can_state() {
     }
 }
 
-/// A device that hands over a block of three frames. Each frame has a larger reported length on the
-/// wire than the previous frame.
+/// A device that hands over a block of three frames. The device reports for each frame a larger
+/// length on the wire than for the previous frame.
 struct Growing(Option<Claim>);
 
 impl RxQueue for Growing {
@@ -272,7 +274,8 @@ fn every_frame_of_a_block_counts_by_its_length_on_the_wire() {
 }
 
 /// A device that wraps another device sees the frames that the inner device hands over. If the
-/// wrapping device removes a frame, the frame's bytes are not counted either.
+/// outer device removes a frame that the inner device handed over, the frame's bytes are not
+/// counted either.
 #[test]
 fn what_is_taken_back_takes_its_bytes_along() {
     struct Takes(Long, Arc<Mutex<usize>>);

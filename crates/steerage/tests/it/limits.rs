@@ -117,8 +117,9 @@ fn they_are_in_force_once_every_cpu_has_come_round() {
     two.end();
 }
 
-/// If the limits change or the run is stopped after a CPU's last round and before its sleep, the
-/// CPU is not woken. The CPU itself must detect the change or stop before it sleeps.
+/// A change of the limits or a stop may come after a CPU's last round (pass of its loop) and before
+/// its sleep. After such a change or stop, the CPU is not woken. The CPU itself must detect a
+/// change of the limits or a stop before it sleeps.
 #[test]
 fn no_cpu_falls_asleep_over_a_change_or_a_stop() {
     let mut two = two(1);
@@ -171,9 +172,9 @@ fn a_round_ends_when_its_budget_is_used_up() {
     };
     let all = 4 * HANDLE_BUDGET;
     assert_eq!(rounds_of(&mut two), (vec![all], 0));
-    // The budget of 100 frames is used up after two lists of 64 frames. The round in which the CPU
-    // handles the last list also counts in `time_squeeze`, because more packets might have been
-    // waiting.
+    // The CPU's budget of 100 frames is used up after two lists of 64 frames. The CPU's pass in
+    // which it handles the last list also counts in `time_squeeze`, because more packets might have
+    // been waiting.
     two.handle.set_limits(|limits| limits.budget = 100);
     assert_eq!(rounds_of(&mut two), (vec![all / 2; 2], 2));
     two.handle.set_limits(|limits| limits.budget = 1);
@@ -187,9 +188,9 @@ fn a_round_ends_when_its_budget_is_used_up() {
     two.end();
 }
 
-/// Returns four numbers for the first queue with a cache of `lpc_pages` pages: the pages that came
-/// from the local cache and from the shared pool, and the pages that returned to the cache and to
-/// the pool.
+/// Sets the first queue's local page cache to `lpc_pages` pages. Returns four numbers: the pages
+/// that came from that cache and from the shared pool, and the pages that returned to the cache and
+/// to the pool.
 fn flow_of_pages(two: &mut Two, lpc_pages: usize) -> [u64; 4] {
     two.handle.set_queue_limits(0, |limits| limits.lpc_pages = lpc_pages).unwrap();
     let counts = |two: &Two| {

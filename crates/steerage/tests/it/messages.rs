@@ -72,7 +72,8 @@ impl Handler for Counts {
 #[derive(Clone, Debug)]
 enum Message {
     Number(u64),
-    /// A message to a bucket: the handler that gets the message should have the bucket.
+    /// A message to a bucket. The handler that gets the message should be the one that has the
+    /// bucket.
     Bucket(BucketId),
 }
 
@@ -88,7 +89,7 @@ impl TakesMessages for Counts {
     }
 }
 
-/// Messages reach a sleeping CPU in order. A message to a bucket arrives at the CPU that has the
+/// Messages reach a sleeping CPU in order. A message to a bucket goes to the CPU that has the
 /// bucket's state, even while the bucket moves from CPU to CPU.
 #[test]
 fn messages_come_in_order_and_follow_their_bucket() {
@@ -174,8 +175,8 @@ impl TakesMessages for Listener {
     }
 }
 
-/// All frames belong to one bucket, which moves to CPU 0. The move of the bucket waits until CPU 0
-/// executes a round.
+/// All frames belong to one bucket, which moves to CPU 0. The move of the bucket is delayed until
+/// CPU 0 executes a round (a pass of its loop).
 struct Moving {
     cpus: [Softnet<WithMessages<Listener>, ManualClock>; 2],
     handle: Handle,
@@ -206,8 +207,8 @@ impl Moving {
         Self { cpus, handle, post, heard }
     }
 
-    /// Posts messages to the bucket while CPU 1, which has the bucket, executes rounds. Returns how
-    /// many messages were posted.
+    /// Posts messages to the bucket while CPU 1, which has the bucket, executes rounds (passes of
+    /// its loop). Returns how many messages were posted.
     fn post_while_moving(&mut self) -> u32 {
         let mut posted = 0;
         for _ in 0..20 {
@@ -239,7 +240,8 @@ fn messages_that_wait_for_a_move_keep_their_places() {
     assert_eq!(moving.end(), (0..PLACES as u32).collect::<Vec<_>>());
 }
 
-/// If the run ends while a message waits for the move of a bucket, later messages are not lost.
+/// If the run ends while a message waits for the move of a bucket, later messages are delivered
+/// nevertheless.
 #[test]
 fn messages_that_wait_at_the_end_are_delivered() {
     let mut moving = Moving::new();

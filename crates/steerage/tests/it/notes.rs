@@ -1,4 +1,4 @@
-//! Tests the notes in the outcome of a run (`Outcome::notes`), which describe problems that the
+//! Tests the notes in the outcome of a run (`Outcome::notes`). The notes describe problems that the
 //! numbers do not show.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use steerage::{Affinity, Batch, Builder, Cpu, CpuId, Handler, Hash, Input};
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::quiet_panics;
 
-/// A handler that panics once in a hundred batches, or waits in the first batch.
+/// A handler that either panics once in a hundred batches, or waits in the first batch.
 struct Bad {
     panics: bool,
     batches: Arc<AtomicUsize>,

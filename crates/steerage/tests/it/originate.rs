@@ -137,8 +137,8 @@ fn they_leave_behind_the_batch_each_by_its_output() {
 
 #[test]
 fn there_is_room_for_as_many_as_was_asked_for() {
-    // An output gets fewer than 150 packets in one list. In each batch, the handler can send 150
-    // packets again.
+    // An output gets fewer than 150 packets in one list, the argument of `send`. In each batch, the
+    // handler can send 150 packets again.
     let (ledger, full, _) = run(0..3, 200, 150);
     assert!(full);
     assert_eq!(ledger.cpus[0].originated, 450);
@@ -153,8 +153,8 @@ fn what_an_output_does_not_take_is_counted() {
     assert_eq!((ledger.cpus[0].originated, ledger.cpus[0].originated_dropped), (3, 9));
 }
 
-/// A handler that sends a packet every millisecond without receiving packets. Each timer tick of
-/// the handler requests the next timer tick.
+/// A handler that sends a packet of its own every millisecond, although it receives no packets.
+/// Each timer tick of the handler requests the next timer tick.
 struct Clock(u8);
 
 impl Handler for Clock {

@@ -158,7 +158,7 @@ fn a_ring_is_refilled_and_its_frames_lie_as_they_fit() {
     }
 }
 
-/// One of the two devices cannot copy frames.
+/// One of the test's two devices cannot copy frames.
 #[test]
 fn a_copybreak_without_a_meaning_is_refused() {
     for (copybreak, refuses) in [(0, false), (1, true)] {

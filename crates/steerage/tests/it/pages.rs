@@ -60,8 +60,9 @@ impl Handler for Holds {
     }
 }
 
-/// The ENA driver searches its page cache in order, so a page that is still in use blocks the
-/// search. The local page cache of steerage needs no search.
+/// The ENA driver of the kernel searches its page cache in order, so a page that is still in use
+/// blocks the search. The local page cache of steerage (a queue's stock of free pages) needs no
+/// search.
 #[test]
 fn a_page_held_for_ever_does_not_stop_the_cache() {
     let queues = (0..QUEUES).map(|_| Box::new(Frames(FRAMES)) as Box<dyn RxQueue>).collect();
@@ -115,7 +116,7 @@ impl RxQueue for Greedy {
 }
 
 /// A device that posts all pages, and receives each frame in two pages. `spare` is the number of
-/// pages per frame that the device leaves in the pool for exchange.
+/// pages that the device leaves in the pool for the exchange of each frame's pages.
 struct InParts {
     pages: Vec<Page>,
     begun: Gather,
@@ -386,8 +387,8 @@ impl Handler for KeepsAll {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// All backlogs are full, and handlers keep as many packets as they may. Every poll still gets the
-/// pages that it needs, and the packet memory does not grow.
+/// In this test, all backlogs are full, and handlers keep as many packets as they may. Every poll
+/// still gets the pages that it needs, and the packet memory does not grow.
 #[test]
 fn with_every_worker_stalled_no_queue_lacks_a_page() {
     const BACKLOG: usize = 200;

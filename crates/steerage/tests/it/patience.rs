@@ -1,5 +1,6 @@
-//! Tests a live queue with memory of its own. If the backlog of a CPU has no room, the queue waits
-//! for room, but only for a limited time. A stop also reaches a queue that waits for room.
+//! Tests a live queue (one that cannot wait long) whose device has memory of its own. If the
+//! backlog of a CPU has no room, the queue waits for room, but only for a limited time. If a queue
+//! waits for room, a stop reaches the queue nevertheless.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,7 @@ use steerage_fixtures::manual_clock::{self, ManualClock};
 
 const BACKLOG: usize = 2 * POLL_BUDGET;
 
-/// A queue that never runs out of frames. After a stop was requested, the queue delivers one last
+/// A queue that always has more frames. After a stop was requested, the queue delivers one last
 /// frame.
 struct Endless {
     has_room: Arc<AtomicBool>,
@@ -76,11 +77,11 @@ fn it_waits_for_a_while_and_only_while_it_has_room() {
     rounds(&mut receiver, 10);
     assert_eq!((handle.snapshot().received(), lost()), (2 * full, 0));
     // At the next poll, the queue has waited for the maximum time. Therefore frames are dropped in
-    // each round of the CPU.
+    // each round (pass of the CPU's loop).
     clock.advance(PATIENCE);
     rounds(&mut receiver, 3);
     assert_eq!(lost(), 3 * POLL_BUDGET as u64);
-    // After the backlog had room once, the queue may wait again.
+    // After the backlog had room for a moment, the queue may wait again.
     while worker.step() == Stepped::Worked {}
     rounds(&mut receiver, 10);
     assert_eq!(lost(), 3 * POLL_BUDGET as u64);

@@ -1,5 +1,5 @@
-//! Tests packets that become longer and shorter in place. The test makes the same changes to a
-//! packet and to a vector of bytes, and compares them.
+//! Tests packets that become longer and shorter inside their pages. The test makes the same changes
+//! to a packet and to a vector of bytes, and compares the results.
 
 use std::sync::{Arc, Mutex};
 
@@ -297,9 +297,9 @@ fn the_headroom_is_as_promised() {
     run(Lie::Lent, &[Change::TrimFront(14), Change::Prepend(HEADROOM)], true);
 }
 
-/// A frame may consist of several parts. If bytes are cut off the frame, or moved into its first
-/// part, the other parts no longer contain these bytes. If the page is too short, the frame does
-/// not change.
+/// A frame may consist of several parts. If bytes are cut off the frame, or are moved into its
+/// first part, the other parts no longer contain these bytes. If the page has too little room for a
+/// longer frame, the frame does not change.
 #[test]
 fn the_parts_of_a_frame_are_one() {
     let long = PAGE_BYTES_MIN - HEADROOM - 15;

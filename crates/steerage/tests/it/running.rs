@@ -108,8 +108,8 @@ fn a_detached_run_is_controlled_until_its_end() {
     }
 }
 
-/// A device that closes slowly: it needs more time than CPUs are allowed to need for a stop. A
-/// network card closes slowly if its driver restarts the card when the XDP program is detached.
+/// A device that takes longer to close than CPUs may take for a stop. A network card closes slowly
+/// if its driver restarts the card when the XDP program is detached.
 struct ClosesSlowly(Frames);
 
 impl RxQueue for ClosesSlowly {
@@ -128,7 +128,7 @@ impl Drop for ClosesSlowly {
     }
 }
 
-/// When the devices are closed, all packets have been handled, and the threads of all CPUs end in
+/// Before the devices are closed, all packets have been handled. The threads of all CPUs end in
 /// time. The second queue is closed later than the first queue.
 #[test]
 fn a_device_that_closes_slowly_is_waited_for() {
@@ -142,8 +142,8 @@ fn a_device_that_closes_slowly_is_waited_for() {
     assert_eq!((outcome.left_behind, outcome.snapshot.in_flight()), (vec![], 0));
 }
 
-/// A handler that contains 3 MiB of state itself, without a `Box` or `Vec`. The default stack is
-/// too small for this handler.
+/// A handler whose own size is 3 MiB, because its state is not in a `Box` or `Vec`. The default
+/// stack is too small for this handler.
 struct Large([u8; 3 << 20]);
 
 impl Handler for Large {

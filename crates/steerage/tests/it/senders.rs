@@ -16,7 +16,7 @@ use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input, LinkTy
 use steerage_fixtures::manual_clock::ManualClock;
 use steerage_fixtures::{HANG, assert_at_rest};
 
-/// A handler that keeps each packet and passes it to another thread, as long as packets can be
+/// A handler that keeps each packet and passes it to another thread, until no more packets can be
 /// kept.
 struct Passes(mpsc::Sender<Kept>);
 
@@ -67,7 +67,8 @@ fn answer(packets: &Receiver<Kept>, sender: &Sender) -> usize {
 #[test]
 fn kept_packets_are_sent_in_order_while_their_buckets_move() {
     const ROUNDS: u32 = 500;
-    // So many packets can be kept that each packet is kept, even if the other thread is slow.
+    // The limit on kept packets is so high that each packet is kept, even if the other thread is
+    // slow.
     let all = u64::from(ROUNDS) * u64::from(FLOWS);
     let frames = (0..ROUNDS).flat_map(|number| (0..FLOWS).map(move |flow| frame(flow, number)));
     let (output, recorded) = testing::output();
@@ -106,7 +107,7 @@ fn kept_packets_are_sent_in_order_while_their_buckets_move() {
     assert_at_rest(&ledger);
 }
 
-/// A queue that hands over the frames from a channel, one frame in each poll.
+/// A queue that reads frames from a channel and hands over one frame in each poll.
 struct Fed(Receiver<Vec<u8>>);
 
 impl RxQueue for Fed {
@@ -182,8 +183,9 @@ fn is_ready(fd: &impl AsFd, wait: PollTimeout) -> bool {
     poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], wait).unwrap() == 1
 }
 
-/// If a copy of a frame is passed to the sender, a sleeping CPU is woken. A full sender refuses
-/// packets. The file descriptor of the sender becomes readable when the sender has room.
+/// When another thread passes a copy of a frame to the sender, a sleeping CPU is woken. A full
+/// sender refuses packets. The file descriptor of the sender becomes readable when the sender has
+/// room.
 #[test]
 fn copies_wake_a_cpu_and_wait_for_room() {
     let (output, recorded) = testing::output();
@@ -201,7 +203,8 @@ fn copies_wake_a_cpu_and_wait_for_room() {
         assert!(is_ready(&ready, wait));
         assert!(sender.try_send_copy(LinkType::RAW, &[nth; 60]));
     }
-    // A copy of a frame that is longer than a page is dropped and counted.
+    // If a frame that is longer than a page is copied to the sender, the frame is dropped and
+    // counted.
     assert!(is_ready(&ready, wait) && sender.try_send_copy(LinkType::RAW, &[0; 60_000]));
     running.handle().stop();
     let outcome = running.join();
@@ -213,7 +216,7 @@ fn copies_wake_a_cpu_and_wait_for_room() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// A handler that sends each packet of the last batch a second time.
+/// A handler that keeps the packets of a batch, and then sends them, the last packet first.
 struct Twice(Vec<Kept>);
 
 impl Handler for Twice {
@@ -237,8 +240,8 @@ impl Handler for Twice {
 }
 
 /// A handler sends the packets that it has kept. At most `originated_max` packets of the handler
-/// can wait to be sent at the same time. A sender does not send packets that another instance has
-/// kept, whether that instance has a sender or not.
+/// can wait to be sent at the same time. A sender refuses packets that were kept in another
+/// instance, whether that instance has a sender or not.
 #[test]
 fn a_handler_sends_what_it_kept() {
     let (output, recorded) = testing::output();

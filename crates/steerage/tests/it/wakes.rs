@@ -79,8 +79,8 @@ impl Three {
         assert_eq!(received() - before, packets as u64);
     }
 
-    /// Returns the number of wake-ups that CPU 0 sent for packets, the numbers of these wake-ups
-    /// that CPUs 1 and 2 received, and the numbers of wake-ups by the control thread.
+    /// Returns numbers of wake-ups: how many CPU 0 sent for packets, how many of them CPU 1 and CPU
+    /// 2 received, and how many the control thread sent.
     fn wakes(&self) -> (u64, [u64; 2], [u64; 3]) {
         let Snapshot { cpus, .. } = self.handle.snapshot();
         (
@@ -109,7 +109,7 @@ fn a_cpu_that_sleeps_is_woken_once_for_all_packets_of_a_poll() {
     three.receive(64);
     assert_eq!(three.wakes(), (2, [1, 1], control), "64 packets, and both CPUs have some");
     assert!([1, 2].iter().all(|cpu| is_woken(&three.cpus[*cpu], *cpu)));
-    // CPU 1 and CPU 2 have not run yet, so they are not woken again.
+    // CPU 1 and CPU 2 have not run since they were woken, so they are not woken again.
     three.receive(64);
     assert_eq!(three.wakes(), (2, [1, 1], control));
     three.sleeps(1);
@@ -206,8 +206,8 @@ impl Platform for Ticking {
 
 type Answer = fn(Timestamp) -> Polled;
 
-/// Creates a CPU with one queue for each item in `queues`. Each queue returns the answer of its
-/// item, and ends after the item's number of polls.
+/// Creates a CPU with one queue for each item in `queues`. Each item has a function `answer` and a
+/// number of polls. The queue returns the answers, and ends after this number of polls.
 fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handle) {
     let queue =
         |(answer, left): &(Answer, usize)| Box::new(Single { left: *left, answer: *answer }) as Box<dyn RxQueue>;
@@ -219,8 +219,9 @@ fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handl
 
 const IDLE_POLL: Duration = Duration::from_micros(50);
 
-/// If the next frames arrive within `idle_poll`, a CPU continues to poll. However, the CPU sleeps
-/// immediately if the frames of all its queues may be received later. The test counts the sleeps.
+/// If the next frames arrive within `idle_poll`, a CPU continues to poll. However, if the frames of
+/// all of a CPU's queues may be received later, the CPU sleeps immediately. The test counts the
+/// sleeps.
 #[test]
 fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     let ran = |queues: &[(Answer, usize)]| {
@@ -235,10 +236,9 @@ fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     assert_eq!(ran(&[(coalesce, 100)]), 100);
     // A CPU does not go to sleep if the time at which the sleep would end has already passed.
     assert_eq!(ran(&[(Polled::Coalesce, 100)]), 0);
-    // The CPU continues to poll because of one queue, although the frames of the other queue may
-    // wait.
+    // The CPU does not sleep because of one queue, although the frames of its other queue may wait.
     assert_eq!(ran(&[(coalesce, 100), (not_before, 200)]), 0);
-    // A queue that has ended does not keep the CPU awake.
+    // After a queue has ended, it no longer prevents the CPU from sleeping.
     let sleeps = ran(&[(coalesce, 200), (not_before, 1)]);
     assert!(sleeps >= 190, "{sleeps}");
 }

@@ -14,7 +14,7 @@ use netring::{Capture, FanoutMode};
 const BLOCK_BYTES: usize = 512 << 10;
 const BLOCKS: usize = 64;
 const TIMEOUT_MILLIS: u32 = 10;
-/// After a signal to stop, the program receives packets until no packet arrives for this time.
+/// After SIGTERM, the program continues to receive packets until no packet arrives for this time.
 const LAST_LOOK: Duration = Duration::from_millis(100);
 
 /// The numbers of packets received, packets dropped, and bytes.

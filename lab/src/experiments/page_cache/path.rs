@@ -17,8 +17,8 @@ use crate::load::Pace;
 use crate::runs::ReadsHeaders;
 
 /// A source of frames of 1,500 bytes. The source writes only the first 64 bytes of a frame, which
-/// is the part that a packet function reads. With a real network card, the frame arrives by DMA,
-/// and its remaining bytes do not use the CPU's caches.
+/// is the part that a packet function reads. With a real network card, the frame arrives by DMA, so
+/// that the bytes that nobody reads do not use the CPU's caches.
 struct Frames {
     pace: Pace,
     rng: Rng,
@@ -49,17 +49,18 @@ impl RxQueue for Frames {
 
 /// The results of one run.
 pub(super) struct Path {
-    /// The busy time of all CPUs per packet, in nanoseconds.
+    /// The busy time per packet in nanoseconds, summed over all CPUs.
     pub(super) cpu_ns: f64,
     /// The packets handled per second.
     pub(super) per_second: f64,
-    /// The share of the time in which the CPUs were busy.
+    /// The mean percentage of the time for which the CPUs were busy.
     pub(super) cpu_percent: f64,
     pub(super) lost_percent: f64,
 }
 
-/// Runs `queues` queues on the CPUs of `on`. If `rate` is set, this number of frames arrives per
-/// second. If `rate` is not set, frames arrive as fast as the receive path accepts them.
+/// Runs `queues` queues on the CPUs of `on`. If `rate` is set, `rate` frames arrive per second on
+/// all queues together. If `rate` is not set, frames arrive as fast as the receive path accepts
+/// them.
 pub(super) fn once(
     on: &[usize],
     queues: usize,

@@ -22,8 +22,8 @@ use crate::placement::pin;
 /// packet rate with half of a CPU.
 const OFFERED: f64 = 400_000.0;
 
-/// The number of packets in a burst of the sender. With shorter bursts, the pauses between bursts
-/// would be too short for the sender to sleep.
+/// The number of packets that the sender sends in one burst. With shorter bursts, the pauses
+/// between bursts would be too short for the sender to sleep.
 const BURST: usize = 64;
 
 /// The number of flows. Each flow has its own socket. The number of flows is so large that the
@@ -43,13 +43,13 @@ pub(super) fn plan(settings: &Settings) -> Experiment {
         experiment.skip("all of it: TUNs in network namespaces take root".to_owned());
         return experiment;
     }
-    // With this work per packet, all CPUs together are just fast enough for the packets that are
+    // The work per packet is chosen so that all CPUs together can just handle the packets that are
     // sent.
     let work = Duration::from_secs_f64(all as f64 / OFFERED);
     for (name, cpus, mut run) in runs_by_queues(settings) {
         let sender = settings.cpus[0];
         // The sender runs on the first CPU, and the last CPUs get the queues. Therefore the sender
-        // shares its CPU only if all CPUs have queues.
+        // shares its CPU with a queue only if all CPUs have queues.
         run.cpus = settings.cpus.iter().rev().copied().take(cpus).collect();
         experiment.takes(run.takes());
         experiment.case(name, Some(all as f64), cpus, move || once(&run, sender, work));
@@ -57,7 +57,7 @@ pub(super) fn plan(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// Runs in its own network namespace, which ends with the calling thread.
+/// Makes one run in a network namespace of its own, which is removed when the calling thread ends.
 fn once(run: &Run, sender: usize, work: Duration) -> Result<Measurement, LabError> {
     let failed = |error| LabError::set_up("network namespaces, which take root", error);
     unshare(CloneFlags::CLONE_NEWNET).map_err(failed)?;
@@ -107,8 +107,8 @@ fn send(sockets: &[UdpSocket], over: &AtomicBool) -> f64 {
     let (start, mut due, mut sent) = (Instant::now(), Duration::ZERO, 0_u64);
     let mut turn = sockets.iter().cycle();
     while !over.load(Ordering::Relaxed) {
-        // If a queue of the TUN is full, `send` returns an error and the packet is lost, as with
-        // the network card of a busy machine.
+        // If a queue of the TUN is full, `send` returns an error, and the packet is lost. The same
+        // happens with the network card of a busy machine.
         sent += turn.by_ref().take(BURST).filter(|socket| socket.send(&PAYLOAD).is_ok()).count() as u64;
         due += Duration::from_secs_f64(BURST as f64 / OFFERED);
         thread::sleep(due.saturating_sub(start.elapsed()));
@@ -122,8 +122,8 @@ mod tests {
 
     use super::*;
 
-    /// The test doubles the measured time until at least one packet arrives in it. Other programs
-    /// may use all CPUs for a while.
+    /// The test doubles the measuring time until at least one packet arrives within this time.
+    /// Other programs may use all CPUs for a while.
     #[test]
     fn packets_that_the_kernel_sends_are_handled() {
         if Namespaces::new(1).is_none() {

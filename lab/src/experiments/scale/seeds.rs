@@ -1,5 +1,5 @@
-//! Simulates the machines of published measurements. docs/scale.md lists the published figures from
-//! which each cost is derived.
+//! Simulates the machines of published measurements. The costs are derived from published figures,
+//! which docs/scale.md lists.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::measurement::Measurement;
 /// The number of streams in Herbert's measurement. Each stream has one request in flight.
 const STREAMS: usize = 500;
 
-/// The divisor for the length of a run in a smoke test.
+/// In a smoke test, the length of a run is divided by this number.
 const QUICK: u32 = 50;
 
-/// The time in nanoseconds from a response to the next request, for two machines at one switch in
-/// 2010. The time between response and request is short compared with the time that packets wait in
-///       the queues.
+/// The time in nanoseconds from a response to the next request, for two machines of the year 2010
+/// at one network switch. This time is short compared with the time that packets wait in the
+/// queues.
 const THERE_AND_BACK: f64 = 50_000.0;
 
-/// The share of the kernel's work on a packet that the receiving CPU does. In Zhang's measurement
-/// with a collector (a CPU that only receives), the other CPU does 1 / 1.43 of the kernel's work.
+/// Of the kernel's work on a packet, the receiving CPU does this share. In Zhang's measurement with
+/// a collector (a CPU that only receives), the other CPU does 1 / 1.43 of the kernel's work.
 const RECEIVING: f64 = 1.0 - 1.0 / 1.43;
 
 /// The settings that all machines have in common.
@@ -30,7 +30,7 @@ const RECEIVING: f64 = 1.0 - 1.0 / 1.43;
 struct With {
     profile: Profile,
     seed: u64,
-    /// The divisor for the length of each run.
+    /// The length of each run is divided by this number.
     short: u32,
 }
 
@@ -39,7 +39,7 @@ struct Streams {
     series: &'static str,
     cpus: usize,
     /// The number of queues without RPS, according to the published figures. The next field,
-    /// `queues`, is the number of queues in this simulation.
+    /// `queues`, is the number of queues that the simulation has.
     published_queues: usize,
     queues: usize,
     has_rps: bool,
@@ -92,7 +92,8 @@ impl Streams {
     fn measure(&self, with: &With) -> Result<Measurement, LabError> {
         let With { profile, seed, short } = with;
         let (receive, handle, program) = self.costs();
-        // With RPS, the server program runs on the CPU that handles the packets of the program.
+        // With RPS, the server program runs on the CPU that handles the program's packets in the
+        // kernel.
         let work = if self.has_rps { handle + program } else { handle };
         let run = ScaleRun {
             profile: Profile { receive, hash: 0.0, ..profile.clone() },
@@ -133,7 +134,7 @@ const ZHANG_QUEUES: usize = 16;
 
 fn forward(collects: bool, with: &With) -> Result<Scaled, LabError> {
     let With { profile, seed, short } = with;
-    // Each package has a cache. The CPUs of the first package receive two queues each.
+    // Each package has a cache. Each CPU of the first package (processor) receives from two queues.
     let machine = Machine { packages: 2, ..Machine::of_one_cache(ZHANG_CPUS / 2) };
     let receiving = ZHANG_CPUS / 2;
     let run = ScaleRun {
@@ -146,8 +147,8 @@ fn forward(collects: bool, with: &With) -> Result<Scaled, LabError> {
             flows: super::FLOWS,
             kind: Flows::Uniform,
             bursts: None,
-            // Without collectors (CPUs that only receive), the CPUs of one package forward 60 % of
-            // the packets that are sent.
+            // Without collectors (CPUs that only receive), the CPUs of one package (processor
+            // socket) forward 60 % of the packets that are sent.
             per_second: receiving as f64 / FORWARD * 1e9 / 0.6,
             seed: *seed,
         },
@@ -161,8 +162,8 @@ fn forward(collects: bool, with: &With) -> Result<Scaled, LabError> {
     Ok(run.once()?)
 }
 
-/// Measures the rate of forwarded packets with collectors, as a multiple of the rate without
-/// collectors.
+/// Measures the rate of forwarded packets with collectors (CPUs that only receive), as a multiple
+/// of the rate without collectors.
 fn gain(with: &With) -> Result<Measurement, LabError> {
     let (alone, collected) = (forward(false, with)?, forward(true, with)?);
     Ok(Measurement::of("gain", collected.per_second / alone.per_second)
@@ -180,8 +181,9 @@ const ENA_CPU_SHARE: f64 = 0.56;
 fn page_cache(is_on: bool, with: &With) -> Result<Measurement, LabError> {
     let With { profile, seed, short } = with;
     let each = ENA_CPU_SHARE * ENA_CPUS as f64 / ENA_PER_SECOND * 1e9;
-    // Without the page cache, another CPU has used the page before, and another CPU has used the
-    // list of the shared allocator before. Therefore two cache lines are fetched from far CPUs.
+    // Without the page cache, another CPU was the last to use the page, and another CPU was the
+    // last to use the list of the shared allocator. Therefore two cache lines per page are fetched
+    // from far CPUs.
     let page = if is_on { 0.0 } else { 2.0 * profile.line[1] };
     let run = ScaleRun {
         // Two packages of 48 CPUs.

@@ -74,7 +74,8 @@ pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
 
 pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
     // `create_directory` is called before the stop signals are held (blocked). If signals were held
-    // earlier, a file system that does not answer could keep signals from ending the command.
+    // (blocked) earlier, a file system that does not answer could keep signals from ending the
+    // command.
     create_directory(directory)?;
     let found = Undo::load(directory, machine, interface)?;
     let manager = ServiceManager::connect();

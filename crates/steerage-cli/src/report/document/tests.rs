@@ -113,7 +113,7 @@ fn paths(value: &Value, path: &str, all: &mut BTreeSet<String>, free: &BTreeSet<
 }
 
 /// Returns the paths that docs/report.md lists. The function also returns the paths of objects
-/// whose keys are names. The page has no table for these objects.
+/// whose keys are names. docs/report.md has no table for objects whose keys are names.
 fn documented() -> (BTreeSet<String>, BTreeSet<String>) {
     let section = PAGE.split_once("## As JSON\n").unwrap().1.split_once("\n### ").unwrap().0;
     let (mut all, mut objects, mut parent) = (BTreeSet::new(), BTreeSet::new(), String::new());

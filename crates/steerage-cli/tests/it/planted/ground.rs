@@ -1,4 +1,4 @@
-//! Creates the objects that another user plants, and the directories around them.
+//! Creates the objects that another user plants, and the directories that contain these objects.
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
@@ -96,7 +96,7 @@ impl Ground {
     /// Plants an object. Returns the path to pass to the tested option, and the program's working
     /// directory.
     pub(super) fn plant(&self, planted: Planted, names: Names) -> (PathBuf, PathBuf) {
-        // Returns the path to which the other user wants root to write.
+        // Returns the protected path to which the other user wants root to write.
         let target = match names {
             Names::File => self.at("protected").join(NAME),
             Names::Directory => self.at("protected"),

@@ -81,8 +81,8 @@ fn packets_without_a_link_header() {
         let (from, via) = namespaces.within(0, || (open(near).unwrap(), open("tun:far0").unwrap()));
         let sends = namespaces.within(0, || output::open(far).unwrap());
         let back = namespaces.within(0, || output::open("tun:near0").unwrap());
-        // Packets are sent through the TUN interface `far0`. They arrive at the other end of this
-        // TUN, which sends them back.
+        // Packets are sent through the TUN interface `far0`. The packets arrive at the other end of
+        // this TUN, which sends them back.
         let builder = Builder::new().virtual_cpus(2).input(from).input(via).output(back).output(sends);
         let running = namespaces.within(0, || builder.build(|_| Wire(1)).unwrap().start().unwrap());
         namespaces.address(0, 1, "near0");

@@ -5,10 +5,10 @@
 //!
 //! Frames are lent from *places*. A place is an address range with the size of a block, at which a
 //! block of the ring is mapped. A copy can replace the block while the block's frames are lent: the
-//! handler that reads a frame sees the same bytes, and the kernel gets its block back. After this,
-//! later frames of the block are lent from another place (address range). Places take no memory,
-//! because a place is only a range of addresses at which a block or a copy can be mapped. Copies do
-//! take memory.
+//! handler that reads a frame sees the same bytes, and the kernel gets its block back. After the
+//! copy has replaced the block, later frames of the block are lent from another place (address
+//! range). Places take no memory, because a place is only a range of addresses at which a block or
+//! a copy can be mapped. Copies do take memory.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -37,7 +37,7 @@ const FIRST_AT: usize = 16;
 const USED_AT: usize = 20;
 
 /// The frame size in bytes, which only old versions of the kernel's ring interface use. The kernel
-/// checks the value but does not use it.
+/// checks the frame size but does not use it.
 const FRAME_BYTES: u32 = 2048;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,8 +223,8 @@ impl Drop for Spare {
 ///
 /// The kernel writes to a block only while the block's status says that the kernel owns the block.
 /// Blocks are read and lent only between [`filled`](Self::filled) and
-/// [`give_back`](Self::give_back). If a block still has lent frames, it is returned only after a
-/// copy has replaced it.
+/// [`give_back`](Self::give_back). If a block still has lent frames, it is returned to the kernel
+/// only after a copy has replaced it.
 #[derive(Debug)]
 pub(in crate::af_packet) struct Memory {
     shape: Shape,

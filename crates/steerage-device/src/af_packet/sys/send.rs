@@ -24,9 +24,9 @@ fn address(interface: u32, protocol: u16) -> libc::sockaddr_ll {
 
 impl Socket {
     /// Binds the socket to the interface through which it will send. `protocol` is the protocol
-    /// number for packets that have no link header. It is 0 if the packets have a link header. A
-    /// socket that is bound to a protocol would also receive frames, so it gets a filter that
-    /// accepts no frame.
+    /// number for packets that have no link header. `protocol` is 0 if the packets have a link
+    /// header. A socket that is bound to a protocol would also receive frames, so it gets a filter
+    /// that accepts no frame.
     pub(crate) fn bind_to_send(&self, interface: u32, protocol: u16) -> io::Result<()> {
         if protocol != 0 {
             self.attach(&program::NOTHING)?;

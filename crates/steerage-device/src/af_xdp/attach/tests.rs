@@ -40,7 +40,7 @@ fn cable() -> Option<Namespaces> {
 }
 
 /// In this test, the program of other software runs in the driver or after the driver, and is
-/// attached with or without a link. The mode of steerage's program varies too.
+/// attached with or without a link. The XDP mode (native or skb) of steerage's program varies too.
 #[test]
 fn another_program_stays_unless_it_is_to_be_replaced() {
     let wheres = [(sys::Mode::Native, XdpPlace::Driver), (sys::Mode::Skb, XdpPlace::Generic)];

@@ -1,7 +1,7 @@
 //! The places (table entries) for the ports of a bond. A place (a table entry for one port) has
 //! receive queues, and has keys in the maps of the XDP program. The thread in `watcher` assigns
-//! ports of the bond to places. The queues of a place notice at their next check that another port
-//! uses the place.
+//! ports of the bond to places. The queues of a place (an entry for one port) notice at their next
+//! check that another port uses the place.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -25,7 +25,7 @@ use crate::af_xdp::sys::{FEWEST, Socket};
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Places {
     table: Arc<Table>,
-    /// The data that the `watcher` thread needs. `None` after the thread was started.
+    /// The data that the `watcher` thread needs. `None` after the `watcher` thread was started.
     to_start: Mutex<Option<ToStart>>,
     /// The number of queues that are not open yet.
     unopened: AtomicUsize,
@@ -45,8 +45,8 @@ struct ToStart {
 
 impl Places {
     /// Creates the places (table entries for ports) of a bond that has the given ports. `queues`
-    /// are the numbers of each place's queues. `keys` is the number of map keys that each place
-    /// has.
+    /// are the numbers of the queues that each place (table entry) has. `keys` is the number of map
+    /// keys that each place (table entry) has.
     pub(in crate::af_xdp) fn new(
         options: &AfXdpOptions,
         bond: &Link,

@@ -1,5 +1,5 @@
-//! The table of a bond's ports. Each port has a place (an entry) in the table. The thread in
-//! `watcher` writes the table, and the queues in `places` read it.
+//! The table of a bond's ports. Each port of a bond has a place (an entry) in the table. The thread
+//! in `watcher` writes the table, and the queues in `places` read it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -36,10 +36,10 @@ pub(super) struct Table {
 pub(super) struct Place {
     pub(super) first_key: u32,
     state: Mutex<State>,
-    /// The number of changes of the state since the start.
+    /// The number of changes of this place's state since the start.
     version: AtomicU32,
-    /// One eventfd for each queue of this place (table entry). After a change of the state, they
-    /// wake the CPUs that poll the queues.
+    /// One eventfd for each queue of this place (table entry). After a change of the place's state,
+    /// these eventfds wake the CPUs that poll the queues.
     wakes: Vec<EventFd>,
 }
 
@@ -103,9 +103,9 @@ impl Place {
         drop(before);
     }
 
-    /// Copies the state and its version, if the state has changed since the version `version`. The
-    /// caller never waits for the thread that changes the state. `nth` is the number of the
-    /// caller's queue among the queues of the place (table entry).
+    /// Copies the place's state and its version, if the state has changed since the version
+    /// `version`. The caller never waits for the thread that changes the state. `nth` is the number
+    /// of the caller's queue among the queues of the place (table entry).
     pub(super) fn refresh(&self, nth: usize, version: &mut u32, state: &mut State) {
         // The eventfd is read before the version, so that a change after this read wakes the CPU
         // again.
@@ -117,7 +117,7 @@ impl Place {
         }
         match self.state.try_lock() {
             Ok(locked) => (*state, *version) = (locked.clone(), now),
-            // The lock is held by another thread: the next check reads the state.
+            // Another thread holds the lock of the state, so the next check reads the state.
             Err(_) => {
                 let _ = self.wakes[nth].write(1);
             }

@@ -1,6 +1,6 @@
 //! The thread that watches a bond. This thread opens the queues of new ports. Opening queues
-//! requires system calls that a packet thread is not allowed to make. These calls also wait for the
-//! kernel's lock of all interfaces.
+//! requires system calls that a packet thread is not allowed to make. Such system calls also wait
+//! for the lock with which the kernel protects all interfaces.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -155,8 +155,8 @@ impl Watcher {
         }
         self.known[nth] = None;
         if let Some(new_ports) = &table.program().new_ports {
-            // The map has only new ports. So this call fails for a port that the bond had at the
-            // start.
+            // The map has only new ports. The map has no entry for a port that the bond had at the
+            // start, so this call fails for such a port.
             let _ = new_ports.clear(index);
         }
         place.set(State::default());

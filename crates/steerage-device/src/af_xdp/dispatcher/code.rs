@@ -123,8 +123,8 @@ pub(super) fn dispatcher(rules: &[Rule], map: i32) -> Option<(Vec<Instruction>, 
     for (nth, label) in labels.into_iter().enumerate() {
         functions.push(Function { at: asm.len() as u32, kind: function_of(nth) });
         asm.bind(label);
-        // The kernel lets a program that changes packets replace only a function that also calls a
-        // packet-changing helper.
+        // If a program changes packets, the kernel lets it replace only a function that also calls
+        // a packet-changing helper.
         asm.set(R2, 0);
         asm.call(ADJUST_TAIL);
         asm.set(R0, NOT_REPLACED);

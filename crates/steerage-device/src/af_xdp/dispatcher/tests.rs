@@ -13,7 +13,7 @@ fn a_configuration_is_read_as_it_was_written() {
     assert_eq!(rules(&bytes).unwrap(), written);
     assert!(several(&written[1..]) && !several(&written));
     // A dispatcher's function that no program replaces returns a special value. The configured
-    // return values include this value.
+    // return values include this special value.
     assert_eq!(bytes[4..8], (1_u32 << 31 | 1 << 2).to_ne_bytes());
 }
 

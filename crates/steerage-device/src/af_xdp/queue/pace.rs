@@ -12,7 +12,7 @@ const STALL_MAX: Duration = Duration::from_micros(150);
 
 /// A quarter (1 / `COALESCE_PART`) of a ring may fill up while frames are coalesced. If more frames
 /// than a quarter of the ring arrive, the next wait is half as long. Therefore, at a steady rate,
-/// less than half of the ring is full.
+/// at most half of the ring is full.
 const COALESCE_PART: u64 = 4;
 
 /// The time by which the kernel prolongs a sleep (`PR_SET_TIMERSLACK` of prctl(2), and its
@@ -37,7 +37,8 @@ impl BusyPolling {
     /// ring, the driver runs immediately, because more frames may be in the card's ring. After a
     /// poll that found no frames, the driver runs at the set interval. If frames are left in the
     /// ring, the CPU handles these frames before the driver runs. While the CPU handles frames, the
-    /// driver does not run, and the card's ring fills up. So this lasts for at most [`STALL_MAX`].
+    /// driver does not run, and the card's ring fills up. So the CPU handles frames for at most
+    /// [`STALL_MAX`] before the driver runs.
     pub(super) fn is_due(&mut self, now: Timestamp, found: bool, more: bool) -> bool {
         let since = now.since(self.last);
         let is_due = match (found, more) {
@@ -57,7 +58,7 @@ impl BusyPolling {
 pub(super) struct Coalescing {
     longest: Duration,
     wait: Duration,
-    /// True if the last poll began a wait.
+    /// True if frames may wait in the ring since the last poll.
     waits: bool,
     /// The time of the last poll with frames, and the number of frames that were delivered until
     /// that poll.
@@ -72,8 +73,8 @@ impl Coalescing {
 
     /// Returns how long frames may wait after a poll that emptied the ring. `ring` is the length of
     /// the ring, and `delivered` is the total number of delivered frames. Returns `None` if the
-    /// next frame should wake the CPU. This is so if the poll found no frame, or if frames arrive
-    /// at longer intervals than a wait lasts.
+    /// next frame should wake the CPU. The next frame should wake the CPU if the poll found no
+    /// frame, or if frames arrive at longer intervals than a wait lasts.
     pub(super) fn after_poll(&mut self, now: Timestamp, delivered: u64, ring: u32) -> Option<Duration> {
         let arrived = delivered - std::mem::replace(&mut self.delivered, delivered);
         let waited = std::mem::replace(&mut self.waits, false);
@@ -121,7 +122,7 @@ mod tests {
         let mut at = |micros, found, more| busy.is_due(Timestamp::ZERO + Duration::from_micros(micros), found, more);
         // After empty polls, the driver runs every 20 us.
         assert_eq!([5, 20, 25, 39, 40].map(|micros| at(micros, false, false)), [false, true, false, false, true]);
-        // While the ring has frames, the driver runs after 150 us.
+        // While the ring has frames, the driver runs 150 us after its last run.
         assert_eq!([60, 189, 190, 300].map(|micros| at(micros, true, true)), [false, false, true, false]);
         // After a poll that emptied the ring, the driver runs immediately.
         assert_eq!([at(301, true, false), at(302, true, false), at(303, false, false)], [true, true, false]);
@@ -138,7 +139,8 @@ mod tests {
             coalescing.after_poll(now, delivered, 1024)
         };
         assert_eq!([at(1000, 1), at(2000, 2), at(2001, 2), at(3000, 3)], [None; 4]);
-        // After a second frame at a short interval, frames wait until a wait ends without a frame.
+        // After a second frame at a short interval, frames wait in the ring, until a wait passes
+        // without a frame.
         assert_eq!([at(3010, 4), at(3060, 5), at(3300, 6)], [Some(wait); 3]);
         assert_eq!([at(3350, 6), at(3450, 7), at(3460, 8)], [None, None, Some(wait)]);
     }

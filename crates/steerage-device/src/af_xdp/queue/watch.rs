@@ -83,8 +83,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Reads the timer. Returns true if a second has passed since the last second that was
-    /// reported. An unread timer would keep the CPU awake.
+    /// Reads the timer. Returns true if the timer, which fires every second, has fired since the
+    /// last call. An unread timer would keep the CPU awake.
     pub(super) fn is_second(&self) -> bool {
         self.seconds.wait().is_ok()
     }
@@ -132,8 +132,9 @@ impl Watch {
     }
 
     /// Checks whether the XDP program is still attached, and whether the driver still runs the
-    /// program. `handled` is the number of this queue's frames for which the program has run. It is
-    /// `None` if the queue has no interface. Returns the error that ends the queue.
+    /// program. `handled` is the number of this queue's frames for which the program has run.
+    /// `handled` is `None` if the queue has no interface. Returns the error that ends the queue, if
+    /// there is one.
     pub(super) fn look_for_program(
         &mut self,
         device: &Device,
@@ -143,9 +144,9 @@ impl Watch {
     ) -> Result<Option<DeviceError>, DeviceError> {
         let is_there = device.program.attachment.is_attached();
         let is_there = is_there.map_err(|e| device.error("look for the XDP program", e))?;
-        // When an interface is being deleted, the kernel detaches its program too. So a missing
-        // program is an error only at the second check. If the interface was deleted, netlink
-        // reports the deletion before the second check.
+        // When an interface is being deleted, the kernel detaches the interface's XDP program too.
+        // So a missing program is an error only if the second check does not find it either. If the
+        // interface was deleted, netlink reports the deletion before the second check.
         if !is_there && std::mem::replace(&mut self.missing, true) {
             let cause = io::Error::other("another program took the XDP program away");
             return Ok(Some(device.error("go on receiving", cause).advise("start it again")));
@@ -182,8 +183,8 @@ impl Unseen {
     }
 
     /// While the queue receives frames, the check makes no system call. To read the interface's
-    /// statistics, the kernel takes its lock of all interfaces. So the statistics are requested
-    /// only while the program does not run on any queue.
+    /// statistics, the kernel takes the lock that protects all interfaces. So the statistics are
+    /// requested only while the program does not run on any queue.
     fn look(
         &mut self,
         device: &Device,

@@ -17,8 +17,8 @@ fn two_kernels_speak_over_two_interfaces() {
     namespaces.veth((0, "far0"), (1, "one0"));
     namespaces.veth((2, "far0"), (1, "other0"));
     for (end, host) in [(0, 1), (2, 2)] {
-        // Turn off the checksum offload. With it, packets on a veth pair have no checksums, and
-        // frames that AF_XDP takes do not show that their checksums are missing.
+        // Turn off the checksum offload. With checksum offload, packets on a veth pair have no
+        // checksums, and frames that AF_XDP takes do not show that their checksums are missing.
         namespaces.features(end, "far0", "tx off");
         namespaces.address(end, host, "far0");
     }

@@ -198,7 +198,7 @@ impl ByCpu {
 /// The point in the kernel's receive path at which an XDP program gets frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_xdp) enum Mode {
-    /// The program runs in the driver, before the kernel processes the frames.
+    /// The XDP program runs in the driver, before the kernel processes the frames.
     Native,
     /// The XDP program runs after the driver. Skb mode is for drivers without support for XDP.
     Skb,

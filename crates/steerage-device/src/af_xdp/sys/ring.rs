@@ -39,8 +39,8 @@ pub(super) struct Ring<T> {
     entries: NonNull<T>,
     /// The number of entries, which is a power of two.
     size: u32,
-    /// The index of this side of the ring. The index `position` includes entries that are not
-    /// published yet.
+    /// The index of this side of the ring (this process's side). The index `position` includes
+    /// entries that are not published yet.
     position: u32,
     /// The index of the kernel's side of the ring at the time when it was last read.
     other: u32,
@@ -131,7 +131,7 @@ impl<T: Copy> Ring<T> {
     }
 
     /// Overwrites the `nth` entry that the kernel has not consumed yet. `poke_waiting` may be
-    /// called only if the kernel reads entries during system calls and at no other time.
+    /// called only if the kernel never reads entries outside of system calls.
     pub(super) fn poke_waiting(&mut self, nth: u32, entry: T) {
         if nth < self.waiting() {
             // SAFETY: the entry is within the mapping. Any bytes are valid, because the kernel

@@ -136,7 +136,7 @@ fn a_kernel_without_super_frames_gets_every_packet_unchanged() {
     assert!(written.frames.iter().enumerate().all(|(nth, frame)| *frame == datagram(nth)));
     assert_eq!(written.frames.len(), DATAGRAMS);
     // The output remembers which length of super-frames was refused, and sends no more super-frames
-    // of that length.
+    // of that length or longer.
     assert!(!whole.takes(steerage::flow::offload::OffloadKind::Udp, 64));
     assert!(written.tried < DATAGRAMS / 64 / 2, "{}", written.tried);
 }
@@ -161,8 +161,8 @@ fn an_interface_that_is_down_teaches_nothing() {
 
 #[test]
 fn a_packet_that_the_kernel_does_not_take_teaches_nothing() {
-    // The simulated kernel refuses the packet with the payload 63. It also refuses super-frames
-    // that end with this packet.
+    // The simulated kernel refuses the packet with the payload 63. The simulated kernel also
+    // refuses super-frames that end with this packet.
     let (snapshot, whole, written) = sent_to(Kernel::Dislikes(63));
     let disliked = (0..DATAGRAMS).filter(|nth| *nth as u8 == 63).count() as u64;
     assert_eq!((dropped(&snapshot), snapshot.outputs[0].packets), ((disliked, 0), DATAGRAMS as u64 - disliked));

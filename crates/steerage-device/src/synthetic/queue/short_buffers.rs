@@ -13,7 +13,7 @@ pub(super) struct ShortBuffers {
     /// The maximum number of bytes in one buffer.
     buffer: usize,
     /// The frame that is being handed over. `len` is the length of the current frame. `done` is the
-    /// number of its bytes that were already handed over.
+    /// number of bytes of this frame that were already handed over.
     frame: Box<[u8]>,
     len: usize,
     done: usize,

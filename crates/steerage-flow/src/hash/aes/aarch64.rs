@@ -1,6 +1,6 @@
 //! A round of AES with the cryptographic extension of 64-bit Arm. The instruction AESE adds the
-//! round key before SubBytes. Therefore this function passes a zero key to AESE, and adds the round
-//! key after MixColumns. This is the order of AES-NI.
+//! round key before SubBytes. Therefore the function `round` passes a zero key to AESE, and adds
+//! the round key after MixColumns. Adding the round key last is the order of AES-NI.
 
 use core::arch::aarch64::{
     uint8x16_t, vaeseq_u8, vaesmcq_u8, vcombine_u64, vcreate_u64, vdupq_n_u8, veorq_u8, vgetq_lane_u32,
@@ -39,7 +39,7 @@ pub(super) fn low(state: Block) -> u32 {
     unsafe { vgetq_lane_u32::<0>(vreinterpretq_u32_u8(state)) }
 }
 
-/// Applies SubBytes, ShiftRows and MixColumns, and then adds the round key.
+/// Applies the AES steps SubBytes, ShiftRows and MixColumns, and then adds the round key.
 ///
 /// # Safety
 ///

@@ -45,7 +45,7 @@ pub(super) fn low(state: Block) -> u32 {
     unsafe { _mm_cvtsi128_si32(state) as u32 }
 }
 
-/// Applies SubBytes, ShiftRows and MixColumns, and then adds the round key.
+/// Applies the AES steps SubBytes, ShiftRows and MixColumns, and then adds the round key.
 ///
 /// # Safety
 ///

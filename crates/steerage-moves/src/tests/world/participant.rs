@@ -1,5 +1,5 @@
-//! The steps of a CPU during moves, as in `participant.rs` of steerage-core, and what happens if a
-//! phase takes too long.
+//! The steps of a CPU during moves, as in `participant.rs` of steerage-core. Also says what happens
+//! if a phase of a move takes too long.
 
 use super::queue::{Fate, Target};
 use super::{Busy, Report, Scenario, World};
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// A CPU that was declared dead continues with the current map.
+    /// A CPU that was declared dead, and is alive again, continues with the current map of buckets.
     fn come_back(&mut self, cpu: CpuIndex) {
         self.on(Event::Revived(cpu));
         let owned: Vec<usize> = self.owned(cpu).collect();
@@ -145,8 +145,8 @@ impl World {
         cpu.carries.clear();
     }
 
-    /// The queue continues with the current map, even if buckets have moved while no CPU polled the
-    /// queue.
+    /// The queue continues with the current map of buckets, even if buckets have moved while no CPU
+    /// polled the queue.
     fn go_by_the_map_in_force(&mut self, at: usize) {
         let queue = &mut self.queues[at];
         for packet in std::mem::take(&mut queue.lot) {
@@ -162,8 +162,8 @@ impl World {
         }
     }
 
-    /// Makes `cpu` the CPU that polls the queue. The previous owner may have been declared dead
-    /// after it released the queue.
+    /// Makes `cpu` the CPU that polls the queue. The CPU that polled the queue before may have been
+    /// declared dead after it released the queue.
     pub(super) fn adopt(&mut self, cpu: CpuIndex, queue: usize) {
         self.offered[queue] = None;
         if self.moves.owner_of(queue) != cpu {

@@ -35,7 +35,7 @@ pub(super) struct Queue {
     pub(super) parked: Option<u64>,
     pub(super) fences: Vec<(CpuIndex, usize)>,
     pub(super) fates: Vec<Fate>,
-    /// For each bucket, the number of the bucket's last delivered packet, plus 1.
+    /// For each bucket, one more than the number of the bucket's last delivered packet.
     pub(super) last: Vec<usize>,
     pub(super) is_closed: bool,
 }

@@ -205,8 +205,8 @@ pub fn ring(options: RingOptions, memory: Memory) -> (Producer, Consumer) {
 }
 
 /// Creates a parking lot: a ring without a consumer. The CPU that owns the parking lot takes the
-/// staged frames out again with [`Producer::unpark`]. The steering loop treats the parking lot as
-/// one more target.
+/// staged frames out again with [`Producer::unpark`]. The steering loop treats the list of parked
+/// frames (frames that are held back while their bucket moves) as one more target.
 pub fn parking_lot(options: RingOptions) -> Producer {
     single(options).producer(true)
 }

@@ -176,8 +176,8 @@ impl Metering {
     /// continue a flow, the meter passes the flow to `exporter`. All other flows are in the report
     /// ([`MeterReport::edges`]). Because the meter of a part does not know when a flow began, it
     /// uses the active timeout only if the clock cuts records (at multiples of the active timeout).
-    /// The meter of a part also collects no flow statistics. The instance that meters a part must
-    /// have exactly one CPU.
+    /// The meter of a part also collects no flow statistics. The instance that meters a part of a
+    /// recording must have exactly one CPU.
     pub fn of_part(options: MeterOptions, exporter: Option<Exporter>) -> Self {
         let active = if options.active_by_clock { options.active } else { Duration::MAX };
         let options = MeterOptions { active, cic: false, ..options };

@@ -271,8 +271,8 @@ impl TcpState {
         *self = both;
     }
 
-    /// Adds the counts of later segments of the connection. If this state already has segments, its
-    /// handshake and its initial numbers are kept.
+    /// Adds the counts of later segments of the connection. If this state has already counted
+    /// segments, it keeps its own handshake and its own initial sequence numbers.
     pub(super) fn join(&mut self, later: &Self) {
         if *later == Self::default() {
             return; // There are no segments.

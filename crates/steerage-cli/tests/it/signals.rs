@@ -225,10 +225,10 @@ impl Stepped {
 
 /// The test runs the program several times, and sends a stop signal after one system call of each
 /// run. Together, the runs test a stop signal after each of the program's first system calls. The
-/// first tested system call is shortly before the program blocks signals. At the last tested system
-/// call, the run has all of its threads. A signal that arrives before the program blocks signals
-/// kills the program. A signal that arrives after the program has blocked signals ends the run
-/// normally. No signal is lost.
+/// first tested system call is shortly before the program blocks signals. Before the last tested
+/// system call, the run has started all of its threads. A signal that arrives before the program
+/// blocks signals kills the program. A signal that arrives after the program has blocked signals
+/// ends the run normally. No signal is lost.
 #[test]
 fn no_signal_to_stop_is_lost() {
     /// The number of threads of a run: the main thread, two packet threads (one for each CPU), two

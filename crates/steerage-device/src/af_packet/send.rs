@@ -221,8 +221,8 @@ impl Send {
         self.attempt(&all[..count], before)
     }
 
-    /// Sends a packet. The argument `before` is the number of parts in front of the packet's own
-    /// bytes.
+    /// Sends a packet. The argument `before` is the number of slices in front of the
+    /// packet's own bytes.
     #[inline]
     fn attempt(&self, packet: &[&[u8]], before: usize) -> Result<Attempt, DeviceError> {
         let Ready { socket, room } = match &self.sockets {

@@ -28,14 +28,15 @@ const MAGIC: [u8; 4] = *b"SEE3";
 const LEFT_OUT: [&str; 8] =
     ["end", "dns_query", "dns_type", "dns_rcode", "dns_answer", "tls_sni", "tls_alpn", "http_host"];
 
-/// The edges of consecutive parts, with the number of the first part and of the last part.
+/// The edges of consecutive parts of a recording (the flows that earlier and later parts may
+/// continue), with the number of the first part and of the last part.
 #[derive(Clone, Debug)]
 pub struct PartEdges {
     /// The number of the first part.
     pub first: u64,
     /// The number of the last part.
     pub last: u64,
-    /// The edges of all of the parts together.
+    /// The flows that parts before the first one and after the last one may continue.
     pub edges: Edges,
 }
 

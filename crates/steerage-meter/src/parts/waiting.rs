@@ -112,8 +112,7 @@ pub(super) struct Keeping {
     hosts: Hosts,
 }
 
-/// The datagrams of the waiting fragments. The value of a datagram is true if its first fragment is
-/// among the waiting fragments.
+/// The datagrams of the waiting fragments, and whether the first fragment of each is among them.
 #[derive(Debug, Default)]
 struct Unknown(HashMap<FlowKey, bool>);
 

@@ -101,10 +101,11 @@ struct PyRun {
 }
 
 impl PyRun {
-    /// Waits for the first batches. If the run has already failed, raises the run's exception.
+    /// Waits for the first batches. If the run has failed and has no further batches, raises the
+    /// run's exception.
     fn started(py: Python<'_>, run: Run, strict: bool) -> PyResult<Self> {
         run.wait_for_first(py)?;
-        let failure = run.ended().and_then(|ended| ended.failure.as_ref()).filter(|_| strict);
+        let failure = run.received_whole().and_then(|ended| ended.failure.as_ref()).filter(|_| strict);
         match failure {
             Some(failure) => Err(failure.exception(py)),
             None => Ok(Self::new(run)),
@@ -189,7 +190,7 @@ impl RunStream {
 
 impl Batches for RunStream {
     fn schema(&self) -> (ColumnBatch, Vec<(String, String)>) {
-        let report = self.run.ended().map(|ended| ended.report.to_string());
+        let report = self.run.received_whole().map(|ended| ended.report.to_string());
         (self.run.schema().clone(), metadata(report))
     }
 

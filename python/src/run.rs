@@ -400,6 +400,14 @@ impl Run {
         self.ended.get()
     }
 
+    /// Returns the results of the run if all batches were received. A run may end while its last
+    /// batches still wait in the queue. What a consumer gets first must not depend on which of the
+    /// two threads is faster.
+    pub(crate) fn received_whole(&self) -> Option<&Ended> {
+        let is_over = self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_over;
+        self.ended().filter(|_| is_over)
+    }
+
     /// Returns the number of bytes of the source that were read. Also returns the total number of
     /// bytes of the source's files, if this number is known.
     pub(crate) fn progress(&self) -> (u64, Option<u64>) {

@@ -252,8 +252,10 @@ def test_damage_is_an_exception(demo, tmp_path):
         flows.check()
 
 
-def test_damage_after_the_first_rows_is_an_error_of_the_consumer():
-    flows = steerage.meter(many_flows()[:-5], columns=["packets"])
+# The run may end while a slow consumer still waits for the first rows.
+@pytest.mark.parametrize("pause", [0, 0.3])
+def test_damage_after_the_first_rows_is_an_error_of_the_consumer(pause):
+    flows = steerage.meter(many_flows()[:-5], columns=["packets"], progress=lambda *_: time.sleep(pause))
     with pytest.raises(OSError, match="bytes: cannot read the capture at byte"):
         pa.table(flows)
     with pytest.raises(steerage.CaptureError):

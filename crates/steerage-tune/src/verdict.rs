@@ -166,7 +166,7 @@ pub enum Reason {
     /// More packets were lost with the new setting than with the old one, so the measurement window
     /// was ended early.
     Drops,
-    /// Too few packets arrived to compare the settings.
+    /// Too few packets arrived, or they took too little CPU time, to compare the settings.
     TooFew,
 }
 
@@ -252,7 +252,7 @@ impl fmt::Display for Verdict {
             (Reason::CpuTime, false) => "more CPU time for a packet, and neither throughput nor evenness gained",
             (Reason::Noise, _) => "no difference beyond noise",
             (Reason::Drops, _) => "more packets were lost, so the window ended at once",
-            (Reason::TooFew, _) => "too few packets to compare",
+            (Reason::TooFew, _) => "too little traffic to compare",
         };
         write!(f, "{}: {why}", if self.keep { "kept" } else { "taken back" })?;
         if !self.at_limit {

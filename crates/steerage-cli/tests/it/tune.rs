@@ -173,7 +173,7 @@ fn the_way_to_this_machine_is_not_taken_down_unasked() {
     // No SSH connection uses this interface, so `tune` continues, and then finds too little
     // traffic.
     let free = ran(&net, &state, apply);
-    assert!(is_refused(&free, "too few packets"), "{free:?}");
+    assert!(is_refused(&free, "too little traffic"), "{free:?}");
     let why = "--allow-reset may take near0 down for a moment, and the SSH connection to 10.209.0.1 is through near0: add --yes";
     let by_ssh = |args: &str| {
         let client = "10.209.0.2 50000 10.209.0.1 22";
@@ -182,14 +182,14 @@ fn the_way_to_this_machine_is_not_taken_down_unasked() {
     let refused = by_ssh(apply);
     assert!(refused.code == Some(1) && refused.err.contains(why), "{refused:?}");
     let allowed = by_ssh(&format!("{apply} --yes"));
-    assert!(allowed.err.contains("too few packets"), "{allowed:?}");
+    assert!(allowed.err.contains("too little traffic"), "{allowed:?}");
     shell(&net, "ip route add default via 10.209.0.2 dev near0");
     let refused = ran(&net, &state, apply);
     assert!(is_refused(&refused, "near0 has the default route: add --yes"), "{refused:?}");
-    assert!(is_refused(&ran(&net, &state, &format!("{apply} --yes")), "too few packets"));
+    assert!(is_refused(&ran(&net, &state, &format!("{apply} --yes")), "too little traffic"));
     // If changing a setting does not take the link down, `tune` changes it without the user's
     // permission.
-    assert!(is_refused(&ran(&net, &state, "near0 --apply --test-window 50ms"), "too few packets"));
+    assert!(is_refused(&ran(&net, &state, "near0 --apply --test-window 50ms"), "too little traffic"));
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn without_traffic_there_is_nothing_to_compare() {
     let (state, before) = (Scratch::new(), files(&net));
     let quiet = ran(&net, &state, "near0 --apply --test-window 50ms");
     assert_eq!(quiet.code, Some(1), "{quiet:?}");
-    assert!(quiet.complaint().contains("too few packets"), "{quiet:?}");
+    assert!(quiet.complaint().contains("too little traffic"), "{quiet:?}");
     assert_eq!(files(&net), before);
     assert_eq!(ran(&net, &state, "--undo").code, Some(0));
     assert_eq!(ran(&net, &state, "near0 --check").code, Some(3));

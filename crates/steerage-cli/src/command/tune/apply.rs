@@ -88,7 +88,8 @@ fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, u
     }
     if result.has_too_few_packets() && result.kept().next().is_none() {
         return Err(Error::TuneRefused(format!(
-            "{interface} has too few packets to compare settings: run --apply while there is traffic; nothing was changed"
+            "{interface} has too little traffic to compare settings: run --apply while its packets take a few percent of a CPU; \
+             nothing was changed"
         )));
     }
     if !result.left_out.is_empty() {

@@ -111,8 +111,14 @@ fn copy_fours(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Ra
         let (start, last) = (_mm_set1_epi32(own.start as i32), _mm_xor_si128(_mm_set1_epi32(last as i32), half));
         let (parts, none) = (_mm_set1_epi32(Slot::NO_WHOLE_PAGE as i32), _mm_setzero_si128());
         let mut bad = none;
-        for (four, to) in slots.chunks_exact(4).zip(to.chunks_exact_mut(4)) {
-            let [a, b, c, d] = [0, 1, 2, 3].map(|nth| four[nth].with(|slot| _mm_load_si128(slot.cast())));
+        // `chunks_exact` would be slow here: if the program that uses this crate is compiled in
+        // several parts without link-time optimisation, the compiler does not inline all of it.
+        let mut at = 0;
+        while at + 4 <= slots.len() {
+            let (four, to) = (&slots[at..at + 4], &mut to[at..at + 4]);
+            let load = |nth: usize| four[nth].with(|slot| _mm_load_si128(slot.cast()));
+            let (a, b, c, d) = (load(0), load(1), load(2), load(3));
+            at += 4;
             let pages = _mm_unpacklo_epi64(_mm_unpacklo_epi32(a, b), _mm_unpacklo_epi32(c, d));
             let flags = _mm_unpackhi_epi64(_mm_unpackhi_epi32(a, b), _mm_unpackhi_epi32(c, d));
             _mm_storeu_si128(to.as_mut_ptr().cast(), pages);

@@ -43,11 +43,11 @@
 mod ring;
 mod session;
 
-use std::array;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use arc_swap::ArcSwap;
 use steerage::{Batch, BucketId, Cpu, CpuId, Handler, Timestamp};
 
 use crate::filter::FilterError;
@@ -79,22 +79,21 @@ pub enum TapError {
 /// The clients of an instance, which its packet CPUs and the threads of the clients share.
 #[derive(Debug, Default)]
 pub struct Tap {
-    /// The version of the list of clients, which increases after each change.
+    /// The attached clients. A packet CPU reads this list without a lock: if a packet CPU skipped a
+    /// batch because another thread had a lock, nobody would count the packets of the batch.
+    clients: ArcSwap<Clients>,
+    /// The version of `clients`, which increases after each change.
     version: AtomicUsize,
-    clients: Mutex<Clients>,
+    /// Only a thread that has this lock changes `clients`. `former` has the earlier lists. Each of
+    /// them stays here until no packet CPU refers to the list, so that no packet CPU frees the
+    /// memory of a client.
+    former: Mutex<Vec<Arc<Clients>>>,
+    has_ended: AtomicBool,
     /// A condition variable that is notified after a client has left.
     left: Condvar,
 }
 
-#[derive(Debug, Default)]
-struct Clients {
-    attached: [Option<Arc<Session>>; CLIENTS_MAX],
-    /// Clients that have left. The clients that have left are kept until no packet CPU refers to
-    /// them any more. Because clients that have left are kept, no packet CPU frees the memory of a
-    /// client.
-    gone: Vec<Arc<Session>>,
-    has_ended: bool,
-}
+type Clients = [Option<Arc<Session>>; CLIENTS_MAX];
 
 impl Tap {
     /// Wraps the function that makes each CPU's handler.
@@ -107,7 +106,7 @@ impl Tap {
             inner: make(cpu),
             tap: Arc::clone(&tap),
             version: 0,
-            clients: array::from_fn(|_| None),
+            clients: Arc::default(),
             is_watched: false,
         }
     }
@@ -119,48 +118,52 @@ impl Tap {
     /// [`TapError`] if a filter is wrong, or if there are too many clients.
     pub fn attach(self: &Arc<Self>, wanted: Wanted, cpus: &[CpuId]) -> Result<Attached, TapError> {
         let session = Arc::new(Session::new(wanted, cpus)?);
-        let mut clients = self.lock();
-        clients.gone.retain(|gone| Arc::strong_count(gone) > 1);
-        let free = clients.attached.iter_mut().find(|client| client.is_none());
-        *free.ok_or(TapError::TooMany)? = Some(Arc::clone(&session));
-        self.raise_version();
-        Ok(Attached { tap: Arc::clone(self), session })
+        self.change(|clients| {
+            let free = clients.iter_mut().find(|client| client.is_none());
+            *free.ok_or(TapError::TooMany)? = Some(Arc::clone(&session));
+            Ok(Attached { tap: Arc::clone(self), session })
+        })
     }
 
     fn detach(&self, session: &Arc<Session>) {
-        let mut clients = self.lock();
-        let of_session =
-            |client: &&mut Option<Arc<Session>>| client.as_ref().is_some_and(|it| Arc::ptr_eq(it, session));
-        let left = clients.attached.iter_mut().find(of_session).and_then(Option::take);
-        clients.gone.extend(left);
-        self.raise_version();
-        drop(clients);
+        self.change(|clients| {
+            let is_left = |client: &Option<_>| client.as_ref().is_some_and(|it| Arc::ptr_eq(it, session));
+            clients.iter_mut().filter(|client| is_left(client)).for_each(|client| *client = None);
+        });
         self.left.notify_all();
     }
 
-    /// The release store of the version pairs with the load in `Tapped::handle`. Packet CPUs read
-    /// the list of clients under the lock.
-    fn raise_version(&self) {
+    /// Replaces the list of clients by a copy that `change` has changed.
+    fn change<R>(&self, change: impl FnOnce(&mut Clients) -> R) -> R {
+        let mut former = self.lock();
+        former.retain(|list| Arc::strong_count(list) > 1);
+        let mut clients = Clients::clone(&self.clients.load());
+        let result = change(&mut clients);
+        former.push(self.clients.swap(Arc::new(clients)));
+        // This release pairs with the load in `Tapped::handle`: a packet CPU that sees the new
+        // version also gets the new list.
         self.version.fetch_add(1, Ordering::Release);
+        result
     }
 
     /// Ends all clients. For a limited time, each client's thread still sends the packets that were
     /// copied before this call. Call this function after the last packet was handled.
     pub fn end(&self) {
-        let mut clients = self.lock();
-        clients.has_ended = true;
-        let is_waiting = |clients: &mut Clients| clients.attached.iter().any(Option::is_some);
+        // This release pairs with the load in `has_ended`.
+        self.has_ended.store(true, Ordering::Release);
+        let is_waiting = |_: &mut Vec<_>| self.clients.load().iter().any(Option::is_some);
         // The result of this wait for the clients is ignored: a client that has not read its
         // packets in time is not an error of the run.
-        let _ = self.left.wait_timeout_while(clients, END_MAX, is_waiting);
+        let _ = self.left.wait_timeout_while(self.lock(), END_MAX, is_waiting);
     }
 
+    /// This acquire pairs with the store in `end`: the rings have all packets of the run.
     fn has_ended(&self) -> bool {
-        self.lock().has_ended
+        self.has_ended.load(Ordering::Acquire)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Clients> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Clients>>> {
+        self.former.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -169,9 +172,9 @@ impl Tap {
 pub struct Tapped<H> {
     inner: H,
     tap: Arc<Tap>,
-    /// The version of this CPU's copy of the list of clients (`clients`).
+    /// The version of `clients`, or an older one.
     version: usize,
-    clients: [Option<Arc<Session>>; CLIENTS_MAX],
+    clients: Arc<Clients>,
     is_watched: bool,
 }
 
@@ -183,17 +186,11 @@ enum Stage {
 }
 
 impl<H> Tapped<H> {
-    /// Updates the packet CPU's copy of the list of attached clients.
     #[cold]
-    fn follow(&mut self) {
-        // A packet CPU never waits for a lock. If another thread has the lock, a client is being
-        // added or removed. The CPU then copies the packets of this batch only for the clients that
-        // it knows already, and tries to take the lock again with the next batch.
-        if let Ok(clients) = self.tap.clients.try_lock() {
-            self.version = self.tap.version.load(Ordering::Relaxed);
-            self.clients.clone_from(&clients.attached);
-            self.is_watched = self.clients.iter().any(Option::is_some);
-        }
+    fn follow(&mut self, version: usize) {
+        self.version = version;
+        self.clients = self.tap.clients.load_full();
+        self.is_watched = self.clients.iter().any(Option::is_some);
     }
 
     #[cold]
@@ -210,9 +207,10 @@ impl<H: Handler> Handler for Tapped<H> {
 
     #[inline]
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
-        // The load of the version pairs with the store in `raise_version`.
-        if self.tap.version.load(Ordering::Acquire) != self.version {
-            self.follow();
+        // The load of the version pairs with the change in `Tap::change`.
+        let version = self.tap.version.load(Ordering::Acquire);
+        if version != self.version {
+            self.follow(version);
         }
         if !self.is_watched {
             return self.inner.handle(batch, cpu);
@@ -240,5 +238,30 @@ impl<H: Handler> Handler for Tapped<H> {
 
     fn finish(self, cpu: &mut Cpu) -> Self::Report {
         self.inner.finish(cpu)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steerage::packet::each;
+    use steerage::testing::HandlerTester;
+
+    use super::*;
+
+    #[test]
+    fn packets_are_copied_while_another_thread_has_the_lock() {
+        let tap = Arc::new(Tap::default());
+        let mut tester = HandlerTester::new(tap.around(each(|_packet| ())));
+        tester.handle([[2; 60]]);
+        let client = tap.attach(Wanted::default(), &[CpuId(0)]).unwrap();
+        let locked = tap.lock();
+        tester.handle([[2; 60]; 3]);
+        drop(locked);
+        assert_eq!(client.session.counts(), (3, 0));
+        drop(client);
+        assert!(!tap.lock().is_empty(), "the packet CPU does not free the client's memory");
+        tester.handle([[2; 60]]);
+        tap.change(|_| ());
+        assert!(tap.lock().len() <= 1);
     }
 }

@@ -166,7 +166,7 @@ impl Session {
         }
     }
 
-    fn counts(&self) -> (u64, u64) {
+    pub(super) fn counts(&self) -> (u64, u64) {
         let without = self.without_ring.load(Ordering::Relaxed);
         let counts = self.rings.iter().map(|(_, ring)| ring.counts());
         counts.fold((without, without), |(wanted, missed), (more, lost)| (wanted + more, missed + lost))

@@ -6,7 +6,7 @@ FUZZ := $(patsubst fuzz/fuzz_targets/%.rs,fuzz/%,$(wildcard fuzz/fuzz_targets/*.
 ARM := $(addprefix arm/,$(shell .ci/arm --list))
 MUTANTS := mutants/1 mutants/2
 MUTANTS_OF_MOVES := mutants_of_moves/1 mutants_of_moves/2
-STEPS := gate instructions packages deny semver features oldest_rust site live_page as_pasted c_library parquet wheel ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel cards \
+STEPS := gate without_tools instructions packages deny semver features oldest_rust site live_page as_pasted c_library parquet wheel ray spark merging python_oldest collectors attacks debian values static_binaries reproducible $(ARM) wireguard moves rounds other_kernel cards \
     mistakes policy simulator loom miri thread_sanitizer $(FUZZ) $(MUTANTS_OF_MOVES) $(MUTANTS)
 
 SHELL := .ci/step
@@ -27,6 +27,20 @@ list: # each step on a line
 # In a bare root, if this machine can make one.
 $(STAMPS)/gate:
 	@if ((EUID == 0)) && command -v debootstrap >/dev/null; then .ci/bare; else bash .ci/run; fi
+
+# On a machine without the tools that tests start, the tests skip and do not fail.
+$(STAMPS)/without_tools:
+	@programs=$$PWD/target/without-tools
+	rm -rf "$$programs"
+	mkdir -p "$$programs"
+	tools=' tshark dumpcap editcap capinfos mergecap tcpdump ethtool fusermount fusermount3 ping nc nfpcapd nfcapd nfdump nfacctd iperf3 parallel traceroute zstd g++ c++ pkg-config pkgconf mkdocs prometheus-node-exporter promtool '
+	IFS=: read -ra folders <<<"$$PATH"
+	for folder in "$${folders[@]}"; do
+	    for program in "$$folder"/*; do
+	        [[ ! -x $$program || $$tools == *" $${program##*/} "* || -e $$programs/$${program##*/} ]] || ln -s "$$program" "$$programs/"
+	    done
+	done
+	env -u CI PATH="$$programs" cargo test --workspace --locked --no-fail-fast
 
 # Instructions a packet. The counts do not depend on how busy or fast the machine is. It fails if a packet takes more of them than were
 # written down. Its build, optimised across all crates, takes longer than it may take in the gate: run it after each change of the path.

@@ -1,12 +1,11 @@
 //! The command line: its commands and options, with the texts of `--help`.
 //!
-//! Each command has a file with its own options. Commands that receive packets share the options in
-//! [`RunArgs`], which they flatten into their own. `values` has parsers that several options use.
+//! Each command has a file with its own options. Commands that receive packets flatten [`RunArgs`]
+//! into their own. `values` has parsers that several options use.
 //!
-//! A doc comment on a field is the help of that option, so its readers are the program's users. The
-//! texts that `--help` prints below the options are the files in `help/`.
-//! [`program`] adds the parts that clap cannot derive: the groups of commands, and a short help for
-//! `-h`.
+//! A doc comment on a field is the help of that option. The texts that `--help` prints below the
+//! options are the files in `help/`. [`program`] adds what clap cannot derive: the groups of
+//! commands, and a short help for `-h`.
 
 mod control;
 mod count;
@@ -178,8 +177,7 @@ pub(crate) fn program() -> clap::Command {
     for name in names {
         program =
             program.mut_subcommand(&name, |command| match name.as_str() {
-                // `forward` needs interfaces, so endless synthetic traffic is not its default
-                // input.
+                // `forward` needs interfaces, so it has no default input.
                 "forward" => with_short_help(command.mut_arg("devices", |arg| {
                     arg.required(true).default_value(Resettable::<clap::builder::OsStr>::Reset)
                 })),
@@ -260,8 +258,7 @@ mod tests {
         assert_eq!(listed, commands);
     }
 
-    /// clap wraps help texts to the width of the terminal. A line without a space at which to break
-    /// it, or an example, could still be longer than the terminal is wide.
+    /// clap wraps help texts, but not examples or lines without a space.
     #[test]
     fn help_fits_80_columns() {
         let mut program = program().term_width(80);

@@ -1,5 +1,3 @@
-//! The commands of the program. Each command has its own file.
-
 mod complete;
 mod completions;
 mod control;
@@ -28,7 +26,7 @@ pub(crate) use start::run as start;
 
 pub(crate) fn run(cli: &Cli) -> Result<(), Error> {
     match &cli.command {
-        // `run_file::run` itself starts the log (`-v`), because the run file may set the log level.
+        // The run file may set the log level.
         Command::Run(args) => return run_file::run(args, cli.verbose),
         Command::Check(args) => return run_file::check(args),
         _ => log::start(cli.verbose),
@@ -59,8 +57,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Completions(args) => completions::run(args),
         Command::Help(args) => help::run(args),
         Command::Man(args) => man::run(args),
-        // The function `run` above handles the commands `run` and `check`. A run file cannot
-        // contain the commands `run` and `check`.
+        // A run file cannot contain these commands.
         Command::Run(_) | Command::Check(_) => Ok(()),
     }
 }

@@ -1,8 +1,5 @@
-//! Serves the control tree of a run.
-//!
-//! A run binds its control socket and mounts its control tree (attributes as directories and files)
-//! while it still has privileges. The run serves the control socket and the control tree until it
-//! ends, and then removes both.
+//! The control tree of a run (attributes as directories and files). A run binds its control socket
+//! and mounts its tree while it has privileges, and removes both at its end.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -48,22 +45,20 @@ pub(crate) struct ServedTree {
 
 impl Drop for ServedTree {
     fn drop(&mut self) {
-        // The tap (which copies packets for clients) ends first, so that its clients receive the
-        // last packets before the socket is closed.
+        // The tap copies packets for clients, which get the last packets before the socket is
+        // closed.
         self.tap.iter().for_each(|tap| tap.end());
     }
 }
 
 impl ControlTree {
-    /// Binds the control socket and mounts the control tree. Both operations may need privileges.
-    /// `queues_off` lists the queues with an empty mask.
+    /// Binding and mounting may need privileges. `queues_off` lists the queues with an empty mask.
     pub(crate) fn prepare(args: &RunArgs, queues_off: Vec<usize>) -> Result<Self, Error> {
         let socket = listen(&args.control, args.report.quiet)?;
         let mounted = args.control.control.as_deref().map(Mounted::on).transpose().map_err(Error::Mount)?;
         let is_virtual = args.cpus.virtual_cpus.is_some();
         let nr_cpu_ids = args.cpus.virtual_cpus.unwrap_or_else(host_cpus::nr_cpu_ids);
-        // The masks of a run may contain isolated CPUs only if the user has chosen the CPUs with
-        // --cpus.
+        // Masks may contain isolated CPUs only if the user has chosen CPUs with --cpus.
         let isolated = if is_virtual || args.cpus.cpus.is_some() { CpuMask::new() } else { host_cpus::isolated_cpus() };
         let prepared = Prepared { socket, mounted, nr_cpu_ids, isolated, is_virtual, queues_off };
         Ok(Self(RefCell::new(Some(prepared))))
@@ -76,9 +71,8 @@ impl ControlTree {
         directory.fold(needs, |needs, directory| needs.removes_in(directory.into()))
     }
 
-    /// Serves the control tree of the run. `report` creates the report as JSON. The content of the
-    /// report depends on the audience: the public, or root and the user of the run. `tap` copies
-    /// packets for clients that request them.
+    /// `report` creates the report as JSON for an audience: the public, or root and the user of the
+    /// run. `tap` copies packets for clients.
     pub(crate) fn serve(
         &self,
         handle: Handle,
@@ -109,8 +103,8 @@ impl ControlTree {
     }
 }
 
-/// Begins to copy the packets that a client's `request` describes. Returns a function that sends
-/// the copies to the client until the client disconnects or the run ends.
+/// Returns a function that sends copies of the requested packets until the client disconnects or
+/// the run ends.
 fn attach(tap: &Arc<Tap>, request: &Value, cpus: &[CpuId]) -> Result<PacketSender, String> {
     let wanted = Wanted::deserialize(request).map_err(|error| error.to_string())?;
     let client = tap.attach(wanted, cpus).map_err(|error| error.to_string())?;
@@ -121,8 +115,7 @@ fn attach(tap: &Arc<Tap>, request: &Value, cpus: &[CpuId]) -> Result<PacketSende
     }))
 }
 
-/// Binds the control socket. If the user did not request a control socket and no control socket can
-/// be bound, the run continues without a control socket.
+/// Without `--socket`, the run continues even if no control socket can be bound.
 fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
     match args.socket.as_deref() {
         Some(NONE) => Ok(None),
@@ -135,8 +128,7 @@ fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
                 note_no_socket(&format!("{USER_VARIABLE} is not set"), quiet);
                 return Ok(None);
             };
-            // `find` removes the sockets of processes that have ended. Errors of `find` are ignored
-            // here, because `bind` reports them.
+            // `find` removes the sockets of processes that have ended. `bind` reports errors.
             path.parent().into_iter().for_each(|directory| drop(find(directory)));
             let listening = Listening::bind(&path);
             Ok(listening.inspect_err(|error| note_no_socket(&error.to_string(), quiet)).ok())
@@ -144,8 +136,7 @@ fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
     }
 }
 
-/// Reports on standard error why this run has no control socket. Without a control socket,
-/// `steerage get` cannot find the run.
+/// Without a control socket, `steerage get` cannot find the run.
 fn note_no_socket(why: &str, quiet: bool) {
     if quiet {
         tracing::info!("no control socket: {why}");

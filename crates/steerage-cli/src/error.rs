@@ -1,5 +1,4 @@
-//! Defines every error of the program: its exit code, and one line that says what was tried and
-//! what to do.
+//! Every error of the program: its exit code, and one line that says what was tried and what to do.
 
 mod command_line;
 mod ending;
@@ -34,13 +33,11 @@ pub(crate) use search::SearchError;
 
 const FAILED: u8 = 1;
 
-/// The exit code if the machine does not have the settings that `tune` has kept for it.
+/// The machine does not have the settings that `tune` has kept for it.
 const DIFFERS: u8 = 3;
 
-/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The arguments after a run file are wrong, or the arguments request help.
     #[error("{}", usage::message(.0))]
     Usage(clap::Error),
     #[error(transparent)]
@@ -53,7 +50,6 @@ pub(crate) enum Error {
     Jobs(#[from] JobsError),
     #[error(transparent)]
     RunFile(#[from] RunFileError),
-    /// The run file that `steerage check` read is wrong.
     #[error("{0}")]
     Refused(String),
     #[error(transparent)]
@@ -64,7 +60,6 @@ pub(crate) enum Error {
     Output(#[from] OutputError),
     #[error("{}", build(.0))]
     Build(#[from] BuildError),
-    /// This CPU lacks the instructions for a hash.
     #[error("--hash: {0}")]
     Hash(HashUnavailable),
     #[error(
@@ -96,14 +91,12 @@ pub(crate) enum Error {
     Page { path: PathBuf, error: io::Error },
     #[error(transparent)]
     Tune(#[from] TuneError),
-    /// `tune` refuses to do this. The text is the whole message.
+    /// The text is the whole message.
     #[error("{0}")]
     TuneRefused(String),
-    /// The machine does not have the settings that `tune` has kept for it. The text is the whole
-    /// message.
+    /// The text is the whole message.
     #[error("{0}")]
     TuneDiffers(String),
-    /// The kernel refused an operation.
     #[error("cannot {operation}: {error}")]
     System { operation: &'static str, error: io::Error },
 }

@@ -1,4 +1,4 @@
-//! Functions that pass bytes to the parsers of this crate. The fuzz targets call these functions.
+//! The parsers of this crate, for fuzz targets.
 
 use std::path::Path;
 
@@ -9,8 +9,7 @@ use crate::{run_file, usage};
 
 /// Returns the command line arguments to which a run file is converted.
 ///
-/// # Errors
-/// Returns the message about a mistake if the run file has one.
+/// The message about a mistake in the run file.
 pub fn run_file(text: &str) -> Result<Vec<String>, String> {
     match run_file::parse(Path::new("run.toml"), text, &[]) {
         Ok(loaded) => Ok(loaded.arguments),

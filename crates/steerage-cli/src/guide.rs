@@ -1,5 +1,4 @@
-//! The pages of the guide, which are built into the program. An installed program has no docs/
-//! directory.
+//! The pages of the guide are built in, because an installed program has no docs/.
 
 use crate::usage;
 

@@ -1,5 +1,4 @@
-//! Gives advice to users who are used to tcpdump. Users who are used to tcpdump write options of
-//! tcpdump, filters without `-f`, or no command.
+//! Advice for users of tcpdump, who write its options, filters without `-f`, or no command.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,18 +7,16 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use steerage_device::af_packet::is_interface;
 use steerage_text::shell_word;
 
-/// The words that can begin a filter, but cannot be the name of a device.
+/// Words that can begin a filter, but cannot be a device.
 const FILTER_WORDS: &str = "arp dst ether gateway greater host icmp icmp6 ip ip6 less mpls net not port portrange proto \
     rarp sctp src tcp udp vlan wlan";
 
-/// The commands that take inputs as their first arguments.
 const INPUT_COMMANDS: [&str; 5] = ["count", "meter", "explain", "fanout", "parallel"];
 
 /// The options of tcpdump that change how packets are printed.
 const PRINTING: [&str; 10] = ["-A", "-e", "-l", "-S", "-tt", "-ttt", "-u", "-U", "-x", "-X"];
 
-/// If a mistake on the command line is common among users of tcpdump, returns the correct command
-/// line.
+/// Returns the correct command line for a mistake that is common among users of tcpdump.
 pub(crate) fn advice(arguments: &[OsString], error: &clap::Error) -> Option<String> {
     let words: Vec<&str> = arguments.iter().skip(1).map(|word| word.to_str().unwrap_or_default()).collect();
     if let Some(advice) = no_dashes(&words) {
@@ -65,7 +62,7 @@ fn option(words: &[&str], wrong: &str) -> Option<String> {
     })
 }
 
-/// Returns the wrong option and its value, as the user wrote them, such as `-ieth0` or `-i eth0`.
+/// As the user wrote them, such as `-ieth0` or `-i eth0`.
 fn with_value<'a>(words: &[&'a str], wrong: &'a str) -> (&'a str, Option<&'a str>) {
     let at = words.iter().position(|word| *word == wrong || word.starts_with(wrong) && wrong.len() == 2);
     let next = at.and_then(|at| words.get(at + 1)).copied().filter(|next| !next.starts_with('-') || *next == "-");
@@ -76,7 +73,7 @@ fn with_value<'a>(words: &[&'a str], wrong: &'a str) -> (&'a str, Option<&'a str
     }
 }
 
-/// Returns advice if the command of `parallel` lacks the `--` before it.
+/// The `--` before the command of `parallel` is missing.
 fn no_dashes(words: &[&str]) -> Option<String> {
     let ["parallel", input, command @ ..] = words else { return None };
     let first = command.first()?;
@@ -110,7 +107,7 @@ fn no_command(words: &[&str], wrong: &str) -> Option<String> {
         .then(|| format!("{wrong} is an input: write a command first: steerage meter {}", shell_word(wrong)))
 }
 
-/// Returns the filter if the user wrote a filter among the inputs, without `-f`.
+/// Returns a filter that the user wrote among the inputs, without `-f`.
 pub(crate) fn filter_among(inputs: &[String]) -> Option<String> {
     let from =
         inputs.iter().position(|input| is_filter(input) && !is_interface(input) && !Path::new(input).exists())?;

@@ -1,5 +1,3 @@
-//! The CPUs of this machine.
-
 use std::io;
 use std::sync::OnceLock;
 
@@ -11,25 +9,21 @@ use steerage::{
 
 use crate::error::Error;
 
-/// Returns the CPUs and caches of this machine. The first call of `topology` reads a dozen files
-/// for each CPU. Later calls return the stored result. The stored result of `topology` also
-/// contains CPUs that went offline after the first call. [`online_cpus`] reads the current state.
+/// Reads a dozen files for each CPU at the first call. Later calls return the stored result, even
+/// if CPUs have gone offline. [`online_cpus`] reads the current state.
 pub(crate) fn topology() -> &'static Topology {
     static TOPOLOGY: OnceLock<Topology> = OnceLock::new();
     TOPOLOGY.get_or_init(Topology::read)
 }
 
-/// Returns the kernel's nr_cpu_ids, which is one more than the highest number that a CPU of this
-/// machine can have.
+/// Returns the kernel's nr_cpu_ids: one more than the highest number of a CPU.
 pub(crate) fn nr_cpu_ids() -> usize {
     let topology = topology();
-    // If a container hides /sys, the result is derived from the highest CPU that this process may
-    // use.
+    // A container may hide /sys.
     let highest = || topology.allowed().last().map(|last| usize::from(last.0) + 1);
     topology.nr_cpu_ids().or_else(highest).unwrap_or(CPUS_MAX)
 }
 
-/// Returns the CPUs that a run uses if the command line names no CPUs.
 pub(crate) fn usable_cpus() -> Result<CpuMask, Error> {
     let cpus = topology().default_mask();
     if cpus.is_empty() {
@@ -49,7 +43,7 @@ pub(crate) fn online_cpus() -> CpuMask {
     topology::online().unwrap_or_else(|| (0..CPUS_MAX as u16).map(CpuId).collect())
 }
 
-/// Returns the CPUs that the kernel keeps free of its own work (`isolcpus` and `nohz_full`).
+/// Returns the CPUs of `isolcpus` and `nohz_full`.
 pub(crate) fn isolated_cpus() -> CpuMask {
     topology().isolated().clone()
 }

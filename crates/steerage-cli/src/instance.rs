@@ -8,8 +8,7 @@
 //! | `undoing` | defers interrupts for busy polling, and undoes the run's changes of the machine at the end |
 //! | `interrupts` | begins polling on the CPUs that get a card's interrupts |
 //!
-//! This file builds the instance with the modules in this table, and drops the program's privileges
-//! after the devices are open.
+//! This file builds the instance, and drops privileges after the devices are open.
 
 mod cpus;
 mod devices;
@@ -47,12 +46,9 @@ pub(crate) use cpus::count_cpus;
 pub(crate) use devices::{capture_options, check_filter};
 pub(crate) use hash::{hasher, hashing, random_key};
 
-/// Opens the devices, drops the privileges that are no longer needed, and builds an instance with
-/// these devices.
-///
-/// `maker` returns the function that creates the handler of each CPU. The argument of `maker` is
-/// true if all devices can wait, as files can. `maker` may also start the threads that write the
-/// files in `needs`. Also returns the services of the run.
+/// Opens the devices, drops privileges, and builds an instance. `maker` returns the function that
+/// creates each CPU's handler. Its argument is true if all devices can wait, as files can. `maker`
+/// may start the threads that write the files in `needs`.
 pub(crate) fn receiving<H, F>(
     args: &RunArgs,
     needs: Needs<'_>,
@@ -67,8 +63,7 @@ where
     sending(args, needs, sending_nothing, maker)
 }
 
-/// The services of a run, such as the control tree. The services of a run are opened before the
-/// privileges are dropped.
+/// The services of a run, such as the control tree, which are opened before privileges are dropped.
 #[derive(Debug)]
 pub(crate) struct RunServices {
     pub(crate) capture: Option<Arc<CaptureInfo>>,
@@ -77,7 +72,6 @@ pub(crate) struct RunServices {
     /// The clients that receive copies of packets through the control socket.
     pub(crate) tap: Arc<Tap>,
     pub(crate) signals: HeldSignals,
-    /// The service manager, if it should be notified when the run has started.
     pub(crate) service: ServiceManager,
     pub(crate) metrics: Metrics,
     pub(crate) web: Web,
@@ -86,17 +80,16 @@ pub(crate) struct RunServices {
 }
 
 pub(crate) struct SendOptions<O> {
-    /// True if the command sends nothing to a network. If the command sends nothing, packets that
-    /// it receives may wait for a short time (see
+    /// True if the command sends nothing to a network, so that received packets may wait for a
+    /// short time (see
     /// [`AfXdpOptions::coalesce`](steerage_device::af_xdp::AfXdpOptions::coalesce)).
     pub(crate) listens: bool,
-    /// The rate in packets per second at which the run reads inputs that can wait, such as files.
+    /// In packets per second, for inputs that can wait.
     pub(crate) rate: Option<u64>,
-    /// True if consecutive segments of a flow are merged before they reach the handler.
+    /// Consecutive segments of a flow are merged before they reach the handler.
     pub(crate) coalesce: bool,
     pub(crate) outputs: O,
-    /// The condition that ends the reading of inputs that can wait. This condition is `None` if
-    /// inputs that can wait end when they have no more packets.
+    /// `None` if inputs that can wait end when they have no more packets.
     pub(crate) input_end: Option<InputEnd>,
 }
 
@@ -111,8 +104,8 @@ pub(crate) struct InputEnd {
     pub(crate) downstream: Box<dyn Downstream>,
 }
 
-/// Builds an instance like [`receiving`], for a handler that sends packets. Each packet gets a flow
-/// hash, which selects the queue of the output.
+/// Like [`receiving`], for a handler that sends packets. Each packet gets a flow hash, which
+/// selects the queue of the output.
 pub(crate) fn sending<H, F>(
     args: &RunArgs,
     needs: Needs<'_>,
@@ -124,8 +117,7 @@ where
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
     let signals = signals::install()?;
-    // The command line is parsed first, so that its mistakes are reported even if a device does not
-    // exist.
+    // Mistakes of the command line are reported even if a device does not exist.
     let cpus = CpuSelection::parse(&args.cpus)?;
     let builder = cpus.apply(steering_builder(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
@@ -157,7 +149,7 @@ where
         let input = set_if_given(input, each, Rate::new);
         let queues = input.queues.len();
         builder = builder.input_on(input, &rx, None);
-        // The queues of the next device use the next CPUs in the list of polling CPUs.
+        // The queues of the next device use the next polling CPUs.
         let next = queues % rx.len().max(1);
         rx.rotate_left(next);
     }
@@ -175,12 +167,11 @@ where
     let kept = capabilities::drop_except(&needs.written().iter().copied().fold(needed, Needed::written_files))?;
     let needs = args.devices.iter().fold(needs, Needs::reads);
     let needs = control.needs(needs);
-    // The access of this process to files is restricted before other threads start. The threads
-    // that write and open files start later and inherit the restriction of file access.
+    // Threads that write and open files inherit the restriction of files, so they start later.
     let confinement = Confinement::of_files(needs, &args.sandbox)?;
     let make_handler = maker(can_wait)?;
-    // All files and devices whose opening may hang are open at this point. Signals are blocked
-    // before the instance starts its threads, because the threads inherit the signal mask.
+    // All files and devices that may hang are open. The threads of the instance inherit the signal
+    // mask, so signals are blocked before it starts.
     let signals = signals.hold()?;
     let tap = Arc::new(Tap::default());
     let instance = builder.build(confinement.of_packet_threads(tap.around(make_handler))?)?;
@@ -189,13 +180,13 @@ where
     }
     kept.drop_start_up()?;
     // AF_XDP attaches its program and pins memory while the instance is built, so system calls are
-    // restricted afterwards. At this point, no packet thread has started.
+    // restricted afterwards. No packet thread has started.
     let sandbox = confinement.of_calls()?;
     Ok((instance, RunServices { capture, can_wait, control, tap, signals, service, metrics, web, sandbox, undoing }))
 }
 
-/// Checks the command line of a run without opening a device. Returns a line that says which CPUs
-/// handle packets, which CPUs receive, and how packets are spread.
+/// Checks the command line without opening a device. Returns a line about the CPUs and how packets
+/// are spread.
 pub(crate) fn check(args: &RunArgs) -> Result<String, Error> {
     let cpus = CpuSelection::parse(&args.cpus)?;
     let _ = steering_builder(&args.steering)?;
@@ -230,7 +221,6 @@ fn steering_builder(args: &SteeringArgs) -> Result<Builder, Error> {
     Ok(set_if_given(builder, args.memory.memory_max, Builder::memory_max))
 }
 
-/// Calls the method `set` of the builder if the command line contains a value to set.
 fn set_if_given<B, V>(builder: B, value: Option<V>, set: impl FnOnce(B, V) -> B) -> B {
     match value {
         Some(value) => set(builder, value),

@@ -1,9 +1,7 @@
 //! The program `steerage`: receive packet steering in user space, from the command line.
 //!
-//! This file runs the command, prints the one line of an error, and sets the exit code. The code of
-//! the program is in this library, so that fuzz targets can call its parsers and tests can examine
-//! its options. No other program uses the library. Each module in this table imports only modules
-//! that are below it:
+//! The code is in this library for fuzz targets and tests. No other program uses the library. Each
+//! module in this table imports only modules that are below it:
 //!
 //! | module | what it does |
 //! |---|---|
@@ -15,7 +13,7 @@
 //! | `control_tree`, `metrics` | the control tree and the metrics that a run serves |
 //! | `view` | the live view of a run: the screen of `top`, and the table that a run redraws on its terminal |
 //! | `report` | writes reports and explanations, as text and as JSON |
-//! | `routing` | the kernel's routes and neighbours, for `forward` |
+//! | `web` | the live page of a run, for a browser |
 //! | `run_file` | reads a run file and merges it with the command line |
 //! | `sandbox` | the permissions of each command once it is set up |
 //! | `helper` | processes that undo a change of the kernel at the end of a run |
@@ -62,8 +60,8 @@ use std::process::ExitCode;
 use error::Error;
 use terminal::warn;
 
-/// Returns the definition of the command line, including options that `--help` does not show. Tests
-/// of the documentation of all options call this function.
+/// Returns the definition of the command line, including hidden options, for tests of the
+/// documentation.
 #[doc(hidden)]
 pub fn definition() -> clap::Command {
     let mut program = args::program();
@@ -94,8 +92,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Returns true if the command line is for `parallel`. `parallel` has its own exit codes: the codes
-/// 1 to 101 say how many jobs failed.
+/// `parallel` has its own exit codes: 1 to 101 say how many jobs failed.
 fn names_parallel() -> bool {
     let is_option = |word: &std::ffi::OsString| word.as_encoded_bytes().starts_with(b"-");
     std::env::args_os().skip(1).find(|word| !is_option(word)).is_some_and(|word| word == "parallel")

@@ -1,10 +1,7 @@
-//! Implements `-v`, which shows the library's traces on standard error.
+//! `-v` shows the library's traces on standard error.
 
 use tracing_subscriber::filter::LevelFilter;
 
-/// Shows traces up to a level that depends on the number of `-v` options. Without `-v`, no traces
-/// are shown.
-///
 /// Without `-v`, errors in the traces are not shown either, because a run that fails prints its own
 /// error line.
 pub(crate) fn start(verbose: u8) {
@@ -16,6 +13,6 @@ pub(crate) fn start(verbose: u8) {
     };
     let subscriber =
         tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false).finish();
-    // `set_global_default` cannot fail here, because no other code sets a subscriber.
+    // No other code sets a subscriber.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }

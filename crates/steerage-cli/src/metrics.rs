@@ -1,4 +1,4 @@
-//! Implements `--metrics`: the metrics that a run serves to Prometheus.
+//! `--metrics`: the metrics that a run serves to Prometheus.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -18,15 +18,13 @@ use crate::terminal::print_to_stderr;
 pub(crate) struct Metrics(RefCell<Option<Listener>>);
 
 impl Metrics {
-    /// Binds the listener for metrics, if the command line requests metrics. The listener for
-    /// metrics is bound before the devices are opened, so that an error about a port in use is
-    /// reported immediately. The listener for metrics is also bound before privileges are dropped.
+    /// Call `prepare` before devices are opened, so that a port in use is reported at once, and
+    /// before privileges are dropped.
     pub(crate) fn prepare(args: &MetricsArgs, quiet: bool) -> Result<Self, Error> {
         let listener =
             args.metrics.map(|address| Listener::bind("metrics", address)).transpose().map_err(Error::Metrics)?;
         let listener = listener.map(|listener| listener.answering_to(&args.metrics_host));
-        // If the kernel chose the port, only the printed line shows the port number. Therefore the
-        // line with the port of the metrics server is printed even with `-q`.
+        // Printed even with `-q`, if only this line shows the port that the kernel chose.
         let asked = args.metrics.is_some_and(|address| address.port() == 0);
         if let Some(listener) = listener.as_ref().filter(|_| asked || !quiet) {
             print_to_stderr(format_args!("metrics at http://{}/metrics", listener.address()));
@@ -34,8 +32,7 @@ impl Metrics {
         Ok(Self(RefCell::new(listener)))
     }
 
-    /// Starts the server for metrics, if the command line requests metrics. `handle` is `None` if
-    /// the command handles no packets.
+    /// `handle` is `None` if the command handles no packets.
     pub(crate) fn serve(&self, handle: Option<Handle>, more: Option<More>) -> Result<Option<Server>, Error> {
         let Some(listener) = self.0.take() else { return Ok(None) };
         let source = Source::new(handle).version(env!("CARGO_PKG_VERSION"));
@@ -114,7 +111,7 @@ mod tests {
         assert_eq!(named(include_str!("../../../docs/tune.md"), "steerage_tune_"), watched);
     }
 
-    /// Returns the words of a documentation page that begin with `begin`.
+    /// Returns the words of a page that begin with `begin`.
     fn named(page: &str, begin: &str) -> BTreeSet<String> {
         let words = page.split(|c: char| !c.is_ascii_lowercase() && c != '_');
         let is_metric = |word: &&str| word.starts_with(begin) && !["steerage_", "steerage_control"].contains(word);

@@ -1,5 +1,3 @@
-//! Creates the reports of a run, as text for people or as JSON.
-
 mod document;
 pub(crate) mod flows;
 mod forward;
@@ -29,18 +27,14 @@ pub(crate) use flows::{FlowCounters, FlowOutputReport, FlowTotals};
 pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;
 
-/// The flows that a run of `meter` has recorded.
 #[derive(Debug)]
 pub(crate) enum Flows {
-    /// The flows of a run that has not ended yet.
     SoFar { counts: FlowCounts, largest: Vec<FlowRecord>, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
-    /// The flows of a run that has ended.
     Ended { metered: Metered, table: Vec<String>, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
 }
 
 impl Flows {
-    /// Returns the flows with the most bytes, if the flows were collected. During a run whose
-    /// source can wait, the flows are not collected.
+    /// Returns `None` while the flows are not collected, as during a run whose source can wait.
     fn largest(&self) -> Option<&[FlowRecord]> {
         match self {
             Self::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
@@ -48,14 +42,13 @@ impl Flows {
         }
     }
 
-    /// Returns N if `meter` records only one of N flows.
+    /// Returns N if `meter` records one of N flows.
     fn sample(&self) -> Option<u32> {
         match self {
             Self::SoFar { sample, .. } | Self::Ended { sample, .. } => *sample,
         }
     }
 
-    /// Returns the reports about the files and collectors to which the flows are written.
     fn outputs(&self) -> &[FlowOutputReport] {
         match self {
             Self::SoFar { outputs, .. } | Self::Ended { outputs, .. } => outputs,
@@ -63,29 +56,21 @@ impl Flows {
     }
 }
 
-/// The content of a run's report.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// The part of the report that contains the counts of the run.
     pub(crate) document: Document,
-    /// The flows that `meter` counted.
     flows: Option<Flows>,
-    /// The restrictions of the sandbox, if the run is in a sandbox.
     pub(crate) sandbox: Option<InForce>,
-    /// True if the report's text should contain more details (`-v`).
     pub(crate) verbose: bool,
-    /// The last interval report, if the run prints interval reports.
     pub(crate) last: Option<Interval>,
-    /// The number of CPUs of the run that did not stop in time.
+    /// The number of CPUs that did not stop in time.
     pub(crate) left_behind: usize,
     /// The CPUs whose packet function panicked.
     pub(crate) panicked: Vec<CpuId>,
-    /// The live page of the run, which gets this report at the end.
     page: RefCell<Option<PageServer>>,
 }
 
 impl Report {
-    /// Returns a report with the counts of `document`.
     pub(crate) fn new(document: Document) -> Self {
         Self {
             document,
@@ -99,30 +84,25 @@ impl Report {
         }
     }
 
-    /// Sets the live page on which the complete report is also shown.
     pub(crate) fn show_on(&self, page: Option<PageServer>) {
         *self.page.borrow_mut() = page;
     }
 
-    /// Ends the live page, if the run has one. If the live page is open in a browser, the page gets
-    /// this report before it ends.
+    /// A live page that is open in a browser gets this report before it ends.
     pub(crate) fn end_page(&self) {
         self.page.take().into_iter().for_each(|page| page.end(|audience| self.json(audience)));
     }
 
-    /// Adds the flows to the report.
     pub(crate) fn with_flows(mut self, flows: Option<Flows>) -> Self {
         self.document.app.flows = flows.as_ref().map(FlowCounters::of);
         Self { flows, ..self }
     }
 
-    /// Returns the ledger of the run.
     pub(crate) fn snapshot(&self) -> &Snapshot {
         &self.document.snapshot
     }
 
-    /// Returns the report for `audience` as one line of JSON without a newline. Returns an empty
-    /// object if the report cannot be serialized.
+    /// Returns one line without a newline, or an empty object if the report cannot be serialized.
     pub(crate) fn json(&self, audience: Audience) -> String {
         self.line(audience).unwrap_or_else(|_| "{}".to_owned())
     }
@@ -131,7 +111,6 @@ impl Report {
         self.document.line(&self.traffic(), audience)
     }
 
-    /// Returns the report with its private parts, as a JSON value like the one that `top` reads.
     pub(crate) fn private_value(&self) -> Result<Value, String> {
         self.document.value(&self.traffic())
     }
@@ -144,15 +123,13 @@ impl Report {
     }
 
     /// Prints the final report. Returns an error if a device or a packet function failed, or if a
-    /// CPU did not stop in time. If `strict` is true, also returns an error if a packet was lost or
-    /// out of order.
+    /// CPU did not stop in time, and with `strict` also if a packet was lost or out of order.
     pub(crate) fn finish(&self, printer: Printer, strict: bool) -> Result<(), Error> {
         let last = self.last.as_ref().map_or(Ok(()), |last| printer.interval(&last.with_flows(self.flows.as_ref())));
         let printed = last.and_then(|()| printer.report(self));
         self.end_page();
         match printed {
-            // It is no error if the reader closed the pipe, as `head` does in `steerage count |
-            // head -1`.
+            // It is no error if the reader closed the pipe, as in `steerage count | head -1`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             other => other.map_err(EndingError::Report)?,
         }
@@ -177,10 +154,9 @@ impl Report {
         Ok(())
     }
 
-    /// Checks that the run sent every packet. Call `all_sent` after [`finish`](Self::finish). If
-    /// the input can wait, as a file can, all packets of the input must be sent. A live input may
-    /// lose packets. All packets that a live input delivered must be sent, unless an output had no
-    /// room for these packets.
+    /// Returns an error if the run did not send every packet. Call `all_sent` after
+    /// [`finish`](Self::finish). A live input may lose packets, and its outputs may drop packets
+    /// for which they have no room.
     pub(crate) fn all_sent(&self, can_wait: bool) -> Result<(), Error> {
         let dropped = self.snapshot().dropped();
         let may_be_missing =
@@ -196,13 +172,11 @@ impl Report {
         }
     }
 
-    /// Returns the first error that ended a receive queue.
     pub(crate) fn input_error(&self) -> Option<&QueueError> {
         self.snapshot().queues.iter().find_map(|queue| queue.error.as_ref())
     }
 }
 
-/// Writes reports to standard output or standard error, as text or JSON.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Printer {
     json: bool,
@@ -217,13 +191,10 @@ enum To {
 }
 
 impl Printer {
-    /// Creates a printer for standard output. If `beside` is true, data other than the report goes
-    /// to standard output, so the printer writes to standard error. With `-q`, the printer writes
-    /// only JSON, and only to standard output.
+    /// `beside` means that other data goes to standard output, so reports go to standard error.
+    /// With `-q`, only JSON reports are written, and only to standard output.
     pub(crate) fn new(args: &ReportArgs, beside: bool) -> Self {
         let to = match beside {
-            // With `-q`, no report is written at all if data other than the report goes to standard
-            // output.
             true if args.quiet => To::Nowhere,
             false if args.quiet && !args.json => To::Nowhere,
             false => To::Stdout,
@@ -232,12 +203,11 @@ impl Printer {
         Self { json: args.json, to }
     }
 
-    /// Creates a printer that writes to standard output.
     pub(crate) fn to_stdout(json: bool) -> Self {
         Self { json, to: To::Stdout }
     }
 
-    /// Writes a report with its private parts, because the reader is the user of this process.
+    /// The reader is the user of this process, so the report has its private parts.
     pub(crate) fn report(self, report: &Report) -> io::Result<()> {
         self.write(|| match self.json {
             true => Ok(report.line(Audience::Private)? + "\n"),
@@ -245,12 +215,11 @@ impl Printer {
         })
     }
 
-    /// Writes an interval report.
     pub(crate) fn interval(self, interval: &Interval) -> io::Result<()> {
         self.write(|| if self.json { interval.as_json() } else { Ok(interval.as_text()) })
     }
 
-    /// Returns true if the output for the reports is a full pipe, so that a write would block.
+    /// Returns true if a write would block, because the output is a full pipe.
     pub(crate) fn is_stalled(self) -> bool {
         let (out, err) = (io::stdout(), io::stderr());
         let fd = match self.to {
@@ -259,8 +228,7 @@ impl Printer {
             To::Nowhere => return false,
         };
         let mut fds = [PollFd::new(fd, PollFlags::POLLOUT)];
-        // If `poll` fails, or if the reader has closed the pipe, the next write of a report returns
-        // the error.
+        // If `poll` fails or the reader has closed the pipe, the next write returns the error.
         matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0))
     }
 

@@ -1,7 +1,5 @@
-//! Controls a run from its start to its end.
-//!
-//! The thread that starts the run also waits for its end, for signals, and for timed events. The
-//! timed events are interval reports, the live table and the run's time limit.
+//! A run from its start to its end. The thread that starts the run also waits for its end, for
+//! signals, and for timed events: interval reports, the live table and the time limit.
 
 mod options;
 mod sources;
@@ -25,8 +23,7 @@ use sources::ReportSources;
 
 pub(crate) use options::{RunOptions, StopHook, Stopper};
 
-/// The maximum time to wait for an event if no timed event is due. Every event ends the wait, so
-/// this duration could have any value.
+/// Every event ends the wait, so this duration could have any value.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
 
 /// The maximum delay before the run notices that a key was pressed.
@@ -43,16 +40,12 @@ enum RunEvent<R> {
     Ended(Box<Outcome<R>>),
 }
 
-/// Starts the instance, and waits until its input ends, its time limit is reached, or a signal
-/// requests a stop.
 pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) -> Result<FinishedRun<H::Report>, Error> {
     let (events_in, events) = mpsc::channel();
-    // The program handles signals before the instance starts, so that every signal ends the run
-    // properly.
+    // Signals are handled before the instance starts, so that every signal ends the run properly.
     let (asked, outputs, on_stop) = (events_in.clone(), options.flow_outputs.clone(), options.on_stop.clone());
     options.signals.listen(move |what| {
-        // The user can also request a stop after the run, while the program waits for a reader of
-        // the flows.
+        // After the run, the program may still wait for a reader of the flows.
         if what == SignalRequest::Stop {
             outputs.iter().for_each(FlowOutput::hurry);
             if let Some(hook) = &on_stop {
@@ -109,8 +102,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
     }
 }
 
-/// Returns a function that creates a report as JSON. The control socket and the live page call this
-/// function from any thread.
+/// Returns a function that creates a report as JSON, from any thread.
 fn reports(
     options: &RunOptions,
     handle: Handle,
@@ -126,8 +118,7 @@ struct Run<'a> {
     handle: Handle,
     started: SystemTime,
     start: Instant,
-    /// The time at which the run must stop. The stop time is `None` if the run has no time limit,
-    /// or if the limit has been reached.
+    /// `None` if the run has no time limit, or if the limit has been reached.
     deadline: Option<Instant>,
     stopped_by: Option<EndedBy>,
     intervals: Option<Intervals>,
@@ -141,8 +132,7 @@ impl Run<'_> {
         if self.options.keys.is_some() && self.stopped_by.is_none() { wait.min(KEY_LOOK) } else { wait }
     }
 
-    /// Returns the time of the next interval report. After a request to stop, only the final report
-    /// follows, and no interval report is due.
+    /// After a request to stop, no interval report is due.
     fn intervals_due(&self) -> Option<Instant> {
         self.intervals.as_ref().filter(|_| self.stopped_by.is_none()).map(Intervals::due)
     }
@@ -168,8 +158,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Prints an interval report. If the reader of the reports is too slow, nothing is printed, and
-    /// the next report also includes the counts of this interval.
+    /// If the reader of the reports is too slow, the next report also includes the counts of this
+    /// interval.
     fn report_interval(&mut self, now: Instant) -> Result<(), Error> {
         if self.options.printer.is_stalled() {
             self.intervals.iter_mut().for_each(|intervals| intervals.skip(now));
@@ -201,13 +191,11 @@ impl Run<'_> {
         self.print(|printer| printer.report(&report))
     }
 
-    /// Prints text during the run. The live table is removed from the screen first, and drawn again
-    /// below the printed text.
+    /// Prints text above the live table.
     fn print(&mut self, what: impl FnOnce(Printer) -> io::Result<()>) -> Result<(), Error> {
         self.live_table.erase();
         match what(self.options.printer) {
-            // The reader of the reports has closed the pipe. The run stops, because the reader
-            // would not read the final report either.
+            // The reader has closed the pipe, and would not read the final report either.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.stop(EndedBy::Signal),
             other => other.map_err(EndingError::Report)?,
         }
@@ -231,8 +219,7 @@ impl Run<'_> {
 }
 
 fn reason_by_itself(snapshot: &Snapshot, packets: Option<u64>) -> EndedBy {
-    // The packet limit counts only packets that the device delivered, and not packets that the
-    // device lost.
+    // Packets that the device lost do not count towards the packet limit.
     let handed_over = snapshot.received() - snapshot.dropped().get(DropReason::Device);
     if snapshot.queues.iter().any(|queue| queue.error.is_some()) {
         EndedBy::Error

@@ -1,9 +1,8 @@
 //! Run files. The keys of a TOML file are the long options of the command line (docs/run-files.md).
 //!
-//! The options are defined only once, in `args`. The keys are converted to arguments, which clap
-//! parses like the arguments of the command line. This module records for each argument the line of
-//! the run file from which it comes. Therefore a mistake in a run file is reported with its line
-//! number.
+//! `args` defines the options. The keys are converted to arguments, which clap parses like a
+//! command line. A mistake is reported with its line of the run file, which this module records for
+//! each argument.
 //!
 //! | file | content |
 //! |---|---|
@@ -26,20 +25,17 @@ pub(crate) use merge::LoadedRun;
 
 const COMMAND: &str = "command";
 
-/// The key in a run file for the devices of a run. In clap's definition, the key is also the ID of
-/// the argument for the devices.
+/// The key for the devices of a run, and the ID of clap's argument.
 const DEVICES: &str = "devices";
 
-/// The key in a run file for the command that the jobs of `parallel` run. In clap's definition, the
-/// key is also the ID of the argument for this command.
+/// The key for the command of `parallel`'s jobs, and the ID of clap's argument.
 const JOB: &str = "job";
 
 fn has_jobs(command: &Command) -> bool {
     command.get_positionals().any(|arg| arg.get_id() == JOB)
 }
 
-/// Reads the run file. `more` contains arguments from the command line, which override the
-/// arguments in the file.
+/// `more` contains arguments from the command line, which override those in the file.
 pub(crate) fn load(path: &Path, more: &[String]) -> Result<LoadedRun, Error> {
     parse(path, &read::text(path)?, more)
 }
@@ -54,8 +50,7 @@ pub(crate) fn parse(path: &Path, text: &str, more: &[String]) -> Result<LoadedRu
 }
 
 fn commands(cli: &Command) -> Vec<&str> {
-    // The positional arguments of the returned commands are devices. With `parallel`, the words of
-    // the jobs' command are positional arguments, too.
+    // Devices are positional arguments. So are the words of the jobs' command.
     let receives = |command: &&Command| {
         let positionals: Vec<&str> = command.get_positionals().map(|arg| arg.get_id().as_str()).collect();
         positionals == [DEVICES] || positionals == [DEVICES, JOB]

@@ -1,5 +1,5 @@
-//! The sandbox of each command defines the permissions that the command keeps after its start.
-//! lab/notes/system-calls.md contains the table of system calls, and docs/privileges.md the files.
+//! The permissions that each command keeps after its start. lab/notes/system-calls.md lists the
+//! system calls, and docs/privileges.md the files.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -18,9 +18,8 @@ use crate::args::SandboxArgs;
 use crate::error::Error;
 use crate::terminal::{print_to_stderr, warn};
 
-/// The files and directories that a run may read after its start. The readable files describe the
-/// machine, such as its interfaces, its memory, and its online CPUs. One of the readable files
-/// returns random numbers.
+/// The files that a run may read after its start: they describe the machine, or return random
+/// numbers.
 const MACHINE: [&str; 11] = [
     "/dev/urandom",
     "/sys/devices",
@@ -102,9 +101,8 @@ impl SandboxProfile {
         }
     }
 
-    /// Returns the groups of system calls that packet threads may make, or `None` if the command
-    /// has no packet threads. To use devices, the threads need [additional
-    /// groups](groups_of_device) of system calls.
+    /// Returns the system calls that packet threads may make, in addition to those [of their
+    /// devices](groups_of_device). `None` if the command has no packet threads.
     pub(crate) fn packet_groups(self) -> Option<&'static [Group]> {
         match self {
             Self::Count | Self::Meter | Self::Explain | Self::Send => Some(&[Group::Receive]),
@@ -114,9 +112,8 @@ impl SandboxProfile {
     }
 }
 
-/// Returns the system calls that packet threads need for a device of this type, in addition to the
-/// system calls for receiving. For an output to a file, a pipe or a TAP, the list is empty, because
-/// the output uses only system calls that every thread may make.
+/// Returns the system calls that packet threads need for a device of this type. An output to a
+/// file, a pipe or a TAP uses only system calls that every thread may make.
 fn groups_of_device(kind: &str, direction: Direction) -> &'static [Group] {
     match (kind, direction) {
         ("af_xdp", Direction::In) => &[Group::XdpMaps],
@@ -149,8 +146,7 @@ impl<'a> Needs<'a> {
         if command.packet_groups().is_some() { needs.reads_machine() } else { needs }
     }
 
-    /// Allows the command to create files with these names after its start. The names may contain
-    /// placeholders for the time (`%H`).
+    /// The names of the files may contain placeholders for the time (`%H`).
     pub(crate) fn written_files(self, names: &[&'a Path]) -> Self {
         Self { written: names.to_vec(), ..self }
     }
@@ -165,8 +161,7 @@ impl<'a> Needs<'a> {
         Self { sandbox, ..self }
     }
 
-    /// Allows a thread to serve metrics or a live page at an address that was bound before the
-    /// sandbox was entered.
+    /// Allows a thread to serve clients at an address that was bound before.
     pub(crate) fn serves_clients(self, serves: bool) -> Self {
         let sandbox = if serves { self.sandbox.calls(&[Group::Clients]) } else { self.sandbox };
         Self { sandbox, ..self }
@@ -180,7 +175,7 @@ impl<'a> Needs<'a> {
         Self { sandbox: self.sandbox.reads(path), ..self }
     }
 
-    /// Allows the command to write to this file, or to all files below this directory.
+    /// `opened` is a file, or a directory whose files may all be written.
     pub(crate) fn writes(self, opened: OwnedFd) -> Self {
         Self { sandbox: self.sandbox.writes(opened), ..self }
     }
@@ -212,12 +207,11 @@ impl<'a> Needs<'a> {
 }
 
 thread_local! {
-    /// True if this thread handles packets and has already installed its seccomp filter.
+    /// True if this thread handles packets and has installed its seccomp filter.
     static ENTERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The sandbox of a command. The command enters its sandbox in two steps: first `of_files`, then
-/// `of_calls`.
+/// The sandbox of a command, which is entered in two steps: `of_files`, then `of_calls`.
 #[derive(Debug)]
 pub(crate) struct Confinement {
     packet_groups: Vec<Group>,
@@ -225,8 +219,8 @@ pub(crate) struct Confinement {
 }
 
 impl Confinement {
-    /// Restricts the files that the process may use. Call `of_files` after all files and devices
-    /// that need more permissions are open, while the process still has only one thread.
+    /// Restricts the files of the process. Call `of_files` after all files and devices that need
+    /// more permissions are open, while the process still has only one thread.
     pub(crate) fn of_files(needs: Needs<'_>, args: &SandboxArgs) -> Result<Self, Error> {
         let mut packet_groups = needs.command.packet_groups().unwrap_or_default().to_vec();
         packet_groups.extend(&needs.devices);
@@ -234,18 +228,17 @@ impl Confinement {
             tracing::warn!("--no-sandbox: neither files nor system calls are restricted");
             return Ok(Self { packet_groups, sandbox: None });
         }
-        // The clock is read once here. At its first use, rustix looks up the clock function of the
-        // kernel, which the sandbox would not allow later.
+        // At its first use, rustix looks up the kernel's clock function, which the sandbox would
+        // not allow.
         let _ = clock_gettime(ClockId::Monotonic);
-        // An error is ignored here. If a directory cannot be used, the error is reported when a
-        // file is created in the directory.
+        // If a directory cannot be used, creating a file in it returns the error.
         let written = needs.written.iter().filter_map(|name| file::directory_of(name).ok());
         let sandbox = written.fold(needs.sandbox, Sandbox::writes);
         sandbox.restrict_files()?;
         Ok(Self { packet_groups, sandbox: Some(sandbox) })
     }
 
-    /// Restricts the system calls of all threads. Returns the restrictions that are in force.
+    /// Restricts the system calls of all threads.
     pub(crate) fn of_calls(self) -> Result<Option<InForce>, Error> {
         let Some(sandbox) = self.sandbox else { return Ok(None) };
         let in_force = sandbox.restrict_calls()?;
@@ -267,21 +260,18 @@ impl Confinement {
         Ok(ThreadFilter::new(&self.packet_groups, &sockets)?)
     }
 
-    /// Wraps the function that creates the handler of each CPU. Each packet thread calls the
-    /// wrapped function before its first packet, and enters its seccomp filter in this call. Call
-    /// `of_packet_threads` after all devices are open.
+    /// Wraps the function that creates each CPU's handler, so that each packet thread enters its
+    /// seccomp filter before its first packet. Call `of_packet_threads` after all devices are open.
     pub(crate) fn of_packet_threads<H: Handler>(
         &self,
         make: impl Fn(CpuId) -> H + Send + Sync + 'static,
     ) -> Result<impl Fn(CpuId) -> H + Send + Sync + 'static, Error> {
         let filter = self.sandbox.as_ref().map(|_| self.filter_of_packet_threads()).transpose()?;
         Ok(move |cpu| {
-            // After a panic of its handler, a thread creates a new handler. A thread that creates a
-            // new handler has already installed its seccomp filter.
+            // After a panic, a thread with a seccomp filter creates another handler.
             let enters = filter.as_ref().filter(|_| !ENTERED.replace(true));
             if let Some(Err(error)) = enters.map(enter_packet_thread) {
-                // If the seccomp filter cannot be installed, the program exits, because no packet
-                // may be handled outside of the sandbox.
+                // No packet may be handled outside of the sandbox.
                 warn(&error);
                 process::exit(1);
             }
@@ -290,15 +280,13 @@ impl Confinement {
     }
 }
 
-/// Enters the sandbox of a command that handles no packets: drops all capabilities, and restricts
-/// the files and the system calls of the process.
+/// Enters the sandbox of a command that handles no packets, and drops all capabilities.
 pub(crate) fn enter(needs: Needs<'_>, args: &SandboxArgs) -> Result<Option<InForce>, Error> {
     capabilities::drop_all()?;
     Confinement::of_files(needs, args)?.of_calls()
 }
 
-/// Enters the sandbox like [`enter`], but keeps the capabilities in `needed` that the command
-/// requires.
+/// Like [`enter`], but keeps the capabilities in `needed` that the command requires.
 pub(crate) fn enter_keeping(needs: Needs<'_>, needed: &Needed<'_>, args: &SandboxArgs) -> Result<Kept, Error> {
     let kept = capabilities::drop_except(needed)?;
     Confinement::of_files(needs, args)?.of_calls()?;
@@ -310,9 +298,8 @@ pub(crate) fn enter_writing<'a>(needs: Needs<'a>, files: &[&'a Path], args: &San
     enter_keeping(needs.written_files(files), &needed, args)
 }
 
-/// Blocks signals in this thread, so that other threads handle the signals that are sent to this
-/// process. The signal handler wakes another thread with a system call that a packet thread may not
-/// make.
+/// Blocks signals in this thread, so that other threads handle them. The signal handler makes a
+/// system call that a packet thread may not make.
 fn leave_signals_to_others() -> Result<(), Errno> {
     const OWN: [Signal; 7] = [
         Signal::SIGSYS,
@@ -333,8 +320,8 @@ fn enter_packet_thread(filter: &ThreadFilter) -> Result<(), String> {
     filter.enter().map_err(|error| Error::Sandbox(error).to_string())
 }
 
-/// Makes a panic report only its location, without a backtrace. To print a backtrace, a thread
-/// would have to open the program's file, which the sandbox no longer allows.
+/// Makes a panic report only its location. For a backtrace, the thread would have to open the
+/// program's file, which the sandbox does not allow.
 fn without_backtraces() {
     if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
         std::panic::set_hook(Box::new(|panic| {

@@ -1,5 +1,4 @@
-//! Notifies the service manager that the run has started, if a service manager started the program.
-//! The messages to the service manager use the protocol of sd_notify(3).
+//! Tells the service manager that the run has started, by the protocol of sd_notify(3).
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,13 +9,12 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// The connection to the service manager, if it must be notified when the run has started.
+/// `None` without a service manager.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceManager(Option<UnixDatagram>);
 
 impl ServiceManager {
-    /// Connects to the service manager, if a service manager started the program. Call `connect`
-    /// before the sandbox is entered, because the sandbox allows no new sockets.
+    /// Call `connect` before the sandbox is entered, because the sandbox allows no new sockets.
     pub(crate) fn connect() -> Self {
         let name = env::var_os(SOCKET_VARIABLE);
         Self(name.and_then(|name| {

@@ -5,13 +5,12 @@
 //! Therefore:
 //!
 //! - While a run opens its files and devices, INT, TERM and HUP keep their default actions, because
-//!   the run has nothing to clean up yet. While files and devices are opened, the signal USR1 is
-//!   recorded. USR1 is handled when the run starts.
-//! - After [`EarlySignals::hold`], all signals that a run reads are blocked in all threads. The
-//!   blocked signals stay pending until the thread of [`HeldSignals::listen`] reads them.
-//! - The thread of `listen` only reads signals, so this thread can always end the process when the
-//!   second INT arrives. If the run only waits for other programs, the thread ends the process at
-//!   the first signal ([`HeldSignals::end_now`]).
+//!   the run has nothing to clean up yet. USR1 is recorded, and handled when the run starts.
+//! - After [`EarlySignals::hold`], all signals of a run are blocked in all threads, and stay
+//!   pending until the thread of [`HeldSignals::listen`] reads them.
+//! - The thread of `listen` only reads signals, and can always end the process when the second INT
+//!   arrives. If the run only waits for other programs, the first signal ends the process
+//!   ([`HeldSignals::end_now`]).
 
 use std::cell::RefCell;
 use std::fs;
@@ -29,26 +28,24 @@ use signal_hook::{flag, low_level};
 
 use crate::error::Error;
 
-/// If a signal ended a program, shells report this number plus the signal's number as the exit
-/// code.
+/// Shells report this number plus the signal's number as the exit code of a program that a signal
+/// ended.
 const ENDED_BY: i32 = 128;
 
-/// The exit code of a run that HUP has ended properly. After this exit code, the service manager
-/// starts the program again, and the program reads the changed run file.
+/// The exit code of a run that HUP ended. The service manager then starts the program again, which
+/// reads the changed run file.
 pub(crate) const HUNG_UP: u8 = (ENDED_BY + SIGHUP) as u8;
 
 static GOT_HUP: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn hung_up() -> bool {
-    // `Relaxed`: no other data depends on the flag `GOT_HUP`.
+    // `Relaxed`: no other data depends on `GOT_HUP`.
     GOT_HUP.load(Ordering::Relaxed)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalRequest {
-    /// INT, TERM or HUP arrived, so the run must stop and print the report.
     Stop,
-    /// USR1 arrived, so the run must print a report and continue.
     Report,
 }
 
@@ -57,30 +54,26 @@ pub(crate) struct EarlySignals {
     report: Arc<AtomicBool>,
 }
 
-/// The signals of a run after its files and devices are open. A thread reads these signals when the
-/// run starts.
+/// The signals of a run whose files and devices are open.
 #[derive(Debug)]
 pub(crate) struct HeldSignals {
     held: RefCell<Option<(SignalFd, EarlySignals)>>,
-    /// True if the next signal should end the process.
     ends_now: Arc<AtomicBool>,
 }
 
-/// Begins to record USR1. INT, TERM and HUP have their default actions until
-/// [`EarlySignals::hold`].
+/// Records USR1 from now on.
 pub(crate) fn install() -> Result<EarlySignals, Error> {
     let report = Arc::new(AtomicBool::new(false));
     flag::register(SIGUSR1, Arc::clone(&report)).map_err(catch_failed)?;
-    // The signals are unblocked here, because the parent process may have blocked them, and the
-    // signals must be able to end the program.
+    // The parent process may have blocked the signals.
     of_runs().thread_unblock().map_err(|error| catch_failed(error.into()))?;
     Ok(EarlySignals { report })
 }
 
 impl EarlySignals {
-    /// Blocks the signals that a run reads. The signals are blocked in this thread, and in all
-    /// threads that this thread starts later. Call `hold` after all files and devices that may hang
-    /// are open. Threads that already run must have blocked these signals themselves.
+    /// Blocks the signals in this thread and in the threads that it starts later. Call `hold` after
+    /// all files and devices that may hang are open. Threads that already run must have blocked the
+    /// signals themselves.
     pub(crate) fn hold(self) -> Result<HeldSignals, Error> {
         let signals = of_runs();
         let held = signals.thread_block().and_then(|()| SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC));
@@ -90,10 +83,9 @@ impl EarlySignals {
 }
 
 impl HeldSignals {
-    /// Starts a thread that calls `take` for each signal until `take` returns false.
-    ///
-    /// After a request to stop, the next INT ends the program immediately. Because of this second
-    /// INT, a write to a full pipe or a hung file system cannot keep the program from ending.
+    /// Starts a thread that calls `take` for each signal until `take` returns false. After a
+    /// request to stop, the next INT ends the program at once, even if a write to a full pipe or a
+    /// hung file system blocks.
     pub(crate) fn listen(&self, take: impl Fn(SignalRequest) -> bool + Send + 'static) -> Result<(), Error> {
         let Some((held, early)) = self.held.take() else { return Ok(()) };
         let (requests, asked) = mpsc::channel();
@@ -101,14 +93,13 @@ impl HeldSignals {
         if early.report.load(Ordering::Relaxed) {
             let _ = requests.send(SignalRequest::Report);
         }
-        // `take` may start an operation that hangs, so `take` has its own thread.
+        // `take` may hang, so it has its own thread.
         start("requests", move || while asked.recv().is_ok_and(&take) {})?;
         let ends_now = Arc::clone(&self.ends_now);
         start("signals", move || read(&held, &requests, &ends_now))
     }
 
-    /// After this call, INT, TERM and HUP end the process immediately. Call `end_now` when the run
-    /// has ended and the program waits for an event that may never happen.
+    /// From now on, INT, TERM and HUP end the process at once. For waits after the end of the run.
     pub(crate) fn end_now(&self) {
         // `Relaxed`: no other data depends on this flag.
         self.ends_now.store(true, Ordering::Relaxed);
@@ -120,7 +111,6 @@ fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Error> 
     started.map(drop).map_err(|error| Error::System { operation: "listen for signals", error })
 }
 
-/// Reads signals until the process ends.
 fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>, ends_now: &AtomicBool) {
     let mut is_stopping = false;
     loop {
@@ -140,24 +130,21 @@ fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>, ends_now: &A
         }
         let request = if signal == SIGUSR1 { SignalRequest::Report } else { SignalRequest::Stop };
         is_stopping |= request == SignalRequest::Stop;
-        // If `send` fails, the run has ended. The program may still wait for a reader of the
-        // report, so the signal ends the program.
+        // `send` fails if the run has ended. The program may still wait for a reader of the report.
         if requests.send(request).is_err() && request == SignalRequest::Stop {
             low_level::exit(ENDED_BY + signal);
         }
     }
 }
 
-/// Returns the signals that a run reads. If nohup started the program, HUP is ignored, so that the
-/// run continues after its terminal is closed. An ignored HUP must not be blocked, because the run
-/// would read a blocked HUP.
+/// Returns the signals that a run reads. An ignored HUP (nohup) must not be blocked, because the
+/// run would read it and end.
 fn of_runs() -> SigSet {
     let hup = (!is_ignored(SIGHUP)).then_some(Signal::SIGHUP);
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1].into_iter().chain(hup).collect()
 }
 
-/// Returns true if the parent process has made this process ignore the signal. Returns false if the
-/// kernel does not report the ignored signals.
+/// Returns false if the kernel does not report the ignored signals.
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());

@@ -1,16 +1,13 @@
-//! Writes to standard output.
-
 use std::io::{self, Write};
 
 use crate::error::{EndingError, Error};
 
-/// Writes `bytes` to standard output. It is not an error if the reader of standard output has
-/// closed the pipe, as `head` does.
+/// A reader that has closed the pipe, as `head` does, is no error.
 pub(crate) fn print(bytes: &[u8]) -> Result<(), Error> {
     print_while_read(bytes).map(drop)
 }
 
-/// Writes `bytes` to standard output. Returns false if the reader has closed the pipe.
+/// Returns false if the reader has closed the pipe.
 pub(crate) fn print_while_read(bytes: &[u8]) -> Result<bool, Error> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {

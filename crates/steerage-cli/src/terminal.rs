@@ -1,18 +1,14 @@
-//! The terminal: its size, its keys, and the lines that are written to standard error.
-
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 use steerage_text::printable;
 
-/// Writes a line to standard error. A write error is ignored, because it means that standard error
-/// is closed.
+/// A write fails only if standard error is closed.
 pub(crate) fn print_to_stderr(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Writes an error or a warning of the program to standard error, on one line.
 pub(crate) fn warn(what: &str) {
     print_to_stderr(format_args!("steerage: {}", printable(what)));
 }
@@ -22,17 +18,16 @@ pub(crate) fn can_redraw() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
-/// Returns true if standard output is a terminal with colours. The environment variable NO_COLOR
-/// switches colours off (no-color.org).
+/// Returns true if standard output is a terminal with colours. NO_COLOR switches colours off
+/// (no-color.org).
 pub(crate) fn has_colours() -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb
 }
 
-/// Returns the width of the terminal on standard output. If the terminal does not report its width,
-/// returns the value of COLUMNS. Returns `None` if standard output is a pipe or a file, because its
-/// lines may have any length.
+/// Returns the width of the terminal on standard output, or else COLUMNS. `None` means that lines
+/// may have any length, as in a file.
 pub(crate) fn width() -> Option<usize> {
     let of_terminal = rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
     let of_environment = || std::env::var("COLUMNS").ok()?.parse().ok();
@@ -48,32 +43,28 @@ const LINES_DEFAULT: usize = 24;
 
 const COLUMNS_DEFAULT: usize = 80;
 
-/// A terminal that reports a smaller width than this does not know its width, so the reported width
-/// is not used.
+/// A terminal that reports a smaller width does not know its width.
 const COLUMNS_MIN: usize = 40;
 
-/// Reads the keys of the terminal one by one. The terminal does not echo the keys. The terminal's
-/// settings are restored when this value is dropped.
+/// Reads keys one by one, without echo. Dropping this value restores the terminal's settings.
 #[derive(Debug)]
 pub(crate) struct Keys {
     before: Termios,
 }
 
 impl Keys {
-    /// Begins to read keys, if standard input is a terminal and this process runs in the foreground
-    /// of the terminal. The kernel would stop a background process that reads from the terminal.
-    /// Call `take` before the sandbox is entered.
+    /// Begins to read keys if standard input is a terminal and this process runs in the foreground.
+    /// The kernel would stop a background process. Call `take` before the sandbox is entered.
     pub(crate) fn take() -> Option<Self> {
         let stdin = io::stdin();
-        // A terminal of another session cannot put this process into the background or stop this
-        // process.
+        // A terminal of another session cannot stop this process.
         let in_background = tcgetpgrp(&stdin).is_ok_and(|foreground| foreground != rustix::process::getpgrp());
         if !can_redraw() || in_background {
             return None;
         }
         let before = tcgetattr(&stdin).ok()?;
         let mut modes = before.clone();
-        // The flag ISIG stays set, so Ctrl-C still sends a signal.
+        // ISIG stays set, so Ctrl-C still sends a signal.
         modes.local_modes &= !(LocalModes::ICANON | LocalModes::ECHO);
         modes.special_codes[SpecialCodeIndex::VMIN] = 0;
         modes.special_codes[SpecialCodeIndex::VTIME] = 0;
@@ -81,7 +72,6 @@ impl Keys {
         Some(Self { before })
     }
 
-    /// Returns the keys that were pressed since the last call.
     pub(crate) fn pressed(&self) -> Vec<u8> {
         let mut keys = [0; 64];
         let read = rustix::io::read(io::stdin(), &mut keys).unwrap_or(0);
@@ -91,8 +81,7 @@ impl Keys {
 
 impl Drop for Keys {
     fn drop(&mut self) {
-        // An error of restoring the settings is ignored: if the terminal is closed, there is
-        // nothing to restore.
+        // If the terminal is closed, there is nothing to restore.
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
     }
 }

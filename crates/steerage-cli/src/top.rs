@@ -1,5 +1,5 @@
 //! `steerage top` shows a running instance live in a terminal or in a browser. `top` reads from the
-//! control socket of the instance, and does not disturb the handling of packets.
+//! instance's control socket, and does not disturb the handling of packets.
 
 mod page;
 mod remote;
@@ -30,19 +30,17 @@ use remote::{Query, Remote, Reply};
 /// The maximum delay before `top` notices a key, a reply or a signal.
 const POLL_TIME: Duration = Duration::from_millis(50);
 
-/// The width in characters of a table that is not written to a terminal, if the environment
-/// variable COLUMNS is not set.
+/// In characters, without a terminal and without COLUMNS.
 const WIDTH: usize = 80;
 
-/// Shows the instance until the user quits, or prints a single table.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     let mut remote = Remote::new(instances::socket_of(args.to.to.as_deref())?);
-    // A connection error is ignored, because the instance may accept a later connection.
+    // The instance may accept a later connection.
     let _ = remote.connect();
     let web = Web::prepare(&args.web)?;
     let needs = Needs::of(SandboxProfile::Top).uses_terminal().serves_clients(args.web.web.is_some());
-    // Root may watch another user's instance. In order to connect again, `top` needs write access
-    // to the socket of the instance.
+    // Root may watch another user's instance, and needs write access to its socket in order to
+    // connect again.
     let socket = remote.path().to_owned();
     let needed = Needed::default().written_files(&socket);
     if args.web.web.is_some() {
@@ -63,12 +61,11 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     let mut terminal = take_terminal().map_err(failed)?;
     let watched = sandbox::enter_keeping(needs, &needed, &args.to.sandbox)
         .and_then(|_kept| watch(&mut terminal, remote, args.interval, colours, &ended).map_err(failed));
-    // The terminal is restored even if an error occurred.
+    // The terminal is restored even after an error.
     restore_terminal();
     watched
 }
 
-/// Returns a flag that is set when a signal arrives.
 fn ended_by_signal() -> Result<Arc<AtomicBool>, Error> {
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
@@ -78,12 +75,9 @@ fn ended_by_signal() -> Result<Arc<AtomicBool>, Error> {
     Ok(ended)
 }
 
-/// A terminal on which `top` draws. The terminal shows its alternate screen and reports each key
-/// immediately.
 type Screen = Terminal<CrosstermBackend<Stdout>>;
 
-/// Switches the terminal to the alternate screen until [`restore_terminal`] is called, or until a
-/// panic.
+/// Until [`restore_terminal`] is called, or until a panic.
 fn take_terminal() -> io::Result<Screen> {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -96,12 +90,10 @@ fn take_terminal() -> io::Result<Screen> {
 }
 
 fn restore_terminal() {
-    // An error of restoring the terminal is ignored: if the terminal is closed, there is nothing to
-    // restore.
+    // If the terminal is closed, there is nothing to restore.
     let _ = disable_raw_mode().and_then(|()| execute!(io::stdout(), LeaveAlternateScreen));
 }
 
-/// Prints a single table that says what happened in an interval.
 fn once(mut remote: Remote, interval: Duration, width: usize) -> Result<(), Error> {
     let mut model = Model::default();
     for nth in 0..2 {
@@ -116,20 +108,19 @@ fn once(mut remote: Remote, interval: Duration, width: usize) -> Result<(), Erro
     stdout::print((lines.join("\n") + "\n").as_bytes())
 }
 
-/// Prints the report of the run as a line of JSON, either once or in every interval. The output
-/// ends when a signal arrives or the run ends.
+/// Prints the report as a line of JSON, once or in every interval, until a signal arrives or the
+/// run ends.
 fn reports(mut remote: Remote, args: &TopArgs) -> Result<(), Error> {
     let mut report = remote.report().map_err(SearchError::Report)?;
     while stdout::print_while_read(format!("{report}\n").as_bytes())? && !args.once {
         std::thread::sleep(args.interval);
-        // It is not an error if the run has ended and does not reply any more.
+        // The run has ended.
         let Ok(next) = remote.report() else { break };
         report = next;
     }
     Ok(())
 }
 
-/// Draws the screen and handles keys until a key quits.
 fn watch(
     terminal: &mut Screen,
     remote: Remote,
@@ -141,8 +132,7 @@ fn watch(
     let remote = remote.on_a_thread()?;
     let mut due = Some(Instant::now());
     loop {
-        // Only one query is pending at a time, so an instance that does not reply gets no further
-        // query.
+        // Only one query is pending at a time.
         if due.is_some_and(|due| due <= Instant::now()) {
             remote.send(Query::Read { queue: ui.queue });
             due = None;

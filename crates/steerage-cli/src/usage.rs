@@ -1,5 +1,4 @@
-//! Prints help texts and reports mistakes on the command line. clap creates the help texts. A
-//! mistake is reported in one line.
+//! Help texts, which clap creates, and mistakes of the command line, in one line.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -11,12 +10,10 @@ use crate::terminal::warn;
 
 pub(crate) const WRONG_COMMAND_LINE: u8 = 2;
 
-/// Prints the requested help text, or reports the mistake in one line. Returns the exit code.
 pub(crate) fn answer(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A write error is ignored, because the reader may close the pipe early, as in
-            // `steerage --help | head -1`.
+            // The reader may close the pipe early, as in `steerage --help | head -1`.
             let _ = error.print();
             ExitCode::SUCCESS
         }
@@ -31,7 +28,7 @@ pub(crate) fn answer(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// Returns the known name that is most similar to `wrong`, or `None` if no known name is similar.
+/// Returns the known name that is most similar to `wrong`, if one is similar.
 pub(crate) fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     const NEAR: f64 = 0.7;
     let near = known.map(|name| (strsim::jaro(wrong, name), name)).filter(|(nearness, _)| *nearness > NEAR);

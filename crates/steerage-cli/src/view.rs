@@ -1,6 +1,5 @@
-//! The live view of a run. There are two live views: the screen of `top`, and the table that a run
-//! redraws on its own terminal. Both live views show the report of the run, which `top` reads from
-//! the control socket.
+//! The screen of `top`, and the table that a run redraws on its own terminal. Both show the report
+//! that `top` reads from the control socket.
 
 mod events;
 mod keys;

@@ -1,4 +1,4 @@
-//! Implements `--web`: the live page of a run, for a browser.
+//! `--web`: the live page of a run, for a browser.
 
 use std::cell::RefCell;
 
@@ -19,9 +19,7 @@ struct Prepared {
 }
 
 impl Web {
-    /// Binds the listener of the live page and prints the address of the page, if the command line
-    /// requests a live page. The address is printed even with `-q`, because only this line shows
-    /// the key of the page.
+    /// Prints the address of the page even with `-q`, because only this line shows its key.
     pub(crate) fn prepare(args: &WebArgs) -> Result<Self, Error> {
         let Some(address) = args.web else { return Ok(Self::default()) };
         let listener = Listener::bind("a live page", address).map_err(Error::Web)?;
@@ -30,9 +28,7 @@ impl Web {
         Ok(Self(RefCell::new(Some(Prepared { listener, key }))))
     }
 
-    /// Starts the server of the live page, if the command line requests one. `report` creates the
-    /// report as JSON. The content of the report depends on the audience, that is, on who may read
-    /// the report.
+    /// `report` creates the report as JSON for an audience.
     pub(crate) fn serve(
         &self,
         report: impl Fn(Audience) -> String + Send + 'static,

@@ -1,5 +1,3 @@
-//! [`Builder`] builds an instance. A builder has all settings of the instance, with defaults.
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +20,6 @@ use steerage_topology::{CpuId, CpuMask, NodeMap, Topology, present, usable_memor
 use crate::handle::Handle;
 use crate::instance::{Instance, STACK_BYTES, Threads};
 
-/// An instance whose handlers get messages, and the [`Post`] that sends the messages.
 type WithPost<H> = (Instance<WithMessages<H>>, Post<<H as TakesMessages>::Message>);
 
 type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> QueueHasher + Send + Sync>;
@@ -57,7 +54,6 @@ type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> QueueHasher + Send 
 #[must_use = "nothing is built until `build` is called"]
 pub struct Builder {
     cpus: Option<CpuMask>,
-    /// The virtual CPUs that were set with [`virtual_cpus`](Self::virtual_cpus), or `None`.
     there: Option<CpuMask>,
     rps_cpus: Option<CpuMask>,
     queue_masks: Vec<(usize, CpuMask)>,
@@ -128,18 +124,17 @@ impl Builder {
         }
     }
 
-    /// Sets the CPUs on which the instance runs. Each CPU gets one thread. By default, the instance
-    /// runs on the CPUs that this process may use. [`build`](Self::build) returns
-    /// [`BuildError::NoSuchCpu`] for a CPU that the machine does not have.
+    /// Sets the CPUs on which the instance runs, with one thread each. Default: the CPUs that this
+    /// process may use. [`build`](Self::build) returns [`BuildError::NoSuchCpu`] for a CPU that the
+    /// machine does not have.
     pub fn cpus(mut self, cpus: CpuMask) -> Self {
         self.cpus = Some(cpus);
         self
     }
 
     /// Runs the instance on CPUs 0 to `count - 1`, even if the machine does not have these CPUs.
-    /// The threads of virtual CPUs are not pinned. The threads of virtual CPUs sleep as soon as
-    /// they are idle. For tests. An instance runs either on virtual CPUs or on CPUs of the machine,
-    /// not on both.
+    /// For tests. The threads are not pinned, and sleep as soon as they are idle. An instance
+    /// cannot have both virtual CPUs and CPUs of the machine.
     pub fn virtual_cpus(mut self, count: usize) -> Self {
         self.cpus = Some((0..count.min(CPUS_MAX + 1)).map(|cpu| CpuId(cpu as u16)).collect());
         self.there = self.cpus.clone();
@@ -153,58 +148,55 @@ impl Builder {
         self
     }
 
-    /// Sets the CPUs over which packets are spread. By default, packets are spread over all CPUs of
-    /// the instance. A CPU that polls a queue but is not in the mask only receives packets, and
-    /// does not handle them. An empty mask turns steering off. If steering is off, each packet is
-    /// handled on the CPU that received it.
+    /// Sets the CPUs that handle packets. Default: all CPUs of the instance. A CPU that polls a
+    /// queue but is not in the mask only receives packets. An empty mask turns steering off: the
+    /// CPU that receives a packet also handles it.
     pub fn rps_cpus(mut self, mask: CpuMask) -> Self {
         self.rps_cpus = Some(mask);
         self
     }
 
-    /// Sets the CPUs over which the packets of one queue are spread. A queue's mask replaces the
-    /// mask of the queue's device and the mask of the instance. Queues are numbered across all
-    /// inputs, in the order in which the inputs are added, as in
+    /// Sets the CPUs that handle the packets of one queue, in place of the masks of the queue's
+    /// device and of the instance. Queues are numbered across all inputs, in the order in which the
+    /// inputs are added, as in
     /// [`Handle::set_queue_rps_cpus`](steerage_core::control::Handle::set_queue_rps_cpus).
     pub fn queue_rps_cpus(mut self, queue: usize, mask: CpuMask) -> Self {
         self.queue_masks.push((queue, mask));
         self
     }
 
-    /// Adds a device that receives packets. The queues of the device are assigned to the instance's
-    /// CPUs in turn.
+    /// Adds a device that receives packets. The instance's CPUs poll the device's queues in turn.
     pub fn input(self, input: Input) -> Self {
         self.input_on(input, &[], None)
     }
 
-    /// Adds a device that receives packets (an input), and returns the number of the input.
-    /// Handlers get this number from [`Batch::input`](crate::Batch::input).
+    /// Adds a device that receives packets, and returns the number that handlers get from
+    /// [`Batch::input`](crate::Batch::input).
     pub fn add_input(&mut self, input: Input) -> InputId {
         self.inputs.push(InputSpec { input, rx_cpus: Vec::new(), mask: None });
         InputId((self.inputs.len() - 1) as u16)
     }
 
-    /// Adds a device that receives packets. The queues of the device are assigned in turn to the
-    /// CPUs in `rx_cpus`, or to all CPUs if `rx_cpus` is empty. A CPU in `rx_cpus` that is not one
-    /// of [`cpus`](Self::cpus) only receives packets, and does not handle them. `mask` replaces the
-    /// instance's mask for this device.
+    /// Adds a device that receives packets. The CPUs in `rx_cpus` (all CPUs if `rx_cpus` is empty)
+    /// poll the device's queues in turn. A CPU in `rx_cpus` that is not one of [`cpus`](Self::cpus)
+    /// handles no packets. `mask` replaces the instance's mask for this device.
     pub fn input_on(mut self, input: Input, rx_cpus: &[CpuId], mask: Option<CpuMask>) -> Self {
         self.inputs.push(InputSpec { input, rx_cpus: rx_cpus.to_vec(), mask });
         self
     }
 
-    /// Adds a device that sends packets. The first output has the number [`TxId(0)`](crate::TxId),
-    /// the second `TxId(1)`, and so on.
+    /// Adds a device that sends packets. The first output is [`TxId(0)`](crate::TxId), the second
+    /// `TxId(1)`, and so on.
     pub fn output(mut self, output: Output) -> Self {
         self.add_output(output);
         self
     }
 
-    /// Adds a device that sends packets (an output), and returns the number of the output. Handlers
-    /// pass the number of an output to [`Packet::transmit`](crate::Packet::transmit).
+    /// Adds a device that sends packets, and returns the number for
+    /// [`Packet::transmit`](crate::Packet::transmit).
     ///
-    /// The packet function in this example sends all packets except broadcasts. At the end of the
-    /// run, the packet function sends a packet of its own, which contains the number of broadcasts:
+    /// This handler sends all packets except broadcasts. At the end of the run, the handler sends a
+    /// packet that contains the number of broadcasts:
     ///
     /// ```
     /// use steerage::{Batch, Builder, Cpu, Handler, LinkType, TxId, testing};
@@ -251,10 +243,9 @@ impl Builder {
         TxId((self.outputs.len() - 1) as u8)
     }
 
-    /// Adds a sender. With the sender, threads outside of the receive path can send packets to the
-    /// output `to`. Such a packet is one that a handler has [kept](crate::Packet::keep), or a copy
-    /// of another frame. At most `places` packets may wait in the sender. [`Sender`] explains when
-    /// the run of an instance with a sender ends.
+    /// Adds a sender, through which any thread can send packets to the output `to`: packets that a
+    /// handler has [kept](crate::Packet::keep), or copies of other frames. At most `places` packets
+    /// may wait in the sender. [`Sender`] explains when the run of an instance with a sender ends.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -307,10 +298,10 @@ impl Builder {
         Ok(sender)
     }
 
-    /// Returns the packet function's counters. The program can add its own counters to them. Any
-    /// thread can read the counters during the run and after it:
-    /// [`Handle::counters`](crate::Handle::counters) returns them. The counters also appear in
-    /// snapshots, in metrics, and in `steerage top`.
+    /// Returns the packet function's counters, to which the program can add its own. Any thread can
+    /// read the counters during the run and after it, with
+    /// [`Handle::counters`](crate::Handle::counters). Snapshots, metrics and `steerage top` show
+    /// the counters too.
     ///
     /// ```
     /// use steerage::stats::CpuCounter;
@@ -347,18 +338,16 @@ impl Builder {
         &self.counters
     }
 
-    /// Sets the hash function that determines the bucket of a flow, and the function's key.
-    /// Default: AES with a random key, or SipHash-1-3 with a random key on a CPU without AES
-    /// instructions.
+    /// Sets the hash function that determines the bucket of a flow, and its key. Default: AES, or
+    /// SipHash-1-3 on a CPU without AES instructions, with a random key.
     pub fn hash(mut self, hasher: FlowHasher) -> Self {
         self.hasher = Some(hasher);
         self
     }
 
     /// Sets a function that determines the flow of an Ethernet frame. If the function returns
-    /// `None`, the flow is read from the frame's headers as usual. On links other than Ethernet,
-    /// the flow is always read from the frame's headers. If the two directions of a flow should go
-    /// to the same CPU, return [`FlowKey::both_directions`].
+    /// `None`, and on other links, the frame's headers determine the flow. To send both directions
+    /// of a flow to one CPU, return [`FlowKey::both_directions`].
     ///
     /// ```
     /// use steerage::flow::{self, HeaderKind, Layers};
@@ -377,9 +366,9 @@ impl Builder {
         self.flow_key_with_link(move |frame, link| if link == LinkType::ETHERNET { key(frame) } else { None })
     }
 
-    /// Like [`flow_key`](Self::flow_key), but the function is called for the frames of all links.
-    /// The function gets the frame's link type, which is the type of its first header. Use this
-    /// function for TUN interfaces, whose frames begin with an IP header ([`LinkType::RAW`]).
+    /// Like [`flow_key`](Self::flow_key), but for the frames of all links. The function gets the
+    /// type of the frame's first header: [`LinkType::RAW`] for TUN interfaces, whose frames begin
+    /// with an IP header.
     pub fn flow_key_with_link(
         mut self,
         key: impl Fn(&[u8], LinkType) -> Option<FlowKey> + Clone + Send + Sync + 'static,
@@ -389,67 +378,65 @@ impl Builder {
         self
     }
 
-    /// Selects which flow is used if a packet is inside a tunnel. By default, the innermost flow is
-    /// used. The choice of the flow in a tunnel applies only to the hash that steerage computes,
-    /// and not to the hash of a device.
+    /// Selects the flow of a packet in a tunnel. Default: the innermost flow. A hash that the
+    /// device computes does not depend on `layers`.
     pub fn layers(mut self, layers: Layers) -> Self {
         self.layers = layers;
         self
     }
 
     /// Sets whether steerage may use a hash that the device computes. A device's hash is used only
-    /// if it has the same value for all packets that must go to one handler together. Default: yes.
+    /// if all packets that must go to one handler together have the same hash. Default: yes.
     pub fn device_hash(mut self, yes: bool) -> Self {
         self.device_hash = yes.then_some(None);
         self
     }
 
-    /// Allows the use of a device's hash if the hash has the same value for all packets that belong
-    /// together according to `affinity`, such as the packets of a flow. Without a call of this
-    /// function, the [`AFFINITY`](crate::Handler::AFFINITY) of the handler decides. Use this
-    /// function if the result of the handler does not depend on which packets go to the same CPU.
+    /// Allows a device's hash if all packets that belong together according to `affinity` have the
+    /// same hash. Default: the [`AFFINITY`](crate::Handler::AFFINITY) of the handler. Call
+    /// `device_affinity` if the handler's result does not depend on which packets go to the same
+    /// CPU.
     pub fn device_affinity(mut self, affinity: Affinity) -> Self {
         self.device_hash = Some(Some(affinity));
         self
     }
 
-    /// Sets how many frames may wait for one CPU: `netdev_max_backlog`. The limit on the number of
-    /// waiting frames applies to all live queues (queues that cannot wait) together. Each queue
-    /// whose device can wait, such as a file, has its own limit of the same size. Default: 1000.
+    /// Sets how many frames may wait for one CPU: `netdev_max_backlog`. All live queues (queues
+    /// that cannot wait) share this limit. Each queue whose device can wait, such as a file, has
+    /// its own limit of the same size. Default: 1000.
     pub fn backlog(mut self, frames: usize) -> Self {
         self.limits.backlog = frames;
         self
     }
 
-    /// Sets the maximum number of frames that one poll takes from a queue: `dev_weight`. The number
-    /// of frames per poll is also the maximum length of the lists of frames that a CPU hands to
-    /// other CPUs. Default and maximum: [`POLL_BUDGET`](crate::limits::POLL_BUDGET).
+    /// Sets the maximum number of frames that one poll takes from a queue, and that a CPU hands to
+    /// another CPU in one list: `dev_weight`. Default and maximum:
+    /// [`POLL_BUDGET`](crate::limits::POLL_BUDGET).
     pub fn dev_weight(mut self, frames: usize) -> Self {
         self.limits.dev_weight = frames;
         self
     }
 
     /// Sets the size of each queue's local page cache (a stock of free packet pages), in pages.
-    /// With 0, there is no cache. If a queue's device provides its own blocks of memory, the queue
-    /// has a page cache only if you call this function. If a queue has its own blocks of memory,
-    /// its page cache is used for frames that are copied. Default:
-    /// [`LpcMemory::default_pages`](crate::memory::LpcMemory::default_pages).
+    /// With 0, there is no cache. Default:
+    /// [`LpcMemory::default_pages`](crate::memory::LpcMemory::default_pages), or no cache if the
+    /// queue's device has its own blocks of memory. With such blocks, only copied frames use the
+    /// cache.
     pub fn lpc_pages(mut self, pages: usize) -> Self {
         self.lpc_pages = Some(pages);
         self
     }
 
-    /// Sets the NUMA node of each CPU. By default, each CPU has its NUMA node of the machine. If
-    /// threads are not pinned, all CPUs are treated as CPUs of a single node.
+    /// Sets the NUMA node of each CPU. Default: the nodes of the machine, or a single node if
+    /// threads are not pinned.
     pub fn nodes(mut self, nodes: NodeMap) -> Self {
         self.nodes = Some(nodes);
         self
     }
 
     /// Sets the maximum length, in bytes, of frames that are copied out of the page in which the
-    /// device stored them. Only devices that have a ring of pages copy frames out of their pages:
-    /// `rx-copybreak`. The default is
-    /// 0. With 0, no frame is copied.
+    /// device stored them: `rx-copybreak`. Only devices that have a ring of pages copy frames.
+    /// Default: 0, which copies no frame.
     pub fn copybreak(mut self, bytes: usize) -> Self {
         self.queue_limits.copybreak = bytes;
         self
@@ -457,10 +444,8 @@ impl Builder {
 
     /// Sets the maximum length, in bytes, of frames that
     /// [`Packet::linearise`](crate::Packet::linearise) can copy from several buffers into one page.
-    /// The packet memory's pages have at least this length. The default is 0. If `bytes` is 0,
-    /// pages have the length that the inputs need. Pages of the length that the inputs need are
-    /// long enough, unless an input receives a frame in several buffers. Maximum:
-    /// [`FRAME_BYTES_MAX`].
+    /// Pages have at least this length. The default, 0, is enough unless an input receives a frame
+    /// in several buffers. Maximum: [`FRAME_BYTES_MAX`].
     pub fn linear_bytes(mut self, bytes: usize) -> Self {
         self.linear_bytes = bytes.min(FRAME_BYTES_MAX);
         self
@@ -472,9 +457,9 @@ impl Builder {
         self
     }
 
-    /// Sets the maximum number of handler-created packets that may wait to be sent on each CPU: see
-    /// [`Cpu::send`](crate::Cpu::send). For each packet that may wait to be sent, a page of the
-    /// pool is reserved. The default is 0 packets, or 64 packets with a [sender](Self::add_sender).
+    /// Sets the maximum number of packets from [`Cpu::send`](crate::Cpu::send) that may wait on
+    /// each CPU. The pool reserves a page for each. Default: 0, or 64 with a
+    /// [sender](Self::add_sender).
     /// Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
     pub fn originated_max(mut self, packets: usize) -> Self {
         self.originated_max = packets.min(ORIGINATED_MAX);
@@ -502,10 +487,9 @@ impl Builder {
         self
     }
 
-    /// Sets whether frames are hashed even if one CPU has all buckets. Use this setting for
-    /// handlers that call [`flow_hash`](crate::Packet::flow_hash) and need the same hash for all
-    /// fragments of a datagram. The table of fragments exists only if frames are hashed when they
-    /// arrive. Default: no.
+    /// Sets whether frames are hashed even if one CPU has all buckets. Handlers need this setting
+    /// if they call [`flow_hash`](crate::Packet::flow_hash) and need the same hash for all
+    /// fragments of a datagram. Default: no.
     pub fn always_hash(mut self, yes: bool) -> Self {
         self.always_hash = yes;
         self
@@ -517,13 +501,10 @@ impl Builder {
         self
     }
 
-    /// Sets the stack size of each thread that [`Instance::start`] starts, in bytes. A handler is
-    /// created on the stack of its CPU's thread, and is moved by value on this stack. The size of a
-    /// handler may be at most a quarter of the stack size. Data that the handler keeps in a `Box`
-    /// or a `Vec` does not count as part of its size. If a handler is larger than a quarter of the
-    /// stack, [`Instance::start`] returns an error. Default:
-    /// [`STACK_BYTES`](crate::limits::STACK_BYTES), which is enough for handlers whose size
-    /// (without boxed data) is up to 512 KiB.
+    /// Sets the stack size, in bytes, of each thread that [`Instance::start`] starts. A handler may
+    /// take at most a quarter of the stack, because several copies of the handler are on the stack
+    /// while it is created. Data in a `Box` or a `Vec` does not count. Default:
+    /// [`STACK_BYTES`](crate::limits::STACK_BYTES), for handlers of up to 512 KiB.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.threads.stack_size = bytes;
         self
@@ -532,18 +513,17 @@ impl Builder {
     /// Sets the policy that assigns buckets to the CPUs of a mask.
     ///
     /// With [`Balance`](crate::Balance), the default, the receiving CPU does all the work as long
-    /// as it is fast enough. With `Balance`, other CPUs are added when the load grows. With
-    /// [`Hash`](crate::Hash), every CPU has an equal share of the buckets from the beginning, as in
-    /// Linux. Each group of queues has its own policy, which [`Policy::fresh`] creates. If a policy
-    /// panics, or chooses a CPU that its group does not have, the error is reported once. After
-    /// such an error, the policy is replaced by [`Hash`](crate::Hash).
+    /// as it is fast enough, and other CPUs are added when the load grows. With
+    /// [`Hash`](crate::Hash), all CPUs have equal shares of the buckets, as in Linux. Each group of
+    /// queues has its own policy, which [`Policy::fresh`] creates. A policy that panics, or chooses
+    /// a CPU that its group does not have, is reported once and replaced by [`Hash`](crate::Hash).
     pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
         self.policy = Box::new(Guarded::new(policy));
         self
     }
 
-    /// Builds the instance. Each CPU calls `make` on its own thread to create the CPU's handler. No
-    /// CPU runs yet.
+    /// Builds the instance, which does not run yet. Each CPU creates its handler with `make`, on
+    /// its own thread.
     ///
     /// # Errors
     /// A [`BuildError`] says what does not fit, and what to do.
@@ -568,11 +548,11 @@ impl Builder {
         Ok((built, handle, threads))
     }
 
-    /// Like [`build`](Self::build), but for handlers that get messages from other threads. At most
+    /// Like [`build`](Self::build), for handlers that get messages from other threads. At most
     /// `places` messages may wait for each CPU.
     ///
     /// # Errors
-    /// Fails with the same errors as [`build`](Self::build).
+    /// The errors of [`build`](Self::build).
     pub fn build_with_messages<H, F>(self, places: usize, make: F) -> Result<WithPost<H>, BuildError>
     where
         H: TakesMessages,
@@ -598,7 +578,7 @@ impl Builder {
         }
         let workers = self.cpus.unwrap_or_else(|| Topology::read().default_mask());
         let named = self.inputs.iter().flat_map(|asked| &asked.rx_cpus).copied().chain(workers.iter());
-        // Threads that are not pinned may run on any CPU, whatever CPU number their names contain.
+        // An unpinned thread may run on any CPU, so the CPU numbers of its instance need not exist.
         let there = self.there.or_else(|| present().filter(|_| self.threads.pin));
         there.map_or(Ok(()), |there| there.check(named))?;
         Ok(Spec {

@@ -1,6 +1,3 @@
-//! [`Instance`] is an instance that was built. An instance either runs on its own threads, or is
-//! split into parts for threads of the caller.
-
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -23,17 +20,14 @@ pub struct Instance<H: Handler> {
     threads: Threads,
 }
 
-/// The default stack size of each thread of an instance, in bytes. This stack size is also the
-/// default of Rust's threads.
+/// The default stack size of each thread of an instance, in bytes: the default of Rust's threads.
 pub const STACK_BYTES: usize = 2 << 20;
 
-/// While a handler is created, several copies of the handler are on the stack, because it is moved
-/// by value.
+/// A handler is moved by value while it is created, so several copies are on the stack.
 const HANDLERS_PER_STACK: usize = 4;
 
-/// After all packets were handled, each CPU closes its devices. `join` waits at most this time for
-/// CPUs to close their devices. When an XDP program is detached, the driver may restart the network
-/// card. This takes seconds.
+/// The time for which `join` waits for CPUs to close their devices after all packets were handled.
+/// Detaching an XDP program may restart the network card, which takes seconds.
 const CLOSE_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy)]
@@ -54,16 +48,15 @@ impl<H: Handler> Instance<H> {
         Self { parts, handle, threads }
     }
 
-    /// The handle that changes, reads and stops the instance.
+    /// Returns the handle that changes, reads and stops the instance.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Splits the instance into parts. Each part belongs to one CPU. The caller runs the parts on
-    /// its own threads. This function starts, pins and names no threads. The caller must also call
-    /// [`Handle::control`] regularly. If the caller does not call `Handle::control`, the policy
-    /// never checks the load. Without calls of `control`, the policy [`Balance`](crate::Balance)
-    /// never adds a CPU. The policy [`Hash`](struct@crate::Hash) does not need calls of `control`.
+    /// Splits the instance into one part for each CPU. The caller starts, pins and names the
+    /// threads that run the parts, and calls [`Handle::control`] regularly. Without these calls,
+    /// the policy [`Balance`](crate::Balance) never adds a CPU. The policy
+    /// [`Hash`](struct@crate::Hash) needs no calls.
     ///
     /// ```
     /// use std::thread;
@@ -92,11 +85,11 @@ impl<H: Handler> Instance<H> {
         (self.parts, self.handle)
     }
 
-    /// Starts one pinned thread for each CPU. Also starts one more thread, which calls
-    /// [`Handle::control`] and watches the CPUs.
+    /// Starts one pinned thread for each CPU, and one more thread, which calls [`Handle::control`]
+    /// and watches the CPUs.
     ///
     /// # Errors
-    /// Fails with [`BuildError::System`] if a thread cannot be started. Fails with
+    /// Fails with [`BuildError::System`] if a thread cannot be started, and with
     /// [`BuildError::HandlerTooLarge`] if a handler takes more than a quarter of the
     /// [stack](crate::Builder::stack_size).
     pub fn start(self) -> Result<Running<H::Report>, BuildError> {
@@ -119,10 +112,9 @@ impl<H: Handler> Instance<H> {
     }
 }
 
-/// A running instance. If a `Running` is dropped, the run is stopped, as by
-/// [`Handle::stop`](steerage_core::control::Handle::stop). Dropping the `Running` does not wait for
-/// the end of the run. [`join`](Self::join) waits for that end. [`detach`](Self::detach) lets the
-/// run continue without the `Running`.
+/// A running instance. Dropping a `Running` stops the run, as by
+/// [`Handle::stop`](steerage_core::control::Handle::stop), without waiting for its end.
+/// [`join`](Self::join) waits for the end. [`detach`](Self::detach) lets the run continue.
 ///
 /// ```
 /// use std::time::Duration;
@@ -146,21 +138,19 @@ pub struct Running<R> {
     reports: Arc<Mutex<Vec<(CpuId, R)>>>,
 }
 
-/// The threads of a run. The type `CpuThreads` does not depend on the type of the handler.
-/// Therefore the code of `CpuThreads` is compiled only once.
+/// The threads of a run. This type does not depend on the handler, so that its code is compiled
+/// once.
 #[derive(Debug)]
 struct CpuThreads {
     run: StopsWhenDropped,
     threads: Vec<JoinHandle<()>>,
-    /// The receiver gets a message when the thread of a CPU has ended. The message contains the
-    /// CPU, and a boolean that is true if the receive path did not panic on this CPU.
+    /// Each thread sends its CPU when it ends, and whether the receive path has not panicked.
     ended: Receiver<(CpuId, bool)>,
     cpus: Vec<CpuId>,
     control: ControlThread,
 }
 
-/// A guard that stops the run when the guard is dropped. Because of the guard, the threads of the
-/// run do not continue after an error.
+/// Stops the run when dropped, so that no thread continues after an error.
 #[derive(Debug)]
 struct StopsWhenDropped {
     handle: Handle,
@@ -183,23 +173,22 @@ pub struct Outcome<R> {
     pub snapshot: Snapshot,
     /// The reports of the handlers, by CPU.
     pub reports: Vec<(CpuId, R)>,
-    /// The CPUs whose threads did not end in time, because their handlers did not return. The
-    /// threads of CPUs that did not end in time are still running.
+    /// The CPUs whose threads did not end in time, because their handlers did not return. These
+    /// threads are still running.
     pub left_behind: Vec<CpuId>,
     /// The CPUs on which the receive path panicked, or on which a handler panicked while it was
     /// created or finished. Panics of a handler while it handles packets are not included.
     pub failed: Vec<CpuId>,
-    /// The CPUs whose reports are incomplete. A report is incomplete if a new handler was created,
-    /// after a panic or because the old handler did not return in time. An incomplete report covers
-    /// only the packets that were handled after the last new handler was created.
+    /// The CPUs whose reports are incomplete. After a panic, or if a handler did not return in
+    /// time, the CPU gets a new handler, and the report covers only the packets of the last
+    /// handler.
     pub partial: Vec<CpuId>,
 }
 
 impl<R> Outcome<R> {
-    /// Returns facts that the numbers in this outcome do not show, one sentence for each fact. The
-    /// facts describe these problems: incomplete and missing reports, a slow handler that lost
-    /// packets, and a device's hash that fills few buckets. The returned list is empty if the run
-    /// had none of these problems.
+    /// Returns one sentence for each problem that the numbers in this outcome do not show:
+    /// incomplete and missing reports, a slow handler that lost packets, and a device's hash that
+    /// fills few buckets.
     pub fn notes(&self) -> Vec<String> {
         let missing = |cpus: &[CpuId], why: &'static str| -> Vec<String> {
             cpus.iter().map(|cpu| format!("CPU {cpu}: its report is missing, because {why}")).collect()
@@ -211,27 +200,25 @@ impl<R> Outcome<R> {
 }
 
 impl<R> Running<R> {
-    /// The handle that changes, reads and stops the instance.
+    /// Returns the handle that changes, reads and stops the instance.
     pub fn handle(&self) -> Handle {
         self.threads.run.handle.clone()
     }
 
-    /// Lets the run continue without the `Running`, until every queue has ended, or until the
-    /// returned handle stops the run. The reports of the handlers of a detached run are lost.
+    /// Lets the run continue until every queue has ended, or until the returned handle stops the
+    /// run. The reports of the handlers are lost.
     pub fn detach(mut self) -> Handle {
         self.threads.run.armed = false;
         self.handle()
     }
 
-    /// Waits until every queue has ended, or until a stop is complete. After all queues have ended
-    /// or the stop is complete, `join` waits until the outputs have finished
-    /// ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)). After a stop,
-    /// `join` does not wait for a CPU whose handler does not return.
+    /// Waits until every queue has ended, or until a stop is complete, and then until the outputs
+    /// have finished ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)).
+    /// After a stop, `join` does not wait for a CPU whose handler does not return.
     pub fn join(self) -> Outcome<R> {
         let Outcome { snapshot, left_behind, failed, partial, .. } = self.threads.join();
         let mut reports = std::mem::take(&mut *self.reports.lock().unwrap_or_else(PoisonError::into_inner));
-        // A CPU's thread may have ended after the time limit, and its handler may have reported
-        // after the time limit.
+        // A thread that ended after the time limit may have reported after the time limit.
         reports.retain(|(cpu, _)| !left_behind.contains(cpu));
         reports.sort_by_key(|(cpu, _)| *cpu);
         Outcome { snapshot, reports, left_behind, failed, partial }
@@ -239,7 +226,6 @@ impl<R> Running<R> {
 }
 
 impl CpuThreads {
-    /// Starts the control thread and, for each CPU, a thread that runs `body`.
     fn start(
         cpus: Vec<CpuId>,
         bodies: Vec<Box<dyn FnOnce() + Send>>,
@@ -267,8 +253,7 @@ impl CpuThreads {
                     tracing::error!(cpu = cpu.0, "the receive path panicked; everything stops");
                     stops.stop();
                 }
-                // Sending the message fails if the receiver of this channel was dropped before.
-                // This failure is not an error.
+                // Sending fails only if the receiver was dropped before.
                 let _ = to_join.send((cpu, has_ended));
                 drop(keeps_control);
             };
@@ -284,8 +269,7 @@ impl CpuThreads {
         Ok(Self { run: StopsWhenDropped { handle, armed: true }, threads, ended, cpus, control })
     }
 
-    /// Waits for the end. The outcome has no reports yet, because the type of the reports depends
-    /// on the handler.
+    /// Waits for the end. The outcome has no reports, because their type depends on the handler.
     fn join(mut self) -> Outcome<()> {
         let (mut ended, mut failed) = (Vec::with_capacity(self.cpus.len()), Vec::new());
         let mut stopping: Option<Instant> = None;

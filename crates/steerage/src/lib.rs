@@ -1,17 +1,17 @@
 //! Receive packet steering in user space: spreads the packets of one busy receive queue over many
 //! CPUs, flow by flow, in order, in batches, and without locks.
 //!
-//! Linux itself steers packets inside the kernel (RPS, receive packet steering). This crate steers
-//! packets to functions in your program. A packet function is a [`Handler`], and each CPU has its
-//! own handler. All packets of a flow go to the same handler, in order. If a flow moves to another
-//! CPU, the state that the handler has for this flow moves too.
+//! Linux steers packets inside the kernel (RPS, receive packet steering). This crate steers packets
+//! to functions in your program. A packet function is a [`Handler`], and each CPU has its own. All
+//! packets of a flow go to the same handler, in order. If a flow moves to another CPU, its state
+//! moves too.
 //!
 //! # Example
 //!
-//! The following program counts the packets of some addresses on a live interface. The file
-//! `watched` contains one address per line. When the program receives SIGHUP, it reads the file
-//! `watched` again. Ctrl-C ends the program. To listen to the interface, the program needs the
-//! capability CAP_NET_RAW. The program drops this capability before it handles packets.
+//! This program counts the packets of some addresses on a live interface. The file `watched`
+//! contains one address per line. SIGHUP makes the program read `watched` again, and Ctrl-C ends
+//! the program. The interface needs the capability CAP_NET_RAW, which the program drops before it
+//! handles packets.
 //!
 //! ```no_run
 //! use std::collections::HashSet;
@@ -108,29 +108,25 @@
 //!
 //! # Modules
 //!
-//! **The root module** contains what a program needs to run packet functions. [`Builder`] has all
-//! settings, and builds an [`Instance`]. [`start`](Instance::start) runs the instance and returns a
-//! [`Running`]. A [`Handle`] changes, reads and stops the instance from any thread. A [`Handler`]
-//! gets a [`Batch`] of [`Packet`]s and the [`Cpu`] on which it runs. At the end, [`Outcome`]
-//! contains the reports of the handlers.
-//!
+//! **The root module** contains what a program needs to run packet functions. A [`Builder`] has all
+//! settings, and builds an [`Instance`]. [`start`](Instance::start) returns a [`Running`]. A
+//! [`Handle`] changes, reads and stops the instance from any thread. A [`Handler`] gets a [`Batch`]
+//! of [`Packet`]s and its [`Cpu`]. At the end, [`Outcome`] contains the reports of the handlers.
 //! [`prelude`] contains the names that nearly every program imports.
 //!
-//! The module [`packet`] contains the parts of packets and the verdicts on them.
-//! [`Kept`](packet::Kept) packets can be used after the end of their batch. Any thread can send
-//! kept packets through a [`Sender`](packet::Sender).
-//!
-//! With the module [`messages`], other threads send values to packet functions.
+//! [`packet`] contains the parts of packets and the verdicts on them. [`Kept`](packet::Kept)
+//! packets outlive their batch, and any thread can send them through a [`Sender`](packet::Sender).
+//! With [`messages`], other threads send values to packet functions.
 //!
 //! [`flow`] computes a frame's [`FlowKey`], a full [`Dissection`](flow::Dissection), or a hash.
 //! [`PacketClock`](flow::PacketClock) is for timeouts that follow the packets' own times.
-//! [`flow::Table`] keeps state by flow. The state of a flow in a `Table` expires, and moves to
-//! another CPU with the flow's bucket. [`flow::wire`] contains protocol numbers, the layout of
-//! headers, the Internet checksum and a builder for frames.
+//! [`flow::Table`] keeps state by flow, which expires, and moves to another CPU with the flow's
+//! bucket. [`flow::wire`] contains protocol numbers, header layouts, the Internet checksum and a
+//! frame builder.
 //!
-//! [`stats`] is the ledger. A [`Snapshot`] contains all counts by queue, CPU and output. Each lost
-//! packet is counted for exactly one [`DropReason`](stats::DropReason). A snapshot also contains
-//! the [counters](Builder::counters) of the packet function.
+//! [`stats`] is the ledger. A [`Snapshot`] contains all counts by queue, CPU and output, and the
+//! [counters](Builder::counters) of the packet function. Each lost packet is counted for exactly
+//! one [`DropReason`](stats::DropReason).
 //!
 //! A [`policy`] decides which CPUs of a mask handle packets. [`Balance`], the default, adds CPUs as
 //! the load grows. With [`Hash`](struct@Hash), all CPUs get equal shares of the buckets, as in
@@ -140,21 +136,17 @@
 //! [`run`](testing::run), [`HandlerTester`](testing::HandlerTester),
 //! [`QueueTester`](testing::QueueTester).
 //!
-//! The module [`device`] is for people who write devices: they implement
-//! [`RxQueue`](device::RxQueue) to receive and [`TxQueue`](device::TxQueue) to send.
+//! [`device`] is for people who write devices: they implement [`RxQueue`](device::RxQueue) to
+//! receive and [`TxQueue`](device::TxQueue) to send. [`threads`] is for programs that run the
+//! instance's CPUs on their own threads, or in an async runtime: see [`Instance::split`].
 //!
-//! The module [`threads`] is for programs that run the instance's CPUs on their own threads, or in
-//! an async runtime: see [`Instance::split`].
-//!
-//! [`topology`] reads the CPUs of the machine, their caches, NUMA nodes and control groups. The
-//! module `topology` also contains types for CPU lists and masks.
-//!
-//! [`limits`] contains the defaults and ranges of settings. [`memory`] contains tables in huge
-//! pages for your own data, and the size of page caches.
+//! [`topology`] reads the CPUs of the machine, their caches, NUMA nodes and control groups, and has
+//! types for CPU lists and masks. [`limits`] contains the defaults and ranges of settings.
+//! [`memory`] contains tables in huge pages for your own data, and the size of page caches.
 //!
 //! # Guides
 //!
-//! The repository has guides with more examples: how to [write a packet
+//! The repository explains how to [write a packet
 //! function](https://github.com/steerage/steerage/blob/main/docs/functions.md) and how to [write a
 //! device](https://github.com/steerage/steerage/blob/main/docs/devices.md).
 #![forbid(unsafe_code)]
@@ -178,13 +170,11 @@ pub use builder::Builder;
 pub use {handle::Handle, instance::Instance, instance::Outcome, instance::Running};
 pub use {steerage_testing as testing, steerage_topology as topology};
 
-/// The ledger (the counters of packets): how many packets were received, delivered and dropped, by
-/// CPU, queue and output.
+/// The ledger: how many packets were received, delivered and dropped, by CPU, queue and output.
 ///
-/// With the cargo feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. The
-/// keys of a serialized snapshot are the same as the keys of `snapshot` in the JSON report of the
-/// command `steerage`. A serialized snapshot does not contain the addresses of flows
-/// ([`Elephant::flow`](stats::Elephant::flow)).
+/// With the cargo feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. Its
+/// keys are those of `snapshot` in the JSON report of the command `steerage`. A serialized snapshot
+/// does not contain the addresses of flows ([`Elephant::flow`](stats::Elephant::flow)).
 pub mod stats {
     pub use steerage_ledger::{
         Backing, BucketSnapshot, CostEstimate, CounterError, CounterSnapshot, Counters, CpuCounter, CpuSnapshot,
@@ -203,7 +193,7 @@ pub mod policy {
     };
 }
 
-/// Packets, the parts of packets, and kept packets, which can be used after the end of their batch.
+/// Packets, their parts, and kept packets, which outlive their batch.
 pub mod packet {
     pub use steerage_core::ids::Verdict;
     pub use steerage_core::packet::{
@@ -222,55 +212,50 @@ pub mod messages {
 ///
 /// # A ring of pages
 ///
-/// If a card or another process fills the pages, the device *posts* pages: it puts empty pages into
+/// If a card or another process fills the pages, the device *posts* empty pages: it puts them into
 /// the ring before packets arrive.
 ///
-/// - `Capabilities::posted` is the maximum number of empty pages that the device posts (puts into
-///   its ring).
-/// - `Completions::refill` posts empty pages (puts them into the ring). A `Fit` contains two
-///   numbers for a page: the maximum length of a frame, and the offset at which the frame begins.
-///   `Completions::alloc` allocates one page.
-/// - When a page is filled, `Completions::rx_finish` hands the frame over, and returns another
-///   page. The device posts that page in place of the filled page. If no other page is free, the
-///   frame is dropped (drop reason `no_page`) and `rx_finish` returns the frame's own page, so that
-///   no entry of the ring is ever without a page.
-/// - A page that contains no frame is returned to the pool with `Completions::give_page`, or by
-///   `RxQueue::close`. If the device merely drops the value that represents a page, the page is not
-///   returned to the pool. In debug and fuzz builds, a device that writes to a page after it
-///   returned the page causes a panic.
-/// - A `Posted` is created in `RxQueue::open` from the memory region. It converts pages to
+/// - `Capabilities::posted` is the maximum number of pages that the device posts.
+/// - `Completions::refill` posts pages. A `Fit` contains the maximum length of a frame in a page,
+///   and the offset at which the frame begins. `Completions::alloc` allocates one page.
+/// - When a page is filled, `Completions::rx_finish` hands the frame over, and returns a page to
+///   post in place of the filled page. If no page is free, the frame is dropped (drop reason
+///   `no_page`) and `rx_finish` returns the frame's own page. An entry of the ring is never without
+///   a page.
+/// - `Completions::give_page` or `RxQueue::close` returns a page without a frame to the pool. If
+///   the device merely drops the `Page`, the pool loses the page. In debug and fuzz builds, a
+///   device that writes to a page after returning it causes a panic.
+/// - `RxQueue::open` creates a `Posted` from the memory region. A `Posted` converts pages to
 ///   addresses for the ring, and addresses to pages.
 ///
-/// A page has at least 128 bytes (`HEADROOM`) of room before the frame, for `prepend`, and 64 bytes
-/// (`TAILROOM`) of room after the longest frame, for `append`. To hand over a page from
+/// Before a frame, a page has at least 128 bytes (`HEADROOM`) of room, for `prepend`. After the
+/// longest frame, a page has 64 bytes (`TAILROOM`), for `append`. To hand over a page from
 /// `Completions::alloc`, write the frame at `Fit::offset` and call `Completions::push` with
 /// `Completion::new(page, fit.offset(), len)`.
 ///
 /// # Memory of its own
 ///
-/// A device with its own memory, such as a mapped ring or file, can *lend* frames from this memory
-/// instead of copying them. If a packet function writes to a lent frame or keeps it, the frame is
-/// copied to a page first.
+/// A device with its own memory, such as a mapped ring or file, can *lend* frames from this memory.
+/// A lent frame is copied to a page only if a packet function writes to the frame or keeps it.
 ///
-/// - `Blocks::map` returns the blocks and a `Claim`. Only code that has the `Claim` can write to a
-///   block, read the block, or lend frames from it. `RxQueue::open` returns the blocks by
-///   `Opened::lending`, and the device keeps the `Claim`.
-/// - `Completions::lending` returns the rest of a block, which begins after the last frame that was
-///   lent from the block. Hand over the frames of a block from front to back: one frame with
-///   `Lending::push`, or many with `Lending::push_each`.
-/// - The time of a frame and its length on the wire are in a `FrameHeader` of 16 bytes before the
-///   frame. If the frame is in a page, the `FrameHeader` is at the end of the headroom
-///   (`Completion::with_header`).
+/// - `Blocks::map` returns the blocks and a `Claim`, which the device keeps. Only the holder of the
+///   `Claim` can read or write a block, or lend frames from it. `RxQueue::open` returns the blocks
+///   by `Opened::lending`.
+/// - `Completions::lending` returns the part of a block after the last lent frame. Hand over the
+///   frames of a block from front to back: one with `Lending::push`, or many with
+///   `Lending::push_each`.
+/// - A `FrameHeader` of 16 bytes before the frame contains its time and its length on the wire. In
+///   a page, the `FrameHeader` is at the end of the headroom (`Completion::with_header`).
 ///
 /// A frame that extends beyond its page or block is counted as lost (drop reason `device`).
 ///
 /// # Frames in several buffers
 ///
-/// A `Gather` collects the buffers of a frame. The first buffer of a frame must contain all headers
-/// of the frame. `Completions::gather` adds a buffer to the frame. `Completions::rx_finish_part`
-/// also adds a buffer to the frame, and returns another page to post. `Completions::push_gathered`
-/// hands over the frame that was gathered, and `Completions::spoil` reports that a buffer of it was
-/// lost. `RxQueue::close` calls `Gather::close`, which returns the pages of an incomplete frame.
+/// A `Gather` collects the buffers of a frame, whose first buffer must contain all headers.
+/// `Completions::gather` adds a buffer. `Completions::rx_finish_part` adds a buffer, and returns
+/// another page to post. `Completions::push_gathered` hands the frame over, and
+/// `Completions::spoil` reports that one of its buffers was lost. `RxQueue::close` calls
+/// `Gather::close`, which returns the pages of an incomplete frame.
 ///
 /// ```rust
 /// use steerage::device::{Completions, Gather, Page};
@@ -297,20 +282,19 @@ pub mod messages {
 /// `flow::offload`) describes how to cut a super-frame into packets.
 ///
 /// - `Offload::from_virtio` reads and checks a `virtio_net_hdr`. `Offload::super_frame` is for a
-///   device that created the headers of the super-frame itself. If `from_virtio` or `super_frame`
-///   returns an error, report the frame with `Completions::lost`. `Lending::push_offload` hands the
-///   super-frame over, and needs 32 bytes (`OFFLOAD_BYTES`) before the frame. The device counts
-///   packets on the wire in `DeviceCounts` (`wire_packets`, `wire_bytes`).
+///   device that created the headers of the super-frame itself. If either returns an error, report
+///   the frame with `Completions::lost`. `Lending::push_offload` hands the super-frame over, and
+///   needs 32 bytes (`OFFLOAD_BYTES`) before the frame. The device counts packets on the wire in
+///   `DeviceCounts` (`wire_packets`, `wire_bytes`).
 /// - `Offload::to_virtio` creates the `virtio_net_hdr` for the kernel, and `Segments` cuts the
 ///   super-frame into packets. An output that does not support super-frames must refuse them. If
 ///   `TxCapabilities::merged` is set, `TxQueue::send` accepts packets that were merged before the
-///   handler. In `Sent`, each merged packet counts as `packet.frames()` packets. If
-///   `TxCapabilities::merged` is not set, merged packets are split, and the output gets the single
-///   packets.
+///   handler, and counts each as `packet.frames()` packets in `Sent`. Otherwise, merged packets are
+///   split before the output gets them.
 /// - Limit the number of blocks that packets for each CPU can occupy (`Blocks::shared`). Without
-///   the limit on blocks, packets for a stalled CPU may occupy all blocks. If no block is free, the
-///   device must continue to receive. The device then copies short packets into pages, and reports
-///   super-frames as lost.
+///   the limit, packets for a stalled CPU may occupy all blocks. If no block is free, the device
+///   must continue to receive: it copies short packets into pages, and reports super-frames as
+///   lost.
 pub mod device {
     pub use steerage_core::completions::{Completions, Filled, Gather, Lending, OFFLOAD_BYTES};
     pub use steerage_core::device::{
@@ -325,8 +309,8 @@ pub mod device {
     pub use steerage_mem::{InFlight, Reaper, Spot};
 }
 
-/// Computes the [`FlowKey`] and the hash of a frame's headers. [`Table`](flow::Table) keeps the
-/// state of a packet function by flow.
+/// The [`FlowKey`] and the hash of a frame's headers, and [`Table`](flow::Table), which keeps state
+/// by flow.
 pub mod flow {
     pub use steerage_core::rps_map::{bucket_of, even_share, hash_of_bucket};
     pub use steerage_flow::dissect::{
@@ -342,7 +326,7 @@ pub mod flow {
     pub use steerage_handler::table::{Moment, Part, Table};
 }
 
-/// This module is for programs that run the CPUs on their own threads: see [`Instance::split`].
+/// For programs that run the CPUs on their own threads: see [`Instance::split`].
 pub mod threads {
     pub use steerage_core::softnet::{CpuPart, Softnet, Stepped};
     pub use steerage_core::{Armed, platform::Machine};
@@ -363,8 +347,8 @@ pub mod limits {
     pub use steerage_mem::{FRAME_BYTES_MAX, SEGMENTS_MAX};
 }
 
-/// Memory for a program's own tables, the size of page caches, and the error that is returned if an
-/// instance needs too much packet memory.
+/// Memory for a program's own tables, the size of page caches, and the error of an instance that
+/// needs too much packet memory.
 pub mod memory {
     #[doc(hidden)]
     pub use steerage_mem::supply::{LOT_SLOTS, Needs, QueueNeeds};
@@ -377,7 +361,6 @@ pub mod prelude {
     pub use crate::{Batch, Builder, Cpu, CpuId, CpuMask, Handle, Handler, Input, Packet, Running, Snapshot};
 }
 
-/// The example in the README of this crate.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! Tests that the program accepts every command line in README.md and docs/.
+//! The program accepts every command line in README.md and docs/.
 
 use std::ffi::OsString;
 use std::fs;
@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use super::parse;
 
-/// The pages with examples.
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
@@ -16,7 +15,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Returns the lines of the code blocks. A line that ends in `\` is joined with the next line.
+/// A line that ends in `\` is joined with the next.
 fn lines_of_code(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut is_code = false;
@@ -36,14 +35,13 @@ fn lines_of_code(text: &str) -> Vec<String> {
     lines
 }
 
-/// Returns the words of a steerage command as a shell would split them, up to a pipe, a redirection
-/// or a comment. Examples have an explanation after two spaces.
+/// Splits a command as a shell would, up to a pipe, a redirection, a comment, or the explanation
+/// after two spaces.
 fn words(line: &str) -> Option<Vec<String>> {
     let line = line.trim_start_matches("$ ").trim_start_matches("# ").trim_start_matches("sudo ");
     for begin in ["cargo run --release -- ", "\"$(command -v steerage)\" ", "steerage "] {
         if let Some(rest) = line.strip_prefix(begin) {
-            // In a transcript, a line may begin with the program's name and version. Such a line is
-            // not a command.
+            // A line of a transcript may begin with the program's name and version.
             let is_command = rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '-');
             return is_command.then(|| split(rest));
         }

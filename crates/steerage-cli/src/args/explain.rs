@@ -73,8 +73,7 @@ pub(crate) struct ExplainArgs {
     pub(crate) sandbox: SandboxArgs,
 }
 
-/// The maximum work per packet for which `explain` gives advice. With more work, packets are not
-/// the bottleneck.
+/// With more work per packet, packets are not the bottleneck, and `explain` gives no advice.
 const WORK_MAX: Duration = Duration::from_secs(1);
 
 fn work(text: &str) -> Result<Duration, &'static str> {

@@ -1,5 +1,5 @@
-//! docs/options.md lists every option, for users who script the program. The test in this file
-//! compares the rows of the page with the definition of the command line.
+//! docs/options.md lists every option. The test compares its rows with the definition of the
+//! command line.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction};
 
 use super::program;
 
-/// The rows of the page's tables: the arguments of each command, and each option. Options with the same name and meaning are one
+/// The arguments of each command, and each option. Options with the same name and meaning are one
 /// row.
 fn rows() -> Vec<String> {
     let mut program = program();
@@ -33,7 +33,7 @@ fn rows() -> Vec<String> {
     arguments.chain(options).collect()
 }
 
-/// The names of the commands, with the short names that the page defines for its most frequent lists.
+/// The page defines short names for its most frequent lists of commands.
 fn shortened(commands: &[&str]) -> String {
     const SHORT: [(&str, &str); 3] = [
         ("count, meter, explain, parallel, fanout, forward, send", "receivers, explain"),
@@ -48,7 +48,7 @@ fn is_listed(arg: &Arg) -> bool {
     arg.get_long().is_some() && !arg.is_hide_set() && !is_help
 }
 
-/// `-f, --filter <EXPR>`
+/// Such as `-f, --filter <EXPR>`.
 fn written(arg: &Arg) -> String {
     let short = arg.get_short().map_or(String::new(), |short| format!("-{short}, "));
     format!("{short}{}", arg.to_string().trim_start_matches(&short)).replace('|', "\\|")

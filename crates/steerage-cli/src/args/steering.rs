@@ -67,20 +67,17 @@ pub(crate) struct HashArgs {
 }
 
 impl HashArgs {
-    /// Which flow counts if packets are in tunnels.
     pub(crate) fn layers(&self) -> Layers {
         if self.outer { Layers::Outer } else { Layers::Inner }
     }
 
-    /// Returns true if a device's hash may be used, provided that the hash keeps packets together
-    /// that must stay on one CPU.
+    /// A device's hash must still keep packets together that must stay on one CPU.
     pub(crate) fn allows_device(&self) -> bool {
         matches!(self.hash, HashChoice::Auto | HashChoice::Device)
     }
 
-    /// Whether an interface's own hash is used. `outer_flows` says that the command needs neither
-    /// both directions of a flow together nor the flows inside of tunnels, so the interface's hash
-    /// may be used.
+    /// `outer_flows` says that the command needs neither both directions of a flow together nor the
+    /// flows inside of tunnels, so an interface's hash may be used.
     pub(crate) fn of_interfaces(&self, outer_flows: bool) -> DeviceHash {
         match self.hash {
             HashChoice::Device => DeviceHash::Always,
@@ -89,12 +86,11 @@ impl HashArgs {
         }
     }
 
-    /// Returns true if each run draws its own random hash key.
     pub(crate) fn has_random_key(&self) -> bool {
         self.hash_key.is_none() && self.kind().is_keyed()
     }
 
-    /// The hash that steerage computes if the device's hash is not used.
+    /// The hash that steerage computes without a device's hash.
     pub(crate) fn kind(&self) -> HashKind {
         match self.hash {
             HashChoice::Auto | HashChoice::Device => HashKind::Keyed,
@@ -107,16 +103,13 @@ const HASH_HELP: &str = "\
 Flow hash: auto (the interface's hash if that is safe, else aes or siphash), device (always the interface's hash), aes, siphash, \
 toeplitz, toeplitz-table, toeplitz-gfni";
 
-/// The hash that distinguishes flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashChoice {
     /// The device's own hash if its key is random and the command needs outer flows only, else AES,
     /// or SipHash if the CPU has no AES.
     Auto,
-    /// The kernel's hash for live interfaces, although it keeps fewer packets together than
-    /// steerage's hash.
+    /// The kernel's hash for live interfaces, which keeps fewer packets together than steerage's.
     Device,
-    /// A hash that steerage computes.
     Ours(HashKind),
 }
 

@@ -1,7 +1,5 @@
-//! The commands that steer packets, and which packets each command keeps together on one CPU.
-//!
-//! The answers come from the packet function of each command, as on the packet path. Therefore
-//! `steerage explain` and the command cannot disagree.
+//! The commands that steer packets. Their packet functions say which packets stay on one CPU, so
+//! `steerage explain` and a command cannot disagree.
 
 use clap::ValueEnum;
 use steerage::{Affinity, Handler};
@@ -23,7 +21,6 @@ pub(crate) enum SteeringCommand {
 }
 
 impl SteeringCommand {
-    /// Returns which packets the command's packet function keeps on one CPU.
     pub(crate) fn affinity(self) -> Affinity {
         match self {
             Self::Count => Count::AFFINITY,
@@ -33,23 +30,20 @@ impl SteeringCommand {
         }
     }
 
-    /// Returns true if both directions of a flow stay on one CPU.
     pub(crate) fn keeps_both_directions(self) -> bool {
         self.affinity() == Affinity::BothDirections
     }
 
-    /// Returns the direction of the packets that the command receives from an interface, if the
-    /// command line requests the direction `asked`.
+    /// `asked` is the direction on the command line.
     pub(crate) fn direction(self, asked: DirectionArg) -> DirectionArg {
         match self {
             Self::Count | Self::Meter | Self::Fanout => asked,
-            // `forward` sends through the interfaces to which it listens. In the other direction,
-            // it would receive the packets that it has sent.
+            // `forward` sends through the interfaces to which it listens, and would receive its own
+            // packets.
             Self::Forward => DirectionArg::In,
         }
     }
 
-    /// Returns the command in the form that `steerage_explain` uses.
     pub(crate) fn explained(self) -> Command {
         let (name, operands) = match self {
             Self::Count => ("count", Operands::Inputs),

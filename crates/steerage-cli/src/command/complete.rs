@@ -1,6 +1,5 @@
-//! `steerage complete` prints the possible values of the next word of a command line. The scripts
-//! that `steerage completions` generates call this command, so that all shells offer the same
-//! values.
+//! `steerage complete` prints the possible values of the next word of a command line, for the
+//! scripts of `steerage completions` in all shells.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,16 +20,14 @@ pub(super) enum Values {
     Devices,
     Interfaces,
     Runs,
-    /// The attributes in the control trees (attributes as directories and files) of all runs.
+    /// The attributes in the control trees of all runs.
     Attributes,
-    /// The pages of the guide, and the names of the commands.
     Topics,
     Commands,
 }
 
 impl Values {
-    /// Returns the kind of values of this argument. Returns `None` if clap knows all values, or if
-    /// the argument can have any value, such as a number.
+    /// Returns `None` if clap knows all values, or if the argument can have any value.
     pub(super) fn of(command: &Command, arg: &Arg) -> Option<Self> {
         let name = arg.get_value_names()?.first()?.as_str();
         match (name, command.get_name(), arg.get_id().as_str()) {
@@ -44,8 +41,7 @@ impl Values {
         }
     }
 
-    /// Returns the kind of values of the word that follows `words`. The first of the words is the
-    /// name of the program.
+    /// Returns the kind of the word after `words`, which begin with the name of the program.
     fn after(words: &[String]) -> Option<Self> {
         let mut program = args::program();
         program.build();
@@ -72,8 +68,7 @@ impl Values {
         Self::of(command, option.or_else(positional)?)
     }
 
-    /// Returns all values of this kind. The attributes of runs are not included, because reading
-    /// them needs a connection to each running instance.
+    /// Without the attributes of runs, which need a connection to each running instance.
     fn all(self) -> BTreeSet<String> {
         let commands = || args::program().get_subcommands().filter(|of| !of.is_hide_set()).map(name).collect();
         match self {
@@ -91,14 +86,13 @@ fn name(command: &Command) -> String {
     command.get_name().to_owned()
 }
 
-/// If `word` ends with an option whose value is the next word, returns this option.
+/// Returns the option at the end of `word` whose value is the next word.
 fn waiting_for_its_value<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
     let takes = |arg: &&Arg| arg.get_num_args().is_some_and(|count| count.min_values() > 0);
     if let Some(long) = word.strip_prefix("--") {
         return command.get_arguments().find(|arg| arg.get_long() == Some(long)).filter(takes);
     }
-    // After `-qj`, the next word is the value of the option `-j`. In `-j4`, the option already has
-    // its value.
+    // After `-qj`, the next word is the value of `-j`. In `-j4`, the option has its value.
     let short = |letter: char| command.get_arguments().find(|arg| arg.get_short() == Some(letter));
     let with_values =
         word[1..].char_indices().find_map(|(at, letter)| Some((at, letter, short(letter).filter(takes)?)));
@@ -106,20 +100,18 @@ fn waiting_for_its_value<'a>(command: &'a Command, word: &str) -> Option<&'a Arg
 }
 
 fn interfaces() -> impl Iterator<Item = String> {
-    // The entry of each interface in /sys/class/net is a link to a directory. `bonding_masters` is
-    // a file, and not an interface.
+    // The entry of an interface is a link to a directory. `bonding_masters` is a file.
     let entries = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     entries.filter(|entry| entry.path().is_dir()).filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-/// Returns the runs that this user can see. If there are no runs, or if their directory cannot be
-/// read, the list is empty.
+/// Returns the runs that this user can see, or none if their directory cannot be read.
 fn runs() -> Vec<instances::InstanceSocket> {
     instances::all().unwrap_or_default()
 }
 
-/// Prints a line for each value of the word. The command never prints an error, because the shell
-/// would print the error into the command line.
+/// Prints a line for each value. The shell would print an error into the command line, so there is
+/// none.
 pub(crate) fn run(args: &CompleteArgs) -> Result<(), Error> {
     let Some(values) = Values::after(&args.words) else { return Ok(()) };
     let found = if values == Values::Attributes {
@@ -132,7 +124,7 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<(), Error> {
         sandbox::enter(Needs::of(SandboxProfile::Completions), &args.sandbox)?;
         found
     };
-    // If a name contained a line break, the shell would offer the name as two values.
+    // The shell would offer a name with a line break as two values.
     let lines = found.iter().filter(|value| !value.contains(char::is_control)).map(|value| format!("{value}\n"));
     stdout::print(lines.collect::<String>().as_bytes())
 }

@@ -1,6 +1,5 @@
-//! `steerage completions` generates shell completions from the definition of the command line. In
-//! bash, zsh and fish, the completions also offer values for which clap has no list. The
-//! completions get these values from `steerage complete`.
+//! `steerage completions` generates shell completions. In bash, zsh and fish, `steerage complete`
+//! adds values for which clap has no list.
 
 use clap_complete::Shell;
 
@@ -10,8 +9,7 @@ use crate::error::Error;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 
-/// The script for bash reads the values line by line. The script does not use `compgen -W`, because
-/// `compgen -W` would execute a `$(...)` in a name.
+/// Reads the values line by line, because `compgen -W` would execute a `$(...)` in a name.
 const BASH: &str = r#"
 _steerage_values() {
     _steerage "$@"
@@ -25,8 +23,7 @@ _steerage_values() {
 complete -F _steerage_values -o bashdefault -o default steerage
 "#;
 
-/// The script for zsh replaces the function `_steerage` of clap_complete. zsh loads the file that
-/// has the name of this function.
+/// Replaces the function `_steerage` of clap_complete. zsh loads the file of this name.
 const ZSH: &str = r#"
 _steerage() {
     local ret=1
@@ -41,7 +38,6 @@ _steerage() {
 }
 "#;
 
-/// The command that fish runs to get the values.
 const FISH_VALUES: &str = "'(steerage complete (commandline -opc) 2>/dev/null)'";
 
 pub(crate) fn run(args: &CompletionsArgs) -> Result<(), Error> {
@@ -69,9 +65,8 @@ fn with_values_of_zsh(script: &str) -> String {
     format!("{functions}{ZSH}{START}{start}")
 }
 
-/// Returns the lines that offer values in fish: one line for the arguments of all commands, and one
-/// line for each option. Each option needs its own line, because fish offers only the values in
-/// that line as the option's value.
+/// Returns one line for the arguments of all commands, and one for each option, because fish offers
+/// only that line's values for the option.
 fn values_of_fish() -> String {
     let mut lines = format!("complete -c steerage -n \"not __fish_steerage_needs_command\" -a {FISH_VALUES}\n");
     let program = args::program();
@@ -119,7 +114,7 @@ mod tests {
         for option in ["top\" -l to ", "get\" -l to ", "set\" -l to ", "fanout\" -l to "] {
             assert!(options.iter().any(|line| line.starts_with(option)), "{option}: {lines}");
         }
-        // The additional lines for fish call functions that clap_complete defines.
+        // The lines for fish call these functions of clap_complete.
         let fish = script(Shell::Fish);
         for function in ["__fish_steerage_needs_command", "__fish_steerage_using_subcommand"] {
             assert!(fish.contains(&format!("function {function}\n")), "{function}");

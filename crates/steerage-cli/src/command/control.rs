@@ -1,5 +1,3 @@
-//! `steerage get` and `steerage set` read and change attributes of a running instance.
-
 use serde_json::json;
 use steerage_control::{Client, ClientError, instances};
 use steerage_text::{printable, printable_lines};
@@ -9,8 +7,7 @@ use crate::error::{Error, SearchError};
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 
-/// The maximum depth of a control tree. The control tree of an instance has six levels of
-/// directories.
+/// The control tree of an instance has six levels of directories.
 const DEPTH_MAX: usize = 16;
 
 pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
@@ -33,8 +30,7 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
             if args.json { json!({ "path": path, "value": value.trim_end() }).to_string() + "\n" } else { value }
         }
     };
-    // The text is made printable. The instance may be another user's process, so text from the
-    // instance could contain escape sequences for this terminal.
+    // The instance may be another user's process, and send escape sequences for this terminal.
     stdout::print(printable_lines(&text).as_bytes())
 }
 
@@ -48,8 +44,8 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Error> {
     }
 }
 
-/// Returns the paths of all attributes below a directory of the control tree, one path per line.
-/// The directory's own attributes come before those of its subdirectories.
+/// Returns one path per line. The directory's own attributes come before those of its
+/// subdirectories.
 pub(super) fn paths(client: &mut Client, directory: &str) -> Result<String, ClientError> {
     below(client, directory, DEPTH_MAX)
 }
@@ -62,7 +58,7 @@ fn below(client: &mut Client, directory: &str, depth: usize) -> Result<String, C
         if is_directory {
             deeper += &below(client, &path, depth)?;
         } else {
-            // A line break in the name of an attribute must not start a new line.
+            // The name of an attribute must not start a new line.
             paths += &printable(&path);
             paths.push('\n');
         }

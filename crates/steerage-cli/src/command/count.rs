@@ -1,5 +1,4 @@
-//! `steerage count` counts packets. Counting costs almost nothing, so the speed of a `count` run is
-//! the speed of steerage itself.
+//! `steerage count` costs almost nothing for each packet, so its speed is that of steerage itself.
 
 use steerage_apps::Count;
 
@@ -20,7 +19,7 @@ pub(crate) fn run(args: &CountArgs, verbose: bool) -> Result<(), Error> {
     report.finish(options.printer, args.report.strict)
 }
 
-/// `count` does not need all packets of a flow to be on the same CPU.
+/// `count` does not need all packets of a flow on one CPU.
 fn needs_outer_flows(run: &RunArgs) -> RunArgs {
     RunArgs { live: LiveArgs { outer_flows: true, ..run.live.clone() }, ..run.clone() }
 }

@@ -1,6 +1,3 @@
-//! `steerage doctor` checks whether the machine can steer packets, and says how to fix a missing
-//! feature.
-
 use steerage_doctor::Diagnosis;
 use steerage_text::wrapped;
 
@@ -12,8 +9,7 @@ use crate::terminal::{has_colours, width};
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let diagnosis = Diagnosis::of_this_machine(args.interface.as_deref())?;
-    // All checks of the machine are finished at this point. The command `doctor` now enters the
-    // same sandbox as a run, to report how much of the sandbox the kernel supports.
+    // `doctor` enters the sandbox of a run, to report how much of it the kernel supports.
     let in_force = sandbox::enter(Needs::of(SandboxProfile::Doctor), &args.sandbox)?;
     let diagnosis = diagnosis.with_sandbox(in_force);
     let text = if args.json {
@@ -24,7 +20,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     stdout::print(text.as_bytes())
 }
 
-/// On a terminal, colours the first word of each line that reports something missing.
+/// On a terminal, colours the first word of each line about something missing.
 fn coloured(text: String) -> String {
     const MISSING: &str = "missing";
     if !has_colours() {

@@ -27,10 +27,10 @@ use crate::terminal::print_to_stderr;
 
 const STDOUT: &str = "-";
 
-/// The text at the end of the last output line, if the run ended before it sent its last counts.
+/// Ends the last line if the run ended before it sent its last counts.
 const UNREAD: &str = "; the run ended before its last packets were read";
 
-/// The maximum time that a read from the run waits before `dump` checks for signals.
+/// The time after which a read checks for signals.
 const SIGNAL_LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
                 packets.consume(length);
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => continue,
-            // The connection to the run was reset, because the process of the run was killed.
+            // The process of the run was killed.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 shown.is_cut = true;
                 break;
@@ -94,17 +94,15 @@ fn wanted(args: &DumpArgs) -> Result<Wanted, Error> {
     Ok(if args.filter.is_empty() { wanted } else { wanted.filtered(&args.filter.join(" "))? })
 }
 
-/// The output to which packets are written, and the counts so far.
 struct Shown<'a> {
-    /// The capture file to which the packets are written. The capture file is `None` if each packet
-    /// is printed as a line.
+    /// `None` if each packet is printed as a line.
     capture: Option<(PcapngEncoder, File, &'a str)>,
-    /// The bytes of the output that have not been written yet.
+    /// Not written yet.
     bytes: Vec<u8>,
     packets: u64,
     missed: u64,
-    /// `has_last` is true if the run has said that it sends no more packets. `is_cut` is true if
-    /// the run ended without saying that it sends no more packets.
+    /// `has_last`: the run has said that it sends no more packets. `is_cut`: the run ended without
+    /// saying so.
     has_last: bool,
     is_cut: bool,
 }
@@ -121,8 +119,7 @@ impl<'a> Shown<'a> {
         Ok(Self { capture, bytes: Vec::new(), packets: 0, missed: 0, has_last: false, is_cut: false })
     }
 
-    /// Writes the header of the capture file immediately, so that a reader of the file can
-    /// recognize the format.
+    /// Writes the header at once, so that a reader recognizes the format.
     fn begin(&mut self) -> Result<bool, Error> {
         if let Some((encoder, ..)) = &mut self.capture {
             encoder.begin(&mut self.bytes);
@@ -130,8 +127,7 @@ impl<'a> Shown<'a> {
         self.flush()
     }
 
-    /// Adds a record to the output. The next `flush` writes this record. Returns the number of
-    /// packets in the record.
+    /// Returns the number of packets in the record, which the next `flush` writes.
     fn add(&mut self, record: Record<'_>) -> u64 {
         let (head, data) = match record {
             Record::Counts { missed, is_last, .. } => {
@@ -151,7 +147,7 @@ impl<'a> Shown<'a> {
         1
     }
 
-    /// Writes the collected bytes to the output. Returns false if the reader has closed the output.
+    /// Returns false if the reader has closed the output.
     fn flush(&mut self) -> Result<bool, Error> {
         let bytes = std::mem::take(&mut self.bytes);
         match &mut self.capture {
@@ -176,7 +172,7 @@ fn open(name: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes all bytes, even to a FIFO that was opened without blocking.
+/// Also for a FIFO that was opened without blocking.
 fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write(bytes) {
@@ -192,8 +188,7 @@ fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a line that describes a packet: its time of day in UTC, its origin, its flow and its
-/// length.
+/// The time of day in UTC, the origin, the flow and the length of a packet.
 fn line(head: PacketHead, data: &[u8]) -> String {
     let PacketHead { nanos, wire, link, cpu, queue, .. } = head;
     let time = humantime::format_rfc3339_micros(SystemTime::from(WallTime::from_nanos(nanos))).to_string();

@@ -1,5 +1,4 @@
-//! `steerage explain` shows why a packet goes to its CPU, and whether traffic can be spread over
-//! CPUs.
+//! `steerage explain` shows why a packet goes to its CPU, and whether traffic can be spread.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -39,8 +38,7 @@ use crate::web::Web;
 
 const SYNTHETIC_PACKETS: u64 = 1_000_000;
 
-/// The default time for which `explain` listens to an interface. Even most flows with few packets
-/// appear while `explain` listens for this time.
+/// Even most flows with few packets appear within this time.
 pub(super) const LISTENING: Duration = Duration::from_secs(10);
 const LISTENING_NOTE: &str = "listening for 10 s (--seconds S, -c N; Ctrl-C ends it sooner)";
 
@@ -51,12 +49,11 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
     };
     let command = args.command;
     let explanation = |what, hash: Cow<'static, str>| {
-        // If the device computes the flow hash, the hash key does not depend on the command line.
+        // If the device computes the hash, the key does not depend on the command line.
         let random_key = args.hash.has_random_key() && hash == hasher.name();
         Explanation { what, command: command.explained(), hash, random_key, top: args.top }
     };
-    // An argument that contains `>` is a flow. If the name of a file contains `>`, the user can
-    // write ./a>b.
+    // An argument with `>` is a flow. A file with `>` in its name can be written as ./a>b.
     if let [what] = args.what.as_slice()
         && what.contains('>')
         && !what.contains('/')
@@ -78,11 +75,10 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
     let (device, layers) = (args.what.join(" "), args.hash.layers());
     let traffic = TrafficExplanation { device, survey, snapshot, packet: args.packet, layers, basis };
     print(&explanation(Subject::Traffic(Box::new(traffic)), hash), args.json)?;
-    // If the input failed, `explain` still explains the packets before the failure.
+    // The packets before a failure of the input are explained, too.
     error.map_or(Ok(()), Err)
 }
 
-/// Prints the explanation to standard output, for people or as JSON.
 fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
     let text = match json {
         true => explanation.json(SCHEMA).map_err(EndingError::Report)?,
@@ -94,15 +90,14 @@ fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
 struct Seen {
     survey: Analysis,
     snapshot: Snapshot,
-    /// The name of the flow hash that steered the packets. The name is `device` if the device
-    /// computed the hash.
+    /// The hash that steered the packets, or `device` if the device computed it.
     hash: Cow<'static, str>,
     basis: AdviceBasis,
     error: Option<Error>,
 }
 
-/// Runs the traffic through an instance with a single CPU, so that the packets are numbered in
-/// order. The packets are hashed with the fragment table, as in a run on several CPUs.
+/// A single CPU numbers the packets in order. The packets are hashed with the fragment table, as in
+/// a run on several CPUs.
 fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bool) -> Result<Seen, Error> {
     let layers = args.hash.layers();
     let wanted = args.packet;
@@ -150,7 +145,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         on_stop: None,
         stopper: Stopper::default(),
     };
-    // The interface to explain, if the only device of the command is an interface of this machine.
+    // The only device, if it is an interface of this machine.
     let root = Root::default();
     let interface = match live.as_slice() {
         [interface] if args.what.len() == 1 && args.virtual_cpus.is_none() => Some(interface),
@@ -199,9 +194,8 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     }
 }
 
-/// Returns a note about the metadata that the driver reports to AF_XDP for each packet. Returns
-/// `None` if the driver reports no metadata, or if the kernel is older than 6.8 and does not
-/// describe this metadata.
+/// Returns a note about the metadata that the driver reports to AF_XDP for each packet. `None`
+/// without metadata, or before Linux 6.8, which does not describe it.
 fn known_to_card(interface: &str) -> Option<String> {
     let support = if_nametoindex(interface).ok().and_then(|index| netdev::xdp_support(index).ok())?;
     let time = "the time at which it received the packet (on the card's clock)";
@@ -213,8 +207,7 @@ fn known_to_card(interface: &str) -> Option<String> {
         .then(|| format!("card: by AF_XDP in native mode, {interface} also reports {}.", known.join(", ")))
 }
 
-/// Returns true if the device is live, which means that its packets arrive whether or not the run
-/// is ready.
+/// The packets of a live device arrive whether or not the run is ready.
 fn is_live(kind: &str) -> bool {
     !matches!(kind, "synthetic" | "capture")
 }

@@ -1,5 +1,3 @@
-//! `steerage forward` forwards packets between interfaces, as a router does.
-
 pub(super) mod silence;
 
 use std::cell::OnceCell;
@@ -24,8 +22,8 @@ use crate::sandbox::{Needs, SandboxProfile};
 use crate::terminal::print_to_stderr;
 use silence::Silence;
 
-/// The maximum time that a received packet waits for later packets in the same block. The kernel's
-/// rings support no shorter block timeout.
+/// The time for which a received packet waits for others in its block. The kernel's rings support
+/// no shorter block timeout.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -41,19 +39,17 @@ struct ForwardDevice {
 pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     let devices: Vec<ForwardDevice> = args.run.devices.iter().map(|spec| device(spec)).collect::<Result<_, _>>()?;
     check(&devices)?;
-    // Super-frames are only used if no device uses AF_XDP, which does not support them.
+    // AF_XDP does not support super-frames.
     let offloads = devices.iter().all(|device| device.shared || !device.ethernet);
     let mut run = listening(&args.run, offloads);
     if devices.iter().all(|device| device.whole) {
-        // By default, packets are not steered, because passing a super-frame to another CPU costs
-        // more than forwarding the super-frame.
+        // Passing a super-frame to another CPU costs more than forwarding it.
         run.cpus.unsteered_by_default();
     }
     let cpus = instance::count_cpus(&run.cpus)?;
     let route_updater = OnceCell::new();
     let forwarding = OnceCell::new();
-    // When `run` returns, `silence` is dropped, which removes the routing rules that `silence`
-    // added to the kernel.
+    // Dropping `silence` removes the routing rules that it added to the kernel.
     let silence = OnceCell::new();
     let outputs = |OpenedInputs { queues, .. }: &OpenedInputs| -> Result<Vec<Output>, Error> {
         let spec = |device: &ForwardDevice| match device.shared && offloads {
@@ -81,16 +77,14 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
         let forwarding = ours().ok_or_else(gone)?;
         Ok(move |_cpu| forwarding.handler())
     })?;
-    // The thread that updates routes starts after the privileges are dropped, so it has no
-    // privileges.
+    // The thread that updates routes starts after privileges are dropped, so it has none.
     route_updater.into_inner().map_or(Ok(()), RouteUpdater::start)?;
     let options = RunOptions { forwarding: ours(), ..RunOptions::new(&run, verbose, services) };
     let ended = run::to_end(instance, &options)?;
     ended.report.finish(options.printer, run.report.strict)
 }
 
-/// Sets the options for receiving. The run receives only frames to this machine's link address,
-/// with little delay.
+/// The run receives only frames to this machine's link address, with little delay.
 fn listening(run: &RunArgs, offloads: bool) -> RunArgs {
     let live = LiveArgs {
         direction: DirectionArg::In,
@@ -104,7 +98,7 @@ fn listening(run: &RunArgs, offloads: bool) -> RunArgs {
     RunArgs { live, ..run.clone() }
 }
 
-/// Returns the interface that `spec` names, or an error if a router cannot use the interface.
+/// Returns an error if a router cannot use the interface.
 fn device(spec: &str) -> Result<ForwardDevice, Error> {
     let of = |interface: &str, shared, ethernet| ForwardDevice {
         output: interface.to_owned(),
@@ -118,8 +112,7 @@ fn device(spec: &str) -> Result<ForwardDevice, Error> {
     }
     if let Some(name) = spec.strip_prefix("tun:") {
         let interface = name.split(',').next().unwrap_or(name).to_owned();
-        // An error of `TapOptions::parse` is ignored here, because it is reported when the
-        // interface is opened.
+        // Opening the interface reports an error of `TapOptions::parse`.
         let whole = TapOptions::parse(spec).is_ok_and(|options| options.offloads);
         return Ok(ForwardDevice { output: spec.to_owned(), interface, shared: false, ethernet: false, whole });
     }
@@ -137,16 +130,14 @@ fn device(spec: &str) -> Result<ForwardDevice, Error> {
     }
 }
 
-/// Returns true if the type of the interface is Ethernet or loopback (`ARPHRD_ETHER` or
-/// `ARPHRD_LOOPBACK` of linux/if_arp.h).
+/// `ARPHRD_ETHER` or `ARPHRD_LOOPBACK` of linux/if_arp.h.
 fn has_ethernet(interface: &str) -> Result<bool, Error> {
     let link = Rtnetlink::open().and_then(|mut kernel| kernel.link(interface));
     let link = link.map_err(|error| Error::System { operation: "ask for the type of an interface", error })?;
     Ok(matches!(link.hardware, 1 | 772))
 }
 
-/// Checks that no interface is named twice, and that the kernel does not also forward the packets
-/// of these interfaces.
+/// No interface may be named twice, and the kernel must not forward its packets, too.
 fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
     for (nth, device) in devices.iter().enumerate() {
         let name = &device.interface;
@@ -156,9 +147,8 @@ fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
         if !device.shared {
             continue;
         }
-        // For IPv6, a single setting of the kernel enables forwarding on all interfaces. The IPv6
-        // forwarding setting of one interface does not enable forwarding. The IPv6 forwarding
-        // setting of one interface only makes this interface behave like an interface of a router.
+        // One setting of the kernel enables IPv6 forwarding on all interfaces. An interface's own
+        // setting only makes it behave like that of a router.
         for switch in [format!("ipv4/conf/{name}/forwarding"), "ipv6/conf/all/forwarding".to_owned()] {
             if fs::read_to_string(format!("/proc/sys/net/{switch}")).is_ok_and(|text| text.trim() != "0") {
                 let message = format!(
@@ -180,8 +170,7 @@ fn router_interfaces(devices: &[ForwardDevice]) -> Result<Vec<RouterInterface>, 
     devices.iter().map(interface).collect()
 }
 
-/// Returns, for each receive queue, the index of its interface. `queues` contains the number of
-/// queues of each device.
+/// Returns the index of each receive queue's interface, given the number of queues of each device.
 fn interfaces_of(queues: &[usize]) -> Vec<u16> {
     let of = |(nth, count): (usize, &usize)| std::iter::repeat_n(nth as u16, *count);
     queues.iter().enumerate().flat_map(of).collect()

@@ -1,5 +1,3 @@
-//! `steerage man` generates manual pages from the definition of the command line.
-
 use std::io;
 use std::path::Path;
 
@@ -56,8 +54,7 @@ fn pages() -> Vec<Page> {
     pages
 }
 
-/// Returns the command with a long help text for every option. Without such a long help text, the
-/// manual page would not describe options that `-h` omits.
+/// Without a long help text, the page would not describe options that `-h` omits.
 fn with_all_help(command: Command) -> Command {
     command.mut_args(|arg| match (arg.get_long_help(), arg.get_help().cloned()) {
         (None, Some(help)) => arg.long_help(help),
@@ -65,7 +62,7 @@ fn with_all_help(command: Command) -> Command {
     })
 }
 
-/// Renders a manual page. The text below the options keeps its line breaks.
+/// The text below the options keeps its line breaks.
 fn render(page: &Page) -> io::Result<Vec<u8>> {
     let command = &page.command;
     let version = env!("CARGO_PKG_VERSION");
@@ -89,14 +86,12 @@ fn render(page: &Page) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Returns the usage line of the command, as its help shows it.
 fn usage(command: &Command) -> String {
     let usage = command.clone().render_usage().to_string();
     usage.trim_start_matches("Usage: ").to_owned()
 }
 
-/// Adds paragraphs of text, whose lines `man` fills. Indented lines of the text keep their line
-/// breaks.
+/// `man` fills the lines of the paragraphs, but keeps the line breaks of indented lines.
 fn filled(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
     let text = text.trim_end();
     if text.is_empty() {
@@ -142,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the words in a part of a manual page, without the commands and escapes of roff.
+    /// Removes the commands and escapes of roff.
     fn words(roff: &str) -> String {
         let text: Vec<&str> = roff.lines().filter(|line| !line.starts_with('.')).collect();
         let escapes =
@@ -159,8 +154,7 @@ mod tests {
         !arg.is_hide_set() && !is_of_clap
     }
 
-    /// The manual page contains the whole help text of each argument, including the arguments that
-    /// `-h` omits.
+    /// Arguments that `-h` omits have their text, too.
     #[test]
     fn a_page_has_the_text_of_each_argument() {
         let mut program = args::program();

@@ -19,18 +19,15 @@ use crate::sandbox::{Needs, SandboxProfile};
 use crate::terminal::{Keys, print_to_stderr};
 use outputs::{Outputs, Writers};
 
-/// The number of active flows that are collected for the live table on a terminal. The flows with
-/// the most bytes are collected. Of the collected flows, the table shows those with the highest
-/// rates.
+/// The active flows with the most bytes that are collected for the live table, which shows those
+/// with the highest rates.
 const LIVE_FLOWS: usize = 200;
 
-/// The maximum number of flow records that `--by` adds up. If there are more flow records than this
-/// maximum, the records with the most bytes are added up.
+/// `--by` adds up at most this many flow records, those with the most bytes.
 const SUMMED_RECORDS: usize = 1 << 18;
 
-/// The table of flows joins all records of a flow. `JOINED` records are kept for each line of the
-/// flow table. With records of five minutes, a flow that lasts a day has 288 records, but only the
-/// largest flows matter.
+/// The records that are kept for each line of the flow table, which joins the records of a flow. A
+/// flow of a day has 288 records of five minutes, but only the largest flows matter.
 const JOINED: usize = 32;
 
 pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
@@ -41,7 +38,6 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let outputs = Outputs::of(args)?;
     let written: Vec<_> = outputs.names().map(Path::to_owned).collect();
     let written: Vec<&Path> = written.iter().map(|path| path.as_path()).collect();
-    // The report goes to standard output only if no flows are written to standard output.
     let printer = Printer::new(&args.run.report, outputs.takes_stdout());
     let connects = outputs.has_collectors();
     let outputs = outputs.open()?;
@@ -61,8 +57,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
             active_by_clock: flows.active_clock,
             inactive: flows.inactive,
             flows_max: flows.max_flows,
-            // A run with live inputs reports its largest flows while it runs. A run that reads a
-            // file reports its largest flows only at its end.
+            // Live inputs report their largest flows during the run, and files only at its end.
             top: if can_wait || flows.by.is_some() { seen.max(live_top) } else { live_top },
             layers: args.run.steering.hash.layers(),
             epoch: now(),

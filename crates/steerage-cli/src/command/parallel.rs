@@ -1,9 +1,6 @@
-//! `steerage parallel` runs a copy of a program on every CPU. Each copy is called a job, and gets
-//! all packets of its flows.
-//!
-//! The crate steerage-parallel starts the jobs, splits the packets, and merges the output of the
-//! jobs. This file converts the command line to the options of the crate steerage-parallel. This
-//! file also provides the devices, the sandbox, the signals and the reports of the run.
+//! `steerage parallel` runs a copy of a program (a job) on every CPU. Each job gets all packets of
+//! its flows. The crate steerage-parallel starts the jobs, splits the packets, and merges the
+//! output. This file provides the options, devices, sandbox, signals and reports.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -32,14 +29,14 @@ pub(crate) fn run(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     })
 }
 
-/// Checks the command line without opening a device or starting a job.
+/// Opens no device and starts no job.
 pub(crate) fn check(args: &ParallelArgs) -> Result<(), Error> {
     Parallel::check(&options(args))?;
     instance::check(&run_args(args)?).map(drop)
 }
 
-/// Runs in a hidden process, which waits until the file of a job is complete and then becomes the
-/// job. `parallel` itself cannot start the job, because `parallel` is in its sandbox by then.
+/// Waits until the file of a job is complete, and then becomes the job. `parallel` is in its
+/// sandbox by then, and cannot start the job.
 pub(crate) fn exec_when_ready(args: &ExecWhenReadyArgs) -> Result<(), Error> {
     Ok(steerage_parallel::start_when_ready(&args.command)?)
 }
@@ -76,8 +73,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
             true => serde_json::to_string(&summary).map_err(|error| EndingError::Report(error.into()))? + "\n",
             false => summary.to_string(),
         };
-        // An error of this write to standard error is ignored, because it means that standard error
-        // is closed.
+        // Writing fails only if standard error is closed.
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
     ended.report.end_page();
@@ -110,15 +106,13 @@ fn options(args: &ParallelArgs) -> Options {
     }
 }
 
-/// Returns the command of a process that runs [`exec_when_ready`].
 fn waiting_process(program: &OsStr) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("steerage-job").arg("exec-when-ready").arg("--").arg(program);
     command
 }
 
-/// Returns the options of the instance that splits the packets. A single CPU reads and splits the
-/// packets, so all packets stay in order, whatever the value of `--key` is.
+/// A single CPU splits the packets, so all of them stay in order, whatever `--key` is.
 fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     let mut run = RunArgs::of_no_options().map_err(Error::Usage)?;
     run.devices.clone_from(&args.inputs);
@@ -130,10 +124,9 @@ fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     run.web = args.web.clone();
     run.report.quiet = args.output.quiet;
     run.report.json = args.output.json;
-    // A virtual CPU is a thread that the scheduler can move to any CPU that the jobs leave idle.
+    // The scheduler can move this thread to any CPU that the jobs leave idle.
     run.cpus.virtual_cpus = Some(1);
-    // With a single CPU, the policy has nothing to decide, so `parallel` uses the policy `hash`,
-    // which needs no measurements.
+    // With a single CPU, the policy has nothing to decide. `hash` needs no measurements.
     run.cpus.policy = "hash".to_owned();
     run.sandbox = args.sandbox.clone();
     if args.inputs.iter().any(|input| is_synthetic(input)) {

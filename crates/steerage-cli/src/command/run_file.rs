@@ -34,7 +34,7 @@ pub(crate) fn check(CheckArgs { checked: args, sandbox }: &CheckArgs) -> Result<
     stdout::print(described(&loaded, &args.file.display().to_string(), &plan).as_bytes())
 }
 
-/// Checks the command of the run file without opening a device or writing a file.
+/// Opens no device, and writes no file.
 fn plan(cli: &Cli) -> Result<String, Error> {
     let run: &RunArgs = match &cli.command {
         Command::Count(args) => &args.run,

@@ -1,5 +1,3 @@
-//! `steerage send` generates traffic.
-
 use steerage_apps::Fanout;
 use steerage_device::output;
 
@@ -10,7 +8,7 @@ use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
 use crate::sandbox::{Needs, SandboxProfile};
 
-/// The default rate in packets per second at which `send` sends to an interface.
+/// In packets per second, to an interface.
 const RATE_DEFAULT: u64 = 1000;
 
 pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {

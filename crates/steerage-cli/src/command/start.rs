@@ -1,5 +1,5 @@
-//! `steerage` without a command, on a terminal, shows what this machine can do and three commands
-//! to try.
+//! `steerage` without a command, on a terminal: what this machine can do, and three commands to
+//! try.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::stdout;
 use crate::terminal::width;
 
-/// The findings of `doctor` that say which features a run can use.
+/// The findings about the features of a run.
 const ABOUT: [&str; 4] = ["kernel", "CPUs", "AF_PACKET", "AF_XDP"];
 
 pub(crate) fn run() -> Result<(), Error> {
@@ -62,7 +62,7 @@ fn page(findings: &[Finding], interface: Option<&str>, has_tshark: bool) -> Stri
     page + "\nsteerage --help lists all commands, and steerage help the pages of the guide.\n"
 }
 
-/// Returns the interface that has received the most packets, not counting the loopback interface.
+/// The loopback interface does not count.
 fn busiest_interface() -> Option<String> {
     let entries = fs::read_dir("/sys/class/net").ok()?;
     let names =

@@ -1,8 +1,6 @@
-//! `steerage tune` sets the kernel's own receive steering, and measures whether the setting helps.
-//! `tune` keeps a setting that helps, and otherwise restores the old setting.
-//!
-//! The crate steerage-tune measures and sets the values. This module prints the results, drops
-//! privileges, enters the sandbox and handles signals.
+//! `steerage tune` measures whether the kernel's own receive steering helps, and keeps a setting
+//! only if it does. The crate steerage-tune measures and sets the values. This module prints the
+//! results, drops privileges, enters the sandbox and handles signals.
 
 mod apply;
 mod keep;
@@ -34,10 +32,10 @@ use crate::terminal::warn;
 
 const STATE_DIRECTORY: &str = "/var/lib/steerage/tune";
 
-/// The environment variable that sets another directory for undo files.
+/// Sets another directory for undo files.
 const DIRECTORY_VARIABLE: &str = "STEERAGE_STATE_DIR";
 
-/// The directory in which systemd finds the .link files of an administrator.
+/// The directory in which systemd finds an administrator's .link files.
 const LINK_FILES: &str = "/etc/systemd/network";
 
 pub(crate) fn run(args: &TuneArgs) -> Result<(), Error> {
@@ -81,7 +79,6 @@ fn stages(args: &TuneArgs) -> Stages {
         .fold(Stages::default(), |stages, (_, scope)| stages.with(*scope))
 }
 
-/// The facts about an interface, and the candidate settings that are worth measuring.
 struct Search {
     facts: Facts,
     stages: Stages,
@@ -105,14 +102,13 @@ impl Search {
         let lately = ever.since(before);
         let facts = Facts::read(machine.root(), interface, card, &ever, Some(&lately));
         let mut facts = Facts { flows, ..facts };
-        // The distances between CPUs are measured for the cost model, as in `explain`.
+        // The cost model needs the distances between CPUs, as in `explain`.
         if let Some(receiver) = facts.receivers.first().copied().or(facts.cpus.first()) {
             Distances::measure(&mut facts.topology, receiver, &facts.cpus);
         }
         let stages = stages(args);
         let mut candidates = masks(&facts);
-        // The changes that the user has allowed explicitly are measured before other refinements of
-        // the setting.
+        // Changes that the user has allowed explicitly come before other refinements.
         candidates.extend(scoped::candidates(machine, interface, &stages, &facts.cpus));
         candidates.extend(refinements(&facts, args.global));
         let planned = candidates.into_iter().map(|candidate| {
@@ -128,7 +124,7 @@ impl Search {
     }
 }
 
-/// Prints the settings that `--apply` would measure. This function changes nothing.
+/// Prints the settings that `--apply` would measure, and changes nothing.
 fn show(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
     let undo = Undo::load(directory, machine, interface)?;
     let before = Sample::read(machine.root(), interface);
@@ -156,8 +152,7 @@ fn show(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &st
     stdout::print(page.as_bytes())
 }
 
-/// Returns a description of the .link file that `--apply` would write, if the command line requests
-/// one.
+/// Describes the .link file that `--apply` would write.
 fn link_file_shown(args: &TuneArgs, machine: &Machine, interface: &str, kept: &Setting) -> String {
     let Some(WriteArg::Link) = args.write else { return String::new() };
     let file = link_file::make(machine, interface, kept);
@@ -176,8 +171,7 @@ fn described(number: usize, candidate: &Candidate, plan: &Plan) -> String {
     }
     let mut why = "";
     for change in &plan.changes {
-        // The changes of one stage (a kind of kernel setting) have the same reason for all queues,
-        // so the reason is printed only once.
+        // The changes of one stage have the same reason for all queues.
         if change.why != why {
             text += &format!("   # {}: {}\n", change.stage, change.why);
             why = change.why;
@@ -192,18 +186,17 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}\n")).collect()
 }
 
-/// Returns the read permissions that `tune` needs in the sandbox, with any of its options.
 fn needs(args: &TuneArgs) -> Needs<'static> {
     let needs = Needs::of(SandboxProfile::Tune).reads_machine().serves_clients(args.metrics.metrics.is_some());
     let needs = MACHINE.iter().fold(needs, Needs::reads);
     if args.write.is_some() { link_file::READ.iter().fold(needs, Needs::reads) } else { needs }
 }
 
-/// The files and directories that `tune` reads, in addition to the files that every command reads.
+/// What `tune` reads in addition to the files of every command.
 const MACHINE: [&str; 4] = ["/proc/sys/net/core", "/proc/sys/kernel/random/boot_id", "/proc/uptime", "/run/irqbalance"];
 
-/// Enters the sandbox. `tune` keeps `CAP_NET_ADMIN`. `tune` also keeps write access to the undo
-/// files, and to the kernel's files that the undo files name.
+/// `tune` keeps `CAP_NET_ADMIN`, and write access to the undo files and to the kernel's files that
+/// they name.
 fn confine(args: &TuneArgs, machine: &Machine, directory: &Path, undo: &[Undo]) -> Result<(), Error> {
     let mut paths = vec![directory.to_owned()];
     let files = undo.iter().flat_map(|undo| undo.files(args.watch));
@@ -215,8 +208,7 @@ fn confine(args: &TuneArgs, machine: &Machine, directory: &Path, undo: &[Undo]) 
     if args.write.is_some() || undo.iter().any(Undo::has_link_file) {
         paths.push(links);
     }
-    // A sandbox rule needs an existing file, so in the sandbox `tune` cannot write to a file that
-    // does not exist yet.
+    // A sandbox rule needs an existing file.
     let opened = paths.iter().filter_map(|path| File::open(path).ok());
     let needs = opened.fold(needs(args), |needs, file| needs.writes(OwnedFd::from(file)));
     let needed = Needed::default().network_administration();
@@ -224,8 +216,7 @@ fn confine(args: &TuneArgs, machine: &Machine, directory: &Path, undo: &[Undo]) 
     Ok(())
 }
 
-/// Refuses a setting that could cut the user's own connection to a remote machine, unless the user
-/// gave `--yes`.
+/// Refuses a setting that could cut the user's own SSH connection, unless the user gave `--yes`.
 fn refuse_to_disconnect(args: &TuneArgs, machine: &Machine, interface: &str, plans: &[&Plan]) -> Result<(), Error> {
     if args.yes || !plans.iter().any(|plan| plan.may_take_the_link_down()) {
         return Ok(());

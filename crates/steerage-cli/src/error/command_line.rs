@@ -1,12 +1,11 @@
-//! The mistakes that a command line can have. If the command line has a mistake, the program does
-//! nothing, and its exit code is 2.
+//! Mistakes of the command line. The program does nothing, and its exit code is 2.
 
 use steerage::flow::ParseFlowKeyError;
 use steerage::policy::UnknownPolicy;
 use steerage::topology::MaskError;
 use steerage_text::shell_word;
 
-/// The message if the name of a rotating file contains no time.
+/// The name of a rotating file contains no time.
 pub(crate) const NEEDS_TIME: &str =
     "with --rotate each file needs a name of its own: put the time in, such as %Y%m%d-%H%M";
 
@@ -30,7 +29,6 @@ pub(crate) enum CommandLineError {
     SeveralOutputs { spec: String },
     #[error("output {spec}: this file is {what}: give each output a file of its own")]
     SameFile { spec: String, what: &'static str },
-    /// The name of a file or a collector is wrong.
     #[error("{option} {name}: {what}")]
     FileName { option: &'static str, name: String, what: String },
     #[error("there is no manual page for {name}: `steerage --help` lists the commands")]

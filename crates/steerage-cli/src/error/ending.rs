@@ -10,12 +10,12 @@ use steerage_text::{counted, grouped, plural};
 
 use super::FAILED;
 
-/// The exit code if `--strict` was given and a packet was lost or out of order.
+/// `--strict` was given, and a packet was lost or out of order.
 const NOT_STRICT: u8 = 3;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EndingError {
-    /// A device failed. The text is the whole message.
+    /// The text is the whole message.
     #[error("{0}")]
     Device(String),
     #[error(
@@ -31,7 +31,6 @@ pub(crate) enum EndingError {
     FlowFile { file: String, error: ReadFlowsError },
     #[error("cannot write the report to standard output: {0}; redirect it to another place")]
     Report(io::Error),
-    /// Some packets that should have been sent were not sent.
     #[error(
         "{} of {} were not sent: {missing}; `steerage help report` says what to do",
         grouped(.missing.total()),

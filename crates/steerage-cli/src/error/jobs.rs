@@ -1,20 +1,17 @@
-//! The errors of `parallel`, and its exit codes. The exit codes are the same as those of GNU
-//! parallel.
+//! The errors of `parallel`. Its exit codes are those of GNU parallel.
 
 use steerage_parallel::Error as ParallelError;
 
 use super::Error;
 
-/// The exit code if more than 100 jobs failed.
+/// More than 100 jobs failed.
 const MANY_FAILED: u8 = 101;
-/// The exit code after an error that no job caused.
 pub(crate) const NOT_BY_JOBS: u8 = 255;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JobsError {
     #[error(transparent)]
     Parallel(#[from] ParallelError),
-    /// An error of another module.
     #[error(transparent)]
     Other(Box<Error>),
 }

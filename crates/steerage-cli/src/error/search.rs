@@ -2,7 +2,6 @@
 
 use steerage_control::{ClientError, instances};
 
-/// The reason why no run answers.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SearchError {
     #[error(transparent)]

@@ -1,5 +1,3 @@
-//! Opens the devices of a run and applies their filters.
-
 use steerage_capture::CaptureOptions;
 use steerage_device::af_packet::{AfPacketOptions, BLOCK_TIMEOUT_DEFAULT, BUFFER_DEFAULT};
 use steerage_device::af_xdp::{AfXdpOptions, COALESCE_DEFAULT};
@@ -59,8 +57,8 @@ pub(crate) fn capture_options(filter: Option<&str>) -> CaptureOptions {
     set_if_given(CaptureOptions::new(), filter, CaptureOptions::filter)
 }
 
-/// Checks that no device name on the command line is the beginning of a filter without `-f`. If
-/// there is a filter, also checks that all devices support filters.
+/// No device may be the beginning of a filter without `-f`. If there is a filter, all devices must
+/// support it.
 pub(crate) fn check_filter(devices: &[String], filter: Option<&str>) -> Result<(), Error> {
     if let Some(filter) = habits::filter_among(devices) {
         return Err(CommandLineError::BareFilter { filter }.into());

@@ -1,5 +1,3 @@
-//! Chooses the flow hash of a run.
-
 use steerage::{
     Builder,
     flow::{FlowHasher, HashKey, set_vxlan_ports},
@@ -9,25 +7,22 @@ use super::set_if_given;
 use crate::args::HashArgs;
 use crate::error::Error;
 
-/// Sets how packets are hashed. `explain` and all commands that steer packets call this function.
-/// The hash does not determine which packets stay on the same CPU: only the handler does
-/// (`Handler::AFFINITY`).
+/// For `explain` and all commands that steer packets. Only the handler (`Handler::AFFINITY`)
+/// determines which packets stay on the same CPU.
 pub(crate) fn hashing(builder: Builder, args: &HashArgs, hasher: Option<FlowHasher>) -> Builder {
     let builder = builder.layers(args.layers()).device_hash(args.allows_device());
     set_if_given(builder, hasher, Builder::hash)
 }
 
-/// Returns the hash that the command line requests. Returns `None` if the library should choose the
-/// hash. This function also sets the UDP ports of VXLAN, because all commands that read headers
-/// call this function first.
+/// Returns `None` if the library should choose the hash. Also sets the UDP ports of VXLAN, because
+/// all commands that read headers call this function first.
 pub(crate) fn hasher(args: &HashArgs) -> Result<Option<FlowHasher>, Error> {
     set_vxlan_ports(args.vxlan_port.as_ref().map_or(&[], |ports| &ports.0));
     let key = match args.hash_key {
         None if args.allows_device() => return Ok(None),
         Some(key) => key,
         None if args.has_random_key() => random_key()?,
-        // The purpose of the hash `toeplitz` is to match the hash of network cards. Therefore the
-        // default key of `toeplitz` is the default key of network cards.
+        // `toeplitz` must match the hash of network cards, so its default key is theirs.
         None => HashKey::MICROSOFT,
     };
     FlowHasher::new(args.kind(), &key).map(Some).map_err(Error::Hash)

@@ -1,7 +1,6 @@
-//! Chooses the CPU that polls a network card's queue when a run begins. The CPU that handles the
-//! queue's interrupt polls the queue, because the packets are in the cache of this CPU. If the
-//! interrupt leaves the polling CPU too little time, the policy `balance` later lets another CPU
-//! poll the queue.
+//! Chooses the CPU that polls a card's queue when a run begins: the CPU that handles the queue's
+//! interrupt, because the packets are in its cache. If this CPU has too little time, the policy
+//! `balance` later lets another CPU poll.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +9,8 @@ use steerage::stats::MoveCause;
 use steerage::topology::interrupt_cpus;
 use steerage::{CpuMask, Handler, Instance};
 
-/// Moves the polling of each AF_XDP queue to the CPU that handles the queue's interrupt, if that
-/// CPU is in the queue's mask. Queues of other devices are not moved, because they do not
-/// correspond to queues of a card.
+/// Moves the polling of each AF_XDP queue to the CPU of its interrupt, if that CPU is in the queue's
+/// mask. Queues of other devices do not correspond to queues of a card.
 pub(super) fn poll_where_interrupts_are<H: Handler>(instance: &Instance<H>) {
     let handle = instance.handle();
     let snapshot = handle.snapshot();
@@ -30,8 +28,8 @@ pub(super) fn poll_where_interrupts_are<H: Handler>(instance: &Instance<H>) {
         let Some((number, group)) = group.filter(|(_, group)| group.order.contains(&to)) else { continue };
         tracing::info!(device = %queue.device, queue = queue.queue, cpu = %snapshot.cpus[usize::from(to)].cpu,
             "polling begins where the interrupts are");
-        // The old and the new polling CPU exchange their buckets. Therefore packets that the old
-        // polling CPU would have handled itself are handled by the new polling CPU itself.
+        // The two CPUs exchange their buckets, so the new polling CPU handles the packets that the
+        // old one would have handled itself.
         let there = |cpu: &u16| {
             if *cpu == from {
                 to

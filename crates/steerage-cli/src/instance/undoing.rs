@@ -1,6 +1,5 @@
-//! Undoes the run's changes to the machine at the end of the run. The run makes two kinds of
-//! changes to the machine: it adds XDP programs to libxdp's dispatchers, and defers interrupts for
-//! busy polling.
+//! Undoes the run's changes of the machine at its end: XDP programs in libxdp's dispatchers, and
+//! deferred interrupts for busy polling.
 
 use std::fmt;
 use std::io;
@@ -16,16 +15,15 @@ use crate::error::Error;
 use crate::helper::{self, Helper, say};
 use crate::terminal::{print_to_stderr, warn};
 
-/// The last line that the helper process writes if it has undone all changes.
+/// The helper process writes this last line if it has undone all changes.
 const UNDONE: &str = "undone";
 
-/// A change that the run made to the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     /// The run added an XDP program to a dispatcher.
     Component(Component),
-    /// The run changed the value of a file from `before` to `ours`. The file belongs to the
-    /// interface with the index `interface`, which may be renamed during the run.
+    /// The run changed a file from `before` to `ours`. The file belongs to the interface with the
+    /// index `interface`, which may be renamed during the run.
     Knob { interface: u32, file: String, before: String, ours: String },
 }
 
@@ -52,15 +50,15 @@ impl FromStr for Done {
     }
 }
 
-/// A running helper process. When this `Undoing` is dropped, the helper process undoes the changes.
+/// When this value is dropped, the helper process undoes the changes.
 #[derive(Debug)]
 pub(crate) struct Undoing {
     helper: Helper,
 }
 
 impl Undoing {
-    /// Defers the interrupts of the interfaces for which busy polling is on. Starts the helper
-    /// process if this run changes the machine.
+    /// Defers the interrupts of busily polled interfaces. The helper process runs only if there are
+    /// changes to undo.
     pub(super) fn begin(is_quiet: bool) -> Result<Option<Self>, Error> {
         let mut done: Vec<Done> = af_xdp::components().into_iter().map(Done::Component).collect();
         let deferrals: Vec<Deferral> = af_xdp::busily_polled().into_iter().filter_map(Deferral::plan).collect();
@@ -68,8 +66,8 @@ impl Undoing {
         if done.is_empty() {
             return Ok(None);
         }
-        // The helper process starts before the first change, so it undoes the changes even if the
-        // run is killed while the run makes the changes.
+        // The helper starts before the first change, so it undoes changes even if the run is killed
+        // meanwhile.
         let mut helper = Helper::start("steerage-undo", "undo", done.iter().map(ToString::to_string))?;
         if let Some(reports) = helper.reports() {
             let stay = af_xdp::stay_in_dispatchers(reports.into());
@@ -107,8 +105,8 @@ struct Deferral {
 }
 
 impl Deferral {
-    /// Plans the deferral of an interface's interrupts. Returns `None` if the interface already
-    /// defers interrupts, or if its files are not visible in /sys.
+    /// Returns `None` if the interface already defers interrupts, or if its files are not visible
+    /// in /sys.
     fn plan(index: u32) -> Option<Self> {
         let (mut machine, name) = found(index)?;
         let ours = purpose::napi_deferral(&name);
@@ -126,16 +124,15 @@ impl Deferral {
         })
     }
 
-    /// Applies the deferral of interrupts. Returns a note for the user if the kernel refuses the
-    /// deferral.
+    /// Returns a note for the user if the kernel refuses.
     fn apply(&self) -> Option<String> {
         let error = self.ours.apply(&mut Machine::new()).err()?;
         Some(format!("{}: busy polling gains little, because the kernel also runs the driver: {error}", self.name))
     }
 }
 
-/// Returns a value that gives access to the machine's files, and the name of the interface with
-/// this index. Returns `None` if /sys shows the interfaces of another network namespace.
+/// Returns the machine, and the name of the interface with this index. `None` if /sys shows the
+/// interfaces of another network namespace.
 fn found(index: u32) -> Option<(Machine, String)> {
     let link = Rtnetlink::open().and_then(|mut kernel| kernel.link_at(index)).ok()?;
     let (machine, name) = (Machine::new(), link.name?);
@@ -144,9 +141,9 @@ fn found(index: u32) -> Option<(Machine, String)> {
     (read("ifindex") == index.to_string() && read("address") == address).then_some((machine, name))
 }
 
-/// Runs in the helper process. Watches the XDP dispatchers until standard input ends, and then
-/// undoes the changes. Each line of standard input is the number of an interface whose interrupts
-/// must not be deferred any more, because busy polling does not reach its driver.
+/// Runs in the helper process: watches the XDP dispatchers until standard input ends, and then
+/// undoes the changes. A line of standard input is the number of an interface whose interrupts must
+/// not be deferred any more, because busy polling does not reach its driver.
 pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
     helper::outlive_signals()?;
     loop {
@@ -158,24 +155,22 @@ pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Undoes the deferral of an interface's interrupts. An error of `undo_deferral` is reported at the
-/// end, when the deferral is undone once more.
+/// Errors are reported when the deferral is undone once more, at the end.
 fn undo_deferral(done: &[String], index: u32) {
     let of_interface = |done: &Done| matches!(done, Done::Knob { interface, .. } if *interface == index);
     let knobs = done.iter().filter_map(|done| done.parse().ok()).filter(of_interface);
     knobs.for_each(|knob| drop(undo(&knob)));
 }
 
-/// Undoes each change, even if another change cannot be undone. Returns the last line that the
-/// helper process writes.
+/// Undoes each change, even if another cannot be undone. Returns the last line to write.
 fn undo_all(done: &[String]) -> String {
     let failed = done.iter().filter_map(|done| done.parse::<Done>().and_then(|done| undo(&done)).err());
     let failed: Vec<String> = failed.collect();
     if failed.is_empty() { UNDONE.to_owned() } else { failed.join("; ") }
 }
 
-/// Watches the XDP dispatchers until there is a line on standard input, or the run ends. Reports
-/// each XDP program of the run that another process removes.
+/// Returns when there is a line on standard input, or the run ends. Reports each XDP program of the
+/// run that another process removes.
 fn watch_components(done: &[String]) {
     let component = |done: &String| match done.parse() {
         Ok(Done::Component(component)) => Some(component),
@@ -198,10 +193,10 @@ fn undo(done: &Done) -> Result<(), String> {
             format!("cannot remove XDP program {program} from libxdp's dispatcher: {error}; the next start removes it")
         }),
         Done::Knob { interface, file, before, ours } => {
-            // If the interface no longer exists, there is no old value of its file to restore.
+            // The interface no longer exists.
             let Some((mut machine, name)) = found(*interface) else { return Ok(()) };
             let knob = Knob(format!("/sys/class/net/{name}/{file}"));
-            // The old value is restored only if no other program has changed the value meanwhile.
+            // The old value is restored only if no other program has changed the value.
             let is_ours = Setting::read(&mut machine, [knob.clone()]).0.get(&knob) == Some(ours);
             let old = Setting([(knob, before.clone())].into());
             if is_ours { old.apply(&mut machine).map_err(|error| error.to_string()) } else { Ok(()) }

@@ -1,13 +1,10 @@
-//! The report of a run as one JSON object. `--json` prints the report, the control socket sends it,
-//! and `top` reads it. docs/report.md describes its keys. A new version may add keys without
-//! changing [`SCHEMA`]. [`SCHEMA`] increases if the meaning of a key changes, or if a new drop
-//! reason or a new cause of moves is added. A reader that ignored a new drop reason would compute
-//! wrong sums.
+//! The report of a run as one JSON object, which `--json` prints, the control socket sends, and
+//! `top` reads. docs/report.md describes its keys. A new version may add keys without changing
+//! [`SCHEMA`]. [`SCHEMA`] increases if the meaning of a key changes, or with a new drop reason or
+//! cause of moves: a reader that ignores a drop reason computes wrong sums.
 //!
-//! Every user of the machine may see a [`Document`], which contains counters. Only root and the
-//! user of the run may see the traffic itself, for which there is a separate type, [`Traffic`].
-//! Because of the two types, a field that is added to `Document` is public, and a field that is
-//! added to `Traffic` is private.
+//! Every user of the machine may see a [`Document`]. Only root and the user of the run may see the
+//! traffic itself, [`Traffic`].
 
 #[cfg(test)]
 mod tests;
@@ -31,17 +28,14 @@ use super::flows::FlowCounters;
 use super::forward::ForwardReport;
 use crate::args::TOP_MAX;
 
-/// The version of the report's schema.
 pub(crate) const SCHEMA: u32 = REPORT_SCHEMA;
 
-/// The maximum length of a list in a report, which is the maximum number of flows of `meter -t`.
-/// The limit for lists is needed because a report comes from another process, perhaps of another
-/// user. Even a short entry of a list could need much memory, such as a list of all CPUs for each
+/// The maximum length of a list in a report, because another process, perhaps of another user,
+/// sends the report. Even a short entry could need much memory, such as a list of all CPUs for each
 /// of a million queues.
 const LIST_MAX: usize = TOP_MAX;
 const _: () = assert!(LIST_MAX >= QUEUES_MAX && LIST_MAX >= CPUS_MAX && LIST_MAX >= OUTPUTS_MAX);
 
-/// Returns the length of the longest list in the JSON value.
 fn longest_list(value: &Value) -> usize {
     match value {
         Value::Array(of) => of.iter().map(longest_list).max().unwrap_or(0).max(of.len()),
@@ -50,33 +44,27 @@ fn longest_list(value: &Value) -> usize {
     }
 }
 
-/// A report of a run without its traffic.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Document {
     schema: u32,
     r#type: Cow<'static, str>,
     pub(crate) version: Cow<'static, str>,
-    /// The time at which the run began. A report with another start time belongs to another run.
+    /// A report with another start time belongs to another run.
     #[serde(with = "rfc3339")]
     pub(crate) started: SystemTime,
-    /// The reason why the run ended, or `None` if the run continues.
+    /// `None` if the run continues.
     pub(crate) ended_by: Option<EndedBy>,
-    /// The ledger of the run.
     pub(crate) snapshot: Snapshot,
-    /// The counts that only the packet function of this command counts.
+    /// The counts of this command's packet function.
     pub(crate) app: App,
-    /// For each CPU, the number of bytes that its packet function handled. The map with the number
-    /// of handled bytes of each CPU is empty until the run has ended.
+    /// The bytes that each CPU handled. Empty until the run has ended.
     pub(crate) handled_bytes: BTreeMap<u16, u64>,
-    /// The contents of the capture files, if the run reads any.
     pub(crate) capture: Option<Recorded>,
-    /// The restrictions of the sandbox, if the run is in a sandbox.
     pub(crate) sandbox: Option<Sandbox>,
 }
 
 impl Document {
-    /// Creates a document with the parts that the reports of all commands have.
     pub(crate) fn new(started: SystemTime, ended_by: Option<EndedBy>, snapshot: Snapshot) -> Self {
         Self {
             schema: SCHEMA,
@@ -92,8 +80,7 @@ impl Document {
         }
     }
 
-    /// Returns the document for `audience` in one line, without a newline. The document for the
-    /// public audience does not contain `traffic`.
+    /// Returns one line, without a newline. Only the private line contains `traffic`.
     pub(super) fn line(&self, traffic: &Traffic<&FlowRecord>, audience: Audience) -> io::Result<String> {
         Ok(match audience {
             Audience::Public => serde_json::to_string(self)?,
@@ -101,17 +88,14 @@ impl Document {
         })
     }
 
-    /// Returns the document with its traffic as a JSON value, which [`read`](Self::read) can read.
     pub(super) fn value(&self, traffic: &Traffic<&FlowRecord>) -> Result<Value, String> {
         serde_json::to_value(WithTraffic { document: self, traffic }).map_err(|error| error.to_string())
     }
 
-    /// Reads the report of another process. Returns the document, and the traffic if this user may
-    /// see it.
+    /// Reads the report of another process. The traffic is `None` if this user may not see it.
     ///
     /// # Errors
-    /// Returns an error of one line if the report has another schema, or if the value is not a
-    /// report.
+    /// Returns an error of one line if the value is not a report, or has another schema.
     pub(crate) fn read<F: DeserializeOwned>(mut report: Value) -> Result<(Self, Option<Traffic<F>>), String> {
         let schema = report["schema"].as_u64().unwrap_or(0);
         if schema != u64::from(SCHEMA) {
@@ -148,31 +132,25 @@ impl Default for Document {
     }
 }
 
-/// The counts that only some packet functions have.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct App {
-    /// The counts of `meter`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) flows: Option<FlowCounters>,
-    /// The counts of `forward`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) forward: Option<ForwardReport>,
 }
 
-/// The private part of a report, which only root and the user of the run may see. `F` is the type
-/// of a flow.
+/// The part of a report that only root and the user of the run may see.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Traffic<F> {
-    /// The largest flows, if the command meters flows and the largest flows are known.
+    /// `None` if the command meters no flows, or has not collected them.
     pub(crate) top: Option<Vec<F>>,
-    /// The largest flow of each elephant (a bucket that takes more than half of a CPU), for all
-    /// steering groups.
+    /// The largest flow of each elephant (a bucket that takes more than half of a CPU).
     #[serde(default)]
     pub(crate) elephants: Vec<ElephantFlow>,
 }
 
-/// The flow to which most packets of an elephant bucket belong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ElephantFlow {
@@ -183,7 +161,6 @@ pub(crate) struct ElephantFlow {
 }
 
 impl ElephantFlow {
-    /// Returns the flows of all elephants (very busy buckets) in `snapshot`.
     pub(super) fn of_all(snapshot: &Snapshot) -> Vec<Self> {
         let groups = snapshot.groups.iter().enumerate();
         let elephants = groups.flat_map(|(group, of)| of.elephants.iter().map(move |elephant| (group, elephant)));
@@ -194,38 +171,30 @@ impl ElephantFlow {
     }
 }
 
-/// The reason why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum EndedBy {
-    /// The input of the run ended.
     Input,
     /// The limit on packets (`-c`) was reached.
     Packets,
     /// The time limit (`--seconds`) was reached.
     Seconds,
-    /// The signal INT or TERM ended the run.
+    /// A signal, the key `q`, or the reader that closed the pipe of the reports ended the run.
     Signal,
-    /// A device failed.
     Error,
 }
 
-/// The properties of the capture files, as far as the run has read them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Recorded {
-    /// The names of the link types, in the order in which the link types appeared in the files.
+    /// In the order in which the link types appeared in the files.
     pub(crate) links: Vec<String>,
-    /// The times of the earliest packet (`first`) and of the latest packet (`last`).
     first: Option<Time>,
     last: Option<Time>,
     recorded_seconds: Option<f64>,
-    /// The number of packets that the filter removed, plus the number of packets whose timestamp is
-    /// out of range.
     pub(crate) filtered: u64,
     pub(crate) bad_times: u64,
-    /// The number of bytes that have been read from the files, and the total number of bytes if it
-    /// is known. The bytes of a compressed file are counted as stored on disk.
+    /// The bytes of a compressed file are counted as stored on disk.
     pub(crate) bytes_read: u64,
     pub(crate) bytes_total: Option<u64>,
 }
@@ -233,7 +202,6 @@ pub(crate) struct Recorded {
 impl Recorded {
     pub(crate) fn of(info: &CaptureInfo) -> Self {
         let (first, last) = info.times().unzip();
-        // The times in capture files have a resolution of nanoseconds.
         let recorded_seconds = first.zip(last).map(|(first, last)| last.since(first).as_nanos() as f64 / 1e9);
         Self {
             links: info.links().into_iter().map(|link| link_name(link).into_owned()).collect(),
@@ -247,13 +215,12 @@ impl Recorded {
         }
     }
 
-    /// Returns the time from the earliest to the latest packet.
     pub(crate) fn time(&self) -> Option<Duration> {
         self.first.zip(self.last).map(|(first, last)| last.0.since(first.0))
     }
 }
 
-/// The time of a packet. In JSON, the time is written with nanoseconds.
+/// In JSON, the time of a packet has nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 struct Time(WallTime);
@@ -275,7 +242,6 @@ impl TryFrom<String> for Time {
     }
 }
 
-/// The restrictions that the sandbox of a run enforces.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Sandbox {
@@ -289,7 +255,6 @@ impl Sandbox {
     }
 }
 
-/// Writes and reads a time in RFC 3339 format, with microseconds.
 pub(super) mod rfc3339 {
     use std::time::SystemTime;
 

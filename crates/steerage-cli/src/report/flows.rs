@@ -1,5 +1,3 @@
-//! The flows of a report, as text and as a part of the JSON report.
-
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -11,11 +9,9 @@ use steerage_text::{Column, counted, grouped, table};
 use super::Flows;
 use crate::terminal;
 
-/// The maximum number of protocols that the first line of the flow report shows. The flows of all
-/// other protocols are added up.
+/// The flows of all other protocols are added up.
 const KINDS_SHOWN: usize = 4;
 
-/// The totals of a run's flows: active flows, all flows so far, and evicted flows.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct FlowTotals {
@@ -29,7 +25,7 @@ impl FlowTotals {
     pub(super) fn of(flows: &Flows) -> Self {
         match flows {
             Flows::SoFar { counts, outputs, .. } => Self { lost: lost(outputs), ..Self::so_far(counts) },
-            // No flow is active, because all flows ended when the run ended.
+            // All flows ended when the run ended.
             Flows::Ended { metered: Metered { total, evicted, .. }, outputs, .. } => {
                 Self { active: 0, total: *total, evicted: *evicted, lost: lost(outputs) }
             }
@@ -47,7 +43,6 @@ impl FlowTotals {
     }
 }
 
-/// The counts that `meter` adds to a report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct FlowCounters {
@@ -58,22 +53,20 @@ pub(crate) struct FlowCounters {
     sample: Option<u32>,
 }
 
-/// The current counts of an output to which flows are written.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct FlowOutputReport {
     to: String,
     #[serde(flatten)]
     counts: OutputCounts,
-    /// The number of records that the meters have created and that are neither written nor lost
-    /// yet. At the end of a run, any number other than 0 would show that records were forgotten.
+    /// Records that are neither written nor lost yet. At the end of a run, any number but 0 shows
+    /// that records were forgotten.
     waiting: u64,
 }
 
 impl FlowOutputReport {
-    /// Returns the current counts of the outputs. During a run, call `of_all` before the counts of
-    /// the meters are read. If the counts of the meters were read first, an output could have
-    /// written a record that is missing in the counts of the meters.
+    /// During a run, call `of_all` before the counts of the meters are read. Otherwise, an output
+    /// could have written a record that the meters had not counted.
     pub(crate) fn of_all(outputs: &[FlowOutput]) -> Vec<Self> {
         let of = |output: &FlowOutput| Self { to: output.name().to_owned(), counts: output.counts(), waiting: 0 };
         outputs.iter().map(of).collect()
@@ -94,15 +87,14 @@ impl FlowCounters {
 
 #[cfg(test)]
 impl FlowCounters {
-    /// Returns counts for a test, in which no list is empty.
+    /// Has no empty list, for a test.
     pub(super) fn filled() -> Self {
         let output = FlowOutputReport { to: "flows.csv".to_owned(), ..FlowOutputReport::default() };
         Self { outputs: vec![output], sample: Some(10), ..Self::default() }
     }
 }
 
-/// Returns the part of the report about flows: a line of counts and, if the run has ended, a table
-/// of the largest flows.
+/// Returns a line of counts and, if the run has ended, a table of the largest flows.
 pub(super) fn page(flows: &Flows) -> String {
     let (metered, table) = match flows {
         Flows::SoFar { .. } => return FlowTotals::of(flows).text() + "\n",
@@ -117,18 +109,15 @@ pub(super) fn page(flows: &Flows) -> String {
     page
 }
 
-/// A flow whose records have been joined.
 struct Joined<'a> {
     record: &'a FlowRecord,
-    /// The packets and bytes from the source to the destination (`forth`), and in the other
-    /// direction (`back`).
+    /// The packets and bytes from the source to the destination (`forth`), and back.
     forth: (u64, u64),
     back: (u64, u64),
     times: (WallTime, WallTime),
 }
 
-/// Returns the flows with the most bytes, at most `most` flows. All records of a flow count as one
-/// flow.
+/// Returns the `most` flows with the most bytes. All records of a flow count as one flow.
 fn joined(records: &[FlowRecord], most: usize) -> Vec<Joined<'_>> {
     let mut places = HashMap::new();
     let mut flows: Vec<Joined<'_>> = Vec::new();
@@ -155,14 +144,12 @@ fn joined(records: &[FlowRecord], most: usize) -> Vec<Joined<'_>> {
     flows
 }
 
-/// Returns the table of the flows with the most bytes.
 pub(crate) fn flow_table(metered: &Metered, most: usize) -> Vec<String> {
     let flows = joined(&metered.top, most);
     let Some(first) = flows.first() else { return Vec::new() };
     lines(&flows, metered.earliest.unwrap_or(first.times.0), terminal::width())
 }
 
-/// Returns a line for each collector, with the number of flows that were sent to it.
 pub(super) fn exported(flows: &Flows) -> Vec<String> {
     let collectors = flows.outputs().iter().filter(|output| Collector::is_address(&output.to));
     let line = |output: &FlowOutputReport| {
@@ -173,7 +160,6 @@ pub(super) fn exported(flows: &Flows) -> Vec<String> {
     collectors.map(line).collect()
 }
 
-/// Returns the number of lost records, summed over all outputs.
 fn lost(outputs: &[FlowOutputReport]) -> u64 {
     outputs.iter().map(|output| output.counts.lost).sum()
 }
@@ -199,8 +185,8 @@ fn not_written(lost: u64) -> String {
     if lost > 0 { format!(", {} not written", grouped(lost)) } else { String::new() }
 }
 
-/// Returns a table of flows: a line of headings, and a line for each flow. The numbers in the table
-/// have no separators and no units, so that `sort` and `awk` can read them.
+/// The numbers in the table have no separators and no units, so that `sort` and `awk` can read
+/// them.
 fn lines(flows: &[Joined<'_>], earliest: WallTime, width: Option<usize>) -> Vec<String> {
     let of = |cell: &dyn Fn(&Joined<'_>) -> String| flows.iter().map(cell).collect::<Vec<_>>();
     let start = |flow: &Joined<'_>| flow.times.0.since(earliest).as_secs_f64();
@@ -225,7 +211,7 @@ fn lines(flows: &[Joined<'_>], earliest: WallTime, width: Option<usize>) -> Vec<
     table(columns, width)
 }
 
-/// Returns the VLANs and the tunnel of a flow as text, such as `vlan=10,vxlan=42`.
+/// Returns the VLANs and the tunnel of a flow, such as `vlan=10,vxlan=42`.
 fn inside(flow: &FlowRecord) -> String {
     let vlans = flow.vlans().into_iter().flatten().map(|id| format!("vlan={id}"));
     let tunnel = flow.tunnel().map(|tunnel| match tunnel.id {

@@ -7,19 +7,16 @@ use serde::{Deserialize, Serialize};
 use steerage_router::{Fate, Forwarded, Forwarding};
 use steerage_text::{counted, grouped};
 
-/// The number of packets with each fate (what happened to a packet). The key of the map is the name
-/// of the fate (what happened to the packets).
+/// The number of packets by the name of their fate.
 type ByFate = BTreeMap<Cow<'static, str>, u64>;
 
-/// The counts that `forward` adds to a report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ForwardReport {
     forwarded: u64,
-    /// The number of packets that should have been forwarded but were dropped. The key of the map
-    /// is the reason for the drop.
+    /// Packets that should have been forwarded, by the reason for the drop.
     dropped: ByFate,
-    /// The number of packets that steerage did not have to forward. The key is the reason.
+    /// Packets that steerage did not have to forward, by reason.
     left: ByFate,
     icmp_sent: u64,
     icmp_suppressed: u64,
@@ -41,14 +38,14 @@ impl ForwardReport {
         }
     }
 
-    /// Returns counts for a test, in which no list is empty.
+    /// Has no empty list, for a test.
     #[cfg(test)]
     pub(super) fn filled() -> Self {
         let of = |fate: Fate| ByFate::from([(fate.name().into(), 1)]);
         Self { dropped: of(Fate::NoRoute), left: of(Fate::Local), ..Self::default() }
     }
 
-    /// Returns the lines of the report about forwarding, each with its label.
+    /// Each line has its label.
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![(
             "forwarded",
@@ -89,8 +86,7 @@ fn count(counts: &ByFate, fate: Fate) -> u64 {
     counts.get(fate.name()).copied().unwrap_or(0)
 }
 
-/// Returns a text that explains a drop reason or suggests a remedy. docs/forward.md contains more
-/// details.
+/// Explains a drop reason, or suggests a remedy. docs/forward.md contains more details.
 fn advice(fate: Fate) -> &'static str {
     match fate {
         Fate::BadHeader => "lengths or version cannot be",

@@ -1,5 +1,5 @@
-//! Interval reports. An interval report says what a run has done since the previous report. An
-//! interval report is a line of text or a JSON object. docs/report.md describes the keys.
+//! Interval reports: what a run has done since the previous report, as a line of text or a JSON
+//! object. docs/report.md describes the keys.
 
 use std::fmt::Write;
 use std::io;
@@ -14,7 +14,6 @@ use super::document::{SCHEMA, rfc3339};
 use super::flows::FlowTotals;
 use super::{Flows, Recorded};
 
-/// The schedule of interval reports, and the counts of the previous report.
 #[derive(Debug)]
 pub(crate) struct Intervals {
     every: Duration,
@@ -24,19 +23,17 @@ pub(crate) struct Intervals {
 }
 
 impl Intervals {
-    /// Returns a schedule whose first report is due one interval (`every`) after the start.
+    /// The first report is due one interval after the start.
     pub(crate) fn new(every: Duration, start: Instant) -> Self {
         Self { every, due: start + every, last: start, before: Read::default() }
     }
 
-    /// Returns the time at which the next interval report is due.
     pub(crate) fn due(&self) -> Instant {
         self.due
     }
 
-    /// Sets the time of the next report to the next multiple of the interval since the start.
-    /// Because of these multiples, a late report does not delay later reports. A very late report
-    /// skips the reports whose time has passed.
+    /// Sets the next report to the next multiple of the interval since the start. A late report
+    /// does not delay later reports, and a very late one skips those whose time has passed.
     pub(crate) fn skip(&mut self, now: Instant) {
         if let Some(late) = now.checked_duration_since(self.due) {
             let steps = late.as_nanos() / self.every.as_nanos().max(1) + 1;
@@ -44,7 +41,6 @@ impl Intervals {
         }
     }
 
-    /// Returns the interval report about the time since the previous interval report.
     pub(crate) fn next(&mut self, now: Instant, started: SystemTime, start: Instant, snapshot: &Snapshot) -> Interval {
         self.skip(now);
         let read = Read::of(snapshot);
@@ -67,7 +63,6 @@ impl Intervals {
     }
 }
 
-/// The counts from which an interval report computes differences.
 #[derive(Clone, Debug, Default)]
 struct Read {
     sums: Sums,
@@ -89,12 +84,12 @@ struct CpuActivity {
     dropped: Drops,
     #[serde(serialize_with = "seconds")]
     busy_seconds: Duration,
-    /// The number of packets that wait for the CPU at the time of the report. Unlike the other
-    /// counts, the number of waiting packets is not a difference between two reports.
+    /// The packets that wait for the CPU at the time of the report. Unlike the other counts, not a
+    /// difference.
     backlog: u64,
 }
 
-/// Writes a time in seconds with six decimals, as in the report.
+/// Six decimals, as in the report.
 fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(time.as_micros() as f64 / 1e6)
 }
@@ -143,7 +138,6 @@ impl Read {
     }
 }
 
-/// An interval report, which says what happened in one interval.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Interval {
     #[serde(with = "rfc3339")]
@@ -162,7 +156,6 @@ pub(crate) struct Interval {
     flows: Option<FlowTotals>,
 }
 
-/// The part of the capture files that has been read.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Progress {
     bytes_read: u64,
@@ -170,23 +163,20 @@ struct Progress {
 }
 
 impl Interval {
-    /// Adds the counts of the flows to the report.
     pub(crate) fn with_flows(&self, flows: Option<&Flows>) -> Self {
         Self { flows: flows.map(FlowTotals::of), ..self.clone() }
     }
 
-    /// Adds the counts of the flows so far to the report.
     pub(crate) fn with_flows_so_far(self, flows: Option<FlowCounts>) -> Self {
         Self { flows: flows.as_ref().map(FlowTotals::so_far), ..self }
     }
 
-    /// Adds to the report how much of the capture files has been read.
     pub(crate) fn with_capture(self, recorded: Option<&Recorded>) -> Self {
         let progress = |of: &Recorded| Progress { bytes_read: of.bytes_read, bytes_total: of.bytes_total };
         Self { capture: recorded.map(progress), ..self }
     }
 
-    /// Returns the report as one line of JSON, with its newline.
+    /// With its newline.
     pub(super) fn as_json(&self) -> io::Result<String> {
         #[derive(Serialize)]
         struct IntervalJson<'a> {
@@ -200,8 +190,7 @@ impl Interval {
         Ok(text)
     }
 
-    /// Returns the report as one line of text, with its newline. The columns of successive lines
-    /// are aligned with each other.
+    /// With its newline. The columns of successive lines are aligned.
     pub(super) fn as_text(&self) -> String {
         let Sums { received, received_bytes, dropped, .. } = &self.difference;
         let mut line = format!(
@@ -234,7 +223,7 @@ impl Interval {
     }
 
     /// Returns the CPU that handled the most packets, and its share of all packets in percent.
-    /// Returns `None` if there is only one CPU.
+    /// `None` if there is only one CPU.
     fn busiest(&self) -> Option<(CpuId, f64)> {
         let all: u64 = self.cpus.iter().map(|cpu| cpu.processed).sum();
         let busiest = self.cpus.iter().rev().max_by_key(|cpu| cpu.processed)?;
@@ -247,8 +236,6 @@ impl Interval {
 mod tests {
     use super::*;
 
-    /// A late report does not delay the later reports. A very late report skips the reports whose
-    /// time has passed.
     #[test]
     fn they_do_not_drift() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
@@ -258,7 +245,7 @@ mod tests {
             intervals.due().duration_since(start).as_millis()
         };
         assert_eq!([1000, 2010, 3999, 6000, 9500].map(&mut due_after), [2000, 3000, 4000, 7000, 10_000]);
-        // An early report, such as the report at the end of a run, does not change the schedule.
+        // An early report, such as that at the end of a run, does not change the schedule.
         assert_eq!(due_after(9700), 10_000);
     }
 }

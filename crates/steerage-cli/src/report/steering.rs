@@ -1,4 +1,4 @@
-//! The part of the report about steering: the policy, and what the policy has found out.
+//! The policy in the report, and what it has found out.
 
 use steerage::{
     CpuMask, Snapshot,
@@ -6,13 +6,11 @@ use steerage::{
 };
 use steerage_text::{counted, grouped, printable};
 
-/// The maximum number of elephants (very busy buckets) that the text shows. The JSON report
-/// contains all elephants (very busy buckets).
+/// The JSON report contains all elephants (very busy buckets).
 const ELEPHANTS_SHOWN: usize = 3;
 
-/// Returns the report's lines about each steering group in which something happened. If `verbose`
-/// is true, the lines also mention groups in which nothing changed, and the costs that explain the
-/// group's choice.
+/// Returns lines about each steering group in which something happened. `verbose` adds all other
+/// groups, and the costs that explain the choice.
 pub(super) fn lines(snapshot: &Snapshot, verbose: bool) -> Vec<String> {
     let reports = |group: &&GroupSnapshot| {
         let found = &group.findings;
@@ -59,9 +57,8 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> 
     lines
 }
 
-/// Returns the packet rates that the CPUs can handle in each regime (a way in which the policy uses
-/// CPUs), with the current regime first. The packet rates of the regimes are known only after a CPU
-/// has had too little time for its packets.
+/// Returns the packet rates that the CPUs can handle in each regime (a way to use CPUs), the
+/// current one first. The rates are known only after a CPU has had too little time for its packets.
 pub(crate) fn regimes(found: &Findings) -> Option<String> {
     if found.regimes.is_empty() {
         return None;
@@ -78,8 +75,7 @@ pub(crate) fn regimes(found: &Findings) -> Option<String> {
     Some(printable(&format!("Mpps: {}", found.regimes.iter().map(way).collect::<Vec<_>>().join(", "))))
 }
 
-/// Returns a text with the measured costs that explain the packet rates of the policy's regimes
-/// (ways to use CPUs).
+/// The measured costs explain the packet rates of the regimes.
 fn costs(found: &Findings) -> String {
     let cost = |cost: &CostEstimate| format!("{} {:.0} +- {:.0}", cost.step, cost.nanos, cost.deviation);
     let costs: Vec<String> = found.costs.iter().map(cost).collect();

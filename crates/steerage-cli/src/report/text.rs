@@ -1,4 +1,4 @@
-//! Formats the report as text: a summary line, and then a line for each subject.
+//! The report as text: a summary line, and then a line for each subject.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -12,22 +12,20 @@ use steerage_text::{bit_rate, counted, grouped, percent, printable, rate, record
 
 use super::{Report, flows, steering};
 
-/// The width in characters of the labels at the beginning of the lines.
+/// In characters.
 const LABEL_WIDTH: usize = 12;
 
-/// The width of the report in characters, which fits a terminal of 80 columns.
+/// In characters, for a terminal of 80 columns.
 const WIDTH: usize = 80;
 
-/// The space between two columns of the list of CPUs.
 const GAP: &str = "   ";
 
-/// The maximum number of receive queues that the text shows. The JSON report contains all queues.
+/// The JSON report contains all queues.
 const QUEUES_SHOWN: usize = 8;
 
-/// The maximum number of outputs that the text shows. The JSON report contains all outputs.
+/// The JSON report contains all outputs.
 const OUTPUTS_SHOWN: usize = 16;
 
-/// Returns the whole report as text.
 pub(super) fn page(report: &Report) -> String {
     let snapshot = report.snapshot();
     let mut page = head(report);
@@ -115,14 +113,12 @@ pub(super) fn page(report: &Report) -> String {
     page
 }
 
-/// Returns a note of the ledger, wrapped to the width of the report.
 fn note(text: &str) -> String {
     let mut lines = String::new();
     push(&mut lines, "note", &printable(text));
     wrapped(&lines, Some(WIDTH))
 }
 
-/// Returns lines with the memory that each purpose uses, wrapped to the width of the report.
 /// Purposes that use less than a tenth of a MiB are omitted.
 fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     let purposes = [
@@ -146,7 +142,7 @@ fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     lines
 }
 
-/// Adds several lines to the text of the report. Only the first of these lines gets the label.
+/// Only the first line gets the label.
 fn push_all(page: &mut String, label: &str, lines: impl IntoIterator<Item = String>) {
     for (at, line) in lines.into_iter().enumerate() {
         push(page, if at == 0 { label } else { "" }, &line);
@@ -158,7 +154,6 @@ fn push(page: &mut String, label: &str, line: &str) {
     page.push('\n');
 }
 
-/// Returns the first line of the report: the devices, the packets and the rate.
 fn head(report: &Report) -> String {
     let snapshot = report.snapshot();
     let mut devices: Vec<&str> = snapshot.queues.iter().map(|queue| queue.device.as_str()).collect();
@@ -167,14 +162,12 @@ fn head(report: &Report) -> String {
     let when = if report.document.ended_by.is_none() { "so far, " } else { "" };
     let mut speed = rate(received, snapshot.elapsed);
     if snapshot.dropped().total() > 0 {
-        // Packets were dropped, so the rate of delivered packets is lower than the rate of received
-        // packets.
         let _ = write!(speed, ", delivered {}", rate(snapshot.delivered(), snapshot.elapsed));
     }
     let devices = printable(&devices.join(" "));
     let (packets, elapsed) = (counted(received, "packet"), time(snapshot.elapsed));
-    // In a run with several queues, the times and link types of the capture files describe only a
-    // part of the run, so they are omitted.
+    // With several queues, the times and link types of the captures describe only a part of the
+    // run.
     match report.document.capture.as_ref().filter(|_| snapshot.queues.len() == 1) {
         Some(capture) => {
             let links = if capture.links.is_empty() { String::new() } else { capture.links.join("+") + "  " };
@@ -191,12 +184,10 @@ fn head(report: &Report) -> String {
     }
 }
 
-/// Returns lines that say how many packets each CPU handled, in columns, and how evenly the packets
-/// are spread.
+/// Returns how many packets each CPU handled, in columns, and how evenly they are spread.
 fn cpus(report: &Report) -> Vec<String> {
     let snapshot = report.snapshot();
-    // A CPU that only receives packets is not included in the evenness. A CPU that receives and
-    // handles packets is included in the evenness.
+    // The evenness leaves out CPUs that only receive.
     let receives = |cpu: CpuId| snapshot.queues.iter().any(|queue| queue.cpu == cpu);
     let active: CpuMask = snapshot.groups.iter().flat_map(|group| group.active.iter().copied()).collect();
     let works = |cpu: CpuId, processed: u64| active.contains(cpu) || processed > 0;
@@ -214,8 +205,7 @@ fn cpus(report: &Report) -> Vec<String> {
         false => format!("{:>id_width$}: idle", cpu.cpu.0),
     };
     let mut lines = in_columns(&snapshot.cpus.iter().map(cell).collect::<Vec<_>>());
-    // If only one CPU is active at the end, an uneven spread is intended, so the evenness is not
-    // shown.
+    // If only one CPU is active at the end, the spread is uneven by intention.
     if let (2.., Some(busiest @ 1..)) = (active.len(), worked.iter().copied().max()) {
         let mean = all as f64 / worked.len() as f64;
         let evenness = format!("busiest {:.2} of mean", busiest as f64 / mean);
@@ -229,16 +219,14 @@ fn cpus(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Returns a line for each stuck CPU. A CPU is stuck if its handler has not returned for so long
-/// that the CPU may be declared dead.
+/// A CPU is stuck if its handler has not returned for so long that the CPU may be declared dead.
 fn stuck(cpus: &[CpuSnapshot]) -> Vec<String> {
     let stuck = cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.in_handler.filter(|since| *since >= DEAD_AFTER)?)));
     let line = |(cpu, since): (CpuId, Duration)| format!("CPU {cpu} has not returned for {:.0} s", since.as_secs_f64());
     stuck.map(line).collect()
 }
 
-/// Puts all cells on one line if the cells fit. If the cells do not fit on one line, arranges the
-/// cells in as many columns as the width allows.
+/// Puts the cells on one line, or into as many columns as fit.
 fn in_columns(cells: &[String]) -> Vec<String> {
     let width = cells.iter().map(String::len).max().unwrap_or(0);
     let one_line = cells.join(GAP);
@@ -250,7 +238,6 @@ fn in_columns(cells: &[String]) -> Vec<String> {
     cells.chunks(across).map(|cells| line(cells).trim_end().to_owned()).collect()
 }
 
-/// Returns a line for each receive queue: its CPU, its hash and its mask.
 fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
     let line = |queue: &QueueSnapshot| {
         let mask: CpuMask = queue.rps_cpus.iter().copied().collect();
@@ -270,8 +257,6 @@ fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
     lines
 }
 
-/// Returns a line for each output: the number of packets that it has sent, and its share of all
-/// sent packets.
 fn outputs(outputs: &[OutputSnapshot]) -> Vec<String> {
     let all: u64 = outputs.iter().map(|output| output.packets).sum();
     let line = |output: &OutputSnapshot| {
@@ -300,8 +285,7 @@ fn hash(name: &str) -> String {
     if name == "device" { "the device's hash".to_owned() } else { format!("{name} hash") }
 }
 
-/// Returns the remedy for packets that were lost for this reason. docs/report.md contains more
-/// details.
+/// docs/report.md contains more details.
 fn advice(reason: DropReason) -> &'static str {
     match reason {
         DropReason::Device => "the receiving CPU was too slow; see --rx-cpu",

@@ -1,5 +1,5 @@
-//! The options of a run that do not concern packets. This module also defines the [`Stopper`], with
-//! which another thread can stop the run.
+//! The options of a run that do not concern packets, and the [`Stopper`], which stops a run from
+//! another thread.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,17 +24,15 @@ use crate::signals::HeldSignals;
 use crate::terminal::Keys;
 use crate::web::Web;
 
-/// The time limit for a run with endless synthetic traffic, if the command line contains no limit.
-/// The time limit is long enough for a steady rate, and short enough that users need not interrupt
-/// their first run.
+/// The time limit for endless synthetic traffic without a limit: long enough for a steady rate, and
+/// short enough that users need not interrupt their first run.
 const ENDLESS: Duration = Duration::from_secs(10);
 const ENDLESS_NOTE: &str = "10 s of synthetic traffic (--seconds 0 for no end, -c N for N packets)";
 
 #[derive(Debug)]
 pub(crate) struct RunOptions {
     pub(crate) seconds: Option<Duration>,
-    /// The number of packets after which the run stops. The devices were opened with the same
-    /// packet limit.
+    /// The packet limit, with which the devices were opened, too.
     pub(crate) packets: Option<u64>,
     pub(crate) printer: Printer,
     pub(crate) interval: Option<Duration>,
@@ -44,28 +42,25 @@ pub(crate) struct RunOptions {
     pub(crate) control: ControlTree,
     pub(crate) tap: Arc<Tap>,
     pub(crate) signals: HeldSignals,
-    /// The service manager, which is notified when the run has started.
     pub(crate) service: ServiceManager,
     pub(crate) forwarding: Option<Arc<Forwarding>>,
     pub(crate) metrics: Metrics,
     pub(crate) web: Web,
     pub(crate) sandbox: Option<InForce>,
-    /// The helper process that undoes the run's changes to the machine when this field is dropped.
+    /// Dropping this field undoes the run's changes to the machine.
     pub(crate) _undoing: Option<Undoing>,
     pub(crate) verbose: bool,
     pub(crate) meters: Option<Metering>,
     pub(crate) keys: Option<Keys>,
-    /// The outputs of `meter`. If the user or a time limit stops the run, the threads of these
-    /// outputs end soon.
+    /// If the user or a time limit stops the run, the threads of these outputs end soon.
     pub(crate) flow_outputs: Vec<FlowOutput>,
     pub(crate) sample: Option<u32>,
     pub(crate) stopper: Stopper,
     pub(crate) on_stop: Option<StopHook>,
 }
 
-/// A function that is called when the user or a time limit requests a stop, even after the run
-/// while the program has not ended yet. The function returns true if the run must stop now, and
-/// false if the run will end on its own.
+/// Called when the user or a time limit requests a stop, even after the run while the program has
+/// not ended. Returns false if the run will end on its own.
 #[derive(Clone)]
 pub(crate) struct StopHook(Arc<dyn Fn(EndedBy) -> bool + Send + Sync>);
 
@@ -121,8 +116,7 @@ fn is_endless(args: &RunArgs) -> bool {
     args.stop.packets.is_none() && args.devices.iter().any(endless)
 }
 
-/// A value that can stop a run from any thread. If the run has not started yet, it stops as soon as
-/// it starts.
+/// Stops a run from any thread, even before the run starts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stopper(Arc<Mutex<Stoppable>>);
 

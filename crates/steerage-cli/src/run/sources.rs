@@ -1,5 +1,4 @@
-//! The sources from which a report is created: the ledger, the capture files, and the counters of
-//! the handler.
+//! The sources of a report: the ledger, the capture files, and the counters of the handler.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -51,8 +50,7 @@ impl ReportSources {
         ended_by: Option<EndedBy>,
     ) -> Report {
         let so_far = |meters: &Metering| {
-            // The counts of the outputs must be read before the counts of the meters, as the
-            // comment of `FlowOutputReport::of_all` explains.
+            // Must precede the counts of the meters: see `FlowOutputReport::of_all`.
             let outputs = FlowOutputReport::of_all(&self.flow_outputs);
             Flows::SoFar { counts: meters.so_far(), largest: meters.largest_so_far(), outputs, sample: self.sample }
         };

@@ -1,5 +1,5 @@
-//! Merges the arguments of a run file with the arguments of the command line, and lets clap parse
-//! the result.
+//! Merges the arguments of a run file with those of the command line, and lets clap parse the
+//! result.
 
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
@@ -28,8 +28,7 @@ pub(crate) struct Origin {
 }
 
 impl LoadedRun {
-    /// If an option or a device from the run file caused the error, adds the line number of this
-    /// option or device to the error.
+    /// Adds the line number of the option or device in the run file that caused the error.
     pub(crate) fn blame(&self, error: Error) -> Error {
         let origin = match &error {
             Error::Open(open) => {
@@ -52,7 +51,6 @@ impl LoadedRun {
     }
 }
 
-/// Merges the arguments of the command line (`more`) with the arguments of the run file.
 pub(super) fn merge(
     cli: &Command,
     command: &Command,
@@ -87,9 +85,8 @@ struct Overridden {
 }
 
 impl Overridden {
-    /// Finds the options on the command line. Mistakes on the command line are ignored here,
-    /// because they are reported when the merged arguments are parsed. Returns an error if the
-    /// command line requests help.
+    /// Parsing the merged arguments reports mistakes, so they are ignored here. Returns an error if
+    /// the command line requests help.
     fn by(cli: &Command, command: &Command, more: &[String]) -> Result<Self, clap::Error> {
         let start = ["steerage", command.get_name()].into_iter();
         let arguments = start.chain(more.iter().map(String::as_str));
@@ -139,9 +136,8 @@ fn blamed<'a>(error: &clap::Error, options: &'a [GivenOption]) -> Option<&'a Giv
     options.iter().find(is_named)
 }
 
-/// Builds the merged command line. In the merged command line, options without a value come last.
-/// If options without a value came earlier, clap would use a later word as the value of an option.
-/// Words after `--` on the command line replace the jobs' command in the run file.
+/// Options without a value come last, because clap could use the next word as their value. Words
+/// after `--` replace the jobs' command in the run file.
 fn arguments(
     command: &Command,
     (options, devices, job): (&[GivenOption], &[GivenDevice], &[String]),

@@ -1,5 +1,4 @@
-//! Parses the text of a run file. Returns the keys in the order of the file, each with its line
-//! number.
+//! Parses a run file. The keys are in the order of the file, with their line numbers.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,8 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::error::RunFileError;
 
-/// The maximum length of a run file, in bytes. Even a run file with all options and thousands of
-/// devices is far shorter.
+/// In bytes. A run file with all options and thousands of devices is far shorter.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn text(path: &Path) -> Result<String, RunFileError> {
@@ -62,8 +60,6 @@ fn line_of(text: &str, at: usize) -> usize {
 impl<'t> Keys<'t> {
     fn of(path: String, text: &'t str, table: DeTable<'t>) -> Self {
         let mut keys: Vec<_> = table.into_iter().map(|(key, value)| (key.span().start, key, value)).collect();
-        // The keys are sorted by their position in the file, so that the first mistake is reported
-        // first.
         keys.sort_by_key(|(at, ..)| *at);
         let key = |(at, name, value): (usize, toml::Spanned<toml::de::DeString<'t>>, toml::Spanned<DeValue<'t>>)| Key {
             name: name.into_inner().into_owned(),
@@ -94,13 +90,11 @@ impl<'t> Keys<'t> {
     }
 }
 
-/// Returns a TOML value in the form that it has on the command line. Returns `None` if the value is
-/// neither text nor a number.
+/// Returns a value as on the command line. `None` if the value is neither text nor a number.
 pub(super) fn as_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
-        // TOML also allows underscores in numbers, and bases other than 10, so a number from the
-        // file is converted to decimal.
+        // TOML allows underscores in numbers, and bases other than 10.
         DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix()).ok().map(|n| n.to_string()),
         DeValue::Float(number) => number.as_str().parse::<f64>().ok().map(|number| number.to_string()),
         _ => None,

@@ -1,5 +1,4 @@
-//! These tests inject faults into a handler. Each test runs in a separate process, because the
-//! fault ends the process.
+//! Faults of a handler. Each test runs in a process of its own, which the fault ends.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +20,7 @@ const FAULT: &str = "STEERAGE_TEST_FAULT";
 const SIGABRT: i32 = 6;
 const SIGSYS: i32 = 31;
 
-/// A handler that performs one operation, which the sandbox must either forbid or allow.
+/// Performs one operation, which the sandbox must forbid or allow.
 struct Faulty(String);
 
 impl Handler for Faulty {
@@ -37,8 +36,8 @@ impl Handler for Faulty {
             "socket" => drop(UdpSocket::bind("127.0.0.1:0")),
             "program" => drop(Command::new("/bin/true").exec()),
             "thread" => drop(std::thread::spawn(|| ())),
-            // When the C library frees memory of a thread's heap, it opens a file with a kernel
-            // setting.
+            // The C library opens a file with a kernel setting when it frees memory of a thread's
+            // heap.
             "memory" => (0..10).for_each(|_| drop((0..400).map(|_| vec![1u8; 100_000]).collect::<Vec<_>>())),
             "allocation" => drop(std::hint::black_box(Vec::<u8>::with_capacity(1 << 62))),
             "panic" => panic!("as it was asked to"),
@@ -82,7 +81,7 @@ fn what_a_packet_function_must_not_do_ends_the_process_and_is_named() {
         let ended = ran(test, fault);
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert_eq!(ended.status.signal(), Some(SIGSYS), "{fault}: {ended:?}");
-        // The numbers in the list are the system call numbers of x86-64.
+        // The list has the system call numbers of x86-64.
         let named = if cfg!(target_arch = "x86_64") { named } else { named.split(' ').next().unwrap() };
         assert!(said.contains(&format!("thread steerage/0 made the system call {named}")), "{fault}: {said}");
     }
@@ -92,8 +91,8 @@ fn what_a_packet_function_must_not_do_ends_the_process_and_is_named() {
     }
 }
 
-/// If an allocation fails, the standard library reports this, shows a backtrace if the user wants
-/// one, and aborts.
+/// The standard library reports the failed allocation, with a backtrace if the user wants one, and
+/// aborts.
 #[test]
 fn a_failed_allocation_is_no_violation() {
     if let Ok(fault) = std::env::var(FAULT) {
@@ -110,7 +109,6 @@ fn a_failed_allocation_is_no_violation() {
     assert!(!said.contains("ended this process"), "{said}");
 }
 
-/// Threads that handle no packets may only open the files that the run needs.
 #[test]
 fn files_of_others_cannot_be_opened() {
     if std::env::var_os(FAULT).is_some() {
@@ -133,7 +131,7 @@ fn files_of_others_cannot_be_opened() {
     let ended = ran("files_of_others_cannot_be_opened", "file");
     let said = String::from_utf8_lossy(&ended.stdout).into_owned();
     assert!(ended.status.success(), "{ended:?}");
-    // If the kernel has no Landlock, the run reports the lack of Landlock and continues.
+    // Without Landlock, the run reports this and continues.
     assert!(said.contains("denied: true") || said.contains("landlock: none"), "{said}");
 }
 
@@ -151,8 +149,6 @@ fn calls_on_page(rows: &[Vec<&'static str>], group: &str) -> BTreeSet<&'static s
     row.map(|row| row[1].split(", ").collect()).unwrap_or_default()
 }
 
-/// lab/notes/system-calls.md lists the same permissions for each command, and the same system calls
-/// for each group, as the code.
 #[test]
 fn the_page_of_privileges_is_right() {
     let rows = rows();
@@ -189,17 +185,16 @@ fn the_page_of_privileges_is_right() {
     }
 }
 
-/// All system call numbers are below this number, including those of later kernels.
+/// All system call numbers are below, also those of later kernels.
 #[cfg(target_arch = "x86_64")]
 const NUMBERS: u32 = 1024;
 
-/// System call numbers that no kernel has: numbers from another architecture's table (x32), and
-/// negative numbers.
+/// Numbers that no kernel has: from another architecture's table (x32), and negative.
 #[cfg(target_arch = "x86_64")]
 const INVALID: [u32; 4] = [0x4000_0000, 0x4000_0001, 0x8000_0000, u32::MAX];
 
-/// Returns the threads of a command according to lab/notes/system-calls.md. For each thread, the
-/// result contains the thread's groups of system calls.
+/// Returns each thread of a command with its groups of system calls, according to
+/// lab/notes/system-calls.md.
 #[cfg(target_arch = "x86_64")]
 fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str>)> {
     let (rows, name) = (rows(), format!("`{}`", command.name()));
@@ -221,9 +216,7 @@ fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str
     threads
 }
 
-/// The seccomp filter of each thread of each command allows the system calls that
-/// lab/notes/system-calls.md lists, and denies all other numbers. The test evaluates the seccomp
-/// filter for all values of the arguments.
+/// The test evaluates the filters for all values of the arguments.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn each_filter_allows_what_the_page_lists_and_nothing_else() {
@@ -261,8 +254,7 @@ fn call_number(name: &str) -> Option<u32> {
     (0..NUMBERS).find(|number| call_name(*number as usize) == name)
 }
 
-/// Tests which argument values a packet thread may use. The tested values are all numbers below
-/// 4096, all values with a single bit set, and the value with all bits set.
+/// The tested values are all numbers below 4096, each single bit, and all bits.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn packet_threads_may_use_few_arguments() {
@@ -278,29 +270,26 @@ fn packet_threads_may_use_few_arguments() {
         patterns.iter().copied().filter(|value| filter.allows(number, &with(*value))).collect()
     };
     let low = |values: BTreeSet<u64>| values.into_iter().filter(|value| *value < 1 << 32).collect::<Vec<u64>>();
-    // The allowed `fcntl` commands are F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_SETPIPE_SZ and
-    // F_GETPIPE_SZ. F_SETOWN (8), F_SETSIG (10) and F_DUPFD (0) are not allowed.
+    // F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_SETPIPE_SZ and F_GETPIPE_SZ, but not F_SETOWN (8),
+    // F_SETSIG (10) or F_DUPFD (0).
     assert_eq!(low(allowed(&receives, "fcntl", 1, [0; 6])), [1, 2, 3, 4, 1031, 1032]);
-    // The allowed `prctl` options are PR_SET_NAME and PR_GET_NAME.
+    // PR_SET_NAME and PR_GET_NAME.
     assert_eq!(low(allowed(&receives, "prctl", 0, [0; 6])), [15, 16]);
-    // The ioctl request TCGETS (0x5401) is allowed. FIOSETOWN (0x8901), SIOCSPGRP (0x8902) and
-    // FIOASYNC (0x5452) are not allowed. Requests about a network interface are not allowed either,
-    // such as SIOCGIFNAME (0x8910) and SIOCETHTOOL (0x8946).
+    // TCGETS (0x5401), but not FIOSETOWN (0x8901), SIOCSPGRP (0x8902), FIOASYNC (0x5452), or
+    // requests about an interface such as SIOCGIFNAME (0x8910) and SIOCETHTOOL (0x8946).
     let requests = allowed(&receives, "ioctl", 1, [0; 6]);
     assert!(requests.contains(&0x5401));
     assert!(![0x8901, 0x8902, 0x5452, 0x8910, 0x8946].iter().any(|one| requests.contains(one)));
-    // At the level SOL_PACKET (263), the filter allows setting PACKET_DROP_MEMBERSHIP and reading
-    // PACKET_STATISTICS.
+    // SOL_PACKET (263): setting PACKET_DROP_MEMBERSHIP and reading PACKET_STATISTICS.
     assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 263, 0, 0, 0, 0])), [2]);
     assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 263, 0, 0, 0, 0])), [6]);
-    // At the level SOL_SOCKET (1), the filter allows setting SO_ATTACH_FILTER. At the level
-    // SOL_SOCKET, the filter also allows reading SO_ERROR, SO_MEMINFO and SO_INCOMING_NAPI_ID.
+    // SOL_SOCKET (1): setting SO_ATTACH_FILTER, and reading SO_ERROR, SO_MEMINFO and
+    // SO_INCOMING_NAPI_ID.
     assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 1, 0, 0, 0, 0])), [26]);
     assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 1, 0, 0, 0, 0])), [4, 55, 56]);
     assert!(allowed(&receives, "sendto", 4, [0; 6]).is_empty());
-    // For `sendto`, all 64 bits of the pointer to the destination address must be zero.
+    // All 64 bits of the pointer to the destination address must be zero.
     assert_eq!(allowed(&sends, "sendto", 4, [0; 6]), BTreeSet::from([0]));
     assert!(!sends.allows(call_number("sendmsg").unwrap(), &[0; 6]));
-    // `tgkill` is allowed only with the process ID of this process.
     assert!(low(allowed(&receives, "tgkill", 0, [0; 6])).iter().all(|id| *id == u64::from(process::id())));
 }

@@ -12,27 +12,23 @@ use steerage_text::{printable, printable_lines};
 
 use crate::view::{Bucket, Seen};
 
-/// The directory of the devices in the control tree.
 const DEVICES: &str = "sys/class/net";
 
-/// An instance that `top` watches, and its control socket. After a failed request, the next request
-/// connects again.
+/// After a failed request, the next request connects again.
 #[derive(Debug)]
 pub(super) struct Remote {
     socket: InstanceSocket,
     client: Option<Client>,
-    /// The directories of the instance's queues, in the order in which the report lists the queues.
-    /// The directories of the queues are read only once.
+    /// The directories of the queues, in the order of the report, which are read once.
     queues: Vec<String>,
 }
 
 impl Remote {
-    /// Returns the instance that listens on `socket`.
     pub(super) fn new(socket: InstanceSocket) -> Self {
         Self { socket, client: None, queues: Vec::new() }
     }
 
-    /// Reads the report of the run, and removes control characters from its texts.
+    /// Removes control characters from the report's texts.
     pub(super) fn report(&mut self) -> Result<Value, String> {
         let report = self.client().and_then(|client| client.snapshot().map_err(|error| error.to_string()));
         if report.is_err() {
@@ -43,7 +39,6 @@ impl Remote {
         Ok(report)
     }
 
-    /// Reads a report, and the buckets of the queue with this index.
     pub(super) fn read(&mut self, queue: usize) -> Result<(Seen, Vec<Bucket>), String> {
         let seen = self.try_read(queue);
         if seen.is_err() {
@@ -62,20 +57,17 @@ impl Remote {
         Ok((seen, buckets(&text)))
     }
 
-    /// Sets the mask of the queue with this index. Returns the mask that the instance uses after
-    /// the change.
+    /// Returns the mask that the instance uses after the change.
     pub(super) fn set_mask(&mut self, queue: usize, list: &str) -> Result<String, String> {
         let Some(directory) = self.queues.get(queue).cloned() else { return Err("there is no such queue".to_owned()) };
         let set = self.client()?.set(&format!("{directory}/rps_cpus_list"), list);
         set.map(|list| printable_lines(&list)).map_err(|error| printable(&error.to_string()))
     }
 
-    /// Returns the path of the instance's socket.
     pub(super) fn path(&self) -> &Path {
         self.socket.path()
     }
 
-    /// Connects to the instance, if no connection exists yet.
     pub(super) fn connect(&mut self) -> Result<(), String> {
         self.client().map(drop)
     }
@@ -90,7 +82,7 @@ impl Remote {
         self.client.as_mut().ok_or_else(|| "not connected".to_owned())
     }
 
-    /// Returns the directories of the queues in the control tree, grouped by device.
+    /// Returns the queues' directories in the control tree, grouped by device.
     fn directories(&mut self) -> Result<Vec<String>, String> {
         let client = self.client()?;
         let mut found = Vec::new();
@@ -107,8 +99,7 @@ impl Remote {
         Ok(found)
     }
 
-    /// Moves the connection to a separate thread, so that a slow reply does not delay the handling
-    /// of keys.
+    /// On a separate thread, a slow reply does not delay the handling of keys.
     pub(super) fn on_a_thread(mut self) -> io::Result<RemoteThread> {
         let (queries, to_send) = mpsc::channel();
         let (to_return, replies) = mpsc::channel();
@@ -130,14 +121,12 @@ impl Remote {
     }
 }
 
-/// A query that is sent to the instance.
 #[derive(Debug)]
 pub(super) enum Query {
     Read { queue: usize },
     SetMask { queue: usize, list: String },
 }
 
-/// The instance's reply to a query.
 #[derive(Debug)]
 pub(super) enum Reply {
     Seen { seen: Box<Seen>, queue: usize, buckets: Vec<Bucket> },
@@ -145,7 +134,6 @@ pub(super) enum Reply {
     Set(Result<String, String>),
 }
 
-/// An instance that `top` watches, with a separate thread that sends the queries.
 #[derive(Debug)]
 pub(super) struct RemoteThread {
     queries: Sender<Query>,
@@ -158,14 +146,12 @@ impl RemoteThread {
         let _ = self.queries.send(query);
     }
 
-    /// Returns the next reply, or `None` if no reply has arrived.
     pub(super) fn reply(&self) -> Option<Reply> {
         self.replies.try_recv().ok()
     }
 }
 
-/// Removes control characters from all texts of the report, because the instance may be another
-/// user's process.
+/// Removes control characters, because the instance may be another user's process.
 fn make_printable(report: &mut Value) {
     match report {
         Value::String(text) => *text = printable(text),
@@ -181,8 +167,7 @@ fn make_printable(report: &mut Value) {
     }
 }
 
-/// Parses the attribute with the loads of a queue's buckets. The attribute contains a line `BUCKET
-/// CPU PACKETS MOVES` for each bucket, in order.
+/// The attribute has a line `BUCKET CPU PACKETS MOVES` for each bucket, in order.
 fn buckets(text: &str) -> Vec<Bucket> {
     let bucket = |line: &str| {
         let mut words = line.split(' ').skip(1);

@@ -1,4 +1,4 @@
-//! Finds the events that happened between two snapshots of a run.
+//! The events between two snapshots of a run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,22 +10,19 @@ use steerage_text::counted;
 
 use super::names;
 
-/// An event of a run, with the time at which it happened.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Event {
     pub(crate) at: Duration,
     pub(crate) what: String,
-    /// True if packets were lost because of the event, or will be lost.
+    /// Packets were lost because of the event, or will be lost.
     pub(crate) is_bad: bool,
 }
 
-/// For the drop reasons in this list, an event names the queue. For all other drop reasons, the
-/// event names the CPU, which is more informative.
+/// For these drop reasons, an event names the queue, and for all others the CPU.
 const OF_QUEUES: [DropReason; 3] = [DropReason::Device, DropReason::NoPage, DropReason::Moving];
 
-/// Returns the events, in the order in which the report lists their queues and CPUs. `dropping`
-/// contains the drops that have begun and not ended: each entry names the queue or CPU, and the
-/// reason. For drops that continue over several snapshots, only the start and the end are events.
+/// Returns events in the order of the report's queues and CPUs. `dropping` contains the queue or
+/// CPU and the reason of continuing drops, of which only the start and the end are events.
 pub(crate) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add = |what: String, is_bad| events.push(Event { at: now.elapsed, what, is_bad });
@@ -65,8 +62,7 @@ pub(crate) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet
     events
 }
 
-/// Returns the drops between the two snapshots. Each entry names the queue or CPU where packets
-/// were dropped, and the reason.
+/// Returns the queue or CPU and the reason of the drops between the snapshots.
 fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     let rose = |old: &Drops, new: &Drops, of_queues: bool| -> Vec<DropReason> {
         let reasons = new.iter().filter(|(reason, packets)| *packets > old.get(*reason)).map(|(reason, _)| reason);
@@ -88,12 +84,11 @@ pub(crate) fn apart(snapshot: &Snapshot) -> Option<Duration> {
     snapshot.groups.iter().filter_map(|group| group.findings.apart).max()
 }
 
-/// Returns the CPUs as the text of a CPU list, such as `0-3,8`.
+/// Returns a CPU list such as `0-3,8`.
 pub(crate) fn mask(cpus: &[CpuId]) -> String {
     or_none(&cpus.iter().copied().collect::<CpuMask>().to_list()).to_owned()
 }
 
-/// Returns the list of CPUs, or the word `none` if the list is empty.
 pub(crate) fn or_none(list: &str) -> &str {
     if list.is_empty() { "none" } else { list }
 }

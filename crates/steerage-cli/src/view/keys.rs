@@ -1,12 +1,8 @@
-//! Handles the keys that the user presses on the screen of `top`.
-
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-/// The maximum length in characters of a mask that the user types. Only a mask that lists hundreds
-/// of single CPUs would be longer.
+/// In characters. Only a mask that lists hundreds of single CPUs would be longer.
 const MASK_CHARS_MAX: usize = 256;
 
-/// The column by which the CPUs are sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SortBy {
     #[default]
@@ -18,7 +14,6 @@ pub(crate) enum SortBy {
 }
 
 impl SortBy {
-    /// Returns the heading of the column by which the CPUs are sorted.
     pub(crate) fn column(self) -> &'static str {
         match self {
             Self::Cpu => "CPU",
@@ -40,7 +35,7 @@ impl SortBy {
     }
 }
 
-/// The value by which the flows are sorted. The flow with the largest value comes first.
+/// The flow with the largest value comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FlowsBy {
     #[default]
@@ -50,7 +45,6 @@ pub(crate) enum FlowsBy {
     Duration,
 }
 
-/// The mode of the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
     #[default]
@@ -60,38 +54,31 @@ pub(crate) enum Mode {
     Mask(String),
 }
 
-/// The state of the user interface.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ui {
     pub(crate) mode: Mode,
     pub(crate) sort: SortBy,
     pub(crate) flows_by: FlowsBy,
-    /// True if the section with the flows is the first section on the screen. If not all sections
-    /// fit, the first section is shortened last.
+    /// The section with the flows is the first on the screen, which is shortened last.
     pub(crate) flows_first: bool,
-    /// The index of the selected queue. The screen shows the buckets of the selected queue, and the
-    /// user can change this queue's mask.
+    /// The selected queue, whose buckets the screen shows and whose mask the user can change.
     pub(crate) queue: usize,
-    /// The index of the first CPU row that the screen shows.
     pub(crate) first_cpu: usize,
-    /// A text about the result of the user's last request.
+    /// The result of the user's last request.
     pub(crate) said: Option<String>,
 }
 
-/// The action that the user requests with a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Nothing,
     Quit,
-    /// Sets the mask of the selected queue to this list of CPUs.
     SetMask(String),
 }
 
-/// The number of CPU rows by which a page key scrolls.
 const PAGE: usize = 8;
 
 impl Ui {
-    /// Handles a key that the user pressed. `queues` and `cpus` are the numbers of queues and CPUs.
+    /// `queues` and `cpus` are the numbers of queues and CPUs.
     pub(crate) fn key(&mut self, key: KeyEvent, queues: usize, cpus: usize) -> Action {
         if key.kind == KeyEventKind::Release {
             return Action::Nothing;
@@ -102,7 +89,6 @@ impl Ui {
         }
         match &mut self.mode {
             Mode::Watch => return self.watching(key.code, queues, cpus),
-            // Any key closes the help.
             Mode::Help => self.mode = Mode::Watch,
             Mode::Mask(text) => match key.code {
                 KeyCode::Enter => {
@@ -134,8 +120,7 @@ impl Ui {
         Action::Nothing
     }
 
-    /// Sorts the CPUs or the flows by the value that belongs to this key. Returns false if no value
-    /// belongs to the key.
+    /// Returns false if this key sorts nothing.
     pub(crate) fn sorts(&mut self, key: char) -> bool {
         match key {
             's' => self.sort = self.sort.next(),

@@ -1,6 +1,5 @@
-//! The live table that a run redraws on its own terminal every second. The table contains the same
-//! lines as `top`, the counts so far, and the progress of the run. At the end of the run, the table
-//! is removed from the screen.
+//! The table that a run redraws on its own terminal every second: the lines of `top`, the counts so
+//! far, and the progress. The end of the run removes the table from the screen.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -13,44 +12,36 @@ use super::screen;
 use crate::report::Report;
 use crate::terminal;
 
-/// The interval at which the live table is drawn.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// If a run has more CPUs than this number, the busiest CPUs come first, because a small terminal
-/// does not show all CPUs.
+/// With more CPUs than this, the busiest CPUs come first, because a small terminal does not show
+/// all CPUs.
 const CPUS_IN_ORDER: usize = 8;
 
-/// The width of the progress bar in characters, without the brackets at its ends.
+/// In characters, without the brackets at its ends.
 const BAR_WIDTH: usize = 76;
 
-/// The line of the table that explains the keys.
 const KEYS: &str = "sort by: r rate  p packets  b bytes  d duration    q stops";
 
-/// The live table, and its state on the screen.
 #[derive(Debug)]
 pub(crate) struct LiveTable {
-    /// The time at which the table is drawn next, or `None` if the table is never drawn.
+    /// `None` if the table is never drawn.
     due: Option<Instant>,
-    /// The number of lines that the table occupies on the screen.
     lines: usize,
     model: Model,
     ui: Ui,
     ends: RunEnds,
 }
 
-/// The limits that end a run. The remaining time of the run is computed from these limits (of
-/// packets and time).
+/// The limits that end a run, for the estimate of its remaining time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunEnds {
-    /// The number of packets after which the run stops.
     pub(crate) packets: Option<u64>,
-    /// The time after which the run stops.
     pub(crate) seconds: Option<Duration>,
 }
 
 impl LiveTable {
-    /// Creates a table that is drawn every second from now on. If `wanted` is false, the table is
-    /// never drawn.
+    /// If `wanted` is false, the table is never drawn.
     pub(crate) fn new(wanted: bool, ends: RunEnds, flows_first: bool) -> Self {
         Self {
             due: wanted.then(|| Instant::now() + EVERY),
@@ -61,20 +52,18 @@ impl LiveTable {
         }
     }
 
-    /// Returns the time at which the table is drawn next.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Draws the table with the data of the run's current report.
     pub(crate) fn show(&mut self, report: &Report) {
         self.due = Some(Instant::now() + EVERY);
         self.take(report);
         self.draw();
     }
 
-    /// Updates the model with the data of the report, including its private parts. The table may
-    /// show the private parts, because the terminal belongs to the user of the run.
+    /// The terminal belongs to the user of the run, so the table may show private parts of the
+    /// report.
     fn take(&mut self, report: &Report) {
         if !self.model.has_report() && report.snapshot().cpus.len() > CPUS_IN_ORDER {
             self.ui.sort = SortBy::Busy;
@@ -85,14 +74,12 @@ impl LiveTable {
         }
     }
 
-    /// If the key selects a column for sorting, sorts the table by this column and draws it.
     pub(crate) fn key(&mut self, key: u8) {
         if self.ui.sorts(key.into()) {
             self.redraw();
         }
     }
 
-    /// Returns the lines of the table for a terminal of this size.
     fn page(&self, (width, height): (usize, usize)) -> Vec<String> {
         let (now, capture) = (self.model.now(), self.model.seen.document.capture.as_ref());
         let files = capture.map(|capture| (capture.bytes_read, capture.bytes_total));
@@ -101,13 +88,12 @@ impl LiveTable {
         below.extend((!self.model.flows.is_empty()).then(|| KEYS.to_owned()));
         below.push(format!("{received} received, {dropped} dropped{}", self.progress(files)));
         below.extend(files.and_then(|(read, total)| Some(bar(read, total.filter(|total| *total > 0)?))));
-        // The cursor occupies a separate line below the table.
+        // The cursor occupies a line below the table.
         let mut lines = screen::lines(&self.model, &self.ui, width, Some(height.saturating_sub(below.len() + 1)));
         lines.extend(below);
         lines
     }
 
-    /// Returns the text about the remaining time and the remaining bytes, as far as they are known.
     fn progress(&self, files: Option<(u64, Option<u64>)>) -> String {
         let elapsed = self.model.now().elapsed;
         let by_files = files.and_then(|(read, total)| rest(elapsed, read, total?));
@@ -118,9 +104,8 @@ impl LiveTable {
 
     fn draw(&mut self) {
         let mut frame = self.erasure();
-        // This escape sequence turns line wrapping off, so that each line occupies one row of the
-        // terminal. Therefore the cursor reaches the table's first line by moving up by the table's
-        // number of lines.
+        // Without line wrapping, each line occupies one row, so that the cursor can return to the
+        // first line.
         frame.push_str("\x1b[?7l");
         let page = self.page(terminal::screen());
         page.iter().for_each(|line| frame.extend([line.as_str(), "\n"]));
@@ -129,7 +114,6 @@ impl LiveTable {
         show(&frame);
     }
 
-    /// Removes the table from the screen, so that other text can be written in its place.
     pub(crate) fn erase(&mut self) {
         if self.lines > 0 {
             show(&self.erasure());
@@ -137,46 +121,41 @@ impl LiveTable {
         }
     }
 
-    /// Draws the table again with the same data after other text was printed. Without `redraw`, a
-    /// run that prints a report every second would hardly ever show its table.
+    /// Draws the table again after other text was printed. Otherwise, a run that prints a report
+    /// every second would hardly ever show its table.
     pub(crate) fn redraw(&mut self) {
         if self.due.is_some() && self.model.has_report() {
             self.draw();
         }
     }
 
-    /// Removes the table from the screen at the end of the run.
     pub(crate) fn end(&mut self) {
         self.erase();
         self.due = None;
     }
 
-    /// Returns the escape sequences that move to the first line of the table and erase the screen
-    /// from there.
     fn erasure(&self) -> String {
         if self.lines == 0 { String::new() } else { format!("\r\x1b[{}A\x1b[J", self.lines) }
     }
 }
 
 fn show(frame: &str) {
-    // A write error is ignored, because the run continues even if the terminal is closed.
+    // The run continues even if its terminal is closed.
     let _ = io::stderr().lock().write_all(frame.as_bytes());
 }
 
-/// Returns a progress bar such as `[=====>    ]`, in ASCII for terminals without UTF-8.
+/// Returns a bar such as `[=====>    ]`, in ASCII for terminals without UTF-8.
 fn bar(done: u64, all: u64) -> String {
     let filled = (BAR_WIDTH as f64 * done as f64 / all as f64).min(BAR_WIDTH as f64) as usize;
     format!("[{}{}]", "=".repeat(filled), " ".repeat(BAR_WIDTH - filled))
 }
 
-/// Returns the estimated time for the rest of a run, given that `done` of `all` units took the time
-/// `elapsed`. Returns `None` if no unit is done yet.
+/// Estimates the rest of the time, given that `done` of `all` units took `elapsed`. Returns `None`
+/// if no unit is done yet.
 fn rest(elapsed: Duration, done: u64, all: u64) -> Option<Duration> {
     (done > 0).then(|| elapsed.mul_f64(all.saturating_sub(done) as f64 / done as f64))
 }
 
-/// Returns a text that says how much of the files has been read and how much time is left, as far
-/// as this is known.
 fn progress(read: Option<(u64, Option<u64>)>, left: Option<Duration>) -> String {
     let read = match read {
         Some((read, Some(total))) if total > 0 => {
@@ -212,8 +191,6 @@ mod tests {
         table
     }
 
-    /// On any terminal, the table leaves a line for the cursor below the lines of `top`, the counts
-    /// and the remaining time.
     #[test]
     fn the_table_fits_the_terminal() {
         for (cpus, height) in [(2, 24), (64, 24), (64, 80), (2, 5), (64, 1)] {
@@ -234,7 +211,7 @@ mod tests {
     fn the_bar_fits_a_line() {
         assert_eq!(bar(0, 10).len(), 78);
         assert_eq!(bar(5, 10), format!("[{}{}]", "=".repeat(38), " ".repeat(38)));
-        // If a file has grown during the run, more bytes were read than the file had at first.
+        // A file that has grown during the run.
         assert_eq!(bar(20, 10), format!("[{}]", "=".repeat(76)));
     }
 
@@ -244,11 +221,11 @@ mod tests {
         let of_file = |read, total, elapsed| progress(Some((read, Some(total))), rest(elapsed, read, total));
         assert_eq!(of_file(gib, 4 * gib, seconds(30)), "; 25 % of 4.0 GiB read, 1:30 min left");
         assert_eq!(of_file(4 * gib, 4 * gib, seconds(30)), "; 100 % of 4.0 GiB read, 0.0 ms left");
-        // The test covers a file that has grown, a file that has not been read, and a pipe.
+        // A file that has grown, a file that has not been read, and a pipe.
         assert_eq!(of_file(2 * gib, gib, seconds(1)), "; 100 % of 1.0 GiB read, 0.0 ms left");
         assert_eq!(of_file(0, gib, seconds(1)), "; 0 % of 1.0 GiB read");
         assert_eq!(progress(Some((3 << 20, None)), None), "; 3.0 MiB read");
-        // The test covers runs without files: one run has a limit, and the other run has none.
+        // A run without files, with and without a limit.
         assert_eq!(progress(None, rest(seconds(10), 500, 1000)), "; 10.0 s left");
         assert_eq!(progress(None, None), "");
     }

@@ -1,4 +1,4 @@
-//! The data that the screen shows: the rates between two snapshots of a run, and the events.
+//! The rates between two snapshots of a run, and its events.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -11,14 +11,13 @@ use super::events::{self, Event};
 use super::names::{Flow, FlowId};
 use crate::report::{Document, Traffic};
 
-/// The maximum number of events that the model keeps. No screen shows more events.
+/// No screen shows more events.
 const EVENTS_MAX: usize = 200;
 
-/// If the counts of a flow have not changed for this time, the screen shows 0 as the flow's rate. A
-/// meter publishes the counts of each flow several times per second.
+/// A flow whose counts have not changed for this time has a rate of 0. A meter publishes the counts
+/// of each flow several times per second.
 const QUIET_AFTER: Duration = Duration::from_secs(3);
 
-/// A report of the run, with its flows and addresses if this user may see them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) document: Document,
@@ -32,51 +31,42 @@ impl Seen {
     }
 }
 
-/// The last two snapshots of a run, and its events.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     before: Snapshot,
-    /// The last report.
     pub(crate) seen: Seen,
-    /// The active flows of the last report with their rates. A report contains only the largest
-    /// flows.
+    /// The active flows of the last report, which contains only the largest flows.
     pub(crate) flows: Vec<FlowRates>,
-    /// The continuing packet drops, which have begun and not ended. Each entry names the queue or
-    /// CPU, and the drop reason.
+    /// The queue or CPU and the drop reason of each loss that has begun and not ended.
     dropping: BTreeSet<String>,
-    /// The events of the run, from the newest to the oldest.
+    /// From the newest to the oldest.
     pub(crate) events: VecDeque<Event>,
-    /// The buckets of the selected queue, as they were at the last reading and at the reading
-    /// before it.
+    /// The buckets of the selected queue at the last reading.
     pub(crate) buckets: Vec<Bucket>,
     buckets_before: Vec<Bucket>,
     buckets_of: usize,
-    /// The reason why no newer snapshot could be read, or `None` if the last attempt succeeded.
     pub(crate) gone: Option<String>,
 }
 
-/// A bucket of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bucket {
     pub(crate) cpu: u16,
-    /// The approximate number of packets that the bucket has received since the start of the run.
+    /// Approximate, since the start of the run.
     pub(crate) packets: u64,
 }
 
 impl Model {
-    /// Returns true if the model has received a report. Before the first report, the model contains
-    /// a placeholder whose run began in 1970.
+    /// Before the first report, the model contains a placeholder whose run began in 1970.
     pub(crate) fn has_report(&self) -> bool {
         self.seen.document.started != SystemTime::UNIX_EPOCH
     }
 
-    /// Returns the last snapshot.
     pub(crate) fn now(&self) -> &Snapshot {
         &self.seen.document.snapshot
     }
 
-    /// Updates the model with the next report. If the report belongs to another run, or if counters
-    /// have decreased, the model discards its earlier rates.
+    /// If the report belongs to another run, or if counters have decreased, earlier rates are
+    /// discarded.
     pub(crate) fn take(&mut self, seen: Seen) {
         let (started, is_first) = (self.seen.document.started, !self.has_report());
         let (old, new) = (self.now(), &seen.document.snapshot);
@@ -107,8 +97,8 @@ impl Model {
         }
     }
 
-    /// Updates the rates of the flows with the last report. `same` is true if the report belongs to
-    /// the same run as the previous report. Otherwise, all flows are new.
+    /// `same` is true if the report belongs to the run of the previous report. Otherwise, all flows
+    /// are new.
     fn take_flows(&mut self, same: bool) {
         let now = self.now().elapsed;
         let flows = self.seen.traffic.as_mut().and_then(|traffic| traffic.top.take()).unwrap_or_default();
@@ -118,8 +108,7 @@ impl Model {
         self.flows = flows.into_iter().map(rates).collect();
     }
 
-    /// Updates the buckets of the selected queue. If another queue was selected before, all packets
-    /// that the buckets have received count as new packets.
+    /// If another queue was selected before, all packets of the buckets count as new.
     pub(crate) fn take_buckets(&mut self, queue: usize, buckets: Vec<Bucket>) {
         self.buckets_before = std::mem::replace(&mut self.buckets, buckets);
         if std::mem::replace(&mut self.buckets_of, queue) != queue {
@@ -127,15 +116,14 @@ impl Model {
         }
     }
 
-    /// Returns, for each bucket of the selected queue, its CPU and the number of packets that it
-    /// received between the last two readings.
+    /// Returns the CPU of each bucket of the selected queue, and its packets between the last two
+    /// readings.
     pub(crate) fn bucket_loads(&self) -> Vec<(u16, u64)> {
         let before = self.buckets_before.iter().map(|bucket| bucket.packets).chain(std::iter::repeat(0));
         let pairs = self.buckets.iter().zip(before);
         pairs.map(|(bucket, before)| (bucket.cpu, bucket.packets.saturating_sub(before))).collect()
     }
 
-    /// Records the reason why the next snapshot could not be read.
     pub(crate) fn lose(&mut self, why: String) {
         if self.gone.is_none() {
             self.note(Event { at: self.now().elapsed, what: "the run is gone".to_owned(), is_bad: false });
@@ -143,13 +131,11 @@ impl Model {
         self.gone = Some(why);
     }
 
-    /// Adds an event to the list.
     pub(crate) fn note(&mut self, event: Event) {
         self.events.push_front(event);
         self.events.truncate(EVENTS_MAX);
     }
 
-    /// Returns the time between the last two snapshots.
     pub(crate) fn interval(&self) -> Duration {
         self.now().elapsed.saturating_sub(self.before.elapsed)
     }
@@ -164,7 +150,6 @@ impl Model {
         if time > 0.0 { now.saturating_sub(before) as f64 / time } else { 0.0 }
     }
 
-    /// Returns the rates of each CPU between the last two snapshots.
     pub(crate) fn cpus(&self) -> Vec<CpuRates> {
         let all = self.rate(|of| of.cpus.iter().map(|cpu| cpu.processed).sum());
         let pairs = self.now().cpus.iter().zip(&self.before.cpus);
@@ -189,7 +174,6 @@ impl Model {
         }
     }
 
-    /// Returns the rates of each queue between the last two snapshots.
     pub(crate) fn queues(&self) -> Vec<QueueRates<'_>> {
         let pairs = self.now().queues.iter().zip(&self.before.queues);
         pairs.map(|(now, before)| self.queue(now, before)).collect()
@@ -206,7 +190,7 @@ impl Model {
         }
     }
 
-    /// Returns each output with its packets, bytes and lost packets per second.
+    /// The rates of an output are packets, bytes and lost packets per second.
     pub(crate) fn outputs<'a>(&'a self) -> Vec<(&'a OutputSnapshot, [f64; 3])> {
         let rates = |(now, before): (&'a OutputSnapshot, &OutputSnapshot)| {
             let lost = self.a_second(now.dropped.total(), before.dropped.total());
@@ -215,7 +199,6 @@ impl Model {
         self.now().outputs.iter().zip(&self.before.outputs).map(rates).collect()
     }
 
-    /// Returns each counter of the packet function with its increase per second.
     pub(crate) fn counters(&self) -> Vec<(&CounterSnapshot, f64)> {
         let rate = |now: &CounterSnapshot| {
             let before = self.before.counters.iter().find(|before| before.name == now.name);
@@ -225,40 +208,37 @@ impl Model {
     }
 }
 
-/// Returns the number of pages that a queue requested from its pool.
 fn wanted(pool: &PoolSnapshot) -> u64 {
     pool.alloc_fast + pool.alloc_slow + pool.alloc_empty
 }
 
-/// The rates of a CPU per second, and its shares (of time or packets) from 0 to 1.
+/// Rates per second, and shares of time or packets from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CpuRates {
     pub(crate) cpu: u16,
     pub(crate) rate: f64,
     pub(crate) share: f64,
     pub(crate) busy: f64,
-    /// The share of the CPU's handled packets that the CPU had received itself. This share is
-    /// `None` if the CPU handled no packets.
+    /// The share of the handled packets that the CPU had received itself. `None` if the CPU handled
+    /// none.
     pub(crate) own: Option<f64>,
     pub(crate) backlog: u64,
     pub(crate) wakes: f64,
     pub(crate) drops: f64,
 }
 
-/// An active flow, and the rates of both of its directions together.
 #[derive(Clone, Debug)]
 pub(crate) struct FlowRates {
     pub(crate) flow: Flow,
     pub(crate) duration: Duration,
-    /// The flow's bytes per second and packets per second.
+    /// Bytes per second and packets per second, in both directions together.
     pub(crate) rates: [f64; 2],
-    /// The time at which the flow's counts last changed, measured from the start of the run.
+    /// The time at which the flow's counts last changed, since the start of the run.
     changed: Duration,
 }
 
 impl FlowRates {
-    /// Returns a flow's rates for the time since its counts last changed. The rates of a new flow
-    /// are averages since its first packet.
+    /// The rates of a new flow are averages since its first packet.
     fn of(before: Option<&Self>, flow: Flow, now: Duration) -> Self {
         let duration = flow.duration();
         let over = |bytes: u64, packets: u64, time: Duration| {
@@ -281,13 +261,11 @@ impl FlowRates {
     }
 }
 
-/// The rates of a receive queue per second.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueRates<'a> {
     pub(crate) queue: &'a QueueSnapshot,
     pub(crate) rate: f64,
     pub(crate) drops: f64,
-    /// The share of its pages that a queue got from its local page cache. This share is `None` if
-    /// the queue needed no page.
+    /// The share of pages from the local page cache. `None` if the queue needed no page.
     pub(crate) cache_hits: Option<f64>,
 }

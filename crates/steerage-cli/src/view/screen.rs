@@ -1,5 +1,5 @@
-//! Draws the screen of `top` as lines of text. Each section of the screen has a heading and as many
-//! rows as fit. Each colour that has a meaning comes with a sign or a word of the same meaning.
+//! The screen of `top` as lines of text: sections with a heading and as many rows as fit. Each
+//! colour that has a meaning comes with a sign or a word of the same meaning.
 
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
@@ -18,9 +18,7 @@ use super::strip;
 use crate::report::FlowTotals;
 use crate::report::steering::regimes;
 
-/// The minimum number of rows that each section keeps if not all rows fit on the screen. The
-/// section with the CPUs keeps the most rows. If the screen is too low, the last section is
-/// shortened first.
+/// The rows that each section keeps if the screen is too low.
 const CPUS_MIN: usize = 4;
 const QUEUES_MIN: usize = 3;
 const BUCKETS_MIN: usize = 2;
@@ -29,24 +27,22 @@ const COUNTERS_MIN: usize = 2;
 const FLOWS_MIN: usize = 1;
 const EVENTS_MIN: usize = 1;
 
-/// The screen width, in characters, for which the columns are designed. A wider screen shows longer
-/// names, longer bars, and several CPUs side by side.
+/// The width, in characters, for which the columns are designed. A wider screen shows longer names
+/// and bars, and several CPUs side by side.
 const WIDTH: usize = 80;
 
-/// If the list of CPUs has at least this number of rows, a wide screen shows several CPUs in each
-/// row.
+/// With at least this many rows of CPUs, a wide screen shows several CPUs in each row.
 const CPU_ROWS: usize = 8;
 
-/// The space in characters between two CPUs in the same row.
 const CPU_GAP: usize = 3;
 
-/// The width in characters of a load bar on a narrow screen, and the maximum width on any screen.
+/// The width of a load bar in characters: on a narrow screen, and at most.
 const BAR_WIDTHS: (usize, usize) = (8, 48);
 
-/// The maximum length, in characters, of the name of an output or a counter on a narrow screen.
+/// In characters, for outputs and counters on a narrow screen.
 const NAME_CHARS: usize = 24;
 
-/// If a run has at most this number of queues, most screens show all of them.
+/// Most screens show this many queues.
 const QUEUES_SHOWN: usize = 8;
 
 const KEYS: &str = "q quit  s sort  up/down queue  m mask  PgUp/PgDn CPUs  h help";
@@ -69,7 +65,6 @@ const HELP: &[&str] = &[
     "`steerage help top` and `steerage help report` say more",
 ];
 
-/// Decides whether the screen uses colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Colours {
     Yes,
@@ -86,13 +81,12 @@ impl Colours {
     }
 }
 
-/// A section of the screen: a heading and its rows.
 struct Section {
     head: Line<'static>,
     rows: Vec<Line<'static>>,
     rows_min: usize,
-    /// `things` is the number of objects (such as CPUs) that the section lists, and `across` is the
-    /// number of objects in each row.
+    /// `things` is the number of objects (such as CPUs) in the section, and `across` is their
+    /// number in each row.
     things: usize,
     across: usize,
 }
@@ -103,21 +97,18 @@ impl Section {
         Self { head, things: rows.len(), rows, rows_min, across: 1 }
     }
 
-    /// Returns the number of the section's objects that are hidden because their rows do not fit.
     fn hidden(&self) -> usize {
         self.things.saturating_sub(self.rows.len() * self.across)
     }
 }
 
-/// Returns the width in characters of a column that shows `names`, on a screen of `width`
-/// characters. The returned width is at least `least`. A wider screen increases the width of the
-/// column, up to the width of the longest name.
+/// Returns the width of a column for `names`, in characters: at least `least`, and on a wider
+/// screen up to the longest name.
 fn room_for<'a>(names: impl Iterator<Item = &'a str>, least: usize, width: usize) -> usize {
     let longest = names.map(|name| printable(name).chars().count()).max().unwrap_or(0);
     longest.min(least + width.saturating_sub(WIDTH)).max(least)
 }
 
-/// Draws the screen, whatever its size is.
 pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colours) {
     let area = frame.area();
     let foot = Rect { y: area.bottom().saturating_sub(1), height: area.height.min(1), ..area };
@@ -131,8 +122,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colou
     frame.render_widget(footer(model, ui, colours), foot);
 }
 
-/// Returns the screen as lines of text. The result has at most `height` lines. If `height` is
-/// `None`, the returned lines include all rows.
+/// If `height` is `None`, the lines include all rows.
 pub(crate) fn lines(model: &Model, ui: &Ui, width: usize, height: Option<usize>) -> Vec<String> {
     let page = page(model, ui, Colours::No, width, height);
     page.iter().take(height.unwrap_or(usize::MAX)).map(|line| line.to_string().trim_end().to_owned()).collect()
@@ -172,18 +162,17 @@ fn page(model: &Model, ui: &Ui, colours: Colours, width: usize, height: Option<u
     lines
 }
 
-/// Shortens the sections until all of them fit, beginning with the last section. If the shortened
-/// sections still do not fit, the end of the page is cut off.
+/// Shortens the last sections first. If the sections still do not fit, the end of the page is cut
+/// off.
 fn fit(sections: &mut [Section], height: usize) {
-    // Each section consists of an empty line, a heading, and rows.
+    // Each section has an empty line, a heading, and rows.
     let lines: usize = sections.iter().map(|section| 2 + section.rows.len()).sum();
     let mut over = lines.saturating_sub(height);
     for section in sections.iter_mut().rev().filter(|section| section.rows.len() > section.rows_min) {
         if over == 0 {
             return;
         }
-        // One more row of the section is removed, to make room for the line that says how many rows
-        // are hidden.
+        // One more row makes room for the line that says how many rows are hidden.
         let cut = (over + 1).min(section.rows.len() - section.rows_min);
         section.rows.truncate(section.rows.len() - cut);
         over = over.saturating_sub(cut - 1);
@@ -230,7 +219,7 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
     lines
 }
 
-/// Returns the sign that is shown next to a rate that should be 0 but is not.
+/// The mark of a rate that should be 0 but is not.
 fn sign(rate: f64) -> &'static str {
     if rate > 0.0 { " !" } else { "" }
 }
@@ -277,7 +266,7 @@ fn cpu_head(ui: &Ui, bar_width: usize) -> String {
     )
 }
 
-/// Returns the cells of a CPU. The cells are as wide as the headings that [`cpu_head`] returns.
+/// As wide as the headings of [`cpu_head`].
 fn cpu_cells(cpu: &CpuRates, bar_width: usize, colours: Colours) -> [Span<'static>; 4] {
     let own = cpu.own.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share));
     let rest = format!(" {own:>6} {:>9} {:>8.0} ", grouped(cpu.backlog), cpu.wakes);
@@ -289,15 +278,14 @@ fn cpu_cells(cpu: &CpuRates, bar_width: usize, colours: Colours) -> [Span<'stati
     ]
 }
 
-/// If the load of a CPU is at least this high, the screen shows the CPU as nearly full, because
-/// bursts of packets have to wait.
+/// At this load, a CPU is shown as nearly full, because bursts have to wait.
 const NEARLY_FULL: f64 = 0.9;
 
 fn busy_style(busy: f64, colours: Colours) -> Style {
     if busy >= NEARLY_FULL { colours.of(Color::Yellow) } else { colours.of(Color::Green) }
 }
 
-/// Returns a load bar such as `[####....] 52 %`.
+/// Returns a bar such as `[####....] 52 %`.
 fn bar(part: f64, width: usize) -> String {
     let full = ((part * width as f64).round() as usize).min(width);
     format!("[{}{}] {:>3.0} %", "#".repeat(full), ".".repeat(width - full), 100.0 * part)
@@ -306,13 +294,11 @@ fn bar(part: f64, width: usize) -> String {
 fn queues(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
     let devices = model.now().queues.iter().map(|queue| &*queue.device);
     let chars = room_for(devices, names::DEVICE_CHARS, width);
-    // The first column shows a mark if the queue is selected, the queue's device, and the queue's
-    // number.
+    // The first column: a mark of the selected queue, the device, and the queue's number.
     let column = chars + 8;
     let head =
         format!("{:<column$} {:>4} {:>11} {:>10}   {:>6}  {}", "  queue", "on", "rate", "drops/s", "cache", "CPUs");
-    // If the run has many queues, the list of queues begins near the selected queue, so that the
-    // selected queue is always visible.
+    // A long list begins near the selected queue, so that this queue is visible.
     let first = if model.now().queues.len() > QUEUES_SHOWN { ui.queue.saturating_sub(QUEUES_MIN - 1) } else { 0 };
     let rows = model.queues().into_iter().enumerate().skip(first).map(|(at, of)| {
         let queue = of.queue;
@@ -356,7 +342,6 @@ fn outputs(model: &Model, colours: Colours, width: usize) -> Section {
     Section::new(head, model.outputs().into_iter().map(row).collect(), OUTPUTS_MIN)
 }
 
-/// Returns the section with the counters of the packet function.
 fn counters(model: &Model, width: usize) -> Section {
     let chars = room_for(model.now().counters.iter().map(|counter| &*counter.name), NAME_CHARS, width);
     let row = |(counter, rate): (&CounterSnapshot, f64)| {
@@ -368,7 +353,6 @@ fn counters(model: &Model, width: usize) -> Section {
     Section::new(head, model.counters().into_iter().map(row).collect(), COUNTERS_MIN)
 }
 
-/// Returns the section with the number of flows and the largest active flows.
 fn flows(model: &Model, ui: &Ui, width: usize) -> Section {
     let metered = &model.seen.document.app.flows;
     let counts = metered.iter().map(|flows| {
@@ -382,7 +366,6 @@ fn flows(model: &Model, ui: &Ui, width: usize) -> Section {
     Section::new("  flows".to_owned(), counts.chain(why).chain(largest).map(Line::raw).collect(), FLOWS_MIN)
 }
 
-/// Returns the table of active flows: a line of headings, and a line for each flow.
 fn flow_table(model: &Model, ui: &Ui, width: usize) -> Vec<String> {
     let mut flows: Vec<&FlowRates> = model.flows.iter().collect();
     flows.sort_by(|a, b| match ui.flows_by {
@@ -393,8 +376,8 @@ fn flow_table(model: &Model, ui: &Ui, width: usize) -> Vec<String> {
     });
     let of = |cell: &dyn Fn(&FlowRates) -> String| flows.iter().map(|of| cell(of)).collect::<Vec<_>>();
     let (sources, destinations) = flows.iter().map(|of| of.flow.id.ends().into()).unzip();
-    // On a narrow screen, complete addresses are more useful than totals, so the columns of totals
-    // may be omitted. The column by which the flows are sorted is never omitted.
+    // On a narrow screen, complete addresses are more useful than totals. The column of the sort
+    // order always stays.
     let less = |column: Column, by: FlowsBy| if ui.flows_by == by { column } else { column.may_go() };
     let packets = Column::counts("packets", "pkts", flows.iter().map(|of| of.flow.packets()));
     let bytes = Column::counts("bytes", "bytes", flows.iter().map(|of| of.flow.bytes()));

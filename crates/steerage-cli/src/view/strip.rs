@@ -1,26 +1,22 @@
-//! Draws the hash buckets of a queue as a strip of characters. For each range of buckets, one
-//! character shows which CPU has these buckets. The character above the CPU's character shows the
-//! load of these buckets.
+//! The hash buckets of a queue as two lines of characters. For a range of buckets, the lower
+//! character shows the CPU, and the upper one the load.
 
 use ratatui_core::style::Color;
 
-/// The characters that represent CPUs in the strip. If there are more CPUs than characters, several
-/// CPUs have the same character. The legend of the strip distinguishes CPUs that have the same
-/// character.
+/// The characters for CPUs. With more CPUs than characters, only the legend distinguishes them.
 const NAMES: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// The characters that represent loads in the strip, from the lowest load to the highest load.
 const HEAT: &[u8] = b" .:-=+*#";
 
-/// The number of cells in a strip that fits in 80 columns. Each cell of an 80-column strip
-/// represents 64 buckets. On a wider screen, the strip has two or four times as many cells.
+/// For 80 columns, where a cell represents 64 buckets. On a wider screen, the strip has two or four
+/// times as many cells.
 const CELLS: usize = 64;
 
-/// Some characters of a line of the strip, and the CPU that these characters represent.
+/// Some characters of a line, and the CPU that they represent.
 type Cell = (String, Option<u16>);
 
-/// Returns the heading of the strip and its two lines: one of loads and one of CPUs. `buckets`
-/// contains, for each bucket, the CPU that has the bucket and the number of the bucket's packets.
+/// Returns the heading, the line of loads and the line of CPUs. `buckets` contains the CPU and the
+/// number of packets of each bucket.
 pub(crate) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>>) {
     if buckets.is_empty() {
         return (String::new(), Vec::new());
@@ -39,7 +35,6 @@ pub(crate) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>
     (head, vec![indent().chain(warmth).collect(), indent().chain(names).collect()])
 }
 
-/// Returns the CPU that has the most buckets in this range.
 fn owner(stretch: &[(u16, u64)]) -> u16 {
     let has = |cpu: u16| stretch.iter().filter(|(other, _)| *other == cpu).count();
     let mut cpus: Vec<u16> = stretch.iter().map(|(cpu, _)| *cpu).collect();
@@ -48,7 +43,7 @@ fn owner(stretch: &[(u16, u64)]) -> u16 {
     cpus.into_iter().rev().max_by_key(|cpu| has(*cpu)).unwrap_or(0)
 }
 
-/// Returns the character for a load, relative to the highest load of the strip.
+/// Relative to the highest load of the strip.
 fn heat(load: u64, most: u64) -> u8 {
     let part = if most > 0 { load as f64 / most as f64 } else { 0.0 };
     HEAT[(part * (HEAT.len() - 1) as f64).ceil() as usize]
@@ -58,8 +53,8 @@ fn name(cpu: u16) -> u8 {
     NAMES[usize::from(cpu) % NAMES.len()]
 }
 
-/// Returns the colour of a CPU. CPUs with neighbouring numbers have different colours. On a screen
-/// without colours, CPUs differ by their characters.
+/// CPUs with neighbouring numbers have different colours. Without colours, CPUs differ by their
+/// characters.
 pub(crate) fn colour(cpu: u16) -> Color {
     [Color::Cyan, Color::Magenta, Color::Green, Color::Yellow, Color::Blue, Color::Red][usize::from(cpu) % 6]
 }

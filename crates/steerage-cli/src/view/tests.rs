@@ -1,4 +1,4 @@
-//! Tests the screen of `top`, and its model with sequences of snapshots.
+//! The screen of `top`, and its model with sequences of snapshots.
 
 use std::path::Path;
 
@@ -13,8 +13,7 @@ use super::keys::{Mode, SortBy, Ui};
 use super::model::{Bucket, Model, Seen};
 use super::screen::{self, Colours};
 
-/// Returns a report that a run makes after `seconds` seconds. One queue receives 1000 packets per
-/// second, and two CPUs handle these packets alternately.
+/// One queue receives 1000 packets per second, and two CPUs handle them alternately.
 fn report(seconds: u64) -> Value {
     let cpu = |number: u64, busy: f64| {
         json!({ "cpu": number, "processed": 500 * seconds, "inline": if number == 0 { 500 * seconds } else { 0 },
@@ -35,7 +34,6 @@ fn seen(report: Value) -> Seen {
     Seen::of(report).unwrap()
 }
 
-/// Returns a model after two seconds of a run, with one snapshot per second.
 fn model() -> Model {
     let mut model = Model::default();
     (1..=2).for_each(|seconds| model.take(seen(report(seconds))));
@@ -77,8 +75,7 @@ fn rates_are_differences_over_the_instances_own_time() {
     assert_eq!((cpus[1].rate, cpus[1].own), (1000.0, Some(0.0)));
     assert!((cpus[1].share - 2.0 / 3.0).abs() < 1e-9 && (cpus[1].busy - 0.95).abs() < 1e-9);
     assert_eq!(model.queues()[0].cache_hits, Some(0.9));
-    // The model receives the same snapshot a second time. No time has passed between the two
-    // snapshots, so all rates are 0.
+    // No time has passed since the previous snapshot.
     model.take(seen(report(6)));
     assert_eq!((model.rate(Snapshot::received), model.cpus()[0].rate), (0.0, 0.0));
 }
@@ -100,7 +97,7 @@ fn another_run_begins_anew() {
     model.take(seen(with(report(1), &[("/started", json!("2026-11-21T18:00:00Z"))])));
     assert_eq!((model.gone.as_deref(), model.rate(Snapshot::received)), (None, 1000.0));
     assert_eq!(said(&model), ["the run is gone", "a run is there again"]);
-    // This report has the same start time as the previous report, but its counters have decreased.
+    // The same run, but its counters have decreased.
     model.take(seen(with(report(3), &[("/started", json!("2026-11-21T18:00:00Z"))])));
     model.take(seen(with(report(4), &[("/started", json!("2026-11-21T18:00:00Z")), ("/snapshot/received", json!(8))])));
     assert_eq!(model.rate(Snapshot::received), 2.0);
@@ -123,8 +120,7 @@ fn events_tell_what_changed() {
         )
     };
     model.take(seen(drops(3, 10)));
-    // While packet drops continue, the model adds no new event. When packet drops end, the model
-    // adds an event.
+    // Only the beginning and the end of drops are events.
     model.take(seen(drops(4, 20)));
     model.take(seen(drops(5, 20)));
     let moved = json!({ "mask": 1024, "cpu_died": 0 });
@@ -149,8 +145,8 @@ fn events_tell_what_changed() {
     assert_eq!(model.events.iter().filter(|event| event.is_bad).count(), 3);
 }
 
-/// The host of a virtual machine may move the machine's CPUs, so the screen shows only facts about
-/// the CPUs that are certain.
+/// The host of a virtual machine may move its CPUs, so the screen shows only facts that are
+/// certain.
 #[test]
 fn cpus_that_a_host_moves_are_told() {
     let mut model = model();
@@ -175,7 +171,7 @@ fn cpus_that_a_host_moves_are_told() {
     assert_eq!((shown(&model), said(&model).len()), (String::new(), 2));
 }
 
-/// The test expects the screen that docs/top.md shows.
+/// The screen is that of docs/top.md.
 #[test]
 fn a_screen_of_80_by_24() {
     let screen = lines(&drawn(&model(), &Ui::default(), Colours::Yes, 80, 24));
@@ -198,7 +194,6 @@ fn a_screen_of_80_by_24() {
     );
 }
 
-/// The screen can be drawn at any size, from zero to a size that is larger than the content needs.
 #[test]
 fn no_size_is_too_small() {
     let mut many = report(1);
@@ -218,14 +213,13 @@ fn no_size_is_too_small() {
             }
         }
     }
-    // If a run has many CPUs and queues, the screen shows some CPUs and queues, and how many are
-    // hidden.
+    // The screen shows some CPUs and queues, and how many are hidden.
     let screen = lines(&drawn(&crowded, &Ui::default(), Colours::No, 80, 24));
     assert_eq!(screen.iter().filter(|line| line.trim_start().ends_with(" more")).count(), 2, "{screen:#?}");
     assert!(screen.iter().any(|line| line.starts_with("  buckets of")), "{screen:#?}");
 }
 
-/// Returns a report with two flows. The second flow has `packets` packets of 100 bytes each.
+/// The second flow has `packets` packets of 100 bytes each.
 fn with_flows(seconds: u64, packets: u64) -> Value {
     let flow = |kind: &str, port: u16, last: &str, packets: u64| {
         json!({ "first": "2026-11-21T17:00:00.5Z", "last": format!("2026-11-21T17:00:{last}Z"), "kind": kind,
@@ -248,14 +242,12 @@ fn the_rate_of_a_flow_is_that_since_its_counts_changed() {
     // The rates of a new flow are averages since its first packet, over at least one second.
     assert_eq!(rate(10, 20), [2000.0, 20.0]);
     assert_eq!(rate(12, 80), [3000.0, 30.0]);
-    // A meter may publish new counts more rarely than `top` reads reports. If a report contains no
-    // new counts of a flow, the flow's rate stays the same. If the counts of a flow do not change
-    // for a long time, the flow's rate is 0.
+    // A meter may publish new counts more rarely than `top` reads reports. Without new counts, the
+    // rate stays the same for some time, and is then 0.
     assert_eq!(rate(13, 80), [3000.0, 30.0]);
     assert_eq!(rate(14, 140), [3000.0, 30.0]);
     assert_eq!([rate(17, 140), rate(18, 140)], [[3000.0, 30.0], [0.0, 0.0]]);
-    // The run has started again. When a new run begins, the model discards the rates of the
-    // previous run.
+    // The rates of the previous run are discarded.
     assert_eq!(rate(1, 30), [3000.0, 30.0]);
 }
 
@@ -269,7 +261,6 @@ fn flows_are_sorted_by_keys() {
     let udp = "  7.2 Mbit/s 9000 udp   10.0.0.1:5 [fd00::1]:80    9020 902000   1.0";
     let words = |line: String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
     assert_eq!(words(first(&ui)), words(udp.to_owned()));
-    // The addresses of ICMP flows are shown without ports.
     for (key, shown) in [('d', "icmp 10.0.0.1 fd00::1 "), ('p', " udp "), ('d', " icmp "), ('b', " udp ")] {
         assert!(ui.sorts(key) && words(first(&ui)).contains(shown), "{key}: {}", first(&ui));
     }
@@ -279,8 +270,6 @@ fn flows_are_sorted_by_keys() {
     assert!(screen::lines(&model, &ui, 80, None)[4].starts_with("[CPU]") && columns > 4);
 }
 
-/// A wider screen shows complete addresses and names, longer bars, a longer strip, and several CPUs
-/// side by side.
 #[test]
 fn the_width_is_used() {
     const DEVICE: &str = "synthetic:rate=100000,flows=5000,zipf=1.1";
@@ -309,7 +298,6 @@ fn the_width_is_used() {
         assert_eq!(screen[..all.len()], all, "{width}");
         let has = |word: &str, line: &str| line.split_whitespace().any(|other| other == word);
         let row = |word: &str| all.iter().find(|line| has(word, line)).unwrap_or_else(|| panic!("{word}: {all:#?}"));
-        // The rates of the UDP flow are computed from its counts in the two reports.
         let udp: Vec<&str> = row("udp").split_whitespace().collect();
         assert_eq!((udp[..2].join(" "), udp[3]), ("8.0 Mbit/s".to_owned(), "udp"), "{udp:?}");
         assert!(["10000", "10.0K"].contains(&udp[2]), "{udp:?}");
@@ -326,15 +314,13 @@ fn the_width_is_used() {
         assert!(all[cpus + 1 + 20 / across].is_empty(), "{width}: {all:#?}");
         assert!(all.contains(&format!("  {}", "0".repeat(cells))), "{width}: {all:#?}");
     }
-    // The low and wide screen shows only some of the 20 CPUs, and the number of hidden CPUs is
-    // correct.
+    // The low and wide screen shows only some of the 20 CPUs.
     let screen = lines(&drawn(&model, &Ui::default(), Colours::No, 200, 12));
     let shown = screen.iter().filter(|line| line.contains(" 95 %")).count();
     assert!(screen.iter().any(|line| *line == format!("{:>8} more", 20 - 2 * shown)), "{shown}: {screen:#?}");
 }
 
-/// The screen marks each value that shows a problem with a sign. The colour of the value has the
-/// same meaning as the sign.
+/// Each value that shows a problem has a sign with the meaning of its colour.
 #[test]
 fn it_is_readable_without_colours() {
     let mut model = model();
@@ -370,7 +356,6 @@ fn a_run_that_is_gone_is_told_of() {
     assert_eq!(screen[23], "CPUs for eth1 rx-0: 0-3_  (Enter writes, Esc leaves)");
 }
 
-/// docs/top.md explains each column of the screen.
 #[test]
 fn the_documentation_has_each_column() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/top.md");
@@ -413,8 +398,7 @@ fn counters_of_the_packet_function_have_rows() {
     assert_eq!(words(passed + 1), ["a\\u{1b}[2J", "0", "1", "packets"]);
 }
 
-/// If a report has an unknown schema version, its keys may have other meanings. Therefore `top`
-/// shows no numbers of a report with an unknown schema version.
+/// The keys of an unknown schema may have other meanings, so `top` shows no numbers.
 #[test]
 fn another_schema_is_refused_in_a_line() {
     let refused = Seen::of(with(report(1), &[("/schema", json!(1)), ("/version", json!("0.0.9"))])).unwrap_err();

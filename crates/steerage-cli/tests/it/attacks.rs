@@ -1,6 +1,5 @@
-//! Tests what an attacker can do after taking control of a thread of a run. The tests use ptrace to
-//! inject system calls into the threads of a run. An attacker who controls a thread could make the
-//! system calls that the tests inject. lab/notes/system-calls.md lists the allowed system calls.
+//! Tests what an attacker can do who controls a thread of a run. ptrace injects system calls into
+//! the threads of a run. lab/notes/system-calls.md lists the allowed system calls.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeSet;
@@ -25,37 +24,28 @@ use steerage_guard::sandbox::call_name;
 use crate::forward::{ROUTER, linked};
 use crate::program::{self, Started};
 
-/// The numbers of all system calls are below this limit.
 const NUMBERS: u64 = 512;
 
-/// The size of the instruction `syscall` in bytes.
 const INSTRUCTION_BYTES: u64 = 2;
 
-/// The system calls uretprobe and uprobe, which no seccomp filter can deny, because the kernel's
-/// probes use these calls (`arch/x86/kernel/uprobes.c`). If no probe is active, the system call
-/// uretprobe ends the process by SIGILL, and the system call uprobe fails.
+/// uretprobe and uprobe, which no seccomp filter can deny, because the kernel's probes use these
+/// calls (`arch/x86/kernel/uprobes.c`). If no probe is active, uretprobe ends the process by
+/// SIGILL, and uprobe fails.
 const PASSED_BY: [u64; 2] = [335, 336];
 
-/// The result of a system call that was injected into a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// The seccomp filter denied the system call. The thread got the signal SIGSYS, which would end
-    /// the process if ptrace did not trace it.
+    /// The thread got SIGSYS, which would end the process if ptrace did not trace it.
     Denied,
-    /// The kernel executed the call. The value is its result.
     Made(i64),
 }
 
-/// A thread of a run that ptrace has stopped at the start of a system call.
 struct Hijacked {
     id: Pid,
-    /// The thread's registers at the start of the system call at which ptrace stopped the thread.
     own: user_regs_struct,
 }
 
 impl Hijacked {
-    /// Stops a thread. If tracing is not allowed, returns `None` and prints the reason to standard
-    /// error.
     fn new(id: i32) -> Option<Self> {
         let id = Pid::from_raw(id);
         if let Err(error) = ptrace::seize(id, ptrace::Options::PTRACE_O_TRACESYSGOOD) {
@@ -68,8 +58,8 @@ impl Hijacked {
         Some(Self { id, own })
     }
 
-    /// Makes the thread execute another system call in place of its own system call. After the
-    /// injected system call, the thread is stopped again at the start of its own system call.
+    /// Replaces the system call at which the thread is stopped. Afterwards, the thread is stopped
+    /// again at the start of its own system call.
     fn make(&mut self, number: u64, arguments: [u64; 6]) -> Outcome {
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
         ptrace::setregs(self.id, user_regs_struct { orig_rax: number, rdi, rsi, rdx, r10, r8, r9, ..self.own })
@@ -85,8 +75,7 @@ impl Hijacked {
             ..self.own
         };
         ptrace::setregs(self.id, again).unwrap();
-        // ptrace also reports the end of a denied system call. The signal SIGSYS arrives after
-        // ptrace has reported the end of the denied system call.
+        // ptrace first reports the end of a denied system call, and then the signal SIGSYS.
         let (own, is_denied) = until_system_call(self.id);
         self.own = own;
         if is_denied { Outcome::Denied } else { Outcome::Made(result) }
@@ -109,7 +98,6 @@ impl Hijacked {
 
 impl Drop for Hijacked {
     fn drop(&mut self) {
-        // The process may have ended.
         let _ = ptrace::detach(self.id, None);
     }
 }
@@ -118,9 +106,8 @@ fn waited(id: Pid) -> WaitStatus {
     waitpid(id, Some(WaitPidFlag::__WALL)).unwrap()
 }
 
-/// Lets the thread run until the start of its next system call. Returns the registers at the start
-/// of the next system call, and whether a SIGSYS arrived before it. The SIGSYS is not delivered to
-/// the thread.
+/// Lets the thread run until the start of its next system call. Returns the registers, and whether
+/// a SIGSYS arrived before. The SIGSYS is not delivered to the thread.
 fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
     let (mut passed_on, mut is_denied) = (None, false);
     loop {
@@ -128,7 +115,7 @@ fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
         passed_on = match waited(id) {
             WaitStatus::PtraceSyscall(_) => {
                 let registers = ptrace::getregs(id).unwrap();
-                // Before the kernel executes a system call, it sets the result register (`rax`) to
+                // At the start of a system call, the kernel sets the result register (`rax`) to
                 // `-ENOSYS`.
                 if registers.rax as i64 == -i64::from(Errno::ENOSYS as i32) {
                     return (registers, is_denied);
@@ -150,8 +137,6 @@ fn number_of(name: &str) -> u64 {
     (0..NUMBERS).find(|number| call_name(*number as usize) == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// Returns the rows of the tables in lab/notes/system-calls.md, which list the allowed system calls
-/// and files.
 fn rows() -> Vec<Vec<&'static str>> {
     [include_str!("../../../../lab/notes/system-calls.md"), include_str!("../../../../docs/privileges.md")]
         .into_iter()
@@ -161,9 +146,8 @@ fn rows() -> Vec<Vec<&'static str>> {
         .collect()
 }
 
-/// The system calls that lab/notes/system-calls.md allows for the threads of a command. If `column`
-/// is 1, the table's column for all threads is used. If `column` is 2, the column for packet
-/// threads is used. `devices` contains the names of the table rows that apply to the run's devices.
+/// The allowed system calls of a command. `column` is 1 for all threads and 2 for packet threads.
+/// `devices` contains the names of the table rows for the run's devices.
 fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static str> {
     let rows = rows();
     let row = rows.iter().find(|row| row.len() == 3 && row[0] == format!("`{command}`")).unwrap();
@@ -172,8 +156,7 @@ fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static s
     groups.flat_map(|group| named(group).split(", ")).collect()
 }
 
-/// The threads of a run, each with its identifier and its name. Waits until all packet threads have
-/// installed their seccomp filter.
+/// Waits until all packet threads have installed their seccomp filter.
 fn threads(run: &Started) -> Vec<(i32, String)> {
     let start = Instant::now();
     loop {
@@ -199,10 +182,9 @@ fn handles_packets(name: &str) -> bool {
     name.strip_prefix("steerage/").is_some_and(|cpu| cpu.parse::<u16>().is_ok())
 }
 
-/// For each thread name, injects system calls into one thread with this name. `attack` injects
-/// every system call that lab/notes/system-calls.md does not list, each with several sets of
-/// arguments. After the forbidden system calls, `attack` injects a few allowed system calls. If the
-/// allowed calls succeed, the denied calls that were injected before have not changed the thread.
+/// Injects every forbidden system call into one thread of each name, with several sets of
+/// arguments. Afterwards, a few allowed calls must succeed, so that a denied call has not changed
+/// the thread.
 fn attack(run: &Started, command: &str, devices: &[&str]) {
     let mut met = BTreeSet::new();
     for (id, name) in threads(run) {
@@ -229,9 +211,7 @@ fn attack(run: &Started, command: &str, devices: &[&str]) {
         assert!(denied > 300, "{name}: {denied}");
         if handles_packets(&name) {
             attack_packets(&mut thread, process);
-            // The test sends no stop signal to a packet thread, because the signal's handler makes
-            // a system call that a packet thread may not make. The test sends stop signals to other
-            // threads.
+            // The handler of a stop signal makes a system call that a packet thread may not make.
             assert_eq!(thread.is_allowed("tgkill", [process, id as u64, libc::SIGTERM as u64, 0, 0, 0]), 0);
         }
         assert_eq!(thread.is_allowed("getpid", [0; 6]), i64::from(run.id()), "{name}");
@@ -239,7 +219,6 @@ fn attack(run: &Started, command: &str, devices: &[&str]) {
     }
 }
 
-/// Checks that a packet thread cannot use allowed system calls with forbidden arguments.
 fn attack_packets(thread: &mut Hijacked, process: u64) {
     let stack = thread.own.rsp;
     for command in [
@@ -254,8 +233,7 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
         thread.is_denied("fcntl", [0, command as u64, process, 0, 0, 0]);
     }
     for request in [0x8901, 0x8902, 0x5452, 0x5412] {
-        // The numbers in this loop are the `ioctl` requests FIOSETOWN, SIOCSPGRP, FIOASYNC and
-        // TIOCSTI.
+        // The requests FIOSETOWN, SIOCSPGRP, FIOASYNC and TIOCSTI.
         thread.is_denied("ioctl", [0, request, stack, 0, 0, 0]);
     }
     let [code, read] = [libc::PROT_EXEC as u64, libc::PROT_READ as u64];
@@ -272,8 +250,7 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
-/// Returns whether the test attacks the threads of all commands, as in `.ci/full attacks`. By
-/// default, the test attacks the threads of only one command.
+/// `.ci/full attacks` attacks the threads of all commands. By default, one command is attacked.
 fn attacks_all() -> bool {
     std::env::var_os("STEERAGE_ATTACKS").is_some()
 }
@@ -296,20 +273,18 @@ fn a_hijacked_thread_makes_no_other_system_call() {
         runs.push(("explain", vec!["synthetic:rate=20000", "--seconds", "600", "--json"], &[]));
     }
     for (command, args, devices) in runs {
-        // The test inserts `-v` before all other options, because the arguments of `parallel` end
-        // with the program to start and the program's own options.
+        // `-v` comes first, because the arguments of `parallel` end with the program to start and
+        // its options.
         let run = Started::of(program::command(&[&[command, "-v"][..], &args].concat()).spawn().unwrap());
         attack(&run, command, devices);
         run.signal(Signal::SIGTERM);
         let ran = run.end();
-        // `send` and `fanout` fail in this test, because their packets are Ethernet frames, which
-        // cannot be sent as datagrams.
+        // `send` and `fanout` fail, because their packets are Ethernet frames, which cannot be sent
+        // as datagrams.
         assert!(ran.code.is_some() && !ran.err.contains("sandbox"), "{ran:?}");
     }
 }
 
-/// `forward` sends through interfaces, and exchanges netlink messages with the kernel about routes
-/// and neighbours.
 #[test]
 fn a_hijacked_thread_of_forward_makes_no_other_system_call() {
     if !attacks_all() {
@@ -322,7 +297,6 @@ fn a_hijacked_thread_of_forward_makes_no_other_system_call() {
     run.stop(Signal::SIGTERM);
 }
 
-/// The sockets of a run, each with its descriptor and its inode.
 fn sockets(run: &Started) -> Vec<(u64, String)> {
     let entries = fs::read_dir(format!("/proc/{}/fd", run.id())).unwrap().map(|entry| entry.unwrap().path());
     let socket = |path: PathBuf| {
@@ -333,25 +307,21 @@ fn sockets(run: &Started) -> Vec<(u64, String)> {
     entries.filter_map(socket).collect()
 }
 
-/// The rows of a file in /proc that lists sockets, such as the packet sockets.
 fn listed_sockets(run: &Started, kind: &str) -> Vec<Vec<String>> {
     let table = fs::read_to_string(format!("/proc/{}/net/{kind}", run.id())).unwrap();
     table.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
 }
 
-/// The packet sockets of a run: each socket's descriptor, and whether the socket receives packets.
+/// Returns the descriptor of each packet socket, and whether the socket receives packets.
 fn packet_sockets(run: &Started) -> Vec<(u64, bool)> {
     let rows = listed_sockets(run, "packet");
     let row = |inode: &String| rows.iter().find(|row| row.last() == Some(inode));
     sockets(run).iter().filter_map(|(socket, inode)| Some((*socket, row(inode)?[3] == "0003"))).collect()
 }
 
-/// An attacked thread tries to send a frame of this length, which consists of zeros on the thread's
-/// stack.
+/// The length of the frame that an attacked thread tries to send. The frame is on its stack.
 const FRAME_BYTES: u64 = 60;
 
-/// A thread that only listens cannot send through its socket with any system call. A thread that
-/// sends can send only through the interface of its own output.
 #[test]
 fn a_hijacked_thread_sends_only_what_its_command_sends() {
     if !is_root() {
@@ -372,8 +342,7 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
         assert!(sockets.iter().any(|(_, listens)| *listens), "{sockets:?}");
         assert_eq!(sockets.iter().any(|(_, listens)| !*listens), command == "fanout", "{sockets:?}");
         for (socket, listens) in sockets {
-            // If an attacked thread could pass an address to a system call, the thread could send
-            // through another interface.
+            // A thread that could pass an address could send through another interface.
             thread.is_denied("sendto", [socket, stack, FRAME_BYTES, 0, stack, 20]);
             thread.is_denied("sendmsg", [socket, stack, 0, 0, 0, 0]);
             thread.is_denied("sendmmsg", [socket, stack, 1, 0, 0, 0]);
@@ -397,9 +366,8 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
     }
 }
 
-/// If a thread could pass a packet socket to another process in a message, that process could send
-/// through any interface. A thread could also pass its packet socket to its own process. If a
-/// thread passed its packet socket to its own process, the socket would have a second descriptor.
+/// Another process that received a packet socket in a message could send through any interface. A
+/// message to its own process would give the thread a second descriptor.
 #[test]
 fn a_hijacked_thread_passes_no_descriptor_on() {
     if !is_root() {
@@ -423,8 +391,7 @@ fn a_hijacked_thread_passes_no_descriptor_on() {
     for (socket, inode) in sockets(&run) {
         let message = [socket, 0, 0, 0, 0, 0];
         if has(&udp, 9, &inode) {
-            // The message argument of `sendmsg` is a null pointer, so the allowed call fails with
-            // EFAULT.
+            // The message is a null pointer, so the allowed call fails with EFAULT.
             assert_eq!(thread.is_allowed("sendmsg", message), -i64::from(libc::EFAULT));
             stays_open(&mut thread, socket);
             by_udp += 1;
@@ -443,7 +410,6 @@ fn a_hijacked_thread_passes_no_descriptor_on() {
     run.stop(Signal::SIGTERM);
 }
 
-/// `parallel` may send signals only to its own jobs. No thread can signal another process.
 #[test]
 fn a_hijacked_thread_of_parallel_signals_its_jobs_alone() {
     let args = ["parallel", "-v", "synthetic:rate=20000", "-j", "2", "-q", "--", "sh", "-c", "cat >/dev/null"];
@@ -465,8 +431,7 @@ fn a_hijacked_thread_of_parallel_signals_its_jobs_alone() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// Checks that a thread cannot close a socket. If an attacked thread could close a socket, another
-/// socket could later get the same descriptor number.
+/// If a thread could close a socket, another socket could get the same descriptor.
 fn stays_open(thread: &mut Hijacked, socket: u64) {
     assert_eq!(thread.is_allowed("close", [socket, 0, 0, 0, 0, 0]), 0);
     assert!(thread.is_allowed("fcntl", [socket, libc::F_GETFL as u64, 0, 0, 0, 0]) > 0);

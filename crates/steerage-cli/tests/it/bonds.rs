@@ -1,7 +1,6 @@
-//! Tests of runs that take packets from bonds and from VLAN interfaces. Each of two network
-//! namespaces has a bond, and two cables (veth pairs) connect the bonds. It is possible that the
-//! running kernel does not support bonds and VLAN interfaces. The script `.ci/other-kernel` starts
-//! a kernel that supports bonds and VLAN interfaces.
+//! Runs that take packets from bonds and VLAN interfaces. Two cables (veth pairs) connect the bonds
+//! of two network namespaces. The running kernel may lack bonds and VLAN interfaces;
+//! `.ci/other-kernel` starts a kernel that supports them.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -14,28 +13,25 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::RcvBufForce;
 use serde_json::{Value, json};
 use steerage_fixtures::namespaces::{Namespaces, bind_when_free};
-use steerage_fixtures::until;
+use steerage_fixtures::{is_installed, until};
 
 use crate::program::{Started, command, run};
 
 const NEAR: &str = "10.210.0.1";
 const FAR: &str = "10.210.0.2";
 
-/// The time after which LACP takes a link out of use if no LACP messages arrive. LACP's fast rate
-/// has this timeout (IEEE 802.1AX, 6.4.4).
+/// LACP's fast rate has this timeout (IEEE 802.1AX, 6.4.4).
 const LACP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The LACP state of a port that its bond uses: all bits are set except the two error bits (IEEE
-/// 802.1AX, 6.4.2.3). For each port, the kernel lists the LACP state of the port and that of its
-/// partner (the other end of the cable).
+/// The LACP state of a port that its bond uses: all bits except the two error bits (IEEE 802.1AX,
+/// 6.4.2.3). The kernel lists the state of each port and of its partner at the other end of the
+/// cable.
 const LACP_IN_USE: &str = "port state: 63";
 
-/// Two bonds, and the two cables between them: one from port `p0` to `q0`, and one from `p1` to
-/// `q1`.
+/// The cables connect `p0` to `q0`, and `p1` to `q1`.
 struct Bonds {
     ends: Namespaces,
-    /// A UDP socket in the near network namespace. The socket receives the packets that the run
-    /// leaves to the kernel.
+    /// A UDP socket in the near network namespace, for packets that the run leaves to the kernel.
     kernel: UdpSocket,
 }
 
@@ -58,7 +54,6 @@ impl Bonds {
         setsockopt(&kernel, RcvBufForce, &(8 << 20)).unwrap();
         let bonds = Self { ends, kernel };
         until("both ports are in use", || bonds.ports_up() == [2, 2]);
-        // Both network namespaces resolve their neighbours before the run takes packets.
         bonds.send(1);
         until("the first datagram arrives", || bonds.passed() == 1);
         Some(bonds)
@@ -70,18 +65,15 @@ impl Bonds {
         ends.must(end, &format!("link set {port} up"));
     }
 
-    /// Returns, for each of the two bonds, the number of ports that the kernel uses or could use.
     fn ports_up(&self) -> [usize; 2] {
         [0, 1].map(|end| {
             let text = self.ends.within(end, || fs::read_to_string("/proc/thread-self/net/bonding/bond0").unwrap());
             let count = |wanted: &str| text.lines().filter(|line| line.trim() == wanted).count();
             if text.contains("802.3ad info") {
-                // If both ends of a cable receive and send, the bond's file shows the LACP state
-                // `LACP_IN_USE` twice: for the port and for its partner.
+                // A cable that is in use appears twice: for the port and for its partner.
                 count(LACP_IN_USE) / 2
             } else {
-                // The bond's file in /proc has an "MII Status" line for each port, and one more for
-                // the bond itself.
+                // The bond itself has an "MII Status" line, too.
                 count("MII Status: up") - 1
             }
         })
@@ -104,7 +96,6 @@ impl Bonds {
         Started::of(self.ends.within(0, || command(&args).spawn().unwrap()))
     }
 
-    /// Sends datagrams from 50 ports.
     fn send(&self, each: usize) {
         self.ends.within(1, || {
             let sockets: Vec<UdpSocket> = (0..50).map(|flow| bind_when_free((FAR, 20_000 + flow))).collect();
@@ -114,8 +105,6 @@ impl Bonds {
         });
     }
 
-    /// Sends datagrams while the function `change` runs, and returns the number of datagrams that
-    /// were sent.
     fn send_during(&self, change: impl FnOnce() + Send) -> usize {
         let ended = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -133,14 +122,12 @@ impl Bonds {
         })
     }
 
-    /// Makes port number `port` the active port of both bonds.
     fn activate(&self, port: usize) {
         for (end, side) in [(0, 'p'), (1, 'q')] {
             self.ends.must(end, &format!("link set bond0 type bond active_slave {side}{port}"));
         }
     }
 
-    /// The active port of each end.
     fn active(&self) -> [String; 2] {
         [0, 1].map(|end| {
             let text = self.ends.within(end, || fs::read_to_string("/proc/thread-self/net/bonding/bond0").unwrap());
@@ -149,15 +136,13 @@ impl Bonds {
         })
     }
 
-    /// Returns the number of datagrams that the kernel has received since the last call of this
-    /// function.
+    /// Returns how many datagrams the kernel has received since the last call.
     fn passed(&self) -> usize {
         std::iter::from_fn(|| self.kernel.recv(&mut [0; 100]).ok()).count()
     }
 
-    /// Returns the number of datagrams that the near end's bond has refused. A bond refuses the
-    /// packets of a port that it does not use. The two ends of a cable do not start to use the
-    /// cable at the same moment. The far end may start first.
+    /// Returns how many datagrams the near bond has refused because it does not use their port. The
+    /// far end of a cable may start to use the cable first.
     fn refused(&self) -> usize {
         let counters = ["p0", "p1"].map(|port| format!("/sys/class/net/{port}/statistics/rx_nohandler"));
         let shown = self.ends.command(0, &["cat", &counters[0], &counters[1]]).output().unwrap();
@@ -175,8 +160,6 @@ fn by_queue(report: &Value) -> Vec<u64> {
     queues.iter().map(|queue| queue["received"].as_u64().unwrap()).collect()
 }
 
-/// The run takes the packets of both ports of the bond, and of no other interface. If a port leaves
-/// the bond and returns, the run still takes the port's packets. No datagram is missing.
 #[test]
 fn a_port_leaves_a_bond_and_returns() {
     for options in
@@ -184,19 +167,18 @@ fn a_port_leaves_a_bond_and_returns() {
     {
         let Some(bonds) = Bonds::new(options) else { return };
         let started = bonds.count("af_xdp:bond0");
-        // The kernel announces the addresses of both bonds while the ports join their bonds.
+        // The kernel announces the addresses of both bonds while ports join.
         let refused_before = bonds.refused();
         let sent = bonds.send_during(|| {
-            // The sender's port leaves its bond before the receiver's port leaves. If the
-            // receiver's port left first, datagrams would be sent to a port that has already left
-            // its bond.
+            // The sender's port must leave first. Otherwise, datagrams would be sent to a port that
+            // has left its bond.
             bonds.ends.must(1, "link set q1 nomaster");
             bonds.ends.must(0, "link set p1 nomaster");
             Bonds::add(&bonds.ends, 0, "p1");
             Bonds::add(&bonds.ends, 1, "q1");
             until("both ports are in use", || bonds.ports_up() == [2, 2]);
             if options.contains("802.3ad") {
-                // During the run, the kernel still receives the LACP messages.
+                // The kernel still receives the LACP messages.
                 let start = Instant::now();
                 until("LACP had to time out", || start.elapsed() > 2 * LACP_TIMEOUT);
                 assert_eq!(bonds.ports_up(), [2, 2]);
@@ -212,15 +194,13 @@ fn a_port_leaves_a_bond_and_returns() {
     }
 }
 
-/// The backup port of the bond receives no packets until it becomes the active port.
 #[test]
 fn the_active_port_of_a_bond_changes() {
     let Some(bonds) = Bonds::new("mode active-backup") else { return };
     bonds.activate(0);
     let started = bonds.count("af_xdp:bond0");
     bonds.send(100);
-    // Now the far end sends packets to a port that is not the active port of the near bond. The
-    // kernel also drops packets that arrive at an inactive port.
+    // The far end now sends to a port that is not active. The kernel drops these packets too.
     bonds.ends.must(1, "link set bond0 type bond active_slave q1");
     bonds.send(10);
     bonds.activate(1);
@@ -233,8 +213,6 @@ fn the_active_port_of_a_bond_changes() {
     assert!(by_queue[0] == 5_000 && by_queue[1] > 0, "{by_queue:?}");
 }
 
-/// The run takes the packets of a port that joins the bond under load, and of a port that replaces
-/// a deleted port. No datagram is missing.
 #[test]
 fn a_new_port_of_a_bond_is_taken_from() {
     let Some(bonds) = Bonds::new("mode balance-xor xmit_hash_policy layer3+4") else { return };
@@ -260,8 +238,7 @@ fn a_new_port_of_a_bond_is_taken_from() {
             sent += 100;
             queues(&started)[2] > before
         });
-        // The sender's port leaves its bond before the receiver's port leaves. All datagrams of the
-        // sender's port arrive before the receiving port is deleted.
+        // All datagrams of the sender's port must arrive before the receiving port is deleted.
         bonds.ends.must(1, &format!("link set {peer} nomaster"));
         until("all datagrams have arrived", || {
             passed += bonds.passed();
@@ -288,9 +265,6 @@ fn a_new_port_of_a_bond_is_taken_from() {
     assert_eq!(snapshot["pages"], snapshot["pages_free"], "{report}");
 }
 
-/// If the run already has its maximum number of ports of the bond, the kernel gets the packets of a
-/// new port. The run reports that it has no room for the new port of the bond, and counts the
-/// port's packets.
 #[test]
 fn a_new_port_without_room_is_left_to_the_kernel() {
     let Some(bonds) = Bonds::new("mode balance-xor xmit_hash_policy layer3+4") else { return };
@@ -312,8 +286,6 @@ fn a_new_port_without_room_is_left_to_the_kernel() {
     assert!(counted >= passed as u64, "{report}");
 }
 
-/// After a port has lost its link and the link has returned, the run takes the port's packets
-/// again.
 #[test]
 fn a_port_of_a_bond_loses_its_link() {
     const MODES: [&str; 3] = [
@@ -335,7 +307,7 @@ fn a_port_of_a_bond_loses_its_link() {
             passed += bonds.passed();
             received_so_far(&started) > 0
         });
-        // The near port stays up but loses its carrier, because the other end of its cable is down.
+        // The near port stays up but loses its carrier.
         bonds.ends.must(1, "link set q0 down");
         until("one port is in use", || bonds.ports_up() == [1, 1]);
         if is_backup {
@@ -352,19 +324,16 @@ fn a_port_of_a_bond_loses_its_link() {
     }
 }
 
-/// Returns the number of packets that the run has received so far.
 fn received_so_far(started: &Started) -> u64 {
     let ran = run(&["get", "--to", &started.id().to_string(), "steerage/received"]);
     ran.out.trim().parse().unwrap_or_else(|_| panic!("{ran:?}"))
 }
 
-/// For a VLAN interface on a bond, the XDP program runs in skb mode, that is, after the driver.
 #[test]
 fn a_vlan_on_a_bond_is_taken_from() {
     let Some(bonds) = Bonds::new("mode balance-xor") else { return };
     for end in [0, 1] {
-        // The run takes all packets, so the kernel must not send its own IPv6 packets, which the
-        // run would count.
+        // The run would count the kernel's own IPv6 packets.
         bonds.ends.within(end, || fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap_or_default());
         let Some(vlan) = bonds.ends.vlan(end, "bond0", 5) else { return };
         bonds.ends.must(end, &format!("addr add 10.211.0.{}/24 dev {vlan}", end + 1));
@@ -389,17 +358,18 @@ fn a_vlan_on_a_bond_is_taken_from() {
     assert_eq!(report["snapshot"]["queues"][0]["mode"], "skb, copy");
 }
 
-/// `forward` routes between VLAN interfaces with AF_PACKET and with AF_XDP. Each frame has the VLAN
-/// tag of its interface.
+/// The test runs with AF_PACKET and with AF_XDP.
 #[test]
 fn packets_are_forwarded_between_vlans() {
+    if !is_installed("ethtool", "ethtool") {
+        return;
+    }
     const COUNT: usize = 500;
     let Some(ends) = Namespaces::new(3) else { return };
     let hosts = [("a0", "a1", 5), ("b0", "b1", 6)];
     for (nth, (inner, outer, id)) in (1..).zip(hosts) {
         ends.veth((0, inner), (nth, outer));
-        // With AF_XDP, the router does not change a packet's checksum. Because the router leaves
-        // checksums unchanged, the sender computes complete checksums.
+        // With AF_XDP, the router does not change checksums, so the sender must compute them.
         ends.features(nth, outer, "tx off");
         let Some(inner) = ends.vlan(0, inner, id) else { return };
         let Some(outer) = ends.vlan(nth, outer, id) else { return };
@@ -410,8 +380,7 @@ fn packets_are_forwarded_between_vlans() {
     let sink = ends.within(2, || bind_when_free(("10.212.0.2", 9)));
     setsockopt(&sink, RcvBufForce, &(8 << 20)).unwrap();
     sink.set_nonblocking(true).unwrap();
-    // Empty datagrams are not counted. The router's own kernel sends empty datagrams to resolve the
-    // neighbour's address.
+    // The router's kernel sends empty datagrams to resolve the neighbour's address.
     let arrived = || std::iter::from_fn(|| sink.recv(&mut [0; 100]).ok()).filter(|len| *len > 0).count();
     let send = |count: usize| {
         ends.within(1, || {

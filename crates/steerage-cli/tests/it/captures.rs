@@ -1,5 +1,4 @@
-//! Tests with capture files: real captures if they are available, and damaged captures that the
-//! tests create.
+//! Real captures if they are available, and damaged captures.
 
 use std::fs;
 use std::io::Write;
@@ -14,8 +13,7 @@ use steerage_fixtures::{is_installed, tshark};
 
 use crate::program::{Started, command, report, run};
 
-/// Writes a pcap with `frames` frames of 60 bytes, one per second, and cuts the file to `length`
-/// bytes.
+/// Writes frames of 60 bytes, one per second, and cuts the file to `length` bytes.
 fn written(name: &str, frames: u32, length: usize) -> PathBuf {
     let mut file = pcap((0..frames).map(|second| (second, 0, [0; 60])));
     file.truncate(length);
@@ -29,11 +27,11 @@ fn afs_is_601_packets_in_order() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
     let afs = afs.to_str().unwrap();
     let report = report(&["count", afs, "--virtual-cpus", "2", "--cpus", "0-1", "--check-order"]);
-    // The expected numbers of packets and bytes are from the program capinfos.
+    // From capinfos.
     let got = ["received", "received_bytes", "delivered", "reordered"].map(|key| report["snapshot"][key].as_u64());
     assert_eq!(got, [601, 512_276, 601, 0].map(Some));
     assert_eq!((&report["ended_by"], &report["snapshot"]["queues"][0]["kind"]), (&json!("input"), &json!("capture")));
-    // The expected times and sizes are also from capinfos, with the options `-T -a -e -u -s`.
+    // From capinfos with `-T -a -e -u -s`.
     let expected = json!({
         "links": ["ethernet"],
         "first": "1999-11-11T21:46:16.463334000Z",
@@ -50,8 +48,7 @@ fn afs_is_601_packets_in_order() {
     assert!(head.contains("  ethernet  601 packets  512,276 bytes  129.4 s recorded  read in "), "{head}");
 }
 
-/// Returns the numbers of packets and bytes that capinfos counts. Returns `None` if capinfos cannot
-/// read the file.
+/// Returns the packets and bytes that capinfos counts. `None` if capinfos cannot read the file.
 fn of_capinfos(capture: &Path) -> Option<(u64, u64)> {
     let output = Command::new("capinfos").args(["-T", "-M", "-r", "-c", "-d"]).arg(capture).output().ok()?;
     let line = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -65,7 +62,7 @@ fn three_commands_receive_what_capinfos_counts() {
         return;
     }
     let packed = ["w26.zst", "w27.zst"].into_iter().filter_map(|name| tshark::capture(&format!("repro/{name}")));
-    // Some versions of capinfos cannot read captures that are compressed with zstd.
+    // Some versions of capinfos cannot read zstd.
     let packed = packed.filter(|capture| of_capinfos(capture).is_some());
     for capture in tshark::all_captures().into_iter().chain(packed) {
         let name = capture.to_str().unwrap();
@@ -81,8 +78,7 @@ fn three_commands_receive_what_capinfos_counts() {
     }
 }
 
-/// This compressed file can be read only with a zstd dictionary, which steerage does not have.
-/// capinfos also refuses to read the compressed file.
+/// The file needs a zstd dictionary that steerage does not have. capinfos refuses the file, too.
 #[test]
 fn three_commands_name_the_dictionary_that_a_file_needs() {
     let Some(capture) = tshark::capture("repro/dict.zst") else { return };
@@ -100,7 +96,7 @@ fn several_files_are_one_capture() {
     let all = report(&["count", a, b, a, "--virtual-cpus", "2", "--strict"]);
     assert_eq!((&all["snapshot"]["received"], &all["snapshot"]["queues"].as_array().unwrap().len()), (&json!(40), &1));
     assert_eq!(all["snapshot"]["queues"][0]["device"], format!("{a} {b} and 1 more"));
-    // A run that reads two files and another device together limits the total number of packets.
+    // `-c` limits the packets of all devices together.
     let all = report(&["count", a, "synthetic:packets=1000", b, "--virtual-cpus", "2", "-c", "500"]);
     assert_eq!((&all["snapshot"]["received"], &all["snapshot"]["queues"].as_array().unwrap().len()), (&json!(500), &2));
     let paced = report(&["count", a, "--pace", "1000000", "--virtual-cpus", "1"]);
@@ -176,8 +172,7 @@ fn what_is_no_capture_gives_no_report() {
     ran.complaint();
 }
 
-/// 64 flows in one tunnel. By default, the inner flows of a tunnel are spread over the CPUs. With
-/// `--outer`, all packets of the tunnel belong to one flow and stay on one CPU.
+/// 64 flows in one tunnel are spread by default. With `--outer`, they are one flow.
 #[test]
 fn a_tunnel_can_stay_together() {
     let file = pcap((0..64_u8).map(|flow| {
@@ -188,8 +183,7 @@ fn a_tunnel_can_stay_together() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tunnel.pcap");
     fs::write(&path, file).unwrap();
     let cpus_at_work = |more: &[&str]| {
-        // The hash has a fixed key in this test, so that each run steers the flows to the same
-        // CPUs.
+        // With a fixed key, each run steers the flows to the same CPUs.
         let args = ["count", path.to_str().unwrap(), "--virtual-cpus", "4", "--hash", "toeplitz", "--policy", "hash"];
         let report = report(&[&args[..], more].concat());
         let cpus = report["snapshot"]["cpus"].as_array().unwrap();
@@ -198,7 +192,7 @@ fn a_tunnel_can_stay_together() {
     assert_eq!((cpus_at_work(&[]), cpus_at_work(&["--outer"])), (4, 1));
 }
 
-/// gzip(1) and tshark also read exactly 5 packets from this damaged file.
+/// gzip(1) and tshark also read exactly 5 packets.
 #[test]
 fn bytes_after_compressed_data_are_named_on_standard_error() {
     let Some(path) = tshark::capture("outside/gzip-trailing-zeros.pcapng.gz") else { return };

@@ -1,6 +1,5 @@
-//! Tests with emulated network cards and their real drivers. The emulated cards are connected in
-//! pairs. The script `.ci/other-kernel`, with the variable `STEERAGE_CARDS`, runs these tests of
-//! network cards. Each test prints its results for the table of docs/af_xdp.md.
+//! Tests with pairs of emulated network cards and their real drivers. `.ci/other-kernel` runs these
+//! tests if `STEERAGE_CARDS` is set. Each test prints its results for the table of docs/af_xdp.md.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,42 +25,36 @@ use crate::program::{Ends, Ran, Started, command};
 
 const NEAR: &str = "10.210.0.1";
 const FAR: &str = "10.210.0.2";
-/// The address of the host on the other side of the router. The near end is the router.
+/// The address of the host beyond the router. The near end is the router.
 const INNER: &str = "10.211.0.2";
 
 const COUNT: usize = 3_000;
 
-/// The number of source ports of the datagrams.
 const FLOWS: usize = 50;
 
-/// The length of a datagram's payload, and the length of its frame with the Ethernet, IPv4 and UDP
-/// headers.
+/// The length of a datagram's payload.
 const BYTES: usize = 100;
 const FRAME_BYTES: usize = 14 + 20 + 8 + BYTES;
 
-/// The length of the last datagram of a flow. The tests recognise the last datagram of a flow by
-/// its length.
+/// The length of the last datagram of a flow, by which the tests recognise that datagram.
 const LAST_BYTES: usize = BYTES + 1;
 
-/// After each burst of this many datagrams, the sender pauses, because emulated cards are slow.
+/// Emulated cards are slow, so the sender pauses after each burst.
 const BURST: usize = 32;
 const AFTER_BURST: Duration = Duration::from_millis(2);
 
 /// The number of huge pages. Zero-copy mode needs 400 MB.
 const HUGE_PAGES: usize = 200;
 
-/// The expected properties of a driver, according to its source code and to earlier runs of these
-/// tests.
+/// The behaviour of a driver, according to its source code and to earlier runs.
 struct Expected {
-    /// Whether the driver itself can run XDP programs (native mode).
+    /// The driver itself can run XDP programs (native mode).
     native: bool,
-    /// Whether AF_XDP sockets of this driver can receive in zero-copy mode.
     zero_copy: bool,
-    /// Whether the card can add a timestamp to received PTP event messages.
+    /// The card can add a timestamp to received PTP event messages.
     stamps_ptp: bool,
-    /// Whether the driver loses its XDP program when the interface goes down, although the kernel
-    /// still lists the program. The driver vmxnet3 loses its program (`vmxnet3_rq_cleanup_all` of
-    /// Linux 7.3).
+    /// The driver loses its XDP program when the interface goes down, although the kernel still
+    /// lists the program, as in `vmxnet3_rq_cleanup_all` of Linux 7.3.
     forgets: bool,
 }
 
@@ -71,7 +64,6 @@ fn expected(driver: &str) -> Expected {
     Expected { native, zero_copy, stamps_ptp, forgets: driver == "vmxnet3" }
 }
 
-/// A pair of cards with the same driver. Each card is in its own network namespace.
 struct Pair {
     ends: Namespaces,
     driver: String,
@@ -81,10 +73,10 @@ struct Pair {
     kernel: UdpSocket,
 }
 
-/// The lock lets only one test at a time use the cards.
+/// Only one test at a time can use the cards.
 static CARDS: Mutex<()> = Mutex::new(());
 
-/// Returns the names of the two interfaces of each driver that has two cards in this machine.
+/// Returns the names of the two interfaces of each driver.
 fn pairs() -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for entry in fs::read_dir("/sys/class/net").unwrap() {
@@ -98,18 +90,16 @@ fn pairs() -> BTreeMap<String, Vec<String>> {
     all
 }
 
-/// Calls `test` once for each pair of cards.
 fn each_pair(test: impl Fn(&Pair)) {
     each_of(false, test);
 }
 
-/// Like [`each_pair`]. If a driver supports zero-copy mode, calls `test` a second time with huge
-/// pages.
+/// Like [`each_pair`], but repeats the test with huge pages if the driver supports zero-copy mode.
 fn each_mode(test: impl Fn(&Pair)) {
     each_of(true, test);
 }
 
-/// If the test fails with one driver, `test` is still called with the other drivers.
+/// Calls `test` for all drivers, even if it fails with one of them.
 fn each_of(modes: bool, test: impl Fn(&Pair)) {
     let Ok(cards) = std::env::var("STEERAGE_CARDS") else {
         skip_on_this_kernel("there are no pairs of emulated cards");
@@ -131,8 +121,7 @@ fn each_of(modes: bool, test: impl Fn(&Pair)) {
 impl Pair {
     fn new(driver: &str, huge_pages: usize) -> Self {
         set_huge_pages(huge_pages);
-        // When a namespace is deleted, its cards return to the initial namespace only after some
-        // time.
+        // The cards of a deleted namespace return to the initial namespace after a delay.
         until("both cards are there", || pairs().contains_key(driver));
         let names = pairs().remove(driver).unwrap();
         let ends = Namespaces::new(2).unwrap();
@@ -147,8 +136,6 @@ impl Pair {
         pair
     }
 
-    /// Sends datagrams until some arrive at the kernel, and then waits until no datagram is in
-    /// flight.
     fn connects(&self) {
         until("datagrams pass", || {
             self.send(NEAR, 1, BYTES);
@@ -157,13 +144,10 @@ impl Pair {
         self.settle(None);
     }
 
-    /// Sends datagrams from several ports, and no faster than the emulated card receives them.
     fn send(&self, to: &str, count: usize, bytes: usize) {
         self.ends.within(1, || send_from(FAR, to, count, bytes));
     }
 
-    /// Returns the number of datagrams of `bytes` bytes that the kernel has received since the last
-    /// call.
     fn passed(&self, bytes: usize) -> usize {
         arrived_at(&self.kernel, bytes)
     }
@@ -177,9 +161,8 @@ impl Pair {
         self.ends.within(0, || Ran::of(command(args).output().unwrap()))
     }
 
-    /// Sends datagrams until the run has received one, and then waits until no datagram is in
-    /// flight. Some drivers restart their card for an XDP program, so the first datagrams may be
-    /// lost. Returns the number of datagrams that the run has received.
+    /// Some drivers restart their card for an XDP program, which may lose the first datagrams.
+    /// Sends datagrams until the run receives one, and returns how many the run received.
     fn reconnects(&self, started: &Started) -> usize {
         let before = self.count_now(started).0;
         until("the run receives a datagram", || {
@@ -190,9 +173,8 @@ impl Pair {
         self.count_now(started).0
     }
 
-    /// Waits until each datagram that was sent has arrived, either at the run or at the kernel. The
-    /// datagrams of a flow stay in order, so the last datagram of each flow arrives after the
-    /// flow's other datagrams.
+    /// Waits until no datagram is in flight. The datagrams of a flow stay in order, so the last
+    /// datagram of each flow arrives after the others.
     fn settle(&self, started: Option<&Started>) {
         let taken = || started.map_or(0, |started| self.count_now(started).1);
         let (before, mut passed) = (taken(), 0);
@@ -203,8 +185,7 @@ impl Pair {
         });
     }
 
-    /// Returns the number of datagrams that the run has received, and how many of them were the
-    /// last datagram of their flow.
+    /// Returns the number of received datagrams, and how many were the last of their flow.
     fn count_now(&self, started: &Started) -> (usize, usize) {
         let ran = self.once(&["top", "--once", "--json", "--to", &started.id().to_string()]);
         let report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}"));
@@ -212,7 +193,6 @@ impl Pair {
         (count, bytes.saturating_sub(FRAME_BYTES * count) / (LAST_BYTES - BYTES))
     }
 
-    /// Returns the number of receive queues that ethtool shows for the near card.
     fn channels(&self) -> usize {
         let shown = self.ends.command(0, &["ethtool", "-l", &self.near]).output().unwrap();
         let shown = String::from_utf8(shown.stdout).unwrap();
@@ -223,9 +203,8 @@ impl Pair {
         (count("Combined:") + count("RX:")).max(1)
     }
 
-    /// Sends datagrams, and waits until either the run or the kernel has received each of them.
-    /// Returns the number of datagrams that the kernel received. `before` is the number of
-    /// datagrams that the run had received before this call.
+    /// Waits until the run or the kernel has received each datagram, and returns how many the
+    /// kernel received. `before` is the number that the run had received before.
     fn pass(&self, started: &Started, before: usize) -> usize {
         self.send(NEAR, COUNT, BYTES);
         let mut passed = 0;
@@ -245,28 +224,25 @@ impl Pair {
     }
 }
 
-/// Reserves this many huge pages. If the driver supports zero-copy mode, a run that uses huge pages
-/// receives packets in zero-copy mode.
+/// With huge pages, a run uses zero-copy mode if the driver supports it.
 fn set_huge_pages(count: usize) {
     fs::write("/proc/sys/vm/nr_hugepages", count.to_string()).unwrap();
 }
 
-/// Stops the run. Checks that at the end of the run no packet is in flight, and that no packet was
-/// reordered. Returns the report of the run, and the AF_XDP mode of the run's queues.
+/// Returns the report, and the AF_XDP mode of the run's queues.
 fn stop(started: Started) -> (Value, String) {
     let report = started.stop(Signal::SIGINT);
     let snapshot = &report["snapshot"];
     assert_eq!((&snapshot["reordered"], &snapshot["in_flight"]), (&json!(0), &json!(0)), "{report}");
     let mode = queues(&report)[0]["mode"].as_str().unwrap_or_default().to_owned();
-    // When a zero-copy socket is closed, the driver may still write to the socket's pages, so these
-    // pages do not return to the pool.
+    // The driver may still write to the pages of a closed zero-copy socket, so these pages do not
+    // return to the pool.
     let kept = if mode.contains("zero-copy") { queues(&report).len() as u64 * u64::from(RING_DEFAULT) } else { 0 };
     let missing = snapshot["pages"].as_u64().unwrap() - snapshot["pages_free"].as_u64().unwrap();
     assert!(missing <= kept, "{missing} pages are missing: {report}");
     (report, mode)
 }
 
-/// A UDP socket whose receive buffer has room for all datagrams of a test.
 fn receiver(address: &str) -> UdpSocket {
     let socket = bind_when_free((address, 9));
     setsockopt(&socket, RcvBufForce, &(64 << 20)).unwrap();
@@ -278,7 +254,7 @@ fn send_from(from: &str, to: &str, count: usize, bytes: usize) {
     let sockets: Vec<UdpSocket> =
         (0..count.min(FLOWS) as u16).map(|flow| bind_when_free((from, 20_000 + flow))).collect();
     for (nth, socket) in sockets.iter().cycle().take(count).enumerate() {
-        // An error of `send_to` means that the link is down, so it is ignored.
+        // If the link is down, `send_to` returns an error.
         let _ = socket.send_to(&vec![0; bytes], (to, 9));
         if nth % BURST == BURST - 1 {
             thread::sleep(AFTER_BURST);
@@ -286,8 +262,6 @@ fn send_from(from: &str, to: &str, count: usize, bytes: usize) {
     }
 }
 
-/// Returns the number of datagrams of `bytes` bytes that have arrived at `socket` since the last
-/// call.
 fn arrived_at(socket: &UdpSocket, bytes: usize) -> usize {
     let lengths = std::iter::from_fn(|| socket.recv(&mut [0; 2 * BYTES]).ok());
     lengths.filter(|len| *len == bytes).count()
@@ -307,7 +281,7 @@ fn cards_are_listened_to() {
         for hash in ["auto", "device"] {
             let started = pair.steerage(&["count", &pair.near, "-f", "udp port 9", "-Q", "in", "--hash", hash]);
             pair.send(NEAR, COUNT, BYTES);
-            // Emulated cards deliver some datagrams late, so the test waits for them.
+            // Emulated cards deliver some datagrams late.
             let mut passed = 0;
             until("the kernel has all datagrams", || {
                 passed += pair.passed(BYTES);
@@ -321,7 +295,6 @@ fn cards_are_listened_to() {
     });
 }
 
-/// The facts that the commands print about each card must match the behaviour of its driver.
 #[test]
 fn cards_are_described() {
     each_pair(|pair| {
@@ -449,15 +422,13 @@ fn a_driver_is_unbound_under_load() {
     });
 }
 
-/// Returns the directory of the near card's PCI device in /sys.
 fn pci_device(pair: &Pair) -> PathBuf {
     let link = pair.ends.command(0, &["readlink", "-f", &format!("/sys/class/net/{}/device", pair.near)]).output();
     PathBuf::from(String::from_utf8(link.unwrap().stdout).unwrap().trim())
 }
 
-/// None of the emulated cards supports rules that assign packets to queues, although the driver igb
-/// reports this feature. For a rule that assigns packets to queues, `tune` prints an error message
-/// of one line, and changes no setting.
+/// No emulated card supports rules that assign packets to queues, although igb reports this
+/// feature.
 #[test]
 fn a_rule_that_the_card_does_not_have_is_refused() {
     each_pair(|pair| {
@@ -521,8 +492,7 @@ fn packets_are_forwarded_from_a_card() {
                 assert_eq!(arrived, [FLOWS; 2], "{}: {card}", pair.driver);
             };
             exchange(LAST_BYTES);
-            // A debug build in an emulated machine is slow, so each exchange of datagrams starts
-            // only after the end of the previous exchange.
+            // A debug build in an emulated machine is slow.
             (0..COUNT / FLOWS).for_each(|_| exchange(BYTES));
             let (report, mode) = stop(started);
             let dropped = &report["snapshot"]["dropped"];
@@ -532,8 +502,7 @@ fn packets_are_forwarded_from_a_card() {
     });
 }
 
-/// A script that sends PTP event messages from one interface to the link address of another
-/// interface. The igb card adds a timestamp to received PTP event messages.
+/// Sends PTP event messages from an interface to a link address.
 const SEND_PTP: &str = "\
 import socket, sys
 out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
@@ -544,7 +513,7 @@ for _ in range(int(sys.argv[3])):
     out.send(address(sys.argv[2]) + out.getsockname()[4] + b'\\x88\\xf7' + sync)
 ";
 
-/// A script that switches on the card's timestamps for PTP event messages (`SIOCSHWTSTAMP`,
+/// Switches on the card's timestamps for PTP event messages (`SIOCSHWTSTAMP`,
 /// `HWTSTAMP_FILTER_PTP_V2_EVENT`), and sets the card's clock to a million seconds.
 const STAMP_PTP: &str = "\
 import array, fcntl, os, re, socket, struct, subprocess, sys, time
@@ -556,11 +525,9 @@ clock = os.open('/dev/ptp' + re.search(r'(?:Clock|index): (\\d+)', shown)[1], os
 time.clock_settime(~clock << 3 | 3, 1e6)
 ";
 
-/// With `time=card`, packets get timestamps from the card's clock, which differs from the system's
-/// clock. Frames to which the card has not added a timestamp get the system's time. After a reset,
-/// the emulated card adds a timestamp to only one frame. The card keeps its first timestamp until
-/// the register `RXSATRH` is read (`igb_core.c` of qemu), and the driver does not read this
-/// register.
+/// With `time=card`, frames without a timestamp from the card get the system's time. After a reset,
+/// the emulated card adds a timestamp to only one frame, until the register `RXSATRH` is read
+/// (`igb_core.c` of qemu). The driver does not read this register.
 #[test]
 fn the_card_stamps_packets() {
     const FRAMES: usize = 20;
@@ -583,8 +550,7 @@ fn the_card_stamps_packets() {
         let address = must(0, &["cat", &format!("/sys/class/net/{}/address", pair.near)]);
         let directory = Scratch::new();
         for (clock, stamped, mode) in [("system", 0, Value::Null), ("card", 1, json!("card time"))] {
-            // Taking the interface down and up resets the card, and sets the card's clock to the
-            // system's time.
+            // Resets the card, and sets the card's clock to the system's time.
             ["down", "up"].iter().for_each(|state| pair.ends.must(0, &format!("link set {} {state}", pair.near)));
             pair.connects();
             let file = directory.join(clock);

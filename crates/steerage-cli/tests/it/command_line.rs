@@ -1,7 +1,5 @@
-//! Uses the definition of the command line to list the arguments of all commands that can be paths.
-//! The list includes the arguments of hidden commands, and hidden options. Some tests have a table
-//! with a row for every argument that can be a path. The tests fail if a new argument that can be a
-//! path has no row in their tables.
+//! Lists the arguments of all commands that can be paths, including hidden ones, from the
+//! definition of the command line. Tests with a table of these arguments fail if one has no row.
 
 use std::collections::BTreeSet;
 
@@ -39,15 +37,13 @@ const NO_PATHS: &[&str] = &[
     "VALUE",
     "WAY",
     "WORD",
-    // The name of a host.
     "NAME",
 ];
 
-/// The name of a command, and one of its arguments as `--help` shows it, such as `--flows <FILE>`
-/// or `[DEVICE]...`.
+/// A command, and one of its arguments as `--help` shows it, such as `--flows <FILE>` or
+/// `[DEVICE]...`.
 pub(crate) type Argument = (String, String);
 
-/// Returns the arguments of all commands that can be paths.
 pub(crate) fn paths() -> BTreeSet<Argument> {
     let program = steerage_cli::definition();
     let commands = program.get_subcommands();
@@ -60,15 +56,13 @@ pub(crate) fn paths() -> BTreeSet<Argument> {
 }
 
 fn can_be_a_path(argument: &Arg) -> bool {
-    // The words after `--` on a command line are a program and its arguments, so one of these words
-    // may be a path.
+    // The words after `--` are a program and its arguments, which may be paths.
     let is_known = |name: &str| NO_PATHS.contains(&name) && !argument.is_last_set();
     let names = argument.get_value_names().unwrap_or_default();
     argument.get_action().takes_values() && (names.is_empty() || !names.iter().all(|name| is_known(name)))
 }
 
-/// Checks that each argument that can be a path has a row in the test's table, and that no row
-/// belongs to any other argument.
+/// No row may belong to any other argument.
 pub(crate) fn assert_complete(rows: impl Iterator<Item = Argument>) {
     let (found, rows) = (paths(), rows.collect::<BTreeSet<_>>());
     let missing: Vec<_> = found.difference(&rows).collect();

@@ -1,5 +1,5 @@
-//! Tests that read and change the settings of a running instance. The tests use the commands `get`
-//! and `set`, and common programs that access the mounted control tree.
+//! Reads and changes the settings of a running instance, with `get` and `set`, and with common
+//! programs in the mounted control tree.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,14 +24,12 @@ use steerage_fixtures::{HANG, NOBODY, is_installed, is_root, skip, until};
 use crate::program::{Ends, Ran, Started, assert_balanced, command};
 
 const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
-/// The time limit for unmounting the control tree. fusermount3 unmounts the tree in less time, even
-/// on a busy machine.
+/// fusermount3 unmounts the tree in less time, even on a busy machine.
 const UNMOUNT_MAX: Duration = Duration::from_secs(15);
 
 const ENDLESS: [&str; 7] =
     ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "4", "--seconds", "0", "--check-order"];
 
-/// A directory for the control sockets of one test, and for its mounted control tree.
 struct Place(Scratch);
 
 impl Place {
@@ -51,14 +49,12 @@ impl Place {
         Ran::of(self.command(args).output().unwrap())
     }
 
-    /// Runs a command that must succeed, and returns its output.
     fn ok(&self, args: &[&str]) -> String {
         let ran = self.run(args);
         assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{args:?}: {ran:?}");
         ran.out
     }
 
-    /// Starts a run that continues until it is stopped.
     fn start(&self, more: &[&str]) -> Started {
         Started::of(self.command(&[&ENDLESS[..], more, &["--json", "-v"]].concat()).spawn().unwrap())
     }
@@ -67,13 +63,11 @@ impl Place {
         self.0.join("tree")
     }
 
-    /// Starts a run whose control tree is mounted. If mounting is impossible, returns `None` and
-    /// prints the reason to standard error. In CI, the test fails if mounting is impossible.
+    /// If mounting is impossible, returns `None`, or fails in CI.
     fn mounted(&self) -> Option<Started> {
         self.mounted_of(&ENDLESS)
     }
 
-    /// Like `mounted`, but starts the run with another command line.
     fn mounted_of(&self, args: &[&str]) -> Option<Started> {
         if !fs::exists("/dev/fuse").unwrap_or(false) {
             skip("mounting takes /dev/fuse");
@@ -92,7 +86,6 @@ impl Place {
         fs::read_to_string("/proc/mounts").unwrap().lines().any(|line| line.contains(&tree))
     }
 
-    /// Runs a shell script in the directory of the control tree.
     fn shell(&self, script: &str) -> Output {
         Command::new("sh").args(["-c", script]).current_dir(self.tree()).stdin(Stdio::null()).output().unwrap()
     }
@@ -100,12 +93,10 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // At this point, the runs of the test have ended, unless the test failed.
         let _ = Command::new("umount").arg("-l").arg(self.tree()).stderr(Stdio::null()).status();
     }
 }
 
-/// Returns the child processes of a process.
 fn children(of: u32) -> Vec<u32> {
     let is_child = |id: &u32| {
         let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
@@ -139,8 +130,7 @@ fn get_and_set_ask_the_only_instance() {
         assert_eq!(refused.code, Some(1));
         assert!(refused.complaint().contains(&format!("{code}: ")), "{refused:?}");
     }
-    // The synthetic device does not support `copybreak` (the length up to which frames are copied
-    // out of a ring), because it writes each frame directly to a page.
+    // The synthetic device writes each frame directly to a page, and supports no `copybreak`.
     let copybreak = "sys/class/net/synthetic/queues/rx-1/copybreak";
     let refused = place.run(&["set", copybreak, "200"]);
     let says = ": cannot set copybreak of receive queue 1: Operation not supported: ";
@@ -160,8 +150,6 @@ fn get_and_set_ask_the_only_instance() {
     assert_eq!(fs::read_dir(&place.0).unwrap().count(), 1, "the socket is left behind");
 }
 
-/// In the control tree, a mask that is empty from the start looks like a mask that is emptied
-/// later.
 #[test]
 fn masks_of_the_start_are_shown() {
     let place = Place::new();
@@ -192,7 +180,6 @@ fn of_several_instances_one_is_chosen() {
     assert_eq!(place.ok(&["get", MASK, "--to", &other.id().to_string()]), "f\n");
     assert_eq!(place.ok(&["get", MASK, "--to", place.0.join("left.sock").to_str().unwrap()]), "1\n");
     assert!(place.run(&["get", "--to", "right"]).complaint().contains("no run right was found"));
-    // A second instance cannot take the name of a running instance.
     let taken = place.run(&["count", "-c", "1", "--socket", "left"]);
     assert!(taken.complaint().contains("another instance listens"), "{taken:?}");
     one.stop(Signal::SIGTERM);
@@ -207,8 +194,7 @@ fn without_a_socket_nobody_can_ask() {
     run.stop(Signal::SIGTERM);
 }
 
-/// When a command searches for instances, it removes the control sockets of instances that were
-/// killed.
+/// Each search for instances removes the control sockets of killed instances.
 #[test]
 fn a_killed_instance_is_not_in_the_way() {
     let place = Place::new();
@@ -222,7 +208,6 @@ fn a_killed_instance_is_not_in_the_way() {
     assert!(!socket.exists());
 }
 
-/// `steerage top` and similar programs read the whole current report from the control socket.
 #[test]
 fn a_snapshot_is_the_report() {
     let place = Place::new();
@@ -257,31 +242,28 @@ fn cat_echo_ls_and_find_work() {
     };
     assert_eq!(said(&format!("cat {MASK}")), "f\n");
     assert_eq!(said(&format!("echo 3 > {MASK}; cat {MASK}; printf c >> {MASK}; cat {MASK}")), "3\nc\n");
-    // Users often set RPS on all queues of an interface with a shell loop like the next one.
+    // Users set RPS on all queues of an interface with such a loop.
     let script = "for f in sys/class/net/synthetic/queues/rx-*/rps_cpus; do echo 6 > $f || exit; done";
     assert_eq!(said(script), "");
     assert_eq!(said("cat sys/class/net/*/queues/rx-*/rps_cpus"), "6\n6\n");
-    // The next commands use files that users often read or write when they set up RPS.
     assert_eq!(
         said("echo 500 > proc/sys/net/core/netdev_max_backlog; cat proc/sys/net/core/netdev_max_backlog"),
         "500\n"
     );
     assert_eq!(said("wc -l < proc/net/softnet_stat").trim(), "4");
 
-    // The error message of the shell's built-in echo does not show the reason, so the script uses
-    // /bin/echo.
+    // The error message of the shell's built-in echo does not show the reason.
     let refused = shell(&format!("/bin/echo 0xf > {MASK}"));
     assert!(refused.code != Some(0) && refused.err.contains("Invalid argument"), "{refused:?}");
     let refused = shell(&format!("/bin/echo 10 > {MASK}"));
     assert!(refused.code != Some(0) && refused.err.contains("Value too large for defined data type"), "{refused:?}");
-    // The file `softnet_stat` is read-only, even for root.
+    // `softnet_stat` is read-only, even for root.
     assert!(shell("echo 1 > proc/net/softnet_stat").err.contains("Permission denied"));
     assert!(shell("rm proc/net/softnet_stat").code != Some(0) && shell("touch x").code != Some(0));
     assert_eq!(said(&format!("cat {MASK}")), "6\n");
 
     let listed = said("ls -lR");
     assert!(listed.lines().any(|line| line.starts_with("-rw-r--r--") && line.ends_with("rps_cpus")), "{listed}");
-    // The mounted directory has exactly one file for each attribute that `get` lists.
     let mut found: Vec<String> = said("find . -type f | cut -c 3-").lines().map(str::to_owned).collect();
     let mut told: Vec<String> = place.ok(&["get"]).lines().map(str::to_owned).collect();
     found.sort();
@@ -289,8 +271,7 @@ fn cat_echo_ls_and_find_work() {
     assert_eq!(found, told);
     assert_eq!(said("find . -type f -exec cat {} + > /dev/null"), "");
 
-    // The run can end although one process has a file of the tree open and another process has its
-    // working directory in the tree.
+    // The run ends although processes have a file and a working directory in the tree.
     let open = fs::File::open(place.tree().join(MASK)).unwrap();
     let mut inside = Ends(Command::new("sleep").arg("60").current_dir(place.tree()).spawn().unwrap());
     let report = run.stop(Signal::SIGTERM);
@@ -314,8 +295,8 @@ fn others_may_look_and_not_write() {
     let script = format!("echo 3 > {}", path.display());
     let written = as_nobody(Command::new("sh").args(["-c", &script]));
     assert!(written.code != Some(0) && written.err.contains("Permission denied"), "{written:?}");
-    // A process of another user may inherit an open file of the control tree. The permission check
-    // must apply to the user who writes to the file, and not to the user who opened it.
+    // The permission check must apply to the user who writes to the file, and not to the user who
+    // opened it.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     let given = as_nobody(Command::new("sh").args(["-c", "/bin/echo 3"]).stdout(file));
     assert!(given.code != Some(0) && given.err.contains("Operation not permitted"), "{given:?}");
@@ -326,8 +307,6 @@ fn others_may_look_and_not_write() {
     run.stop(Signal::SIGTERM);
 }
 
-/// During a run, only the process `fusermount3` has a privilege. `fusermount3` unmounts the control
-/// tree, and ends together with the run.
 #[test]
 fn the_run_keeps_no_privilege_to_unmount() {
     let place = Place::new();
@@ -343,8 +322,6 @@ fn the_run_keeps_no_privilege_to_unmount() {
     assert!(!place.is_mounted());
 }
 
-/// If a run is killed, `fusermount3` unmounts the run's control tree. If `fusermount3` is killed
-/// too, the next run replaces the dead mount.
 #[test]
 fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     let place = Place::new();
@@ -353,8 +330,7 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
         return;
     }
     // If other mounts change at the same moment, fusermount3 may not find the mount in
-    // /proc/mounts. If fusermount3 does not find the mount, the mount remains although no process
-    // serves it. The next run replaces the mount.
+    // /proc/mounts, and leaves it. The next run replaces the mount.
     let is_taken_away = (0..3).any(|_| {
         let run = first.take().or_else(|| place.mounted()).unwrap();
         run.signal(Signal::SIGKILL);
@@ -378,8 +354,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     let heir = place.mounted().unwrap();
     assert_eq!(fs::read_to_string(place.tree().join(MASK)).unwrap(), "f\n");
 
-    // While an instance is running, a second run does not take over the instance's mount. The
-    // program does not mount the tree over a directory that contains files.
+    // A run takes over no mount of a running instance, and mounts no tree over a directory that
+    // contains files.
     let second = place.run(&["count", "-c", "1", "--control", place.tree().to_str().unwrap()]);
     let whose = format!("the tree of process {} is mounted there", heir.id());
     assert!(second.complaint().contains(&whose), "{second:?}");
@@ -389,9 +365,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     assert!(missing.complaint().contains("name a directory that is there"), "{missing:?}");
 }
 
-/// A process that is stopped does not answer requests for the control tree that it has mounted.
-/// Therefore another run must find the process that has mounted a control tree, without accessing
-/// the tree.
+/// A stopped process does not answer requests for its control tree, so another run must find the
+/// process without accessing the tree.
 #[test]
 fn a_mount_that_hangs_is_not_asked() {
     let place = Place::new();
@@ -408,12 +383,12 @@ fn a_mount_that_hangs_is_not_asked() {
     first.stop(Signal::SIGTERM);
 }
 
-/// In this test, another user repeatedly exchanges a directory on the path of the mount point. The
-/// program refuses to mount the tree at this path, because the tree could hide a directory of root.
+/// Another user repeatedly exchanges a directory on the path of the mount point. A tree that is
+/// mounted there could hide a directory of root.
 #[test]
 fn a_path_that_another_user_can_change_is_refused() {
-    /// The number of runs that the test starts. With an older version of the program, which did not
-    /// check the path, about one of twelve runs mounted the tree at the exchanged path.
+    /// Without the check of the path, about one of twelve runs mounted the tree at the exchanged
+    /// path.
     const TRIES: usize = 60;
     let place = Place::new();
     if place.mounted().map(|run| run.stop(Signal::SIGTERM)).is_none() {
@@ -460,7 +435,6 @@ fn without_fusermount3_one_line_names_its_package() {
     );
 }
 
-/// Returns the lines of the metrics page of node_exporter.
 fn metrics(address: &str) -> Vec<String> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(HANG)).unwrap();
@@ -470,14 +444,10 @@ fn metrics(address: &str) -> Vec<String> {
     page.lines().filter(|line| line.starts_with("node_")).map(str::to_owned).collect()
 }
 
-/// Debian's node_exporter reads the control tree instead of /proc and /sys, and must show the same
-/// counts as the tree.
 #[test]
 fn node_exporter_reads_the_tree() {
     const EXPORTER: &str = "prometheus-node-exporter";
     let place = Place::new();
-    // This run has two devices: an interface to which the run only listens, and a source of 30,000
-    // packets.
     let devices =
         ["count", "lo", "synthetic:packets=30000,rate=100000", "--virtual-cpus", "2", "--seconds", "0", "-Q", "in"];
     let Some(()) = place.mounted().map(|run| drop(run.stop(Signal::SIGTERM))) else { return };
@@ -502,16 +472,15 @@ fn node_exporter_reads_the_tree() {
     let address =
         lines.find_map(|line| line.split_once("\"Listening on\" address=").map(|(_, to)| to.trim().to_owned()));
     let address = address.expect("it listens");
-    // A thread keeps reading the exporter's log, because a full pipe would block the exporter.
+    // A full pipe would block the exporter.
     let rest = thread::spawn(move || lines.for_each(drop));
 
     let count = |name: &str| -> u64 {
         place.ok(&["get", &format!("sys/class/net/synthetic/statistics/{name}")]).trim().parse().unwrap()
     };
     until("all packets have come", || count("rx_packets") + count("rx_missed_errors") == 30_000);
-    // Other programs may send packets over the interface lo at any time. Each value of the exporter
-    // must therefore lie between two values of the same counter: the value before the export, and
-    // the value after the export.
+    // Other programs may send packets over lo at any time, so each value of the exporter must lie
+    // between the values of the counter before and after the export.
     let softnet = || -> Vec<Vec<u64>> {
         let column = |text: &str| u64::from_str_radix(text, 16).unwrap();
         place.ok(&["get", "proc/net/softnet_stat"]).lines().map(|line| line.split(' ').map(column).collect()).collect()
@@ -546,8 +515,7 @@ fn node_exporter_reads_the_tree() {
     run.stop(Signal::SIGTERM);
 }
 
-/// Renames the interface `near0`. With older kernels, an interface must be down while it is
-/// renamed.
+/// With older kernels, an interface must be down while it is renamed.
 fn rename(net: &Net) {
     for change in ["near0 down", "near0 name renamed0", "renamed0 up"] {
         let words = ["-n", &net.near, "link", "set", "dev"].into_iter().chain(change.split(' '));
@@ -555,13 +523,11 @@ fn rename(net: &Net) {
     }
 }
 
-/// The program identifies an interface by the interface's index, and not by its name. After the
-/// interface is renamed, the tree and the report contain the new name.
 #[test]
 fn a_renamed_interface_is_followed() {
     let Some(net) = Net::new() else { return };
     let place = Place::new();
-    // `ip netns exec` mounts the namespace's /sys, so that the program finds the namespace's
+    // `ip netns exec` mounts the namespace's /sys, where the program finds the namespace's
     // interfaces.
     let program = place.command(&["count", "near0", "--seconds", "0", "--json", "-v"]);
     let mut command = Command::new("ip");
@@ -593,7 +559,6 @@ fn a_renamed_interface_is_followed() {
 fn a_renamed_interface_has_its_new_name_where_the_tree_is_mounted() {
     let Some(net) = Net::new() else { return };
     let place = Place::new();
-    // The tree is mounted in the mount namespace of the test.
     let Some(run) = net.near(|| place.mounted_of(&["count", "near0", "--seconds", "0"])) else { return };
     let listed = || fs::read_dir(place.tree().join("sys/class/net")).unwrap().map(|entry| entry.unwrap().file_name());
     let kind = |name: &str| fs::read_to_string(place.tree().join("sys/class/net").join(name).join("kind"));

@@ -1,20 +1,17 @@
-//! Checks `examples/demo.pcapng`, which the README's examples read. In this capture, tshark must
-//! find the protocols that the documentation names.
+//! tshark finds the protocols that the documentation names in `examples/demo.pcapng`.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use steerage_fixtures::tshark;
 
-/// The number of packets in `examples/demo.pcapng`.
 const PACKETS: usize = 1000;
 
 fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/demo.pcapng")
 }
 
-/// Runs tshark on the frames that `filter` selects, and returns the values that tshark prints for
-/// `fields`. `None` if there is no tshark.
+/// Returns the fields of the frames that `filter` selects. `None` if there is no tshark.
 fn fields(filter: &str, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     let mut arguments = vec!["-n", "-Y", filter, "-T", "fields", "-E", "separator=;"];
     let checked = ["ip.check_checksum:TRUE", "udp.check_checksum:TRUE", "tcp.check_checksum:TRUE"];
@@ -29,8 +26,7 @@ fn fields(filter: &str, fields: &[&str]) -> Option<Vec<Vec<String>>> {
 fn tshark_finds_nothing_wrong() {
     let Some(all) = fields("frame", &["frame.number"]) else { return };
     assert_eq!(all.len(), PACKETS);
-    // The filter selects malformed frames, and frames for which tshark has warnings or errors. The
-    // filter ignores tshark's mere remarks, such as that a connection begins.
+    // Malformed frames, and tshark's warnings and errors, but not its mere remarks.
     let wrong = "_ws.malformed || _ws.expert.severity > 0x400000 || tcp.analysis.flags || ip.checksum.status == 0 || \
                  udp.checksum.status == 0 || tcp.checksum.status == 0";
     let found = fields(wrong, &["frame.number", "_ws.expert.message"]).unwrap();
@@ -60,7 +56,6 @@ fn it_has_what_the_documentation_says() {
         let Some(found) = fields(filter, &["frame.number"]) else { return };
         assert!(found.len() >= at_least, "{filter}: {}", found.len());
     }
-    // The packets' times increase over a few seconds, and one flow has more than half of all bytes.
     let all = fields("frame", &["frame.time_relative", "frame.len", "tcp.stream"]).unwrap();
     let times: Vec<f64> = all.iter().map(|frame| frame[0].parse().unwrap()).collect();
     assert!(times.is_sorted() && *times.last().unwrap() > 3.0);
@@ -69,7 +64,7 @@ fn it_has_what_the_documentation_says() {
     let elephant = bytes(&mut all.iter().filter(|frame| frame[2] == "0"));
     let total = bytes(&mut all.iter());
     assert!(elephant * 2 > total && elephant * 4 < total * 3, "{elephant} of {total}");
-    // Each request in the capture has a reply, except for a few requests at the end.
+    // A few requests at the end have no reply.
     let asked = fields("dns.flags.response == 0", &["dns.id"]).unwrap();
     let answered: HashSet<_> = fields("dns.flags.response == 1", &["dns.id"]).unwrap().into_iter().collect();
     let unanswered = asked.iter().filter(|id| !answered.contains(*id)).count();

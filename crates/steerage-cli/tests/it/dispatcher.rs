@@ -1,6 +1,5 @@
-//! Tests with interfaces on which steerage and other XDP programs run together, through the
-//! dispatcher of libxdp. The tools xdp-loader and xdp-filter of Debian's package xdp-tools load the
-//! other XDP programs.
+//! steerage and other XDP programs on an interface, through the dispatcher of libxdp. xdp-loader
+//! and xdp-filter of Debian's package xdp-tools load the other programs.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -18,11 +17,11 @@ use steerage_fixtures::{skip_on_this_kernel, until};
 
 use crate::program::{Ran, Started, command};
 
-/// A veth pair, and a separate BPF file system for the XDP programs on the pair's near end.
+/// A veth pair, and a BPF file system for the XDP programs on its near end.
 struct Shared {
     net: Net,
     pins: PathBuf,
-    /// UDP sockets on ports 9 and 10, which receive the packets that XDP passes to the kernel.
+    /// UDP sockets on ports 9 and 10, for packets that XDP passes to the kernel.
     kernel: [UdpSocket; 2],
 }
 
@@ -52,13 +51,10 @@ impl Shared {
         has_dispatcher.then_some(shared)
     }
 
-    /// Runs a program of xdp-tools. If the program of xdp-tools fails, the test fails. The programs
-    /// of xdp-tools use a lock file. If another program holds the lock file of xdp-tools, the
-    /// programs of xdp-tools fail instead of waiting. xdp-filter ignores the environment variable
-    /// LIBXDP_BPFFS, and uses the BPF file system in /sys/fs/bpf. If /sys/fs/bpf has no BPF file
-    /// system, xdp-filter uses the first BPF file system in /proc/mounts. This file system may
-    /// belong to another test. Therefore the program of xdp-tools runs in a mount namespace in
-    /// which /sys/fs/bpf is this test's BPF file system.
+    /// Runs a program of xdp-tools. These programs fail instead of waiting for their lock file.
+    /// xdp-filter ignores LIBXDP_BPFFS, and without a BPF file system in /sys/fs/bpf uses the first
+    /// one in /proc/mounts, perhaps that of another test. So the program runs in a mount namespace
+    /// in which /sys/fs/bpf is this test's file system.
     fn tool(&self, words: &str) -> String {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,13 +67,13 @@ impl Shared {
         ran.out
     }
 
-    /// Uses xdp-loader to load an XDP program that passes all packets to the kernel.
+    /// Loads an XDP program that passes all packets to the kernel.
     fn load_pass(&self, mode: &str) {
         self.tool(&format!("xdp-loader load near0 {} -m {mode} -n xdp_pass", object("xdp-dispatcher.o")));
     }
 
-    /// Lists the priority, the name and the identifier of each XDP program in the dispatcher, in
-    /// the order of xdp-loader's output.
+    /// Returns the priority, name and identifier of each XDP program in the dispatcher, in
+    /// xdp-loader's order.
     fn listed(&self) -> Vec<Vec<String>> {
         let status = self.tool("xdp-loader status near0");
         let lines = status.lines().filter_map(|line| line.trim_start().strip_prefix("=>"));
@@ -116,15 +112,13 @@ impl Shared {
         });
     }
 
-    /// Returns the number of datagrams that both UDP sockets received since the last call of this
-    /// function.
+    /// Returns how many datagrams both sockets received since the last call.
     fn passed(&self) -> usize {
         let of = |socket: &UdpSocket| std::iter::from_fn(|| socket.recv(&mut [0; 100]).ok()).count();
         self.kernel.iter().map(of).sum()
     }
 
-    /// Waits until no dispatcher is pinned. A dispatcher is first detached and then unpinned (its
-    /// pin is removed from the BPF file system).
+    /// Waits until no dispatcher is pinned. A dispatcher is first detached and then unpinned.
     fn is_clean(&self) {
         until("nothing is pinned", || fs::read_dir(self.pins.join("xdp")).unwrap().count() == 0);
         assert!(!self.tool("ip link show near0").contains("xdp"));
@@ -138,7 +132,7 @@ impl Drop for Shared {
     }
 }
 
-/// Returns the path of an object file (compiled BPF program) of libxdp.
+/// Returns the path of a compiled BPF program of libxdp.
 fn object(name: &str) -> String {
     let folders = fs::read_dir("/usr/lib").unwrap().map(|entry| entry.unwrap().path().join("bpf").join(name));
     let mut there = folders.filter(|path| path.exists());
@@ -153,7 +147,7 @@ fn received(report: &Value) -> usize {
     report["snapshot"]["received"].as_u64().unwrap() as usize
 }
 
-/// Returns the helper process that removes the XDP program at the end of the run.
+/// The helper process removes the XDP program at the end of the run.
 fn helper(started: &Started) -> Pid {
     let id = started.id();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
@@ -166,7 +160,7 @@ fn a_dispatcher_that_is_there_is_joined_and_left() {
         let Some(shared) = Shared::new() else { return };
         shared.load_pass(mode);
         let started = shared.count(&["--hash", "device"]);
-        // If two XDP programs have the same priority, the dispatcher orders them by name.
+        // XDP programs of the same priority are ordered by name.
         shared.has_programs(&[OURS, PASS]);
         let note = "near0: the hash of the card is not available in a dispatcher of libxdp";
         assert!(started.said().iter().any(|line| line.contains(note)), "{:?}", started.said());
@@ -183,8 +177,7 @@ fn a_dispatcher_that_is_there_is_joined_and_left() {
     }
 }
 
-/// xdp-filter has priority 10, and drops packets to port 9. The run receives packets to port 9 only
-/// if steerage's XDP program runs before xdp-filter.
+/// xdp-filter has priority 10, and drops packets to port 9.
 #[test]
 fn the_priority_decides_who_sees_packets_first() {
     for (priority, order, received_of_9) in [("5", [OURS, FILTER], 100), ("60", [FILTER, OURS], 0)] {
@@ -205,7 +198,6 @@ fn the_priority_decides_who_sees_packets_first() {
             shared.has_programs(&order);
             shared.send(9, 100);
             shared.send(10, 100);
-            // The test unloads xdp-filter either before or after the end of the run.
             if filter_first {
                 shared.tool("xdp-filter unload near0");
                 shared.has_programs(&[OURS]);
@@ -235,13 +227,12 @@ fn the_program_of_a_killed_run_is_removed() {
     started.signal(Signal::SIGKILL);
     assert_eq!(started.end_unread(), None);
     until("the helper removes it", || shared.programs() == [PASS]);
-    // After the XDP program, the helper process also removes the directory that contains the
-    // program's lock file.
+    // The helper process also removes the directory of the lock file.
     until("the helper ends", || kill(the_helper, None).is_err());
     assert_eq!(fs::read_dir(shared.pins.join("xdp")).unwrap().count(), 1);
 
-    // At this point, all processes that could remove the XDP program have ended. If no process is
-    // left that could remove the XDP program, the XDP program passes all packets to the kernel.
+    // If no process is left to remove the XDP program, the program passes all packets to the
+    // kernel.
     let started = shared.count(&[]);
     kill(helper(&started), Signal::SIGKILL).unwrap();
     started.signal(Signal::SIGKILL);
@@ -270,8 +261,7 @@ fn two_runs_do_not_share_an_interface() {
     assert_eq!(received(&started.stop_at_rest()), 0);
 }
 
-/// If a run cannot open a later device, the run itself removes the XDP program of the first device,
-/// without the helper process.
+/// The run itself removes the XDP program of the first device.
 #[test]
 fn a_run_that_does_not_start_leaves_the_dispatcher() {
     let Some(shared) = Shared::new() else { return };
@@ -281,8 +271,6 @@ fn a_run_that_does_not_start_leaves_the_dispatcher() {
     shared.has_programs(&[PASS]);
 }
 
-/// If the requested XDP mode differs from the dispatcher's mode, the run does not start, and the
-/// dispatcher stays unchanged.
 #[test]
 fn the_mode_is_that_of_the_dispatcher() {
     let Some(shared) = Shared::new() else { return };
@@ -295,8 +283,6 @@ fn the_mode_is_that_of_the_dispatcher() {
     shared.has_programs(&[PASS]);
 }
 
-/// During the run, the test either detaches the dispatcher, or removes only steerage's XDP program
-/// from the dispatcher. The run notices both.
 #[test]
 fn a_program_that_is_taken_away_is_missed() {
     for (tool, left) in [("ip link set near0 xdp off", &[][..]), ("xdp-loader unload near0 --id", &[PASS])] {

@@ -1,12 +1,10 @@
 //! Runs the commands in the pages of docs/ exactly as they are written, without root, interfaces or
 //! the network.
 //!
-//! Each page has its own directory, which at first contains only the repository's folder
-//! `examples`. The commands of a page run in the order in which they are written. A command must
-//! succeed, unless the page shows an error message after the command. If the page shows the output
-//! of a command, the command's real output must match. [`kept_back`] selects the commands that the
-//! test does not run. For the commands that do not run, `args::documented` checks that the program
-//! accepts their command lines.
+//! The commands of a page run in order, in a directory that at first contains only the repository's
+//! folder `examples`. A command must succeed, unless the page shows its error message, and must
+//! print the output that the page shows. `args::documented` checks the command lines that
+//! [`kept_back`] excludes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,22 +19,19 @@ use steerage_fixtures::scratch::Scratch;
 use crate::how_tos;
 use crate::pages::{CARGO_RUN, Example, examples};
 
-/// The path at which the Debian package installs the folder `examples`.
+/// The folder `examples` of the Debian package.
 const PACKAGED: &str = "/usr/share/doc/steerage/examples/";
 
-/// The maximum time for one command, in seconds. Only a command that hangs exceeds this time limit.
+/// In seconds. Only a command that hangs takes longer.
 const PATIENCE: &str = "60";
 
-/// The test runs a command only if its first word, the name of a program, is in this list. `time`
-/// is a keyword of bash.
+/// The programs that the test runs. `time` is a keyword of bash.
 const PROGRAMS: [&str; 11] =
     ["steerage", "time", "tshark", "tcpdump", "mkdir", "ls", "cat", "head", "sed", "gzip", "printf"];
 
-/// A command that contains one of these words uses an interface, or a device that creates an
-/// interface.
+/// Words that name an interface, or a device that creates one.
 const INTERFACES: [&str; 6] = ["eth0", "eth1", "eth2", "any", "lo", "tap"];
 
-/// Returns the reason why the test does not run a command of a page. `None` if the command runs.
 fn kept_back(command: &str) -> Option<&'static str> {
     let command = command.split(" #").next().unwrap_or_default().trim_end();
     let mut words = command.split(' ');
@@ -55,7 +50,6 @@ fn kept_back(command: &str) -> Option<&'static str> {
     }
 }
 
-/// The pages below docs/.
 fn pages(docs: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path());
     let mut pages: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
@@ -63,8 +57,7 @@ fn pages(docs: &Path) -> Vec<PathBuf> {
     pages
 }
 
-/// Creates the directory of a page, with copies of the files in `examples`, because commands may
-/// overwrite files.
+/// Commands may overwrite files, so each page gets copies of `examples`.
 fn directory_for(page: &Path, scratch: &Path, root: &Path) -> PathBuf {
     let directory = scratch.join(page.file_stem().unwrap());
     fs::create_dir_all(directory.join("examples")).unwrap();
@@ -75,7 +68,6 @@ fn directory_for(page: &Path, scratch: &Path, root: &Path) -> PathBuf {
     directory
 }
 
-/// Runs a command in bash, with `programs` in the `PATH`.
 fn run(command: &str, directory: &Path, programs: &Path) -> Output {
     let path = std::env::var("PATH").unwrap();
     let script = command.replace(PACKAGED, "examples/");
@@ -89,13 +81,11 @@ fn run(command: &str, directory: &Path, programs: &Path) -> Output {
         .unwrap()
 }
 
-/// Describes how the result of an example command differs from the result that the page shows.
-/// `None` if it does not differ.
+/// Describes how a result differs from the page. `None` if it does not.
 fn fault(example: &Example, output: &Output) -> Option<String> {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let error = example.output.first().filter(|line| line.starts_with("steerage: "));
-    // Generated traffic differs between runs, so the test does not compare the output of commands
-    // that use it.
+    // Generated traffic differs between runs.
     let is_compared = !example.output.is_empty() && !example.command.contains("synthetic");
     let is_right = match error {
         Some(error) => matches!(output.status.code(), Some(1 | 2)) && err.lines().any(|line| line == error),

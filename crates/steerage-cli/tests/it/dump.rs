@@ -1,5 +1,5 @@
-//! `steerage dump` copies the packets of a run. Only root and the user who started the run get the
-//! copies of the packets. The run never waits for a reader of the copies.
+//! `steerage dump` copies the packets of a run for root and the user of the run. The run never
+//! waits for a reader.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -22,12 +22,10 @@ use steerage_fixtures::{NOBODY, is_root, until};
 use crate::live::start;
 use crate::program::{Ends, Ran, Started, command, run};
 
-/// The compiled filter `udp`, as `tcpdump -ddd` prints it. Because the filter is already compiled,
-/// the tests need no tcpdump.
+/// The filter `udp`, as `tcpdump -ddd` prints it. A compiled filter needs no tcpdump.
 const UDP: &str = "4,48 0 0 23,21 0 1 17,6 0 0 262144,6 0 0 0";
 
-/// A run that reads a capture from a pipe. The test writes to the pipe, so the test decides when
-/// packets arrive.
+/// A run that reads a capture from a pipe, so that the test decides when packets arrive.
 struct Fed {
     run: Started,
     input: ChildStdin,
@@ -44,14 +42,12 @@ impl Fed {
         Self { run: Started::of(child), input, socket }
     }
 
-    /// Writes `packets` to the pipe from which the run reads. The first packet has the timestamp 1
-    /// s, the second packet 2 s, and so on.
+    /// The timestamps of the packets are 1 s, 2 s, and so on.
     fn feed(&mut self, packets: impl Iterator<Item = Vec<u8>>) {
         let records = (1..).zip(packets).map(|(second, packet)| (second, 0, packet));
         self.input.write_all(&pcap(records)[24..]).unwrap();
     }
 
-    /// Ends the input. The run must succeed.
     fn end(self) -> Ran {
         drop(self.input);
         let ran = self.run.end();
@@ -60,17 +56,14 @@ impl Fed {
     }
 }
 
-/// A `steerage dump` process that is connected to a run.
 struct Dump {
     child: Ends,
-    /// A thread reads the capture from `dump` all the time, so that a full pipe does not block
-    /// `dump`.
+    /// A thread reads the capture all the time, so that a full pipe does not block `dump`.
     capture: JoinHandle<Vec<u8>>,
 }
 
 impl Dump {
-    /// Starts `dump -w -`, and waits for the file header, which `dump` writes when it is connected
-    /// to the run.
+    /// Waits for the file header, which `dump` writes when it is connected to the run.
     fn new(run: &str, args: &[&str]) -> Self {
         let mut child = Ends(command(&[&["dump", run, "-w", "-"], args].concat()).spawn().unwrap());
         let mut out = child.stdout.take().unwrap();
@@ -83,8 +76,7 @@ impl Dump {
         Self { child, capture: thread::spawn(read) }
     }
 
-    /// Waits for the end of `dump`. Returns the capture, and the line that `dump` printed to
-    /// standard error.
+    /// Returns the capture, and the line that `dump` printed to standard error.
     fn end(mut self) -> (Vec<u8>, String) {
         let capture = self.capture.join().unwrap();
         let mut err = String::new();
@@ -94,8 +86,6 @@ impl Dump {
     }
 }
 
-/// Returns an Ethernet frame of `length` bytes that contains an IPv4 packet of the protocol
-/// `protocol`.
 fn frame(protocol: u8, port: u16, length: usize) -> Vec<u8> {
     let mut frame = vec![2; 12];
     frame.extend([8, 0, 0x45, 0]);
@@ -106,8 +96,6 @@ fn frame(protocol: u8, port: u16, length: usize) -> Vec<u8> {
     frame
 }
 
-/// In this test, four clients with different filters and limits get all packets that they request.
-/// All clients end when the run ends.
 #[test]
 fn every_packet_arrives_as_it_is_wanted() {
     let scratch = Scratch::new();
@@ -120,8 +108,7 @@ fn every_packet_arrives_as_it_is_wanted() {
     assert_eq!((refused.code, refused.complaint().contains("4 clients get packets already")), (Some(1), true));
     let frames = || (0..1000).map(|nth| frame(if nth % 4 == 0 { 6 } else { 17 }, nth % 50, 60 + usize::from(nth)));
     fed.feed(frames());
-    // When a client has received the requested number of packets, it ends. Another client can then
-    // connect, although the run continues.
+    // A client ends after the requested number of packets. Another client can then connect.
     let (capture, err) = first.end();
     assert_eq!((whole_packets(&capture), err.as_str()), (3, "3 packets, 0 missed\n"));
     let other = Dump::new(&fed.socket, &["--queue", "7", "--cpu", "1"]);
@@ -133,8 +120,7 @@ fn every_packet_arrives_as_it_is_wanted() {
     let file = scratch.join("all.pcapng");
     fs::write(&file, &capture).unwrap();
     if let Some(mut rows) = tshark(&file, &["frame.time_epoch", "frame.len", "ip.proto"]) {
-        // In the capture, packets that different CPUs handled are not in order, because one CPU may
-        // be ahead of another CPU.
+        // One CPU may be ahead of another, so their packets are not in order.
         rows.sort_by_key(|row| row[1].parse::<usize>().unwrap());
         let rows: Vec<String> = rows.iter().map(|row| row.join(" ")).collect();
         let expected =
@@ -143,8 +129,7 @@ fn every_packet_arrives_as_it_is_wanted() {
     }
     let (capture, err) = short.end();
     assert_eq!(err, "750 packets, 0 missed\n");
-    // In the capture, each of the 750 packets takes 72 bytes: the first 40 bytes of the packet, and
-    // the 32 bytes of a pcapng block.
+    // 40 bytes of each of the 750 packets, and 32 bytes of its pcapng block.
     assert!((750 * 72..750 * 72 + 100).contains(&capture.len()), "{}", capture.len());
     let of_cpu_0 = report["snapshot"]["cpus"][0]["processed"].as_u64().unwrap();
     let (capture, _) = sampled.end();
@@ -157,9 +142,8 @@ fn packets_are_lines_without_a_file() {
     let scratch = Scratch::new();
     let mut fed = Fed::new(&scratch, "1");
     let dump = command(&["dump", &fed.socket, "-c", "2"]).spawn().unwrap();
-    // When `dump` prints packets as text, it writes no header, so the test cannot see when `dump`
-    // has connected to the run. The test therefore sends packets until `dump` has received the
-    // requested two packets and ends.
+    // Text output has no header that shows when `dump` is connected, so the test sends packets
+    // until `dump` has received two and ends.
     let ended = thread::spawn(|| Ran::of(dump.wait_with_output().unwrap()));
     while !ended.is_finished() {
         fed.feed([frame(17, 53, 100), frame(6, 80, 60)].into_iter());
@@ -172,8 +156,7 @@ fn packets_are_lines_without_a_file() {
     fed.end();
 }
 
-/// If a client of a run does not read its packets, the run neither stops nor becomes slower. Each
-/// packet that does not fit into the client's ring is counted as missed.
+/// A packet that does not fit into the client's ring is counted as missed.
 #[test]
 fn a_client_that_does_not_read_misses_packets_and_the_run_loses_none() {
     const PACKETS: u64 = 60_000;
@@ -186,14 +169,14 @@ fn a_client_that_does_not_read_misses_packets_and_the_run_loses_none() {
     fed.feed((0..PACKETS).map(|nth| frame(17, nth as u16, 1000)));
     let mut watcher = Client::connect(Path::new(&fed.socket)).unwrap();
     until("the run has handled all packets", || watcher.snapshot().unwrap()["snapshot"]["delivered"] == PACKETS);
-    // Each record of the client's packet stream begins with three 64-bit integers.
+    // Each record of the client's stream begins with three 64-bit integers.
     let (mut arrived, mut counts) = (0, (0, 0));
     while counts.0 < PACKETS || arrived + counts.1 < PACKETS {
         let mut head = [[0; 8]; 3];
         head.iter_mut().for_each(|word| packets.read_exact(word).unwrap());
         let [first, lengths, last] = head.map(u64::from_ne_bytes);
-        // The second integer of a record contains lengths. If this integer has one of its two
-        // highest values, the record contains counts instead of a packet.
+        // The second integer contains lengths. With one of its two highest values, the record
+        // contains counts instead of a packet.
         if lengths >= u64::MAX - 1 {
             counts = (first, last);
             continue;
@@ -261,7 +244,7 @@ fn a_run_that_is_killed_ends_its_dump() {
     assert_eq!(dump.end().1, "0 packets, 0 missed; the run ended before its last packets were read\n");
 }
 
-/// `dump` shows packets that AF_XDP takes from the kernel, which tcpdump cannot see.
+/// tcpdump cannot see packets that AF_XDP takes from the kernel.
 #[test]
 fn packets_that_are_taken_from_the_kernel_are_shown() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };

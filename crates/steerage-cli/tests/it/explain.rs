@@ -1,5 +1,4 @@
-//! Tests `steerage explain`, which describes flows and single packets, and whether the traffic can
-//! be spread over CPUs.
+//! `steerage explain` describes flows and packets, and whether the traffic can be spread over CPUs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,13 +19,11 @@ pub(crate) fn explained(args: &[&str]) -> Value {
     serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"))
 }
 
-/// Returns a frame of 60 bytes: a UDP packet over IPv4 from 10.0.0.`from` to 10.0.0.`to`, with port
-/// 9 on both sides.
+/// A UDP frame of 60 bytes from 10.0.0.`from` to 10.0.0.`to`, with port 9 on both sides.
 pub(crate) fn udp(from: u8, to: u8) -> Vec<u8> {
     FrameBuilder::udp(([10, 0, 0, from], 9), ([10, 0, 0, to], 9)).frame_of(60)
 }
 
-/// Writes a pcap file of UDP packets. [`udp`] makes each packet from a pair `(from, to)`.
 fn written(name: &str, packets: &[(u8, u8)]) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&path, pcap(packets.iter().map(|(from, to)| (0, 0, udp(*from, *to))))).unwrap();
@@ -56,8 +53,8 @@ fn without_packets_there_are_no_tables() {
     assert!(!ran.out.contains(" % ") && !ran.out.contains("packet 1"), "{}", ran.out);
 }
 
-/// Checks the hash with a test vector of Microsoft's "RSS hash verification suite". As in steering,
-/// the lower of the two endpoints is hashed as the source, whichever endpoint sent the packet.
+/// A test vector of Microsoft's "RSS hash verification suite". The lower endpoint is hashed as the
+/// source, as in steering.
 #[test]
 fn toeplitz_is_that_of_network_cards() {
     let explained = explained(&["tcp 66.9.149.187:2794 > 161.142.100.80:1766", "--hash", "toeplitz"]);
@@ -89,17 +86,13 @@ fn a_packet_is_taken_apart() {
     let headers: Vec<_> = packet["headers"].as_array().unwrap().iter().map(|h| (&h["kind"], &h["offset"])).collect();
     assert_eq!(headers, [(&json!("Ethernet"), &json!(0)), (&json!("IPv4"), &json!(14)), (&json!("UDP"), &json!(34))]);
 
-    // `explain` shows the same bucket for a flow in a capture and for the same flow on the command
-    // line.
     let named = explained(&["udp 10.0.0.3:9 > 10.0.0.4:9", "--hash-key", KEY]);
     assert_eq!(named["flow"]["bucket"], packet["bucket"]);
-    // The capture has only three packets, so it has no packet with the number 4.
+    // The capture has only three packets.
     assert!(explained(&[path, "--packet", "4"])["traffic"]["packet"].is_null());
 }
 
-/// `explain` reports in words that the requested packet does not exist, or that the program does
-/// not parse packets of this type. For a packet that does not exist or cannot be parsed, `explain`
-/// prints no empty fields and no zeros.
+/// `explain` says so in words, and prints no empty fields and no zeros.
 #[test]
 fn what_is_not_there_or_not_read_is_said() {
     let page = |path: &Path, args: &[&str]| {
@@ -110,8 +103,7 @@ fn what_is_not_there_or_not_read_is_said() {
     let plain = written("explain-few.pcap", &[(1, 2), (2, 1), (3, 4)]);
     assert!(page(&plain, &["--packet", "9"]).contains("\npacket 9   there are only 3 packets\n"));
 
-    // The captures of this test contain USB packets, which the program does not parse, and frames
-    // without any bytes.
+    // USB packets, which the program does not parse, and frames without any bytes.
     let usb = Path::new(env!("CARGO_TARGET_TMPDIR")).join("explain-usb.pcap");
     let mut file = pcap((0..20).map(|_| (0, 0, [1; 64])));
     file[20] = 220;
@@ -127,15 +119,13 @@ fn what_is_not_there_or_not_read_is_said() {
             assert!(text.lines().any(|of_page| of_page == line), "{line}: {text}");
         }
         assert!(text.contains(&format!("100.0 %    {what}, 20 packets")), "{text}");
-        // All packets of this capture are in one bucket. But packets that cannot be parsed are not
-        // a flow, so `explain` reports no large flow.
+        // Packets that cannot be parsed share a bucket, but are not a flow.
         assert!(!text.contains("00:00:00") && !text.contains("bytes ,") && !text.contains("\nelephants: "), "{text}");
         assert!(text.contains("\nnot IP: 100.0 % "), "{text}");
     }
 }
 
-/// A packet in an IPv4-in-IPv4 tunnel has an inner and an outer header. `explain` shows the flow of
-/// the header that steering uses.
+/// A packet in an IPv4-in-IPv4 tunnel has an inner and an outer header.
 #[test]
 fn a_tunnel_goes_by_its_inner_flow_or_its_outer() {
     let path = written("explain-tunnel.pcap", &[(1, 2)]);
@@ -165,7 +155,7 @@ fn one_large_flow_is_an_elephant() {
     let explained = explained(&[path.to_str().unwrap()]);
     let traffic = &explained["traffic"];
     assert_eq!((&traffic["packets"], &traffic["bytes"], &traffic["flows"]), (&json!(100), &json!(6000), &json!(61)));
-    // The packet counts in the output of `explain` have the same JSON format as those in a report.
+    // `explain` has the packet counts of a report.
     assert_balanced(&json!({ "ended_by": "input", "snapshot": explained["snapshot"] }));
     assert_eq!(explained["snapshot"]["received"], 100);
     let largest = &traffic["largest"][0];
@@ -191,7 +181,6 @@ fn a_file_that_breaks_off_is_explained_up_to_there() {
     ran.complaint();
 }
 
-/// For each real capture, `explain` counts as many packets as capinfos counts.
 #[test]
 fn every_capture_is_explained() {
     let has_capinfos = is_installed("capinfos", "tshark");

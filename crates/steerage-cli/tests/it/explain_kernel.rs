@@ -1,5 +1,4 @@
-//! Tests `steerage explain IFACE`, which reads how much CPU time the kernel spends on the packets
-//! of the interface.
+//! `steerage explain IFACE` reads how much CPU time the kernel spends on the interface's packets.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -11,11 +10,9 @@ use steerage_fixtures::cable::{FAR, NEAR, Net};
 
 use crate::program::{Ran, command};
 
-/// The maximum number of datagrams that a test sends.
 const DATAGRAMS_MAX: usize = 300_000;
 
-/// Runs `explain near0` while datagrams arrive. The command runs in the near network namespace,
-/// with the /sys of this namespace.
+/// Runs in the near network namespace, with its /sys, while datagrams arrive.
 fn flooded(net: &Net, args: &[&str]) -> Ran {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -23,8 +20,7 @@ fn flooded(net: &Net, args: &[&str]) -> Ran {
             net.far(|| {
                 let sockets: Vec<_> = (0..20).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
                 for socket in sockets.iter().cycle().take(DATAGRAMS_MAX) {
-                    // No socket listens on port 9, so `send_to` returns an error for some
-                    // datagrams.
+                    // No socket listens on port 9, so `send_to` returns errors.
                     let _ = socket.send_to(&[0; 64], (NEAR, 9));
                     if over.load(Ordering::Relaxed) {
                         break;

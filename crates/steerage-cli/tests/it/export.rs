@@ -1,6 +1,4 @@
-//! Tests `steerage meter --export`: the IPFIX messages that it sends, and its errors if no
-//! collector accepts them.
-//!
+//! `steerage meter --export`: its IPFIX messages, and its errors if no collector accepts them.
 //! `export_collectors` tests `--export` with real collectors.
 
 use std::collections::BTreeMap;
@@ -18,16 +16,13 @@ use steerage_fixtures::tshark;
 
 use crate::program::{Started, assert_lost_only_under_load, report, run, sum};
 
-/// Creates an empty directory for the test with this name.
 pub(crate) fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("export").join(name);
-    // A directory of an earlier test run may still exist, so it is removed first.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     path
 }
 
-/// The header of an IPFIX message: the message's length, sequence number and observation domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) length: usize,
@@ -35,7 +30,6 @@ pub(crate) struct Header {
     domain: u32,
 }
 
-/// Parses the IPFIX messages in `bytes`.
 pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
     let mut messages = Vec::new();
     while let Some(header) = bytes.first_chunk::<16>() {
@@ -51,10 +45,10 @@ pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
     messages
 }
 
-/// The smallest template id that steerage uses for options templates.
+/// The smallest id of steerage's options templates.
 pub(crate) const OPTIONS: u16 = 33_024;
 
-/// A set in an IPFIX message: the set's id and its bytes.
+/// The id and the bytes of a set in an IPFIX message.
 pub(crate) type Set = (u16, Vec<u8>);
 
 fn sets(mut bytes: &[u8]) -> Vec<Set> {
@@ -67,12 +61,12 @@ fn sets(mut bytes: &[u8]) -> Vec<Set> {
     sets
 }
 
-/// The length of the records of each template, which the decoder learns when the template arrives.
+/// The length of the records of each template.
 #[derive(Default)]
 pub(crate) struct Decoder(BTreeMap<u16, usize>);
 
 impl Decoder {
-    /// Counts the flow records and the options records in `sets`.
+    /// Returns the number of flow records and of options records in `sets`.
     pub(crate) fn records(&mut self, sets: &[Set]) -> (usize, usize) {
         let (mut flows, mut options) = (0, 0);
         for (id, bytes) in sets {
@@ -89,8 +83,7 @@ impl Decoder {
         (flows, options)
     }
 
-    /// Learns the templates of a set. `elements` is the offset in a template at which the list of
-    /// information elements begins.
+    /// `elements` is the offset in a template at which the information elements begin.
     fn learn(&mut self, mut set: &[u8], elements: usize) {
         while !set.is_empty() {
             let word = |at: usize| u16::from_be_bytes([set[at], set[at + 1]]);
@@ -110,8 +103,6 @@ pub(crate) fn output<'a>(report: &'a Value, to: &str) -> &'a Value {
     outputs.iter().find(|output| output["to"] == to).unwrap_or_else(|| panic!("{to}: {outputs:?}"))
 }
 
-/// Exports all flows of a capture to a file, which tshark reads. For each flow (addresses, ports
-/// and protocol), the sums of the exported counts equal the sums of the counts in the CSV file.
 #[test]
 fn a_file_says_what_the_csv_says() {
     let directory = directory("file");
@@ -140,9 +131,8 @@ fn a_file_says_what_the_csv_says() {
         ];
         let Some(messages) = tshark::tshark(&ipfix, &fields) else { return };
         assert!(!messages.is_empty(), "{name}");
-        // For each field of a message, tshark returns a list with the values of all records. The
-        // sums over tshark's lists of values do not depend on how records are grouped into
-        // messages.
+        // For each field, tshark lists the values of all records of a message. The sums do not
+        // depend on how records are grouped into messages.
         let sum = |nth: usize| numbers(&messages, nth).sum::<u64>();
         let total = |nth: usize| expected.iter().map(|row| row[nth].parse::<u64>().unwrap_or(0)).sum::<u64>();
         assert_eq!(sum(7), total(9) + total(12), "{name}: packets");
@@ -181,7 +171,6 @@ fn numbers(messages: &[Vec<String>], nth: usize) -> impl Iterator<Item = u64> {
     messages.iter().flat_map(move |message| message[nth].split(',')).filter_map(|number| number.parse().ok())
 }
 
-/// tshark reads the exported tunnel identifiers.
 #[test]
 fn times_and_tunnels() {
     let directory = directory("tunnels");
@@ -192,20 +181,18 @@ fn times_and_tunnels() {
         let messages = tshark::tshark(&ipfix, &[field])?;
         Some(messages.iter().map(|message| message[0].clone()).find(|value| !value.is_empty()).unwrap_or_default())
     };
-    // For vxlan.pcap, `tshark -T fields -e vxlan.vni` prints 100 for each packet.
+    // From `tshark -T fields -e vxlan.vni`, which prints 100 for each packet.
     let Some(segment) = read("vxlan.pcap", "cflow.layer2_segment_id") else { return };
     let expected = (1u64 << 56 | 100).to_string();
     assert!(segment.split(',').all(|id| id == expected), "{segment}");
-    // For geneve.pcap, `tshark -T fields -e geneve.vni` prints 0x0a and 0x0b, one value for each of
-    // the two flows.
+    // From `tshark -T fields -e geneve.vni`, which prints 0x0a and 0x0b.
     let keys = read("geneve.pcap", "cflow.pie.ntop.tunnel_id").unwrap();
     let mut keys: Vec<&str> = keys.split(',').collect();
     keys.sort_unstable();
     assert_eq!(keys, ["10", "11"]);
 }
 
-/// Each IPFIX message fits into the MTU, and its sequence number is the number of records in all
-/// earlier messages. Templates are repeated.
+/// The sequence number of a message is the number of records in all earlier messages.
 #[test]
 fn datagrams_fit_and_are_numbered() {
     for (mtu, most) in [("1500", 1472), ("1280", 1252)] {
@@ -245,8 +232,8 @@ fn datagrams_fit_and_are_numbered() {
         }
         let full = all.iter().filter(|((header, _), _)| header.length > most - 120).count();
         assert!(full > all.len() / 2, "{full} full messages of {}", all.len());
-        // The exporter repeats its templates every 50 ms. The exporter sends thousands of records,
-        // one record per 50 us, so the export takes several times 50 ms.
+        // The templates are repeated every 50 ms. The export of thousands of records, one per 50
+        // us, takes several times 50 ms.
         let with_templates = all.iter().filter(|((_, sets), _)| sets.iter().any(|(id, _)| *id == 2)).count();
         assert!(with_templates >= 3, "{with_templates}");
         let output = output(&report, &to);
@@ -257,9 +244,7 @@ fn datagrams_fit_and_are_numbered() {
     }
 }
 
-/// The collector of this test closes its connections repeatedly. The packet CPUs do not wait for
-/// the collector. Each connection begins with templates and with new sequence numbers, and the
-/// report accounts for every record.
+/// Each connection begins with templates and with new sequence numbers.
 #[test]
 fn a_collector_that_comes_and_goes_costs_no_packets() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -267,8 +252,7 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     let (done, is_done) = mpsc::channel();
     let collector = thread::spawn(move || {
         let mut connections = Vec::new();
-        // The collector reads at least one whole message from each of the first three connections,
-        // and all bytes of the last connection.
+        // The collector reads at least one whole message from each of the first three connections.
         for taken in [20_000, 40_000, 70_000, usize::MAX] {
             let (mut stream, _) = listener.accept().unwrap();
             if taken == usize::MAX {
@@ -278,8 +262,6 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
             while bytes.len() < taken {
                 match stream.read(&mut buffer) {
                     Ok(length) if length > 0 => bytes.extend_from_slice(&buffer[..length]),
-                    // The exporter has closed the connection, or the connection was reset before
-                    // all data was read.
                     _ => break,
                 }
             }
@@ -288,16 +270,15 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
         connections
     });
     let to = format!("ipfix+tcp://{address}");
-    // Each flow has a packet every 2 s, but the inactive timeout is 1 s. Because a flow ends before
-    // its next packet arrives, each packet begins a new flow and becomes a record.
+    // Each flow has a packet every 2 s and ends 1 s after its packet, so each packet becomes a
+    // record.
     let device = "synthetic:flows=40000,rate=20000";
     let args = ["meter", device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "2", "--json", "--export", &to];
     let run = Started::new(&args);
     is_done.recv().unwrap();
     let report = run.stop(Signal::SIGINT);
     let connections = collector.join().unwrap();
-    // On a loaded machine, a packet CPU may stop for a moment. The source does not wait for a
-    // packet CPU that has stopped, so packets may be lost.
+    // On a loaded machine, a packet CPU may stop for a moment, and the source does not wait for it.
     assert_lost_only_under_load(&report);
     assert!(10 * sum(&report["snapshot"]["dropped"]) <= report["snapshot"]["received"].as_u64().unwrap(), "{report}");
     let output = output(&report, &to);
@@ -307,8 +288,7 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     assert_eq!((written + lost, made), (total, 3), "{output}");
     let mut arrived = 0;
     for bytes in &connections {
-        // The decoder can read a record only if the connection contained the record's template
-        // before the record.
+        // The decoder can read only records that follow their template in the same connection.
         let (messages, mut decoder) = (messages(bytes), Decoder::default());
         assert_eq!(messages[0].0.sequence, 0, "a connection begins anew");
         arrived += messages.iter().map(|(_, sets)| decoder.records(sets).0 as u64).sum::<u64>();
@@ -316,13 +296,11 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     assert!(arrived > 0 && arrived <= written, "{arrived} of {written}");
 }
 
-/// If no collector listens, a run with a live source continues and counts the records that are
-/// lost. A run that reads a capture does not start without a collector, because no record of a
-/// capture may be lost.
+/// No record of a capture may be lost, so a run that reads a capture does not start without a
+/// collector.
 #[test]
 fn a_collector_that_is_down() {
-    // The test has bound a socket to this port and closed the socket, so no process listens on the
-    // port.
+    // No process listens on the port of a closed socket.
     let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to = format!("ipfix+tcp://{nowhere}");
     let live =
@@ -340,8 +318,7 @@ fn a_collector_that_is_down() {
     assert!(ran.complaint().starts_with(&expected) && ran.err.contains("start the collector"), "{ran:?}");
 }
 
-/// The exporter does not learn which UDP datagrams arrive, but the kernel reports the datagrams
-/// that the collector's host refused.
+/// The kernel reports the UDP datagrams that the collector's host refuses.
 #[test]
 fn refused_datagrams_are_seen() {
     let nowhere: SocketAddr = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

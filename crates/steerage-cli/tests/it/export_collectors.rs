@@ -1,5 +1,5 @@
-//! Tests `--export` with real collectors: nfcapd of nfdump, and nfacctd of pmacct. The sums of the
-//! counts that the collectors store equal the sums in steerage's CSV.
+//! `--export` with real collectors: nfcapd of nfdump, and nfacctd of pmacct. The collectors store
+//! the sums that steerage's CSV has.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,11 +17,10 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::{Ends, report};
 
-/// The time limit for a collector to start, to read its input, and to end. All collectors need less
-/// time.
+/// A collector starts, reads its input and ends in less time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The captures of these tests contain fragments, ICMP, TCP, IPv6, tunnels, and VLAN tags.
+/// Fragments, ICMP, TCP, IPv6, tunnels, and VLAN tags.
 const CAPTURES: [&str; 7] = [
     "afs.pcap",
     "dns_tcp.pcap",
@@ -32,14 +31,12 @@ const CAPTURES: [&str; 7] = [
     "802.1ad_QinQ.pcap",
 ];
 
-/// A map from each flow direction to the numbers of packets and octets that the source sent. The
-/// map's key consists of the source address and port, the destination address and port, and the
-/// protocol.
+/// The packets and octets of each flow direction. The key is the source address and port, the
+/// destination address and port, and the protocol.
 pub(crate) type Directions = BTreeMap<(String, String, String, String, String), (u64, u64)>;
 
-/// Reads the IP flows of a CSV file that steerage wrote. Each direction of a flow has its own
-/// entry. For ICMP flows, the entry has no ports, because collectors show the ICMP type instead of
-/// ports.
+/// Reads the IP flows of steerage's CSV file. ICMP flows have no ports, because collectors show the
+/// ICMP type instead.
 fn directions(csv: &Path) -> Directions {
     let mut all = Directions::new();
     let text = fs::read_to_string(csv).unwrap();
@@ -68,13 +65,11 @@ fn add(all: &mut Directions, key: [&str; 4], protocol: &str, packets: u64, octet
     }
 }
 
-/// Finds a free UDP port.
 pub(crate) fn free_port() -> u16 {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Returns the number of bytes in the receive buffer of a UDP port, or `None` if no process listens
-/// on the port.
+/// Returns the bytes in the receive buffer of a UDP port, or `None` if no process listens there.
 fn waiting(port: u16) -> Option<u64> {
     let sockets = fs::read_to_string("/proc/net/udp").unwrap();
     let address = format!("0100007F:{port:04X}");
@@ -92,9 +87,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a collector and exports the flows of a capture to it. The collector is ready when its log
-/// contains the text that the argument `ready` holds. Waits until the collector has read all flows,
-/// and returns the collector and the report of the run.
+/// Exports the flows of a capture to a collector, which is ready when its log contains `ready`.
+/// Waits until the collector has read all flows, and returns it with the report of the run.
 pub(crate) fn collect(
     collector: &mut Command,
     port: u16,
@@ -166,8 +160,7 @@ fn nfcapd_counts_what_the_csv_counts() {
     }
 }
 
-/// nfacctd does not support records with both directions of a flow, so it gets a record for each
-/// direction.
+/// nfacctd gets a record for each direction of a flow.
 #[test]
 fn nfacctd_counts_what_the_csv_counts() {
     for name in ["afs.pcap", "vxlan.pcap"] {
@@ -180,8 +173,7 @@ fn nfacctd_counts_what_the_csv_counts() {
         let args = [&args[..], &["--flows", csv.to_str().unwrap(), "--export", &to]].concat();
         let log = directory.join("log");
         let Some((mut nfacctd, _)) = collect(&mut nfacctd, port, &log, NFACCTD_IS_READY, &args) else { return };
-        // When nfacctd ends, it passes its records to a process that prints them. nfacctd does not
-        // print records that it has read shortly before its end.
+        // nfacctd does not print records that it has read shortly before its end.
         let prints = || fs::read_to_string(&log).unwrap().matches("Purging cache - END").count();
         let before = prints();
         wait_until("nfacctd looks for something to print", || prints() >= before + 2);
@@ -195,11 +187,10 @@ fn nfacctd_counts_what_the_csv_counts() {
     }
 }
 
-/// The text with which the printing process of nfacctd reports that it is ready.
+/// The log line of nfacctd's printing process when it is ready.
 pub(crate) const NFACCTD_IS_READY: &str = "cache entries";
 
-/// Returns a command that starts nfacctd with its default receive buffer. nfacctd prints its
-/// records to a file each second.
+/// Returns nfacctd with its default receive buffer. nfacctd prints its records each second.
 pub(crate) fn nfacctd(directory: &Path, port: u16, printed: &Path) -> Command {
     let config = directory.join("nfacctd.conf");
     fs::write(
@@ -218,13 +209,12 @@ pub(crate) fn nfacctd(directory: &Path, port: u16, printed: &Path) -> Command {
     nfacctd
 }
 
-/// Returns the records that nfacctd has printed so far.
 pub(crate) fn printed_so_far(csv: &Path) -> Directions {
     let mut found = Directions::new();
     let text = fs::read_to_string(csv).unwrap_or_default();
     for line in text.lines().filter(|line| !line.starts_with("SRC_IP")) {
         let row: Vec<&str> = line.split(',').collect();
-        // The last line may be incomplete, because nfacctd may not have finished writing the line.
+        // nfacctd may not have finished the last line.
         let [source, destination, source_port, destination_port, protocol, packets, octets] = row[..] else { continue };
         let key = [source, source_port, destination, destination_port];
         let names = [("icmp", "1"), ("tcp", "6"), ("udp", "17"), ("ipv6-icmp", "58")];

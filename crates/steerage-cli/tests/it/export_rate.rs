@@ -1,5 +1,5 @@
-//! Tests how fast `steerage meter --export` sends records. If the exporter sends at the default
-//! rate, a collector with a default receive buffer gets all records.
+//! The rate of `steerage meter --export`. At the default rate, a collector with a default receive
+//! buffer gets all records.
 
 use std::io::IoSliceMut;
 use std::net::UdpSocket;
@@ -18,16 +18,16 @@ use crate::export::directory;
 use crate::export_collectors::{NFACCTD_IS_READY, PATIENCE, collect, end, free_port, nfacctd, printed_so_far};
 use crate::program::{Started, report, run};
 
-/// The default export rate that docs/meter.md states, in records per second.
+/// In records per second, from docs/meter.md.
 const RATE: f64 = 10_000.0;
 
-/// Receives IPFIX messages at `address` while the function `send` runs. Returns the time from the
-/// first to the last message, according to the kernel's timestamps, and the result of `send`.
+/// Receives IPFIX messages while `send` runs. Returns the time from the first to the last, by the
+/// kernel's timestamps.
 fn span<R>(address: &str, send: impl FnOnce(&str) -> R) -> (Duration, R) {
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     setsockopt(&socket, sockopt::ReceiveTimestampns, &true).unwrap();
-    // The kernel limits the size of the socket's receive buffer to twice `net.core.rmem_max`.
+    // The kernel limits the buffer to twice `net.core.rmem_max`.
     setsockopt(&socket, sockopt::RcvBuf, &(4 << 20)).unwrap();
     let to = format!("ipfix://{}", socket.local_addr().unwrap());
     let (ended, has_ended) = mpsc::channel();
@@ -58,8 +58,7 @@ fn span<R>(address: &str, send: impl FnOnce(&str) -> R) -> (Duration, R) {
     (receiver.join().unwrap(), result)
 }
 
-/// The exporter limits its rate for captures, and also for the flows that are still open when a
-/// live run is stopped.
+/// Captures are paced, and so are the open flows of a live run that is stopped.
 #[test]
 fn udp_is_paced() {
     let capture = ["meter", "synthetic:packets=5000,flows=5000", "--virtual-cpus", "2"];
@@ -81,15 +80,14 @@ fn udp_is_paced() {
         let output = &report["app"]["flows"]["outputs"][0];
         let flows = output["written"].as_u64().unwrap() as f64;
         assert!(flows > 1000.0 && output["lost"] == 0, "{output}");
-        // The measured rate is not exact, because the first messages are sent without delay, and
-        // the kernel may deliver some messages late.
+        // The first messages are sent without delay, and the kernel may deliver some late.
         let least = Duration::from_secs_f64(0.8 * (flows - 400.0) / RATE);
         assert!(span >= least, "{flows} flows within {span:?}, {address}");
     }
 }
 
-/// The option `--export-rate` applies to every collector. The parameter `rate` in a collector's
-/// address applies only to this collector.
+/// `--export-rate` applies to every collector, and the parameter `rate` to the collector of its
+/// address.
 #[test]
 fn the_user_sets_the_rate() {
     let args = ["meter", "synthetic:packets=500,flows=500", "--virtual-cpus", "1"];
@@ -113,7 +111,6 @@ fn the_user_sets_the_rate() {
     }
 }
 
-/// If the user exports the flows of a capture file over UDP, the program recommends TCP, because
 /// TCP loses no records.
 #[test]
 fn tcp_is_recommended_for_a_file() {
@@ -132,15 +129,12 @@ fn tcp_is_recommended_for_a_file() {
     assert!(!advice("synthetic:packets=1000,flows=10,rate=100000", &[]).contains("tcp"));
 }
 
-/// The maximum number of times that the test exports the flows. If a busy machine does not run the
-/// collector for a fifth of a second, the collector's receive buffer may overflow. If the collector
-/// did not store all flows, the test exports the flows again.
+/// If a busy machine does not run the collector for a fifth of a second, its receive buffer may
+/// overflow. Then the test exports the flows again.
 const ATTEMPTS_MAX: usize = 3;
 
-/// Repeats an export of many flows until the collector stores all flows of one export. The function
-/// `store` receives a directory, the collector's port, and arguments for the export. `store`
-/// returns the number of flows that the collector stored and the number of flows that were sent, or
-/// `None` if the collector is not installed.
+/// `store` gets a directory, the collector's port, and arguments for the export. It returns how
+/// many flows the collector stored and how many were sent, or `None` without a collector.
 fn all_arrive(name: &str, options: &str, store: impl Fn(&Path, u16, &[&str]) -> Option<(u64, u64)>) {
     let mut found = Vec::new();
     for attempt in 0..ATTEMPTS_MAX {

@@ -1,8 +1,8 @@
-//! Tests a collector that is restarted repeatedly while records arrive. The run loses no packet,
-//! and the report of the run accounts for each flow record.
+//! A collector is restarted repeatedly while records arrive. The run loses no packet, and its
+//! report accounts for each flow record.
 //!
-//! By default, the test restarts the collector three times, once per second. With
-//! `STEERAGE_EXPORT_SECONDS=600`, the test restarts the collector every 10 s for 600 s.
+//! By default, the collector restarts three times, once per second. With
+//! `STEERAGE_EXPORT_SECONDS=600`, the collector restarts every 10 s for 600 s.
 //! `STEERAGE_EXPORT_RATE` sets the packets per second. Each packet becomes a record.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,18 +19,18 @@ use serde_json::Value;
 use crate::export::{Decoder, OPTIONS, Set, messages, output};
 use crate::program::Started;
 
-/// The time from the end of a collector to the start of the next collector.
+/// The time from the end of a collector to the start of the next.
 const AWAY: Duration = Duration::from_millis(500);
-/// The size of the collector's receive buffer in bytes.
+/// The collector's receive buffer, in bytes.
 const BUFFER: usize = 8 << 20;
-/// The maximum time that the collector waits for a message before it checks whether it should end.
+/// The time after which the collector checks whether it should end.
 const LOOK: Duration = Duration::from_millis(50);
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
 }
 
-/// The time from one restart of the collector to the next, and the number of restarts.
+/// Returns the time from one restart to the next, and the number of restarts.
 fn restarts() -> (Duration, u64) {
     match setting("STEERAGE_EXPORT_SECONDS", 0) {
         0 => (Duration::from_secs(1), 3),
@@ -38,20 +38,18 @@ fn restarts() -> (Duration, u64) {
     }
 }
 
-/// The sums of the counts of all collectors, from the first start of a collector to the last.
 #[derive(Debug, Default)]
 struct Collected {
     restarts: u64,
     flows: u64,
     options: u64,
-    /// The number of missing records. The number of missing records is computed from gaps in the
-    /// sequence numbers. A gap in the sequence numbers is either within the messages of one
-    /// collector or between the messages of two collectors.
+    /// The number of records that are missing according to gaps in the sequence numbers, within a
+    /// collector or between two.
     missing: u64,
-    /// The sequence number that the next message must have if no record is missing.
+    /// The sequence number of the next message if no record is missing.
     next: u32,
-    /// The last statistics that the exporter sent about itself: how many flow records it has sent,
-    /// and how many records it could not send.
+    /// The last statistics of the exporter: how many flow records it has sent, and how many it
+    /// could not send.
     stated: Option<(u64, u64)>,
 }
 
@@ -61,9 +59,8 @@ impl Collected {
         self.missing += u64::from(sequence.wrapping_sub(self.next));
         self.next = sequence.wrapping_add((flows + options) as u32);
         (self.flows, self.options) = (self.flows + flows as u64, self.options + options as u64);
-        // The options records contain statistics of the exporting process: its id, and how many
-        // messages, records and bytes it has sent. The options records also contain the number of
-        // records that the process did not send.
+        // The options records contain the exporter's id, how many messages, records and bytes it
+        // has sent, and how many records it did not send.
         for (_, bytes) in sets.iter().filter(|(id, _)| *id == OPTIONS) {
             let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());
             self.stated = Some((number(12), number(28)));
@@ -71,21 +68,18 @@ impl Collected {
     }
 }
 
-/// Runs `meter` for the configured time. While `meter` runs, the collector is restarted repeatedly.
-/// Returns the report and the collected counts.
 fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) -> (Value, Collected) {
     let stop = Arc::new(Stop::default());
     let of_collector = Arc::clone(&stop);
     let collector = thread::spawn(move || collector(&of_collector));
-    // Each flow has a packet every 2 s, but the inactive timeout is 1 s. Because a flow ends before
-    // its next packet arrives, each packet becomes a record. At the end of the run, the records of
-    // the last one or two seconds arrive together. The records of one or two seconds take 100 kB,
-    // which the kernel counts as 200 kB of buffer space. The collector's buffer has room for all of
-    // these records, even if the collector gets no CPU time in the meantime.
+    // Each flow has a packet every 2 s and ends 1 s after its packet, so each packet becomes a
+    // record. The records of the last two seconds arrive together. They take 100 kB, which the
+    // kernel counts as 200 kB, so they fit into the collector's buffer even if the collector gets
+    // no CPU time.
     let rate = setting("STEERAGE_EXPORT_RATE", 500);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
-    // The run has only one CPU. If the run had a second CPU, the backlog of the second CPU could
-    // overflow when the machine stalls for seconds, whatever the collector does.
+    // One CPU, because the backlog of a second CPU could overflow when the machine stalls for
+    // seconds.
     let args = ["meter", &device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "1", "--json", "--export", to];
     let started = Started::new(&args);
     // The last collector runs until the end of the test.
@@ -97,17 +91,15 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     (report, collector.join().unwrap())
 }
 
-/// The signals to the collector.
 #[derive(Debug, Default)]
 struct Stop {
-    /// True if the running collector is the last collector, which the test does not restart.
+    /// The test does not restart the running collector.
     is_last: AtomicBool,
-    /// True after the run with the exporter has ended.
     ended: AtomicBool,
 }
 
 impl Stop {
-    /// Call this method when a collector is running again after `after` restarts.
+    /// Call `is_there` when a collector is running after `after` restarts.
     fn is_there(&self, after: u64) {
         self.is_last.store(after >= restarts().1, Ordering::Relaxed);
     }
@@ -118,12 +110,12 @@ impl Stop {
 }
 
 fn say(text: std::fmt::Arguments<'_>) {
-    // Writing this line fails only if standard error is closed. The error is ignored.
+    // Writing fails only if standard error is closed.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Checks that no packet was lost. Returns the counts of the output, such as how many records were
-/// metered, written and lost.
+/// Checks that no packet was lost. Returns how many records were metered, written and lost, and the
+/// report's output.
 fn counts(report: &Value, to: &str) -> (u64, u64, u64, Value) {
     assert_eq!(report["snapshot"]["dropped"], serde_json::json!({}), "{report}");
     assert_eq!(report["snapshot"]["received"], report["snapshot"]["delivered"], "{report}");
@@ -134,7 +126,7 @@ fn counts(report: &Value, to: &str) -> (u64, u64, u64, Value) {
     (total, written, lost, output.clone())
 }
 
-/// With UDP, gaps in the sequence numbers show how many records were not received by any collector.
+/// With UDP, gaps in the sequence numbers show how many records no collector received.
 #[test]
 fn export_restarts_udp() {
     let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -147,15 +139,13 @@ fn export_restarts_udp() {
         report["snapshot"]["received"]
     ));
     assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");
-    // Each record that was sent has either arrived or is counted as missing because of a gap in the
-    // sequence numbers. Each message that contains options records contains two options records.
+    // Each message with options records contains two of them.
     let options_sent = u64::from(next) - written;
     assert!(flows <= written && options <= options_sent && options_sent % 2 == 0, "{flows} {options} {options_sent}");
     assert_eq!(missing, (written - flows) + (options_sent - options));
     assert!(restarts > 0 && flows > 0 && output["refusals"].as_u64().unwrap() > 0, "{output}");
 }
 
-/// Whether the read timed out.
 fn waited(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
@@ -190,8 +180,7 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
     }
 }
 
-/// With TCP, each connection has its own sequence numbers. The exporter itself reports how many
-/// records it has sent.
+/// With TCP, each connection has its own sequence numbers.
 #[test]
 fn export_restarts_tcp() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -205,7 +194,6 @@ fn export_restarts_tcp() {
         written - flows
     ));
     assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");
-    // The sequence numbers of each connection show that no record is missing within the connection.
     assert_eq!(missing, 0, "{options} options");
     assert!(restarts > 0 && flows > 0 && flows <= written, "{flows} of {written}");
     assert!(output["connections"].as_u64().unwrap() >= restarts, "{output}");

@@ -1,4 +1,4 @@
-//! Tests with captures whose file system or disk fails while the capture is read.
+//! The file system or disk of a capture fails while the capture is read.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -22,15 +22,14 @@ use crate::program::run;
 
 const PACKETS: u32 = 100_000;
 
-/// The number of readable bytes at the start of the capture.
+/// The readable bytes at the start of the capture.
 const SOUND_BYTES: usize = 1 << 20;
 
 fn capture() -> Vec<u8> {
     pcap((0..PACKETS).map(|second| (second, 0, [0; 60])))
 }
 
-/// A file system with the single file `1.pcap`. Only the first `SOUND_BYTES` bytes of the file can
-/// be read.
+/// A file system with the file `1.pcap`, whose first `SOUND_BYTES` bytes can be read.
 struct Failing(Vec<u8>);
 
 impl Failing {
@@ -74,8 +73,7 @@ impl Filesystem for Failing {
     }
 }
 
-/// Runs the function `body` in a separate mount namespace, so that the mounts that it creates
-/// disappear even if the test fails.
+/// The mounts disappear with the mount namespace, even if the test fails.
 fn in_namespace(body: impl FnOnce(&Path) + Send + 'static) {
     if !nix::unistd::geteuid().is_root() {
         return skip("only root can mount");
@@ -111,9 +109,8 @@ fn a_file_system_that_fails_gives_one_line() {
     });
 }
 
-/// In this test, a mounted disk loses its end, because the file of its loop device is truncated.
-/// ext4 supports file leases (notices before a file changes), so the program maps the capture into
-/// memory.
+/// A disk loses its end, because the file of its loop device is truncated. ext4 supports file
+/// leases, so the program maps the capture into memory.
 #[test]
 fn a_disk_that_fails_gives_one_line() {
     const DISK_BYTES: u64 = 64 << 20;
@@ -131,11 +128,9 @@ fn a_disk_that_fails_gives_one_line() {
         }
         let path = at.join("1.pcap");
         fs::write(&path, capture()).unwrap();
-        // If another test is starting a process, that process may hold a file of the disk open for
-        // a moment.
+        // A process that another test is starting may hold a file of the disk open for a moment.
         until("the disk is unmounted", || umount2(at, MntFlags::empty()).is_ok());
-        // The disk is unmounted and mounted again, so that no byte of the capture is in the page
-        // cache.
+        // After a new mount, no byte of the capture is in the page cache.
         assert!(Command::new("mount").args(["-o", "loop"]).args([&disk, at]).status().unwrap().success());
         let length = fs::metadata(&path).unwrap().len();
         let first = first_block(&path);
@@ -146,8 +141,7 @@ fn a_disk_that_fails_gives_one_line() {
     });
 }
 
-/// Returns the offset of a file's first byte on the disk. `filefrag` reports the file's offset on
-/// the disk in blocks.
+/// Returns the offset of a file's first byte on the disk. `filefrag` reports blocks.
 fn first_block(path: &Path) -> u64 {
     let output = Command::new("filefrag").args(["-b4096", "-v"]).arg(path).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

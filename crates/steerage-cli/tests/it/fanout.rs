@@ -1,5 +1,3 @@
-//! Tests `steerage fanout`, which sends all packets of a flow to one output, in order.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -18,7 +16,7 @@ use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 use steerage_fixtures::cable::{FAR, NEAR, Net};
 use steerage_fixtures::scratch::Scratch;
-use steerage_fixtures::{HANG, skip, tshark};
+use steerage_fixtures::{HANG, is_installed, skip, tshark};
 
 use crate::outputs_streams::packets;
 use crate::program::{Started, command, report, run, sum};
@@ -27,23 +25,20 @@ fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Returns those of the test's captures that exist on this machine. The captures contain TCP, UDP,
-/// fragments and tunnels. The test uses only a few captures, because tshark is slow.
+/// Captures with TCP, UDP, fragments and tunnels. There are few, because tshark is slow.
 fn captures() -> Vec<PathBuf> {
     let folder = tshark::folder();
     let names = ["afs.pcap", "dns_tcp.pcap", "mptcp-v1.pcap", "various_gre.pcap", "vxlan.pcap"];
     names.iter().map(|name| folder.join(name)).filter(|path| path.exists()).collect()
 }
 
-/// A frame as tshark reports it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     time: String,
-    /// The addresses and ports of the frame's innermost headers. The order of the two endpoints
-    /// (address and port) is the same for both directions of a flow. `None` if there are no ports.
+    /// The addresses and ports of the innermost headers, in the same order for both directions of a
+    /// flow. `None` if there are no ports.
     flow: Option<[String; 4]>,
-    /// The values that identify the datagram of a fragment, or `None` if the frame is not a
-    /// fragment.
+    /// Identifies the datagram of a fragment.
     datagram: Option<String>,
 }
 
@@ -84,8 +79,8 @@ fn parts_of_a_capture_are_all_of_it() {
         let Some(mut all) = frames(capture) else { return };
         let to = format!("pcap:{}", place("part{0..2}.pcapng").display());
         let from = capture.to_str().unwrap();
-        // With one CPU, `fanout` must still hash packets and track fragments. With one CPU, all
-        // commands except `fanout` neither hash packets nor track fragments.
+        // Even with one CPU, `fanout` must hash packets and track fragments. Other commands then do
+        // neither.
         let report = report(&["fanout", from, "--to", &to, "--virtual-cpus", cpus]);
         assert_eq!(report["snapshot"]["received"].as_u64(), Some(all.len() as u64));
         assert_eq!(report["snapshot"]["verdicts"]["transmitted"], report["snapshot"]["received"]);
@@ -136,14 +131,12 @@ fn what_would_be_overwritten_is_refused() {
         let ran = run(&[&synthetic[..], &[wrong]].concat());
         assert_eq!(ran.code, Some(2), "{ran:?}");
     }
-    // If the input does not exist, `fanout` does not change the output file.
     let before = std::fs::read(&one).unwrap();
     let ran = run(&["fanout", "/nowhere.pcap", "--to", &spec]);
     assert_eq!((ran.code, std::fs::read(&one).unwrap()), (Some(1), before), "{ran:?}");
 }
 
-/// Lists the captures in a directory. Returns each capture's name, with its number of packets and
-/// its length in bytes.
+/// Returns the number of packets and the length in bytes of each capture.
 fn captures_in(directory: &Path) -> BTreeMap<String, (u64, u64)> {
     let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
     let counted = entries.map(|entry| {
@@ -154,8 +147,7 @@ fn captures_in(directory: &Path) -> BTreeMap<String, (u64, u64)> {
     counted.collect()
 }
 
-/// Each packet is written to exactly one file. The first packet of each period of `--rotate` begins
-/// a new file.
+/// The first packet of each period of `--rotate` begins a new file.
 #[test]
 fn files_rotate_by_packet_time_without_loss() {
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo.pcapng");
@@ -170,9 +162,8 @@ fn files_rotate_by_packet_time_without_loss() {
         assert!(files.len() > 1, "{files:?}");
         assert_eq!(files.values().map(|(packets, _)| packets).sum::<u64>(), sent, "{files:?}");
         if cpus == "1" {
-            // The run has only one CPU, which handles packets in the order of the capture. Each
-            // packet is therefore in the file of the `--rotate` period in which the packet was
-            // captured.
+            // One CPU handles packets in the order of the capture, so each packet is in the file of
+            // its `--rotate` period.
             for name in files.keys() {
                 let Some(times) = tshark::tshark(&day.join(name), &["frame.time_epoch"]) else { return };
                 for time in times {
@@ -185,9 +176,8 @@ fn files_rotate_by_packet_time_without_loss() {
     }
 }
 
-/// If several files begin in the same second, numbers are added to their names. No file is longer
-/// than the limit of `--rotate`. With `--keep`, the newest files are kept, even if an earlier run
-/// wrote them.
+/// Files that begin in the same second have numbers in their names. `--keep` keeps the newest
+/// files, even those of an earlier run.
 #[test]
 fn files_rotate_by_size_and_the_newest_are_kept() {
     let scratch = Scratch::new();
@@ -200,10 +190,10 @@ fn files_rotate_by_size_and_the_newest_are_kept() {
     let files = captures_in(&scratch);
     assert_eq!(files.values().map(|(packets, _)| packets).sum::<u64>(), 10_000, "{files:?}");
     assert!(files.len() >= 6 && files.values().all(|(_, length)| *length <= 1 << 20), "{files:?}");
-    // `--keep` does not delete a file whose name does not fit the pattern of the output's names.
+    // `--keep` deletes only files whose names fit the output's pattern.
     std::fs::write(scratch.join("notes.txt"), "kept").unwrap();
-    // A file's name does not show which run wrote the file, because a later run reuses the names of
-    // deleted files.
+    // A later run reuses the names of deleted files, so a name does not show which run wrote the
+    // file.
     run("synthetic:packets=10000,size=900", &["--keep", "2"]);
     std::fs::remove_file(scratch.join("notes.txt")).unwrap();
     let kept = captures_in(&scratch);
@@ -235,10 +225,12 @@ fn an_output_that_fails_fails_the_run() {
     assert!(ran.complaint().contains("No space left"), "{ran:?}");
 }
 
-/// In this test, programs that were not written for steerage share the packets of an interface.
 /// Each program reads from its own TAP interface.
 #[test]
 fn an_interface_is_dealt_out_to_taps() {
+    if !is_installed("tcpdump", "tcpdump") {
+        return;
+    }
     let Some(net) = Net::new() else { return };
     let args =
         ["fanout", "near0", "-Q", "in", "-f", "udp", "--to", "tap:ids{0..2}", "--virtual-cpus", "2", "-c", "600"];
@@ -247,8 +239,7 @@ fn an_interface_is_dealt_out_to_taps() {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..60).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
         for socket in sockets.iter().cycle().take(600) {
-            // The sending UDP socket is not connected, so the kernel reports no refused datagrams
-            // to it.
+            // The socket is not connected, so the kernel reports no refused datagrams.
             socket.send_to(&[0; 100], (NEAR, 9)).unwrap();
         }
     });
@@ -264,17 +255,16 @@ fn an_interface_is_dealt_out_to_taps() {
     assert!(sent.iter().sum::<u64>() == 600 && sent.iter().all(|sent| *sent > 0 && sent % 10 == 0), "{report}");
 }
 
-/// The flows of an interface go to two outputs. The reader of the first output stalls, and the
-/// reader of the second output keeps up. The first output loses packets, and the report contains
-/// the number of lost packets. The second output gets all packets of its flows, and neither output
-/// waits for the other output.
+/// The reader of the first output stalls, and only this output loses packets.
 #[test]
 fn a_slow_output_loses_its_own_packets_only() {
+    if !is_installed("tcpdump", "tcpdump") {
+        return;
+    }
     const FLOWS: usize = 60;
     const EACH: usize = 200;
     let Some(net) = Net::new() else { return };
     let (slow, fast) = (place("slow"), place("fast.pcapng"));
-    // A file of an earlier test run may still exist, so it is removed first.
     let _ = std::fs::remove_file(&slow);
     mkfifo(&slow, Mode::S_IRWXU).unwrap();
     let (to_slow, to_fast) = (format!("fifo:{}", slow.display()), format!("pcap:{}", fast.display()));
@@ -286,13 +276,11 @@ fn a_slow_output_loses_its_own_packets_only() {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..FLOWS).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
         for socket in sockets.iter().cycle().take(FLOWS * EACH) {
-            // The sending UDP socket is not connected, so the kernel reports no refused datagrams
-            // to it.
+            // The socket is not connected, so the kernel reports no refused datagrams.
             socket.send_to(&[0; 1400], (NEAR, 9)).unwrap();
         }
     });
-    // The run handles all packets while the FIFO's reader is stalled. The test requests reports to
-    // see when all packets are handled.
+    // Requests reports until all packets are handled.
     let asked = Instant::now();
     let so_far: Value = loop {
         dealing.signal(Signal::SIGUSR1);
@@ -304,8 +292,7 @@ fn a_slow_output_loses_its_own_packets_only() {
         assert!(asked.elapsed() < HANG, "{report}");
     };
     assert_eq!(so_far["snapshot"]["outputs"][1]["dropped"], json!({}), "{so_far}");
-    // When the FIFO's reader continues, it receives each packet that was completely written to the
-    // FIFO's buffer.
+    // The FIFO has each packet that was completely written to its buffer.
     dealing.signal(Signal::SIGINT);
     let mut kept = Vec::new();
     loop {
@@ -327,7 +314,6 @@ fn a_slow_output_loses_its_own_packets_only() {
     let ([read, lost], [written, nothing]) = (output(0), output(1));
     assert_eq!((read, nothing), (packets(&kept), 0), "{report}");
     assert_eq!(read + lost + written, (FLOWS * EACH) as u64, "{report}");
-    // The output whose reader keeps up has every packet of its flows.
     assert!(written > 0 && written % EACH as u64 == 0 && lost > 0, "{report}");
     assert_eq!(report["snapshot"]["dropped"], json!({ "tx_full": lost }), "{report}");
 }

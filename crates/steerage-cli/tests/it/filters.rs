@@ -1,5 +1,4 @@
-//! Tests the packet filter option `-f` with capture files. Every command must get the same packets
-//! that `tcpdump -r FILE EXPR` shows.
+//! `-f` with capture files: every command must get the packets that `tcpdump -r FILE EXPR` shows.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,12 +10,10 @@ use steerage_fixtures::{skip, tshark};
 use crate::parallel::summary;
 use crate::program::{Ran, command, report, run};
 
-/// A filter expression that only some of the 601 packets of the capture match. All packets that
-/// match the filter differ from each other.
+/// Matches some of the 601 packets, all of which differ.
 const EXPRESSION: &str = "udp src port 7001 or (ip[6:2] & 0x1fff != 0)";
 
-/// The path of the capture, and the packets that pass the filter, as tcpdump prints them. Each
-/// packet is one line.
+/// Returns the capture, and tcpdump's line for each packet that passes.
 fn afs() -> Option<(String, Vec<String>)> {
     let afs = tshark::capture("afs.pcap")?.to_str()?.to_owned();
     let Some(lines) = shown(&afs, EXPRESSION) else {
@@ -27,10 +24,10 @@ fn afs() -> Option<(String, Vec<String>)> {
     Some((afs, lines))
 }
 
-/// Returns tcpdump's lines for the packets of a file that pass the filter, sorted.
+/// Returns tcpdump's lines for the packets that pass, sorted.
 fn shown(file: &str, expression: &str) -> Option<Vec<String>> {
     let output = Command::new("tcpdump").args(["-nn", "-tt", "-xx", "-r", file, "--", expression]).output().ok()?;
-    // tcpdump prints one line for each packet, and then indented lines with the packet's bytes.
+    // Each packet has indented lines with its bytes after its first line.
     let text = String::from_utf8(output.stdout).unwrap().replace("\n\t", " ");
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort();
@@ -54,7 +51,7 @@ fn count_and_meter_receive_what_passes() {
     let page = run(&["count", &afs, "-f", EXPRESSION, "--virtual-cpus", "2"]).out;
     let line = format!("filtered    {} packets that did not match -f", 601 - passed.len());
     assert!(page.lines().any(|of_page| of_page == line), "{page}");
-    // `-c` counts only the packets that pass the filter.
+    // `-c` counts only packets that pass.
     let first = report(&["count", &afs, "-f", EXPRESSION, "--virtual-cpus", "2", "-c", "7"]);
     assert_eq!((&first["snapshot"]["received"], &first["ended_by"]), (&json!(7), &json!("packets")));
     let numbers = Command::new("tcpdump").args(["-y", "EN10MB", "-ddd", EXPRESSION]).output().unwrap().stdout;
@@ -73,7 +70,7 @@ fn a_pipe_is_filtered_too() {
         [&report["snapshot"]["received"], &report["capture"]["filtered"]],
         [&json!(passed.len()), &json!(601 - passed.len())]
     );
-    // If the input is a real pipe, the program does not know the link type until data arrives.
+    // The link type of a pipe is unknown until data arrives.
     let mut cat = Command::new("cat").arg(&afs).stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut piped = command(&["count", "-", "-f", EXPRESSION, "--virtual-cpus", "1", "--json"]);
     let report = Ran::of(piped.stdin(cat.stdout.take().unwrap()).output().unwrap()).report();
@@ -123,8 +120,7 @@ fn the_jobs_of_parallel_read_what_passes() {
         first.sort();
         first
     };
-    // The output of jobs is merged line by line. Therefore, lines of other jobs may be between the
-    // first line of a packet and the lines with the packet's bytes.
+    // Merging by lines may put lines of other jobs between the lines of a packet.
     let lines: Vec<String> = ran.out.lines().filter(|line| !line.starts_with('\t')).map(str::to_owned).collect();
     assert_eq!(first(&lines), first(&passed).iter().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>());
 }

@@ -1,6 +1,5 @@
-//! Tests which counts `steerage meter` reports if it cannot write flow records. Each output counts
-//! every flow record as either written or lost. The output's file contains exactly the records that
-//! are counted as written.
+//! Counts of `steerage meter` that cannot write flow records. Each output counts every record as
+//! written or lost, and its file contains exactly the written records.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -20,8 +19,8 @@ use crate::export::{Decoder, messages, output};
 use crate::metrics;
 use crate::program::{Ran, Started, command, run};
 
-/// Checks each flow record of each output: the record is counted as written, lost or waiting, or it
-/// belongs to an active flow. Returns the number of records.
+/// Checks that each output counts every record as written, lost or waiting, or as an active flow.
+/// Returns the number of records.
 fn assert_counted(report: &Value) -> u64 {
     let flows = &report["app"]["flows"];
     let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key} in {of}"));
@@ -36,15 +35,13 @@ fn assert_counted(report: &Value) -> u64 {
     total
 }
 
-/// Returns the report of a run that writes its flows to standard output, and therefore its report
-/// to standard error.
+/// The flows go to standard output, so the report is on standard error.
 fn report_of(err: &str) -> Value {
     let line = err.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("{err}"));
     serde_json::from_str(line).unwrap()
 }
 
-/// Returns the name and the contents of the only file in the directory whose name begins with
-/// `name`.
+/// Returns the only file in the directory whose name begins with `name`.
 fn part(directory: &Path, name: &str) -> (String, Vec<u8>) {
     let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let names: Vec<String> = names.filter(|file| file.starts_with(name)).collect();
@@ -60,8 +57,7 @@ fn a_full_disk_has_what_counts_as_written() {
     let scratch = Scratch::new();
     let (small, saved) = (scratch.join("small"), scratch.join("saved"));
     [&small, &saved].into_iter().for_each(|path| fs::create_dir(path).unwrap());
-    // The run has three outputs. The file of each output is on a file system that is too small for
-    // all records.
+    // The file system of each output is too small for all records.
     let names = ["a.csv", "b.jsonl", "c.ipfix"];
     let script = "cd \"$1\" && mkdir a b c || exit 99
         for each in a b c; do mount -t tmpfs -o size=300k tmpfs $each || exit 99; done
@@ -119,8 +115,7 @@ fn a_full_device_has_nothing() {
     assert!(ran.err.contains("cannot write flows to standard output: No space left on device"), "{ran:?}");
 }
 
-/// If standard output is a file, the program cuts the file after the last complete line, as it does
-/// with other output files.
+/// Like other output files, standard output is cut after the last complete line.
 #[test]
 fn a_full_disk_at_standard_output() {
     if !geteuid().is_root() {
@@ -156,15 +151,12 @@ fn a_reader_that_has_enough_leaves_the_rest_lost() {
     assert!(counts["written"].as_u64() > Some(0) && counts["lost"].as_u64() > Some(0), "{counts} {total}");
 }
 
-/// In this test, a collector ends while the packet source waits for the collector. The collector
-/// does not start again. If a collector ends and does not return, the run reports the lost records
-/// and fails.
+/// The collector ends while the packet source waits for it, and does not return.
 #[test]
 fn a_collector_that_goes_away_leaves_the_rest_lost() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // The records of all flows need more space than the kernel's buffers for a connection, which
-    // are about 4 MB at the sender. Therefore the exporter has not written all records yet when the
-    // collector closes the connection.
+    // The records need more space than the kernel's buffers, which are about 4 MB at the sender, so
+    // the exporter has not written all of them when the collector closes the connection.
     setsockopt(&listener, RcvBuf, &8192).unwrap();
     let to = format!("ipfix+tcp://{}", listener.local_addr().unwrap());
     let collector = thread::spawn(move || {
@@ -184,8 +176,7 @@ fn a_collector_that_goes_away_leaves_the_rest_lost() {
     assert!(complaint.contains(&format!("and {lost} flows were not sent")), "{complaint}");
 }
 
-/// With UDP, only an ICMP error from the collector's host shows that no program listens on the
-/// port.
+/// Only an ICMP error from the collector's host shows that no program listens on the port.
 #[test]
 fn datagrams_that_nobody_takes_are_counted() {
     let nowhere = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -198,8 +189,7 @@ fn datagrams_that_nobody_takes_are_counted() {
     assert_eq!(ran.code, Some(i32::from(counts["lost"].as_u64() > Some(0))), "{ran:?}");
 }
 
-/// During the run, each report and the metrics count every flow record exactly once. At the end, no
-/// record waits.
+/// Reports and metrics count every flow record exactly once. At the end, none waits.
 #[test]
 fn counts_add_up_during_the_run() {
     let scratch = Scratch::new();

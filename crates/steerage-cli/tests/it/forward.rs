@@ -1,5 +1,5 @@
-//! Tests `steerage forward` as the router on the only path between two hosts. The hosts and the
-//! router are network namespaces.
+//! `steerage forward` as the router between two hosts. The hosts and the router are network
+//! namespaces.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,24 +15,22 @@ use steerage_fixtures::{HANG, exposition, skip};
 use crate::metrics;
 use crate::program::{Ends, Ran, Started, assert_lost_only_under_load, command};
 
-/// The network namespaces.
 pub(crate) const ONE: usize = 0;
 pub(crate) const ROUTER: usize = 1;
 pub(crate) const OTHER: usize = 2;
 
-/// The addresses of the second host (namespace `OTHER`), on the other side of the router.
+/// The addresses of the second host (namespace `OTHER`).
 pub(crate) const FAR4: &str = "10.210.1.2";
 pub(crate) const FAR6: &str = "fd00:211::2";
 
 struct Net(Namespaces);
 
-/// Creates the cables from `one0` to `r0` and from `r1` to `other0`, with addresses and routes.
 pub(crate) fn linked() -> Option<Namespaces> {
     linked_by(None)
 }
 
-/// Like [`linked`]. With a VLAN, the addresses belong to VLAN interfaces (such as `r0.5`) on the
-/// four ends of the cables. Returns `None` if this kernel does not support VLAN interfaces.
+/// With a VLAN, the addresses belong to VLAN interfaces, such as `r0.5`. Returns `None` if this
+/// kernel does not support VLAN interfaces.
 pub(crate) fn linked_by(vlan: Option<u16>) -> Option<Namespaces> {
     let namespaces = Namespaces::new(3)?;
     namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
@@ -60,14 +58,12 @@ pub(crate) fn linked_by(vlan: Option<u16>) -> Option<Namespaces> {
 }
 
 impl Net {
-    /// Creates the cables between hosts and router, like [`linked`]. The hosts send no super-frames
-    /// (merged packets).
     fn new() -> Option<Self> {
         let namespaces = linked()?;
         for (nth, device) in [(ONE, "one0"), (OTHER, "other0")] {
-            // With `gso_max_segs 1`, the sending kernel cuts packets that are too long for a real
-            // cable. If a packet relies on the checksum offload for its checksum, the kernel does
-            // not compute this checksum.
+            // The hosts must send no super-frames. With `gso_max_segs 1`, the sending kernel cuts
+            // packets that are too long for a real cable, but leaves checksums to the checksum
+            // offload.
             namespaces.must(nth, &format!("link set dev {device} gso_max_segs 1"));
         }
         Some(Self(namespaces))
@@ -83,15 +79,13 @@ impl Net {
     }
 }
 
-/// Stops the run, and returns its report. The receive path must not have lost or reordered any
-/// packet.
 fn stop(started: Started) -> Value {
     let report = started.stop_at_rest();
     accounted(&report);
     report
 }
 
-/// Checks that `forward` has counted exactly one outcome for each handled packet.
+/// Checks that `forward` counted exactly one outcome for each handled packet.
 fn accounted(report: &Value) {
     let sum = |of: &Value| of.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum::<u64>();
     let forward = &report["app"]["forward"];
@@ -105,8 +99,8 @@ fn dropped(report: &Value, why: &str) -> u64 {
     report["app"]["forward"]["dropped"][why].as_u64().unwrap_or(0)
 }
 
-/// Sends datagrams with the hop limit `hops` to the address `to`, until an ICMP error of the
-/// expected type and code arrives. Returns the address from which the ICMP error came.
+/// Sends datagrams until an ICMP error of the expected type and code arrives. Returns the source
+/// address of the ICMP error.
 fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
     let to = address(to);
     let (family, protocol, any) = match to {
@@ -120,15 +114,14 @@ fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
         IpAddr::V4(_) => asks.set_ttl(hops).unwrap(),
         IpAddr::V6(_) => setsockopt(&asks, sockopt::Ipv6Ttl, &(hops as i32)).unwrap(),
     }
-    // The offset of the ICMP message in the received bytes, and the offset of the source port in
-    // the packet that the ICMP message quotes. For IPv4, the raw socket also returns the IP header
-    // before the ICMP message.
+    // The offsets of the ICMP message and of the source port that it quotes. A raw IPv4 socket also
+    // returns the IP header before the ICMP message.
     let (at, port_at) = if to.is_ipv4() { (20, 20 + 8 + 20) } else { (0, 8 + 40) };
     let port = asks.local_addr().unwrap().port().to_be_bytes();
     let (start, mut answer) = (Instant::now(), [0; 2048]);
     loop {
         assert!(start.elapsed() < HANG, "no ICMP error {expected:?} about {to}");
-        // `send_to` may return ICMP errors about earlier datagrams, so its result is ignored.
+        // `send_to` may return ICMP errors about earlier datagrams.
         let _ = asks.send_to(&[0x5a; 40], SocketAddr::new(to, 33434));
         while let Ok((len, from)) = errors.recv_from(&mut answer) {
             let answer = &answer[..len];
@@ -144,15 +137,12 @@ fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
 fn two_kernels_talk_through_it() {
     let Some(net) = Net::new() else { return };
     let started = net.start(&["r0", "r1"]);
-    // After the start, neither the packet threads nor the thread that resolves neighbours has any
-    // privilege.
     for task in fs::read_dir(format!("/proc/{}/task", started.id())).unwrap() {
         let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
         assert!(status.contains("CapPrm:\t0000000000000000") && status.contains("NoNewPrivs:\t1"), "{status}");
     }
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(OTHER, || ping(address("fd00:210::2"), 1300));
-    // The packets of the next ping are so long that they are fragmented.
     net.0.within(ONE, || ping(address(FAR6), 4000));
     for to in [FAR4, FAR6] {
         let echo = net.0.within(OTHER, || Echo::new(address(to)));
@@ -162,11 +152,11 @@ fn two_kernels_talk_through_it() {
         drop(echo);
     }
     tcp_transfer(&net.0, OTHER, ONE, address("10.210.0.2"), 4_000_000);
-    // The next ping is for the router itself, whose kernel replies.
+    // The router's kernel replies to this ping.
     net.0.within(ONE, || ping(address("10.210.1.1"), 56));
     let report = stop(started);
-    // The hosts' kernels send super-frames, and the router forwards each super-frame in one piece.
-    // Therefore the test checks the number of received bytes, and not the number of frames.
+    // The hosts send super-frames, and the router forwards each in one piece, so the number of
+    // frames is not known.
     assert!(report["snapshot"]["received_bytes"].as_u64().unwrap() > 12_000_000, "{report}");
     assert!(report["app"]["forward"]["left"]["local"].as_u64().unwrap() > 0, "{report}");
     let others = report["app"]["forward"]["dropped"].as_object().unwrap().keys().filter(|why| *why != "unresolved");
@@ -181,13 +171,13 @@ fn icmp_errors_come_back() {
     let started = net.start(&["r0", "r1", metrics::ANY]);
     let from_router = [address("10.210.0.1"), address("fd00:210::1")];
     net.0.within(ONE, || {
-        // The program traceroute needs ICMP errors from each hop and from the end of the path.
+        // traceroute needs ICMP errors from each hop and from the end of the path.
         assert_eq!([error_about(FAR4, 1, (11, 0)), error_about(FAR6, 1, (3, 0))], from_router);
         assert_eq!([error_about(FAR4, 2, (3, 3)), error_about(FAR6, 2, (1, 4))], [address(FAR4), address(FAR6)]);
         assert_eq!([error_about("10.77.0.1", 9, (3, 0)), error_about("fd77::1", 9, (1, 0))], from_router);
         assert_eq!(error_about("10.77.1.1", 9, (3, 13)), from_router[0]);
-        // The destination addresses of this test belong to no host. After some time, the router's
-        // kernel reports that the destination host is unreachable.
+        // These addresses belong to no host. After some time, the router's kernel reports them as
+        // unreachable.
         assert_eq!([error_about("10.210.1.77", 9, (3, 1)), error_about("fd00:211::77", 9, (1, 3))], from_router);
     });
     let at = metrics::address(&started);
@@ -203,8 +193,7 @@ fn icmp_errors_come_back() {
     assert!(sent >= 7 && page.get("steerage_forward_icmp_errors_total{outcome=\"sent\"}") <= sent as f64, "{report}");
 }
 
-/// Runs a tool in a namespace, and returns its output. `None` if the tool is missing. If the tool
-/// is missing, the test fails in CI.
+/// Runs a tool. If the tool is missing, returns `None`, or fails in CI.
 fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     let run = || std::process::Command::new(words[0]).args(&words[1..]).stdin(std::process::Stdio::null()).output();
     match net.0.within(namespace, run) {
@@ -219,33 +208,27 @@ fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     }
 }
 
-/// The maximum number of times that the test runs traceroute until the output shows the whole path.
 const TRACES_MAX: usize = 3;
 
-/// Returns the number and the address of each hop from the output of traceroute.
 fn hops(way: &str) -> Vec<Vec<&str>> {
     way.lines().skip(1).map(|line| line.split_whitespace().take(2).collect()).collect()
 }
 
-/// The output of traceroute must show all hops of the path, and no other hops.
 #[test]
 fn traceroute_finds_the_way() {
     let Some(net) = Net::new() else { return };
     let started = net.start(&["r0", "r1"]);
-    // The router drops packets to a neighbour whose address is not resolved, so the test resolves
-    // the neighbours first.
+    // The router drops packets while the neighbour's address is not resolved.
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(ONE, || ping(address(FAR6), 56));
     let mut ways = Vec::new();
     for (family, router, to) in [("-4", "10.210.0.1", FAR4), ("-6", "fd00:210::1", FAR6)] {
-        // traceroute sends one probe at a time, because the router limits the rate of its ICMP
-        // errors.
+        // One probe at a time (`-N 1`), because the router limits the rate of its ICMP errors.
         for method in ["-U", "-I"] {
             let words = ["traceroute", family, method, "-n", "-N", "1", "-q", "1", "-m", "5", to];
             let expected = [["1", router], ["2", to]];
             // On a busy machine, the host sometimes receives no replies for a few seconds, although
-            // the router has forwarded them. The cause of the missing replies is not known, so the
-            // test runs traceroute several times.
+            // the router has forwarded them. The cause is not known.
             for _ in 0..TRACES_MAX {
                 let Some(way) = tool(&net, ONE, &words) else { return drop(stop(started)) };
                 ways.push((hops(&way) == expected, format!("{method}: {way}")));
@@ -261,8 +244,6 @@ fn traceroute_finds_the_way() {
     assert!(dropped(&report, "ttl_expired") >= 4, "{report}");
 }
 
-/// Returns how many datagrams the kernel has dropped in this namespace because the buffer of a
-/// socket was full.
 fn overflows_of_udp() -> u64 {
     let table = fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
     let mut lines = table.lines().filter_map(|line| line.strip_prefix("Udp: "));
@@ -271,8 +252,6 @@ fn overflows_of_udp() -> u64 {
     count.parse().unwrap()
 }
 
-/// In this test, iperf3 transfers 1 GB over TCP in one direction. iperf3 also transfers less data
-/// over several TCP connections in the other direction, and some data over UDP. All data arrives.
 #[test]
 fn iperf3_carries_a_gigabyte() {
     let Some(net) = Net::new() else { return };
@@ -292,20 +271,18 @@ fn iperf3_carries_a_gigabyte() {
         assert!(lines.any(|line| line.unwrap().starts_with("Server listening")));
         let words = [&["iperf3", "-c", FAR4, "-J"], options].concat();
         let result: Value = serde_json::from_str(&tool(&net, ONE, &words).expect("the server runs")).unwrap();
-        // A thread reads the last lines of the iperf3 server's output, because the server cannot
-        // end while its output pipe is full.
+        // The iperf3 server cannot end while its output pipe is full.
         lines.for_each(drop);
         let end = &result["end"];
         if options[0] == "-u" {
             let sum = &end["sum"];
             assert!(sum["packets"].as_u64().unwrap() >= 4_000, "{end}");
-            // On a busy machine, the receive buffer of iperf3's socket overflows. The kernel counts
-            // the datagrams that are lost because iperf3's receive buffer is full.
+            // On a busy machine, the receive buffer of iperf3's socket overflows.
             lost = sum["lost_packets"].as_u64().unwrap().saturating_sub(net.0.within(OTHER, overflows_of_udp));
         } else {
             let [sent, received] = ["sum_sent", "sum_received"].map(|sum| end[sum]["bytes"].as_u64().unwrap());
             let wanted = if options[1] == "1G" { 1 << 30 } else { 50 << 20 };
-            // When iperf3's sender stops counting, the last bytes are still in flight.
+            // When iperf3's sender stops counting, the last bytes are in flight.
             assert!(sent >= wanted && received + (16 << 20) >= wanted, "{sent} sent, {received} received");
         }
         assert!(server.wait().unwrap().success());
@@ -316,19 +293,15 @@ fn iperf3_carries_a_gigabyte() {
         (&json!(0), &json!(0)),
         "{report}"
     );
-    // The router's report counts all lost datagrams, except the datagrams that were lost because
-    // iperf3's receive buffer was full.
     let counts = report["snapshot"]["dropped"].as_object().unwrap().values();
     assert!(lost <= counts.filter_map(Value::as_u64).sum(), "{lost} lost, {report}");
-    // The router's byte counts include all data, and also the headers and the acknowledgements.
+    // The router also counts headers and acknowledgements.
     assert!(report["snapshot"]["received_bytes"].as_u64().unwrap() > (1 << 30) + (50 << 20), "{report}");
 }
 
 #[test]
 fn tcp_finds_the_mtu_of_the_path() {
     let Some(net) = Net::new() else { return };
-    // The hosts do not know the smaller MTU of `r1`, so they send packets that are too large for
-    // this MTU.
     net.router("link set r1 mtu 1300");
     let started = net.start(&["r0", "r1"]);
     for to in [FAR4, FAR6] {
@@ -357,7 +330,6 @@ fn routes_are_followed() {
     net.0.must(OTHER, "addr add fd88::2/128 dev lo nodad");
     net.0.within(ONE, || ping(address(unroutable.0), 56));
     net.0.within(ONE, || ping(address(unroutable.1), 56));
-    // Replaces the route by another route that has two next hops and a different metric.
     net.router(
         "route add 10.88.0.2/32 metric 5 nexthop via 10.210.1.2 weight 2 nexthop via 10.210.1.2 dev r1 weight 1",
     );
@@ -377,8 +349,7 @@ fn neighbours_and_links_come_and_go() {
     let Some(net) = Net::new() else { return };
     let mut started = net.start(&["r0", "r1"]);
     net.0.within(ONE, || ping(address(FAR4), 56));
-    // The host on the other side of the router gets a new link address. The router's kernel learns
-    // the host's new link address from the next packet.
+    // The router's kernel learns the host's new link address from the next packet.
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:77");
     net.0.within(OTHER, || ping(address("10.210.1.1"), 56));
     net.0.within(ONE, || ping(address(FAR4), 56));
@@ -390,11 +361,9 @@ fn neighbours_and_links_come_and_go() {
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.router("link del renamed");
     net.0.within(ONE, || error_about(FAR4, 9, (3, 0)));
-    // One CPU of the run learns from the kernel that the route no longer exists. Another CPU of the
-    // run detects, without a message from the kernel, that the interface it uses was deleted.
+    // One CPU learns from the kernel that the route is gone. Another CPU detects the deleted
+    // interface without a message from the kernel.
     while !started.error_line().contains("the interface was deleted") {}
-    // The router's other interface, which was not deleted, continues to work until the end of the
-    // run.
     started.signal(Signal::SIGINT);
     let ran: Ran = started.end();
     let report = ran.report();
@@ -403,10 +372,8 @@ fn neighbours_and_links_come_and_go() {
     accounted(&report);
 }
 
-/// The host on the other side of the router gets a new link address. If the host announces its new
-/// link address, the router immediately sends packets to this address. If the host does not
-/// announce its new link address, the router's kernel first has to notice that the old address no
-/// longer answers. Afterwards, the router's kernel resolves the neighbour's address again.
+/// If the host announces its new link address, the router uses it at once. Otherwise, the router's
+/// kernel must first notice that the old address does not answer.
 #[test]
 fn a_neighbour_whose_link_address_changes_is_found_again() {
     let Some(net) = Net::new() else { return };
@@ -416,8 +383,7 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:78");
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(OTHER, || fs::write("/proc/sys/net/ipv4/conf/other0/arp_notify", "0").unwrap());
-    // Mark the neighbour as stale. If the kernel's entry for the neighbour is not stale, the kernel
-    // assumes for 15 to 45 s that the neighbour is reachable.
+    // Without `stale`, the kernel assumes for 15 to 45 s that the neighbour is reachable.
     net.router("neigh change 10.210.1.2 dev r1 nud stale");
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:79");
     net.0.within(ONE, || ping(address(FAR4), 56));
@@ -427,8 +393,8 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     stop(started);
 }
 
-/// With `--route`, the run uses none of the kernel's routes. With `--route`, the run reads from the
-/// kernel only the neighbours and the router's own addresses.
+/// With `--route`, the run reads only the neighbours and the router's own addresses from the
+/// kernel.
 #[test]
 fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     let Some(net) = Net::new() else { return };
@@ -441,8 +407,8 @@ fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     stop(started);
 }
 
-/// If the router's own kernel sends packets into a TUN, `forward` adds a link header before the
-/// packets leave through an interface. (The replies go to the router's own kernel.)
+/// Frames from a TUN have no link header, so `forward` adds one. The replies go to the router's
+/// kernel.
 #[test]
 fn from_a_tun_to_an_interface_with_link_headers() {
     let Some(net) = Net::new() else { return };
@@ -457,8 +423,8 @@ fn from_a_tun_to_an_interface_with_link_headers() {
     assert_eq!(report["snapshot"]["dropped"]["tx_refused"].as_u64().unwrap_or(0), 0, "{report}");
 }
 
-/// The router receives packets with AF_XDP. The hosts still offload checksums, so only their ICMP
-/// packets have correct checksums when they arrive at the router.
+/// The hosts offload checksums, so only their ICMP packets arrive at the router with correct
+/// checksums.
 #[test]
 fn packets_that_are_taken_are_forwarded() {
     let Some(net) = Net::new() else { return };
@@ -470,8 +436,7 @@ fn packets_that_are_taken_are_forwarded() {
     assert!(report["app"]["forward"]["forwarded"].as_u64().unwrap() >= 4, "{report}");
 }
 
-/// A datagram that arrives at the router's veth without a checksum leaves the router with a correct
-/// checksum.
+/// The datagram arrives at the router's veth without a checksum.
 #[test]
 fn no_packet_goes_out_with_a_wrong_checksum() {
     let Some(net) = Net::new() else { return };
@@ -484,8 +449,7 @@ fn no_packet_goes_out_with_a_wrong_checksum() {
     });
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(ONE, || ping(address(FAR6), 56));
-    // The receiving kernel verifies the checksum of each packet from a cable, and drops the packet
-    // if the checksum is wrong.
+    // The receiving kernel drops packets from a cable whose checksum is wrong.
     for to in [FAR4, FAR6] {
         let payload: Vec<u8> = (0..999).map(|at| at as u8).collect();
         let bind = if to == FAR4 { "0.0.0.0:0" } else { "[::]:0" };

@@ -1,6 +1,6 @@
-//! The router's own kernel also receives each IPv6 packet that `forward` handles. If `forward`
-//! handles an IPv6 packet, `forward` itself sends the ICMP errors about it, so the kernel must not
-//! send them too. To silence the kernel, `forward` adds routing rules, which `ip -6 rule` shows.
+//! The router's kernel also receives each IPv6 packet that `forward` handles, and must not send
+//! ICMP errors about it. To silence the kernel, `forward` adds routing rules, which `ip -6 rule`
+//! shows.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
@@ -17,8 +17,7 @@ use steerage_fixtures::{HANG, skip};
 use crate::forward::{FAR6, ONE, OTHER, ROUTER, linked};
 use crate::program::{Ran, Started, command};
 
-/// Returns a raw socket that receives ICMPv6 errors "destination unreachable" (type 1) in this
-/// network namespace.
+/// Receives ICMPv6 errors "destination unreachable" (type 1) in this network namespace.
 fn errors() -> UdpSocket {
     let socket = socket(AddressFamily::Inet6, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::IcmpV6);
     let socket: UdpSocket = socket.unwrap().into();
@@ -26,9 +25,8 @@ fn errors() -> UdpSocket {
     socket
 }
 
-/// Reads the ICMP errors that have arrived, and counts them by the source port of the quoted
-/// packet. In an ICMPv6 error, the source port of the quoted packet follows 8 bytes of ICMP header
-/// and 40 bytes of the quoted IPv6 header.
+/// Counts the ICMP errors that have arrived, by the source port of the quoted packet. The port
+/// follows 8 bytes of ICMP header and the 40 bytes of the quoted IPv6 header.
 fn read(errors: &UdpSocket, counts: &mut BTreeMap<u16, u32>) {
     let mut error = [0; 2048];
     while let Ok(len) = errors.recv(&mut error) {
@@ -50,8 +48,7 @@ fn start(net: &Namespaces, more: &[&str]) -> Started {
     Started::of(net.within(ROUTER, || command(&args).spawn().unwrap()))
 }
 
-/// The routes on the command line replace the kernel's routes, even if the kernel has a route for
-/// the same prefix.
+/// Routes on the command line replace the kernel's routes to the same prefix.
 #[test]
 fn the_kernel_does_not_answer_what_is_forwarded() {
     let Some(net) = linked() else { return };
@@ -69,8 +66,7 @@ fn the_kernel_does_not_answer_what_is_forwarded() {
     }
     let options: Vec<&str> = routes.iter().flat_map(|route| ["--route", route]).collect();
     let started = start(&net, &options);
-    // While the kernel resolves the address of a neighbour, the first packet to this neighbour is
-    // dropped.
+    // The first packet to a neighbour is dropped while the kernel resolves the address.
     net.within(ONE, || ping(address(FAR6), 56));
     net.within(OTHER, || ping(address("fd00:210::2"), 56));
     let (errors, mut counts) = (net.within(ONE, errors), BTreeMap::new());
@@ -88,7 +84,6 @@ fn the_kernel_does_not_answer_what_is_forwarded() {
     started.stop_at_rest();
 }
 
-/// If `forward` has no route for a packet, the sender gets exactly one ICMP error.
 #[test]
 fn a_packet_without_a_route_gets_one_error() {
     let Some(net) = linked() else { return };
@@ -110,8 +105,8 @@ fn a_packet_without_a_route_gets_one_error() {
         }
         sent.insert(port, 1);
     }
-    // ICMP errors from the kernel would arrive before the ping replies, because the kernel answers
-    // within the system call that sends the packet.
+    // The kernel answers within the system call that sends the packet, so its ICMP errors would
+    // arrive before the ping replies.
     net.within(ONE, || ping(address(FAR6), 56));
     read(&errors, &mut counts);
     assert_eq!(counts, sent);
@@ -143,14 +138,12 @@ fn the_rules_last_as_long_as_the_run() {
     started.signal(Signal::SIGKILL);
     gone();
 
-    // If a run and its helper process are killed, a routing rule remains. The test adds such a
-    // rule.
+    // Such a rule remains if a run and its helper process are killed.
     net.must(ROUTER, "-6 rule add pref 32765 iif r0 blackhole protocol 115");
     start(&net, &[]).stop_at_rest();
     assert_eq!(rules(&net), before);
 
-    // The user's own rules keep their priorities, and the rule for the table `local` still comes
-    // first.
+    // The user's rules keep their priorities, and the rule for the table `local` comes first.
     net.must(ROUTER, "-6 rule add pref 900 lookup main");
     net.must(ROUTER, "-6 rule add pref 880 from fd07::/64 lookup 77");
     let started = start(&net, &[]);
@@ -159,9 +152,8 @@ fn the_rules_last_as_long_as_the_run() {
     started.stop_at_rest();
 }
 
-/// If the rules for the routing tables `local` and `main` are in the wrong order, `forward` cannot
-/// insert its rule between them. The run is refused. The error message recommends no `ip` commands,
-/// because the order of the rules is wrong, and no added rule would help.
+/// `forward` cannot insert its rule between the tables. No added rule would help, so the error
+/// recommends no `ip` commands.
 #[test]
 fn tables_in_the_wrong_order_are_refused() {
     let Some(net) = linked() else { return };
@@ -177,8 +169,7 @@ fn tables_in_the_wrong_order_are_refused() {
     }
 }
 
-/// A routing rule that an earlier run left behind has no effect if it comes after the rule for the
-/// table `main`. The next run replaces a routing rule that has no effect.
+/// A rule of an earlier run has no effect after the rule for the table `main`.
 #[test]
 fn a_rule_without_effect_is_replaced() {
     let Some(net) = linked() else { return };
@@ -191,9 +182,8 @@ fn a_rule_without_effect_is_replaced() {
     assert_eq!(rules(&net), before);
 }
 
-/// A second run does not rely on the rule of the first run, because the first run removes this rule
-/// when it ends. Before the second run of `forward`, the user must add a separate routing rule.
-/// This rule remains after the end of the first run.
+/// The first run removes its rule when it ends, so the user must add a separate rule for a second
+/// run.
 #[test]
 fn a_second_run_has_no_rule_of_the_first() {
     let Some(net) = linked() else { return };
@@ -213,7 +203,6 @@ fn a_second_run_has_no_rule_of_the_first() {
     assert!(rules(&net).contains("iif r0 blackhole") && !rules(&net).contains("iif r1 blackhole"), "{}", rules(&net));
 }
 
-/// If the helper process cannot remove a rule, the run prints this rule when it ends.
 #[test]
 fn what_is_not_removed_is_named() {
     let Some(net) = linked() else { return };
@@ -238,7 +227,6 @@ fn what_is_not_removed_is_named() {
     }
 }
 
-/// With `-v`, the helper process that removes the rules prints which capability it keeps.
 #[test]
 fn the_log_names_the_kept_capability() {
     let Some(net) = linked() else { return };
@@ -246,20 +234,18 @@ fn the_log_names_the_kept_capability() {
     assert!(ran.code == Some(0) && ran.err.contains("kept=CapabilitySet(NET_ADMIN)"), "{ran:?}");
 }
 
-/// Returns the error line of the run's standard error. Notes about the interfaces may come before
-/// the error line.
+/// Notes about the interfaces may come before the error line.
 fn error(ran: &Ran) -> &str {
     ran.err.lines().last().unwrap_or_default()
 }
 
-/// Returns the arguments of the `ip` commands that an error message recommends.
 fn commands(ran: &Ran) -> Vec<String> {
     let (_, commands) = error(ran).split_once("as root, ").unwrap_or_else(|| panic!("{ran:?}"));
     commands.split("; ").map(|command| command.strip_prefix("ip ").unwrap().to_owned()).collect()
 }
 
-/// Without `CAP_NET_ADMIN`, the run does not start, unless the user has added the routing rules or
-/// the interfaces have no IPv6 addresses.
+/// Without `CAP_NET_ADMIN`, the user must add the routing rules, unless the interfaces have no IPv6
+/// addresses.
 #[test]
 fn without_the_capability_the_rules_must_be_there() {
     let Some(net) = linked() else { return };
@@ -281,9 +267,8 @@ fn without_the_capability_the_rules_must_be_there() {
     let output = Ran::of(run().unwrap());
     assert_eq!((output.code, rules(&net)), (Some(0), by_user), "{output:?}");
 
-    // The user has added routing rules that keep the kernel from answering. The user's rules that
-    // keep the kernel from answering must also come before the user's rule for the table `main`.
-    // Only one of them does.
+    // The rules that silence the kernel must come before the rule for the table `main`. Only one of
+    // these does.
     net.must(ROUTER, "-6 rule add pref 900 lookup main");
     net.must(ROUTER, "-6 rule add iif r1 pref 850 blackhole");
     let output = Ran::of(run().unwrap());

@@ -1,5 +1,3 @@
-//! Helps tests to serve FUSE file systems.
-
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -13,9 +11,8 @@ use steerage_fixtures::skip;
 
 const DEVICE: &str = "/dev/fuse";
 
-/// Mounts the file system in the mount namespace of this thread, and serves the file system's
-/// files. `options` are mount options in addition to the options that every mount needs. If
-/// mounting is not possible, returns `None` and prints the reason to standard error.
+/// Mounts a FUSE file system in the mount namespace of this thread, and serves it. `options` are
+/// additional mount options. Returns `None` if mounting is not possible.
 pub(crate) fn serve<F>(files: F, at: &Path, options: &str) -> Option<JoinHandle<io::Result<()>>>
 where
     F: Filesystem + Send + 'static,
@@ -29,7 +26,7 @@ where
     Some(thread::spawn(|| session.run()))
 }
 
-/// Returns the attributes of a file that belongs to root.
+/// The file belongs to root.
 pub(crate) fn attributes(inode: INodeNo, kind: FileType, perm: u16) -> FileAttr {
     let time = SystemTime::UNIX_EPOCH;
     FileAttr {

@@ -1,6 +1,6 @@
 //! Tests signals to a process that waits for a file system which does not answer, such as a hard
-//! NFS mount whose server is down. A process that waits for such a file system waits in the kernel,
-//! and only SIGKILL ends it.
+//! NFS mount whose server is down. The process waits in the kernel, and a caught signal does not
+//! end it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -30,23 +30,20 @@ use crate::signals::ignores_hup;
 
 const TTL: Duration = Duration::from_secs(3600);
 
-/// The file names that every directory of this FUSE file system contains. The constants below are
-/// the inode numbers of `file` and `directory`.
+/// Every directory of this FUSE file system contains these names. Below are their inode numbers.
 const FILE: &str = "file";
 const DIRECTORY: &str = "directory";
 const FILE_INODE: u64 = 2;
 const DIRECTORY_INODE: u64 = 3;
 
-/// If a program looks up this file name, the process that serves the file system stops serving it.
+/// A lookup of this name stops the file system's server.
 const STOP: &str = "stop";
 
-/// A file system whose server process stops serving when a program looks up the name [`STOP`].
-/// After it has stopped, the server process of the file system reads no more requests. The kernel
-/// has not yet passed the waiting program's request to the server process of the file system.
-/// Therefore the program can be killed, as with a hard NFS mount.
+/// A file system whose server stops reading requests when a program looks up [`STOP`]. The kernel
+/// has not yet passed the waiting program's request to the server, so SIGKILL ends the program, as
+/// with a hard NFS mount.
 struct Stopping {
-    /// The receiver of a channel. The stopped file system waits until this receiver returns. When
-    /// the sender of this channel is dropped, the file system continues.
+    /// The stopped file system continues when the sender is dropped.
     goes_on: Mutex<Receiver<()>>,
 }
 
@@ -62,7 +59,6 @@ impl Filesystem for Stopping {
             Some(DIRECTORY) => reply.entry(&TTL, &attributes(DIRECTORY_INODE), Generation(0)),
             Some(STOP) => {
                 reply.error(Errno::ENOENT);
-                // `recv` returns an error when the sender is dropped.
                 let _ = self.goes_on.lock().unwrap_or_else(PoisonError::into_inner).recv();
             }
             _ => reply.error(Errno::ENOENT),
@@ -74,18 +70,16 @@ impl Filesystem for Stopping {
     }
 }
 
-/// A file system of this test that is mounted in the mount namespace of this thread.
 struct Mounted {
     at: PathBuf,
-    /// The path of the file in which the kernel shows the number of requests that wait for the FUSE
-    /// server.
+    /// The file in which the kernel shows the number of requests that wait for the FUSE server.
     waiting: PathBuf,
-    /// The sender of a channel. The stopped file system continues when this sender is dropped.
+    /// Dropping this sender lets the stopped file system continue.
     _stopped: Sender<()>,
 }
 
 impl Mounted {
-    /// Stops the file system. The kernel's cache keeps the file, the directory and their
+    /// Stops the file system, while the kernel's cache keeps the file, the directory and their
     /// attributes.
     fn stop(&self) {
         for name in ["", FILE, DIRECTORY] {
@@ -94,7 +88,6 @@ impl Mounted {
         assert!(!fs::exists(self.at.join(STOP)).unwrap());
     }
 
-    /// Returns true if a request to the file system waits for its answer.
     fn is_waited_for(&self) -> bool {
         fs::read_to_string(&self.waiting).unwrap().trim() != "0"
     }
@@ -106,10 +99,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs `body` with the stoppable file system mounted on a directory. The file system is mounted in
-/// a separate mount namespace. The mount of the file system therefore disappears when this thread
-/// and the programs that it starts have ended, even after a crash. If mounting is not possible,
-/// prints the reason to standard error.
+/// Mounts the file system in a separate mount namespace, so that the mount disappears with this
+/// thread and its programs, even after a crash.
 fn with_mounted(body: impl FnOnce(&Mounted) + Send + 'static) {
     if !is_root() {
         return;
@@ -136,14 +127,11 @@ fn with_mounted(body: impl FnOnce(&Mounted) + Send + 'static) {
     thread::spawn(run).join().unwrap();
 }
 
-/// The signals that must end a program which waits for a file system.
 fn signals() -> Vec<Signal> {
     let hup = (!ignores_hup()).then_some(Signal::SIGHUP);
     [Signal::SIGTERM, Signal::SIGINT].into_iter().chain(hup).collect()
 }
 
-/// Starts the program, and waits until the program hangs in a request to the file system.
-/// Afterwards, sends a signal to the program. The signal must end the program.
 fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {
     let mut command = command_in(&args.split(' ').collect::<Vec<_>>());
     let mut child = Ends(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
@@ -156,17 +144,15 @@ fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {
     until(&format!("{signal} ends {args:?}"), || child.try_wait().unwrap().is_some());
     let status = child.wait().unwrap();
     assert_eq!(status.signal(), Some(signal as i32), "{args:?}: {status}");
-    // If a child process tries to execute a program in the stopped file system, the child also
-    // hangs. The child does not get the signal that the test sends to its parent.
+    // A child that executes a program in the stopped file system also hangs, and does not get its
+    // parent's signal.
     let is_left = |child: &Pid| fs::exists(format!("/proc/{child}")).unwrap_or(false);
     for child in started.into_iter().filter(is_left) {
-        // The child may end meanwhile.
         let _ = kill(child, Signal::SIGKILL);
     }
     until("the kernel forgets the request", || !mounted.is_waited_for());
 }
 
-/// The children of a process.
 fn children(process: u32) -> Vec<Pid> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|task| task.unwrap().path());
     let lists = tasks.filter_map(|task| fs::read_to_string(task.join("children")).ok());
@@ -176,30 +162,27 @@ fn children(process: u32) -> Vec<Pid> {
         .collect()
 }
 
-/// An argument that can be a path, the commands that have this argument, and some command lines.
-/// Each command line has a path in a file system that does not answer.
+/// Command lines that use a path in the stopped file system for an argument.
 struct Row {
     /// The argument as `--help` shows it.
     argument: &'static str,
     commands: &'static [&'static str],
-    /// The test replaces `{c}` by each of the commands in turn. The command is followed by the
-    /// other arguments that it needs. `DEMO` stands for a capture. `{}` is the path of a file.
-    /// Either opening the file hangs, or looking up its name hangs. `{d}` stands for a directory.
-    /// On a command line, words with `=` that come before the command set environment variables.
+    /// `{c}` stands for each of the commands with the arguments that it needs, `DEMO` for a
+    /// capture, `{d}` for a directory, and `{}` for a file whose opening or lookup hangs. Words
+    /// with `=` before the command set environment variables.
     lines: &'static [&'static str],
 }
 
 const RUNS: &[&str] = &["count", "meter", "fanout", "forward", "send"];
 
 const ROWS: &[Row] = &[
-    // In the second command line of this row, the program searches the `PATH` for tcpdump.
+    // The second command line searches the `PATH` for tcpdump.
     Row {
         argument: "[DEVICE]...",
         commands: &["count", "meter", "fanout", "send"],
         lines: &["{c} {}", "PATH={d} {c} DEMO -f arp"],
     },
-    // `forward` accepts no file as a device. Like the other commands, `forward` searches for
-    // tcpdump to compile its filter.
+    // `forward` accepts no file as a device, and searches for tcpdump to compile its filter.
     Row { argument: "<DEVICE>...", commands: &["forward"], lines: &["PATH={d} forward lo -f arp"] },
     Row { argument: "<FLOW|DEVICE>...", commands: &["explain"], lines: &["explain {}"] },
     Row {
@@ -243,7 +226,7 @@ const ROWS: &[Row] = &[
         commands: RUNS,
         lines: &["{c} --socket {d}/x", "STEERAGE_RUNTIME_DIR={d} {c}", "STEERAGE_RUNTIME_DIR={d}/x {c} --socket y"],
     },
-    // In the second command line of this row, the program searches the `PATH` for fusermount3.
+    // The second command line searches the `PATH` for fusermount3.
     Row {
         argument: "--control <DIR>",
         commands: RUNS,
@@ -254,8 +237,7 @@ const ROWS: &[Row] = &[
         commands: &["parallel"],
         lines: &["parallel synthetic:packets=1 --results {d}/x -- cat"],
     },
-    // In the command lines of this row, the paths are the program of a job, and the directory for
-    // the job's files.
+    // The program of a job, and the directory for the job's files.
     Row {
         argument: "<COMMAND>...",
         commands: &["parallel"],
@@ -268,8 +250,7 @@ const ROWS: &[Row] = &[
             "TMPDIR={d} parallel synthetic:packets=1 --keep-order -- cat",
         ],
     },
-    // `parallel` starts the hidden command `exec-when-ready`, and waits for this command's end as
-    // for the end of any job.
+    // `parallel` starts the hidden command `exec-when-ready`, and waits for its end as for any job.
     Row { argument: "<COMMAND>...", commands: &["exec-when-ready"], lines: &[] },
     Row {
         argument: "--to <PID|NAME|PATH>",
@@ -277,17 +258,15 @@ const ROWS: &[Row] = &[
         lines: &["{c} --to {d}/x", "STEERAGE_RUNTIME_DIR={d} {c}"],
     },
     Row { argument: "<PID|NAME|PATH>", commands: &["dump"], lines: &["dump {d}/x", "STEERAGE_RUNTIME_DIR={d} dump x"] },
-    // This table has no command line for `dump --write`, because `dump` creates its output file
-    // only after it has connected to a run.
+    // `dump` creates its output file only after it has connected to a run.
     Row { argument: "--write <FILE>", commands: &["dump"], lines: &[] },
     Row { argument: "--out <DIR>", commands: &["man"], lines: &["man --out {d}"] },
-    // The paths of `get` and `set` are attributes of the control tree, and not files.
+    // These paths are attributes of the control tree, and not files.
     Row { argument: "[PATH]", commands: &["get"], lines: &[] },
     Row { argument: "<PATH>", commands: &["set"], lines: &[] },
 ];
 
-/// Command lines in which an environment variable, and no argument, contains a path. `{d}` is the
-/// path of a directory in the file system that does not answer.
+/// Command lines in which only an environment variable contains a path.
 const VARIABLES: &[&str] = &[
     "STEERAGE_STATE_DIR={d}/x tune lo",
     "STEERAGE_STATE_DIR={d}/x tune --undo",
@@ -297,8 +276,7 @@ const VARIABLES: &[&str] = &[
     "STEERAGE_STATE_DIR={d}/x tune lo --for listen --apply",
 ];
 
-/// Returns the name of a command, followed by the arguments that the command needs before it opens
-/// any path.
+/// Returns a command with the arguments that it needs before it opens any path.
 fn with_what_it_needs(command: &str, has_device: bool) -> String {
     let device = if has_device { "" } else { " synthetic:packets=1" };
     match command {
@@ -353,15 +331,13 @@ fn a_file_system_that_does_not_answer_keeps_no_command_from_ending() {
     });
 }
 
-/// During a run, the first SIGINT requests a normal end, but the run may never reach its end. The
-/// second SIGINT ends the program, although the main thread hangs in a write of the report to the
-/// stopped file system.
+/// The main thread hangs in a write to the stopped file system, so the normal end that the first
+/// SIGINT requests is never reached.
 #[test]
 fn the_second_int_ends_a_run_whose_report_is_never_written() {
     with_mounted(|mounted| {
         let path = mounted.at.join(FILE);
-        // When the test closes the file, the kernel learns that the file system does not support
-        // flush requests.
+        // After this close, the kernel knows that the file system does not support flush requests.
         drop(File::options().write(true).open(&path).unwrap());
         let report = File::options().write(true).open(&path).unwrap();
         let mut run = command(&["count", "synthetic:rate=1000", "--seconds", "0", "-v"]);
@@ -369,7 +345,7 @@ fn the_second_int_ends_a_run_whose_report_is_never_written() {
         let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
         assert!(lines.any(|line| line.contains("signals are listened to")));
         mounted.stop();
-        // A thread keeps reading the run's standard error, because a full pipe would block the run.
+        // A full pipe would block the run.
         let rest = thread::spawn(move || lines.for_each(drop));
         let id = Pid::from_raw(run.id() as i32);
         kill(id, Signal::SIGINT).unwrap();

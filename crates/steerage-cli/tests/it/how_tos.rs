@@ -1,6 +1,6 @@
-//! Runs the commands for nfdump and pmacct from docs/meter.md exactly as they are written there.
-//! The test runs these commands in a separate network namespace. `.ci/parquet` runs the commands
-//! for DuckDB, because they need a Python package. The expected counts of packets are from tshark.
+//! Runs the commands for nfdump and pmacct from docs/meter.md exactly as they are written, in a
+//! network namespace. `.ci/parquet` runs the commands for DuckDB, which need a Python package. The
+//! expected counts are from tshark.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,51 +14,45 @@ use crate::export::directory;
 
 const PAGE: &str = include_str!("../../../../docs/meter.md");
 
-/// The time limit in seconds for each of these steps: the start of a collector, reading all
-/// datagrams, and the end of the collector. All collectors need less time.
+/// In seconds, for the start of a collector, for reading all datagrams, and for its end. Collectors
+/// need less time.
 const PATIENCE: &str = "30";
 
-/// The sections of docs/meter.md whose commands this test or `.ci/parquet` runs.
+/// The sections whose commands this test or `.ci/parquet` runs.
 pub(crate) const SECTIONS: [&str; 3] = ["nfdump", "pmacct", "DuckDB"];
 
-/// The source and destination addresses of the capture's largest flow, as `tshark -T fields` prints
-/// them.
+/// The addresses of the capture's largest flow, as `tshark -T fields` prints them.
 const LARGEST: [&str; 2] = ["10.20.0.45", "198.51.100.34"];
 
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
 }
 
-/// The text of a section.
 pub(crate) fn section(heading: &str) -> &'static str {
     let section = PAGE.split_once(&format!("\n### {heading}\n")).expect("a section").1;
     section.split_once("\n### ").map_or(section, |(section, _)| section)
 }
 
-/// The source code of a bash function that returns whether the collector has read all datagrams. In
-/// /proc/net/udp, the lengths of the send queue and of the receive queue follow the addresses. The
-/// second length in a line of /proc/net/udp is that of the receive queue.
+/// A bash function: has the collector read all datagrams? In /proc/net/udp, the lengths of the send
+/// queue and the receive queue follow the addresses.
 const IS_READ: &str =
     "is_read() { ! grep -qE ':1283 .*:0000 .. [0-9A-F]+:0*[1-9A-F]' /proc/net/udp*; }\nexport -f is_read";
 
-/// Returns the shell commands of a section, except the commands that need an interface.
 fn commands(heading: &str) -> String {
     let blocks = section(heading).split("```sh\n").skip(1).map(|block| block.split_once("```").expect("an end").0);
     let lines = blocks.flat_map(str::lines).filter(|line| !line.starts_with("sudo "));
     lines.map(|line| format!("{}{line}\n", waits(line))).collect()
 }
 
-/// Returns the commands that the test inserts before the page's command `line`. These commands make
-/// the script wait for the collector, as a user would. Collectors are slower than the script, so
-/// the script must wait for them.
+/// Returns commands before the page's command `line` that wait for the slower collector, as a user
+/// would.
 fn waits(line: &str) -> &'static str {
     if line.starts_with("steerage ") {
-        // nfacctd has two processes, and each process reports when it is ready.
+        // nfacctd has two processes, and each reports when it is ready.
         "until_true 'grep -q :1283 /proc/net/udp*'\n\
          until_true '! grep -q nfacctd log || { grep -q \"cache entries\" log && grep -q \"waiting for\" log; }'\n"
     } else if line.starts_with("kill ") && line.contains("%1") {
-        // nfacctd prints its records when it ends, but not the records that it received shortly
-        // before. Therefore the script waits before it ends nfacctd.
+        // nfacctd prints its records when it ends, but not those that it received shortly before.
         "until_true is_read\n\
          before=$(grep -c 'Purging cache - END' log || true)\nexport before\n\
          until_true '((  $(grep -c \"Purging cache - END\" log) >= before + 2 ))'\n"
@@ -73,8 +67,6 @@ fn waits(line: &str) -> &'static str {
     }
 }
 
-/// Runs the commands of a section in a directory that contains only the capture. Returns their
-/// output.
 fn run(heading: &str) -> Option<String> {
     let directory = directory(&format!("how-to-{heading}"));
     symlink(examples(), directory.join("examples")).unwrap();
@@ -99,9 +91,8 @@ fn run(heading: &str) -> Option<String> {
     Some(String::from_utf8(shell.stdout).unwrap())
 }
 
-/// Returns, for each frame of the capture, the source, the destination, and the number that tshark
-/// gives to the connection. All frames of the capture contain IP packets. `None` if there is no
-/// tshark.
+/// Returns the source, the destination, and tshark's number of the connection of each frame. All
+/// frames contain IP packets. `None` if there is no tshark.
 fn frames() -> Option<Vec<Vec<String>>> {
     tshark::tshark(&examples().join("demo.pcapng"), &["ip.src", "ip.dst", "tcp.stream", "udp.stream"])
 }
@@ -123,7 +114,7 @@ fn how_to_pmacct() {
         return;
     }
     let (Some(printed), Some(frames)) = (run("pmacct"), frames()) else { return };
-    // The collector nfacctd prints its records once per second.
+    // nfacctd prints its records once per second.
     let rows: Vec<Vec<&str>> = printed.lines().map(|line| line.split_whitespace().collect()).collect();
     let header = rows.iter().find(|row| row.first() == Some(&"SRC_IP")).unwrap_or_else(|| panic!("{printed}"));
     let packets = header.iter().position(|column| *column == "PACKETS").unwrap();

@@ -1,5 +1,5 @@
-//! Tests `--interval`, which prints a report of each interval during a run. The sums over the
-//! reports of all intervals must equal the final report.
+//! `--interval` prints a report of each interval. The sums over all reports must equal the final
+//! report.
 
 use std::fs;
 use std::path::Path;
@@ -11,12 +11,10 @@ use serde_json::{Value, json};
 
 use crate::program::{Started, assert_balanced, command, run, sum};
 
-/// A packet source that never ends. The source's packet rate is so low that other tests get enough
-/// CPU time.
+/// Endless, but so slow that other tests get enough CPU time.
 const ENDLESS: &str = "synthetic:rate=20000,flows=50";
 
-/// Runs a command with intervals of 10 ms until it has printed three reports. Returns all of its
-/// lines.
+/// Runs a command until it has printed three reports of 10 ms. Returns all of its lines.
 fn three(command: &str, more: &[&str]) -> Vec<String> {
     let args = [command, ENDLESS, "--virtual-cpus", "2", "--seconds", "0", "--interval", "10ms"];
     let mut run = Started::new(&[&args[..], more].concat());
@@ -61,8 +59,7 @@ fn differences_add_up_to_the_report() {
         let seconds: Vec<f64> = intervals.iter().map(|interval| interval["seconds"].as_f64().unwrap()).collect();
         assert!(seconds.is_sorted(), "{seconds:?}");
         let lengths: f64 = intervals.iter().map(|interval| interval["interval_seconds"].as_f64().unwrap()).sum();
-        // The length of each interval is rounded to the microsecond, so the sum of the lengths may
-        // differ a little from the length of the run.
+        // Each length is rounded to the microsecond.
         assert!((lengths - seconds.last().unwrap()).abs() < 1e-6 * (1.0 + intervals.len() as f64), "{intervals:?}");
         for interval in &intervals {
             let dropped: u64 = sum(&interval["total"]["dropped"]);
@@ -81,16 +78,15 @@ fn a_meter_tells_how_many_flows_there_are() {
     assert_eq!(last, &json!({ "active": 0, "total": flows["total"], "evicted": flows["evicted"], "lost": 0 }));
     for pair in intervals.windows(2) {
         for path in ["/flows/total", "/flows/evicted"] {
-            // The program reads the counts of flows one after the other, while the CPUs evict
-            // flows. Therefore the count of flows may be too low by one for each CPU.
+            // The counts of flows are read one after the other while the CPUs evict flows, so they
+            // may be too low by one for each CPU.
             assert!(number(&pair[0], path) <= number(&pair[1], path) + 2, "{pair:?}");
         }
         assert!(number(&pair[0], "/flows/active") <= 20 + 2, "{pair:?}");
     }
 }
 
-/// Checks the exact counts of flows at a time when all 50 flows have appeared and no flow has
-/// ended.
+/// The counts are exact: all 50 flows have appeared, and none has ended.
 #[test]
 fn usr1_tells_of_flows_too() {
     let endless = ["meter", ENDLESS, "--virtual-cpus", "2", "--seconds", "0", "--json"];
@@ -119,7 +115,7 @@ fn a_line_each_for_people() {
     for line in &lines[..head] {
         let words: Vec<&str> = line.split_whitespace().collect();
         assert!(words[0].len() == "2026-11-21T04:15:35.284Z".len() && words[0].ends_with('Z'), "{line}");
-        // If an interval has a single packet, its report uses the singular "packet".
+        // With a single packet, the report says "packet".
         let packets_word = words[2].trim_end_matches('s');
         assert_eq!((packets_word, words[4], words[8].ends_with("bit/s")), ("packet", "bytes", true), "{line}");
         packets += number(words[1]);
@@ -151,8 +147,7 @@ fn beside_flows_on_standard_output_they_go_to_standard_error() {
     assert_eq!((quiet.code, objects(&quiet.out).len(), quiet.err.as_str()), (Some(0), 50, ""), "{quiet:?}");
 }
 
-/// If `meter` writes flows to standard output, it writes the report that SIGUSR1 requests to
-/// standard error.
+/// Flows go to standard output, so the report goes to standard error.
 #[test]
 fn usr1_keeps_off_the_flows() {
     let endless = ["meter", ENDLESS, "--virtual-cpus", "1", "--seconds", "0", "--flows", "-"];
@@ -171,9 +166,8 @@ fn quiet_is_about_standard_error_alone() {
     assert_eq!((ran.err.as_str(), objects(&ran.out).len()), ("", 2), "{ran:?}");
 }
 
-/// In this test, the reader stops reading, and the pipe has room for only a few lines. Although the
-/// reader of its reports has stalled, the run must continue and end in time. If the run could not
-/// print the reports of some intervals, the last interval report covers all these intervals.
+/// The pipe has room for only a few lines. The last interval report covers all intervals that could
+/// not be printed.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stalled-intervals");
@@ -185,14 +179,12 @@ fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let args = ["meter", ENDLESS, "--virtual-cpus", "1", "--seconds", "1", "--interval", "10ms", "--json", "-t", "0"];
     let mut started = command(&[&args[..], &["--flows", flows.to_str().unwrap()]].concat());
     let mut child = started.stdout(write).spawn().unwrap();
-    // The variable `started` still has this process's copy of the pipe's writing end. Dropping the
-    // variable `started` closes this process's copy of the pipe's writing end.
+    // Dropping `started` closes this process's copy of the pipe's writing end.
     drop(started);
-    // The test waits until the flow file has its final name, which it gets at the end of the run.
+    // The flow file gets its final name at the end of the run.
     let begun = Instant::now();
     while !flows.exists() {
         assert!(begun.elapsed() < Duration::from_secs(100), "it hangs");
-        // The test sleeps between two checks, so that the run gets CPU time.
         std::thread::sleep(Duration::from_millis(5));
     }
     let mut lines = objects(&std::io::read_to_string(read).unwrap());
@@ -203,8 +195,7 @@ fn a_reader_that_stalls_does_not_hold_up_the_run() {
     assert_eq!(received, number(&report, "/snapshot/received"));
 }
 
-/// If a run ends exactly when an interval ends, the program reports this interval only once, as the
-/// last interval. No empty interval follows.
+/// If a run ends exactly with an interval, the program reports this interval only once.
 #[test]
 fn the_last_interval_is_the_rest() {
     let args = ["count", ENDLESS, "--virtual-cpus", "1", "--seconds", "0.01", "--interval", "10ms", "--json"];

@@ -1,5 +1,5 @@
-//! `steerage explain` predicts how many flows the kernel's own flow hash (for RPS) distinguishes.
-//! These tests compare this prediction with the behaviour of this machine's kernel.
+//! Compares how many flows the kernel's own hash (for RPS) distinguishes on this machine with the
+//! prediction of `steerage explain`.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,28 +17,25 @@ use steerage_fixtures::{HANG, skip};
 use crate::explain::explained;
 use crate::program::command;
 
-/// The number of flows that each tested encapsulation contains. If the kernel distinguishes these
-/// flows, the probability that it steers all of them to the same CPU (of two) is 1 in 2^63.
+/// If the kernel distinguishes this many flows, it steers all of them to one of two CPUs with a
+/// probability of 1 in 2^63.
 const FLOWS: u16 = 64;
 
-/// The maximum number of tries. In at least one try of a test, the traffic of a single flow must
-/// use only one CPU. One try is not enough, because other traffic of this machine may use the other
-/// CPU.
+/// In at least one of these tries, a single flow must use only one CPU. Other traffic of the
+/// machine may use the other CPU.
 const TRIES: usize = 100;
 
-/// The test repeats its traffic of many flows up to `SPREAD_TRIES` times. In at least `SPREADS` of
-/// these tries, the traffic must use both CPUs. Some tries may show only one CPU, because the
-/// kernel counts no interrupt of a CPU that is already busy with other traffic.
+/// In `SPREADS` of `SPREAD_TRIES` tries, many flows must use both CPUs. The kernel counts no
+/// interrupt of a CPU that is already busy with other traffic.
 const SPREADS: usize = 2;
 const SPREAD_TRIES: usize = 10;
 
-/// /proc/net/softnet_stat has a row for each CPU. The column `received_rps` counts the interrupts
-/// by which other CPUs steered packets to the CPU of this row.
+/// The column `received_rps` of /proc/net/softnet_stat counts the interrupts by which other CPUs
+/// steered packets to the CPU of the row.
 const RECEIVED_RPS: usize = 9;
 
 const OUTER: ([u8; 4], [u8; 4]) = ([10, 209, 9, 1], [10, 209, 9, 2]);
 
-/// Returns an Ethernet frame with this EtherType and this payload.
 fn below(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &ethertype.to_be_bytes(), payload].concat()
 }
@@ -68,7 +65,7 @@ fn fragment(flow: u16) -> Vec<u8> {
     frame
 }
 
-/// The name of an encapsulation, and a function that returns a frame for a flow number.
+/// The name of an encapsulation, and its frame for a flow number.
 type Encapsulation = (&'static str, fn(u16) -> Vec<u8>);
 
 const ENCAPSULATIONS: [Encapsulation; 20] = [
@@ -106,8 +103,8 @@ const ENCAPSULATIONS: [Encapsulation; 20] = [
     ("labels", |flow| labelled(0, 1 + flow as u8)),
 ];
 
-/// Creates a veth pair whose receiving end has an RPS mask of two CPUs. Returns `None` if this
-/// machine does not have two CPUs.
+/// The receiving end of the veth pair has an RPS mask of two CPUs. Returns `None` if this machine
+/// has only one CPU.
 fn cable() -> Option<Net> {
     let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
     if !online.starts_with("0-") {
@@ -121,15 +118,14 @@ fn cable() -> Option<Net> {
     Some(net)
 }
 
-/// Writes the frames of all flows of an encapsulation to a capture.
 fn written(name: &str, test: &str, frame: fn(u16) -> Vec<u8>) -> String {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{name}.pcap"));
     fs::write(&path, pcap((0..FLOWS).map(|flow| (0, 0, frame(flow))))).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
-/// Returns true if the kernel's hash spreads the flows of a capture over both CPUs. The argument
-/// `expected` says whether the test expects the result true. It affects only the number of tries.
+/// Returns true if the kernel's hash spreads the flows over both CPUs. `expected` affects only the
+/// number of tries.
 fn spreads(net: &Net, path: &str, expected: bool) -> bool {
     let used = |_: &usize| (0..2).filter(|from| interrupts(net, path, *from)).count();
     if expected {
@@ -139,7 +135,6 @@ fn spreads(net: &Net, path: &str, expected: bool) -> bool {
     }
 }
 
-/// With an RPS mask of two CPUs, the kernel spreads the flows as `explain` predicts.
 #[test]
 fn the_kernel_spreads_as_explain_predicts() {
     let Some(net) = cable() else { return };
@@ -154,8 +149,7 @@ fn the_kernel_spreads_as_explain_predicts() {
 }
 
 /// With the flow dissector of `tune --global`, the kernel spreads the flows inside VXLAN and GTP-U.
-/// For all packets except VXLAN and GTP-U, the flow dissector does not change how the kernel
-/// spreads them.
+/// All other packets are spread as before.
 #[test]
 fn a_flow_dissector_spreads_tunnels_with_fixed_ports() {
     let Some(net) = cable() else { return };
@@ -175,8 +169,8 @@ fn a_flow_dissector_spreads_tunnels_with_fixed_ports() {
     assert!(!spreads(&net, &path, false));
 }
 
-/// Sends the packets of the capture from the CPU `from`. Returns true if the kernel interrupted the
-/// other CPU to handle some of these packets.
+/// Sends the packets from the CPU `from`. Returns true if the kernel interrupted the other CPU for
+/// some of them.
 fn interrupts(net: &Net, path: &str, from: usize) -> bool {
     let all = SockProtocol::EthAll;
     let tap = net.near(|| socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, all).unwrap());
@@ -185,7 +179,7 @@ fn interrupts(net: &Net, path: &str, from: usize) -> bool {
     let args = ["send", "far0", path, "--cpus", &from.to_string(), "--rate", "max"];
     let sent = net.far(|| command(&args).output().unwrap());
     assert!(sent.status.success(), "{sent:?}");
-    // When the packet socket has received a packet, the kernel has already chosen the packet's CPU.
+    // The kernel chooses a packet's CPU before the packet socket receives the packet.
     let mut buffer = [0; 256];
     for _ in 0..FLOWS {
         recv(std::os::fd::AsRawFd::as_raw_fd(&tap), &mut buffer, nix::sys::socket::MsgFlags::empty()).unwrap();

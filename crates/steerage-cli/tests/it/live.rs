@@ -1,5 +1,4 @@
-//! Tests with live interfaces. Sockets send packets between the two ends of a veth pair, and
-//! steerage listens at one end.
+//! Sockets send packets between the ends of a veth pair, and steerage listens at one end.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -9,17 +8,16 @@ use std::thread;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use steerage_fixtures::cable::{FAR, NEAR, Net};
+use steerage_fixtures::is_installed;
 use steerage_fixtures::namespaces::bind_when_free;
 
 use crate::program::{Ran, Started, command};
 
-/// Starts steerage in the network namespace of the near end, with `-v`.
 pub(crate) fn start(net: &Net, args: &[&str]) -> Started {
     let args = [args, &["--json", "-v"]].concat();
     Started::of(net.near(|| command(&args).spawn().unwrap()))
 }
 
-/// Sends `each` datagrams of 100 bytes from each of `flows` source ports.
 fn send(net: &Net, flows: usize, each: usize) {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..flows).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
@@ -29,13 +27,11 @@ fn send(net: &Net, flows: usize, each: usize) {
     });
 }
 
-/// Opens the receiving socket. If no socket received on this UDP port, the kernel would answer
-/// datagrams with ICMP errors.
+/// Without a socket, the kernel would answer datagrams with ICMP errors.
 fn open(net: &Net) -> UdpSocket {
     net.near(|| bind_when_free((NEAR, 9)))
 }
 
-/// Transfers 2 MB in each direction over one TCP connection.
 pub(crate) fn talk(net: &Net) {
     const BYTES: usize = 2_000_000;
     let listener = net.near(|| TcpListener::bind((NEAR, 0)).unwrap());
@@ -53,8 +49,7 @@ pub(crate) fn talk(net: &Net) {
     });
 }
 
-/// The number of packets that the interface has received and sent, according to the counters of the
-/// interface.
+/// Returns how many packets the interface has received and sent, according to its counters.
 pub(crate) fn counted(net: &Net) -> (u64, u64) {
     let table = net.near(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap());
     let line = table.lines().find_map(|line| line.trim().strip_prefix("near0:")).unwrap();
@@ -73,8 +68,7 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
         let started = start(&net, &args);
         send(&net, 40, 50);
         talk(&net);
-        // The test waits until the packets that close the connection have passed. Therefore the run
-        // and the kernel count the same packets.
+        // Afterwards, the run and the kernel count the same packets.
         wait_until_closed(&net);
         let report = started.stop(Signal::SIGINT);
         let after = counted(&net);
@@ -101,12 +95,10 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
     drop(open);
 }
 
-/// Waits until both ends of each TCP connection have sent their last packet.
 fn wait_until_closed(net: &Net) {
     let open = || {
         let table = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
-        // In /proc/net/tcp, the fourth field of a line is the state of the connection: 06 means
-        // TIME_WAIT, and 0A means LISTEN.
+        // The fourth field of /proc/net/tcp is the state: 06 is TIME_WAIT, and 0A is LISTEN.
         table.lines().skip(1).any(|line| !["06", "0A"].contains(&line.split_whitespace().nth(3).unwrap()))
     };
     while net.near(open) || net.far(open) {
@@ -114,8 +106,7 @@ fn wait_until_closed(net: &Net) {
     }
 }
 
-/// By default, steerage's own hash decides the CPU of a packet. The kernel's hash decides the CPU
-/// only with `--hash device`. The kernel computes its packet hash with a random key.
+/// The kernel computes its packet hash with a random key.
 #[test]
 fn the_kernels_hash_steers_on_demand() {
     let Some(net) = Net::new() else { return };
@@ -133,8 +124,7 @@ fn the_kernels_hash_steers_on_demand() {
             "{report}"
         );
         assert_eq!(queue["hashed"], if is_ours { 1200 } else { 0 }, "{queue}");
-        // The 60 flows are spread over four CPUs: each CPU has some flows, and all packets of a
-        // flow are on one CPU.
+        // Each of the four CPUs has some of the 60 flows, and all their packets.
         let cpus = report["snapshot"]["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
         assert!(cpus.clone().all(|packets| packets > 0 && packets % 20 == 0), "{:?}", cpus.collect::<Vec<_>>());
     }
@@ -157,15 +147,13 @@ fn flows_are_metered_live() {
     }
 }
 
-/// While the program is stopped (SIGSTOP), the kernel drops packets. The ledger (the report's
-/// account of all packets) counts every packet that the kernel has dropped.
+/// While the program is stopped (SIGSTOP), the kernel drops packets.
 #[test]
 fn kernel_drops_are_in_the_ledger() {
     let Some(net) = Net::new() else { return };
     let started = start(&net, &["count", "near0", "-Q", "in", "-B", "512K", "--virtual-cpus", "2", "--check-order"]);
     started.signal(Signal::SIGSTOP);
-    // The datagrams have one megabyte in total, which does not fit into the packet socket's ring of
-    // 512 KiB.
+    // One megabyte does not fit into the packet socket's ring of 512 KiB.
     send(&net, 10, 1000);
     started.signal(Signal::SIGCONT);
     let report = started.stop(Signal::SIGINT);
@@ -192,8 +180,7 @@ fn an_interface_that_is_deleted_ends_the_run() {
     assert!(ran.err.lines().any(|line| line == format!("steerage: {error}")), "{}", ran.err);
 }
 
-/// If an interface could be used better, the program prints a note that describes how. With
-/// `--quiet`, the program prints no note.
+/// A note describes how an interface could be used better. `--quiet` omits notes.
 #[test]
 fn notes_stand_on_standard_error() {
     let Some(net) = Net::new() else { return };
@@ -211,8 +198,7 @@ fn notes_stand_on_standard_error() {
 #[test]
 fn without_the_right_to_it_the_line_says_which() {
     let Some(net) = Net::new() else { return };
-    // The program runs as root, but without the capability CAP_NET_RAW. If the tool that drops the
-    // capability is missing, the test skips this case.
+    // Root without CAP_NET_RAW. If setpriv is missing, this case is skipped.
     let program = env!("CARGO_BIN_EXE_steerage");
     let args = ["--bounding-set=-net_raw", "--inh-caps=-net_raw", program, "count", "lo"];
     let Ok(output) = net.near(|| Command::new("setpriv").args(args).output()) else { return };
@@ -225,9 +211,12 @@ fn without_the_right_to_it_the_line_says_which() {
     assert!(ran.complaint().contains("CAP_NET_RAW") && ran.complaint().contains("setcap"), "{ran:?}");
 }
 
-/// The kernel applies the filter of `-f`, so packets that do not match are not counted as received.
+/// The kernel applies the filter, so other packets are not counted as received.
 #[test]
 fn a_filter_leaves_out_in_the_kernel() {
+    if !is_installed("tcpdump", "tcpdump") {
+        return;
+    }
     let Some(net) = Net::new() else { return };
     for (filter, queues, expected) in [
         ("udp dst port 9", "1", 30),
@@ -240,8 +229,7 @@ fn a_filter_leaves_out_in_the_kernel() {
         net.far(|| {
             for (port, count) in [(9, 30), (10, 20)] {
                 let socket = UdpSocket::bind((FAR, 0)).unwrap();
-                // The sending UDP socket is not connected, so the kernel reports no refused
-                // datagrams to it.
+                // The socket is not connected, so the kernel reports no refused datagrams.
                 (0..count).for_each(|_| assert_eq!(socket.send_to(&[0; 100], (NEAR, port)).unwrap(), 100));
             }
         });
@@ -254,8 +242,8 @@ fn a_filter_leaves_out_in_the_kernel() {
     }
 }
 
-/// Starts the program with the privileges that `setcap cap_net_raw+ep` on its file would give. The
-/// user is not root, and the program has no capability left while it listens.
+/// The privileges of a user after `setcap cap_net_raw+ep`. While the program listens, it has no
+/// capability left.
 #[test]
 fn one_capability_is_enough_to_listen() {
     let Some(net) = Net::new() else { return };
@@ -272,8 +260,7 @@ fn one_capability_is_enough_to_listen() {
         assert!(status.contains("CapPrm:\t0000000000000000") && status.contains("NoNewPrivs:\t1"), "{status}");
     }
     send(&net, 3, 10);
-    // During the run, the interface is set down and up again. The program continues to listen
-    // although it has no capability any more.
+    // The program continues to listen without any capability.
     net.must(&format!("-n {} link set near0 down", net.near));
     net.must(&format!("-n {} link set near0 up", net.near));
     let report = started.stop(Signal::SIGINT);
@@ -285,8 +272,7 @@ fn one_capability_is_enough_to_listen() {
     std::fs::remove_file(&program).unwrap();
 }
 
-/// With the device name `any`, the program opens each interface as a separate device. If a packet
-/// passes several interfaces, the program receives the packet once on each of these interfaces.
+/// Each interface is a separate device, which receives each packet that passes the interface.
 #[test]
 fn any_stands_for_all_interfaces_that_are_up() {
     let Some(net) = Net::new() else { return };

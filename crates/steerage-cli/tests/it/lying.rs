@@ -1,5 +1,3 @@
-//! A FUSE file system of another user that reports a false owner for its symbolic links.
-
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -11,17 +9,15 @@ use fuser::{
 
 use crate::fuse;
 
-/// A file system that reports root as the owner of every file. The file system contains a symbolic
-/// link to the directory `target`, and one to the file `name` in that directory.
+/// A FUSE file system that reports root as the owner of every file. It contains symbolic links to
+/// the directory `target` and to its file `name`.
 pub(crate) struct Lying {
     pub(crate) target: PathBuf,
     pub(crate) name: &'static str,
 }
 
-/// The inode of the symbolic link to the file.
 const FILE: INodeNo = INodeNo(2);
-/// The inode of the symbolic link to the directory. The name of the link to the directory is
-/// `logs`.
+/// The symbolic link `logs` to the directory.
 const DIRECTORY: INodeNo = INodeNo(3);
 
 impl Lying {

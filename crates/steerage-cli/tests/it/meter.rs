@@ -1,4 +1,4 @@
-//! Tests of `steerage meter`: its report, its files, and its errors.
+//! `steerage meter`: its report, its files, and its errors.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,24 +13,21 @@ use steerage_fixtures::tshark;
 
 use crate::program::{Started, command, report, run, sum};
 
-/// The timestamp of the first packet, in Unix time: 2023-11-14 22:13:20 UTC.
+/// The Unix time of the first packet: 2023-11-14 22:13:20 UTC.
 const START: u32 = 1_700_000_000;
 
-/// Creates an empty directory for this test.
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("meter").join(name);
-    // A directory of an earlier test run may still exist, so it is removed first.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     path
 }
 
-/// Returns an Ethernet frame of `bytes` bytes that contains UDP over IPv4.
 fn udp(from: (u8, u16), to: (u8, u16), bytes: usize) -> Vec<u8> {
     FrameBuilder::udp(([10, 0, 0, from.0], from.1), ([10, 0, 0, to.0], to.1)).frame_of(bytes)
 }
 
-/// Writes a capture. `frames` contains each frame with its time, in seconds after `START`.
+/// The time of each frame is in seconds after `START`.
 fn capture(directory: &Path, frames: &[(u32, Vec<u8>)]) -> String {
     let file = pcap(frames.iter().map(|(second, frame)| (START + second, 250_000, frame)));
     let path = directory.join("capture.pcap");
@@ -38,8 +35,8 @@ fn capture(directory: &Path, frames: &[(u32, Vec<u8>)]) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// The capture of most tests: a request with two replies, another request that is repeated after
-/// ten minutes, and an ARP packet.
+/// A request with two replies, another request that is repeated after ten minutes, and an ARP
+/// packet.
 fn conversation(directory: &Path) -> String {
     let mut arp = vec![0xff; 60];
     arp[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 8, 6]);
@@ -67,7 +64,6 @@ fn read(directory: &Path, name: &str) -> String {
     fs::read_to_string(directory.join(name)).unwrap()
 }
 
-/// Parses lines of JSON.
 fn objects(lines: &str) -> Vec<Value> {
     lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -102,8 +98,8 @@ fn the_flows_with_the_most_bytes() {
         "{ran:?}"
     );
     assert!(lines[7].is_empty() && lines[8].starts_with("cpus "), "{ran:?}");
-    // On a narrow terminal, the columns of the table shrink, so that no line wraps. The first line
-    // of the report may be longer than 80 characters, because it contains the path of the capture.
+    // On a narrow terminal, the columns shrink, so that no line wraps except the first, which
+    // contains the path of the capture.
     let narrow = command(&["meter", &conversation(&directory), "--virtual-cpus", "2"]).env("COLUMNS", "80").output();
     let narrow = String::from_utf8(narrow.unwrap().stdout).unwrap();
     assert!(narrow.lines().skip(1).all(|line| line.len() <= 80), "{narrow}");
@@ -135,11 +131,10 @@ fn the_report_has_them_too() {
 
     let one = report(&["meter", &capture, "--virtual-cpus", "1", "--max-flows", "1", "-t", "0"]);
     assert_eq!(one["app"]["flows"], json!({ "active": 0, "total": 4, "evicted": 2, "lost": 0, "outputs": [] }));
-    // With longer timeouts, the repeated request belongs to the same flow as the original request.
+    // With longer timeouts, the repeated request belongs to the flow of the original request.
     let patient = report(&["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "1h"]);
     assert_eq!(patient["app"]["flows"]["total"], 3);
-    // The flow with the repeated request lasts from 22:13:24 to 22:23:24. If all flow records end
-    // at each quarter of an hour, one of these times is 22:15.
+    // The flow with the repeated request lasts from 22:13:24 to 22:23:24, and is cut at 22:15.
     let total = |more: &[&str]| {
         let args = ["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "15m"];
         report(&[&args[..], more].concat())["app"]["flows"]["total"].as_u64().unwrap()
@@ -161,8 +156,7 @@ fn all_flows_in_a_file() {
     assert_eq!(rows.remove(0), HEADER);
     rows.sort_unstable();
     assert_eq!(rows, ROWS);
-    // The JSON lines have the same keys as the CSV's columns, in the same order. The order of the
-    // flows may differ between the two runs, because the flows may have ended in another order.
+    // The JSON keys are the CSV's columns. The flows may have ended in another order.
     let text = read(&directory, "flows.jsonl");
     let mut objects = objects(&text);
     objects.sort_by_key(|object| object["first"].as_str().unwrap().to_owned());
@@ -217,7 +211,7 @@ fn a_file_for_each_period_of_the_capture() {
     let pattern = directory.join("flows-%T.jsonl").to_str().unwrap().to_owned();
     let made =
         report(&["meter", &capture, "--virtual-cpus", "1", "--flows", &pattern, "--rotate", "2m", "--inactive", "1"]);
-    // The first packet, at 22:13:20, is in the time period that begins at 22:12.
+    // The first packet, at 22:13:20, is in the period that begins at 22:12.
     let expected = [
         "flows-22:12:00.jsonl",
         "flows-22:14:00.jsonl",
@@ -250,12 +244,10 @@ fn what_cannot_be_written_ends_the_run() {
     for name in ["file/flows.csv", "file/%H%M.csv", "file/%H/%M.csv"] {
         let flows = directory.join(name).to_str().unwrap().to_owned();
         let ran = run(&["meter", &capture, "--virtual-cpus", "1", "--flows", &flows]);
-        // The program fails before it reads any packet, so it prints no report.
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
         assert!(ran.complaint().contains("cannot write flows to") && ran.err.contains("file"), "{ran:?}");
     }
-    // In this part of the test, the program writes flows to a full disk (/dev/full), and the packet
-    // source never ends.
+    // Flows to a full disk, from a source that never ends.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let args = ["meter", "synthetic:flows=100000", "--seconds", "0", "--max-flows", "1000", "--virtual-cpus", "2"];
     let ran = command(&[&args[..], &["--flows", "-", "-q"]].concat()).stdout(Stdio::from(full)).output().unwrap();
@@ -272,17 +264,15 @@ fn who_reads_no_more_has_seen_enough() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// The process that reads the flows reads some flows and then stalls. When the user stops the run,
-/// the program waits for the reader, but only for a limited time.
+/// When the user stops the run, the program waits for its reader only for a limited time.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_a_stop() {
-    // The test's first packet source can wait until CPUs take its packets. Therefore the CPUs that
-    // handle its packets wait until flow records are written. The second source cannot wait.
+    // The first source can wait, so its CPUs wait until flow records are written. The second source
+    // cannot wait.
     for device in ["synthetic:flows=100000", "synthetic:flows=100000,rate=1000000"] {
         let args = ["meter", device, "--seconds", "0", "--max-flows", "5000", "--virtual-cpus", "2"];
         let mut run = Started::new(&[&args[..], &["--flows", "-", "--json"]].concat());
-        // After the first 5000 lines, the run creates more flow records than fit into the pipe.
-        // When the run ends, it writes the records of all flows.
+        // After the first 5000 lines, there are more flow records than fit into the pipe.
         (0..5000).for_each(|_| assert!(run.line().starts_with('{')));
         run.signal(Signal::SIGINT);
         // The program prints the report first, and then the reason for the exit code.
@@ -294,8 +284,8 @@ fn a_reader_that_stalls_does_not_hold_up_a_stop() {
     }
 }
 
-/// When the input of a run has ended, the run still waits for the reader of its output, such as a
-/// pager. If the user stops the run, the run no longer waits for the reader of its output.
+/// After the end of its input, a run waits for the reader of its output, such as a pager, until the
+/// user stops the run.
 #[test]
 fn a_reader_may_take_its_time() {
     let args = ["meter", "synthetic:packets=400000,flows=10000", "--virtual-cpus", "2", "--flows", "-", "--json", "-q"];
@@ -307,8 +297,7 @@ fn a_reader_may_take_its_time() {
     assert_eq!(run.end_unread(), Some(1));
 
     let mut patient = Started::new(&args);
-    // The test reads all lines one by one from the pipe, which has room for only a few hundred
-    // lines.
+    // The pipe has room for only a few hundred lines.
     let lines = std::iter::from_fn(|| Some(patient.line()).filter(|line| !line.is_empty())).count();
     assert_eq!((lines, patient.end().code), (10_000, Some(0)));
 }
@@ -321,8 +310,8 @@ fn a_run_that_is_stopped_completes_its_file() {
     let mut run = Started::new(&[&args[..], &["--flows", &flows]].concat());
     run.signal(Signal::SIGUSR1);
     let before: Value = serde_json::from_str(&run.line()).unwrap();
-    // Reports that are printed during the run may contain flows that have not ended yet. Only the
-    // last report lists the largest of all flows.
+    // A report during the run may contain active flows. Only the last report lists the largest of
+    // all flows.
     assert!(before["traffic"]["top"].as_array().is_none_or(|top| top.iter().all(|flow| flow["end"] == "active")));
     run.signal(Signal::SIGINT);
     let ran = run.end();
@@ -364,8 +353,8 @@ fn a_wrong_command_line_is_2() {
     assert_eq!(ran.complaint(), expected);
 }
 
-/// The sample contains either all packets of a flow or no packet of it, whichever CPU counts the
-/// flow. The exported IPFIX records contain the sampling rate.
+/// A sample contains all packets of a flow or none, whichever CPU counts the flow. The IPFIX
+/// records contain the sampling rate.
 #[test]
 fn a_sample_of_flows_is_of_whole_flows() {
     let directory = directory("sample");
@@ -373,8 +362,7 @@ fn a_sample_of_flows_is_of_whole_flows() {
     let device = "synthetic:packets=200000,flows=5000";
     let all = report(&["meter", device, "--virtual-cpus", "3", "--flows", &csv]);
     let rows = |text: String| -> std::collections::BTreeSet<String> {
-        // The times in records differ between runs, so the test removes the times before it
-        // compares the records.
+        // The times in records differ between runs.
         text.lines().skip(1).map(|row| row.splitn(3, ',').nth(2).unwrap().to_owned()).collect()
     };
     let every = rows(read(&directory, "flows.csv"));
@@ -383,8 +371,7 @@ fn a_sample_of_flows_is_of_whole_flows() {
     let some = rows(read(&directory, "flows.csv"));
     assert_eq!((&all["app"]["flows"]["sample"], &sample["app"]["flows"]["sample"]), (&Value::Null, &json!(10)));
     assert_eq!(every.len() as u64, all["app"]["flows"]["total"].as_u64().unwrap());
-    // The number of sampled flows (1 of 10 from 5000) has a mean of 500 and a standard deviation of
-    // 21.
+    // A sample of 1 of 10 from 5000 flows has a mean of 500 and a standard deviation of 21.
     assert!((350..650).contains(&some.len()) && some.len() as u64 == sample["app"]["flows"]["total"], "{}", some.len());
     assert!(some.is_subset(&every));
     assert_eq!(sample["snapshot"]["delivered"], 200_000);
@@ -393,8 +380,8 @@ fn a_sample_of_flows_is_of_whole_flows() {
     assert!(messages.contains(&["1", "10", "6"].map(str::to_owned).to_vec()), "{messages:?}");
 }
 
-/// The expected counts are from tshark with the options `-T fields -e frame.len -e ip.src ...`. In
-/// the expected counts, the later fragments of a datagram belong to the flow of its first fragment.
+/// The expected counts are from `tshark -T fields -e frame.len -e ip.src ...`, with later fragments
+/// in the flow of their first fragment.
 #[test]
 fn afs_in_a_page() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
@@ -413,7 +400,6 @@ fn afs_in_a_page() {
     }
 }
 
-/// Every build of the program can write Parquet files, without a Cargo feature. The script
 /// `.ci/parquet` checks the values in Parquet files.
 #[test]
 fn parquet_is_in_every_build() {
@@ -431,7 +417,7 @@ fn parquet_is_in_every_build() {
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo.pcapng");
 
-/// The report's table has one line for each flow, even if several flow records belong to the flow.
+/// Several flow records may belong to a flow.
 #[test]
 fn the_records_of_a_flow_are_one_line() {
     let table = |args: &[&str]| {
@@ -446,7 +432,6 @@ fn the_records_of_a_flow_are_one_line() {
     assert!(hosts[1].starts_with("10.20.0.45 ") && hosts[1].ends_with("  56.6 %"), "{hosts:#?}");
 }
 
-/// If `meter` reads the flow files that a run wrote, it prints the same report as that run did.
 #[test]
 fn flow_files_are_read_again() {
     let scratch = Scratch::new();

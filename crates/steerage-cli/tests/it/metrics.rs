@@ -1,4 +1,4 @@
-//! Tests of `--metrics`, which serves the metrics of a run to Prometheus.
+//! `--metrics`: the metrics that a run serves to Prometheus.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,10 +9,8 @@ use steerage_fixtures::exposition;
 
 use crate::program::{Started, run};
 
-/// The option that makes a run serve its metrics on a free TCP port.
 pub(crate) const ANY: &str = "--metrics=127.0.0.1:0";
 
-/// Reads the address of the metrics page from the program's output.
 pub(crate) fn address(run: &Started) -> SocketAddr {
     let of_line =
         |line: &String| line.trim_end().strip_prefix("metrics at http://")?.strip_suffix("/metrics")?.parse().ok();
@@ -29,8 +27,7 @@ pub(crate) fn get(address: SocketAddr) -> String {
     body.to_owned()
 }
 
-/// Tests each command that receives packets. No counter of the metrics page is lower than in an
-/// earlier report, or higher than in a later report.
+/// Each counter lies between an earlier and a later report.
 #[test]
 fn every_command_serves_them() {
     let file = std::env::temp_dir().join(format!("steerage-{}-metrics.pcapng", std::process::id()));
@@ -70,7 +67,7 @@ fn every_command_serves_them() {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// The address is printed even with `-q`, because only this line shows which port the kernel chose.
+/// Only this line shows which port the kernel chose.
 #[test]
 fn the_port_is_told_though_it_is_quiet() {
     let run = Started::new(&["count", "synthetic:rate=1000", ANY, "-q", "--virtual-cpus", "1", "--seconds", "0"]);
@@ -81,8 +78,7 @@ fn the_port_is_told_though_it_is_quiet() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// If a browser reaches this machine under the name of another site, it gets no metrics. If the
-/// browser uses a name that the user has configured with `--metrics-host`, it gets the metrics.
+/// A browser that reaches this machine under the name of another site gets no metrics.
 #[test]
 fn a_strange_host_gets_nothing() {
     let args = ["count", "synthetic:rate=1000", ANY, "--metrics-host", "router.example", "--virtual-cpus", "1"];

@@ -1,10 +1,9 @@
-//! Tests the error messages for wrong command lines and missing devices. For each mistake, the
-//! program must print one line that says what to do, and must exit with the documented exit code.
+//! Wrong command lines and missing devices: one line that says what to do, and the documented exit
+//! code.
 
 use crate::program::run;
 
-/// Runs the program. Checks that a run has ended with the exit code `code`, one line on standard
-/// error, and no standard output.
+/// Returns the one line on standard error. Standard output must be empty.
 fn fails(code: i32, args: &str) -> String {
     let ran = run(&args.split_whitespace().collect::<Vec<_>>());
     assert_eq!(ran.code, Some(code), "{args}: {ran:?}");
@@ -134,7 +133,7 @@ fn a_complaint_says_what_to_do() {
     assert!(memory.contains("--memory allows 1.0 MiB: allow more, or use fewer --cpus"), "{memory}");
 }
 
-/// Other users may have chosen the names of the files, so a name may contain any characters.
+/// Other users may choose file names with any characters.
 #[test]
 fn a_name_cannot_break_the_line() {
     let ran = run(&["count", "two\nlines\u{1b}[2J"]);
@@ -149,10 +148,9 @@ fn without_a_command_there_is_help() {
     assert!(ran.err.contains("Usage: steerage") && ran.err.contains("Examples:"), "{ran:?}");
 }
 
-/// Typical mistakes. For each command line, the table has a text that the error message must
-/// contain.
+/// Command lines, and a text that the error must contain.
 const TYPICAL: [(&str, &str); 47] = [
-    // Options of tcpdump that users of tcpdump may try with steerage.
+    // Options of tcpdump.
     ("count -i eth1", "steerage count eth1"),
     ("meter -r night.pcap", "steerage meter night.pcap"),
     ("-i eth1", "steerage meter eth1"),
@@ -164,7 +162,7 @@ const TYPICAL: [(&str, &str); 47] = [
     ("count synthetic port 53", "write -f 'port 53' after the input"),
     ("explain synthetic tcp and port 80", "write -f 'tcp and port 80' after the input"),
     ("count synthetic -f ip", "leave -f out"),
-    // In these command lines, the command is missing or wrong.
+    // The command is missing or wrong.
     ("night.pcap", "steerage meter night.pcap"),
     ("lo", "steerage meter lo"),
     ("metre lo", "a similar subcommand exists: 'meter'"),
@@ -181,7 +179,7 @@ const TYPICAL: [(&str, &str); 47] = [
     ("parallel synthetic:packets=10", "<COMMAND>"),
     ("parallel big.pcap tshark -r -", "steerage parallel big.pcap -- tshark"),
     ("parallel big.pcap tshark", "write -- before the command"),
-    // In these command lines, an option or the value of an option is wrong.
+    // An option or its value is wrong.
     ("count --cpu 0", "'--cpus'"),
     ("meter lo --top", "<N>"),
     ("count --cpus x", "0-3,8"),

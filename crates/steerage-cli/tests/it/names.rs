@@ -1,4 +1,4 @@
-//! Tests that `steerage meter --names` finds the same names in packets as tshark.
+//! `steerage meter --names` finds the names that tshark finds.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,16 +10,14 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::run;
 
-/// The names of a flow. In each inner map, the keys are the names of CSV columns.
+/// The keys are the names of CSV columns.
 type Names = BTreeMap<&'static str, String>;
 
-/// The names of all flows. Each key of the outer map consists of the flow's source endpoint and
-/// destination endpoint.
+/// The keys are the endpoints of a flow.
 type Flows = BTreeMap<[String; 4], Names>;
 
 const COLUMNS: [&str; 7] = ["dns_query", "dns_type", "dns_rcode", "dns_answer", "tls_sni", "tls_alpn", "http_host"];
 
-/// Returns the flows of a CSV file that have names (of DNS, TLS or HTTP).
 fn metered(capture: &Path, csv: &Path, more: &[&str]) -> Flows {
     let args = ["meter", capture.to_str().unwrap(), "-q", "--virtual-cpus", "2", "--inactive", "1d", "--active", "1d"];
     let args = [&args[..], more, &["--flows", csv.to_str().unwrap()]].concat();
@@ -31,7 +29,7 @@ fn metered(capture: &Path, csv: &Path, more: &[&str]) -> Flows {
     let columns: Vec<&str> = lines.next().unwrap().split(',').collect();
     let mut flows = Flows::new();
     for line in lines {
-        // In the CSV file, only lists of protocols are in quotes.
+        // Only lists of protocols are in quotes.
         let line = line.replace("\"h2,http/1.1\"", "h2;http/1.1");
         let row: Vec<&str> = line.split(',').collect();
         assert_eq!(row.len(), columns.len(), "{line}");
@@ -45,7 +43,7 @@ fn metered(capture: &Path, csv: &Path, more: &[&str]) -> Flows {
     flows
 }
 
-/// Returns the flows that have names, computed from tshark's output for each packet.
+/// From tshark's output for each packet.
 fn dissected(capture: &Path) -> Option<Flows> {
     let fields = [
         "ip.src",
@@ -77,7 +75,7 @@ fn dissected(capture: &Path) -> Option<Flows> {
         let [[source, source_port], [destination, destination_port]] = ends.clone();
         let back = [destination.clone(), destination_port.clone(), source.clone(), source_port.clone()];
         let key = [source, source_port, destination, destination_port];
-        // The source of a flow is the sender of the flow's first packet.
+        // The source of a flow is the sender of its first packet.
         let key = if firsts.contains_key(&back) { back } else { key };
         firsts.insert(key.clone(), ());
         let mut found = Names::new();
@@ -91,9 +89,8 @@ fn dissected(capture: &Path) -> Option<Flows> {
             }
             if is_response && known.is_none_or(|id| id == row[8]) {
                 found.insert("dns_rcode", row[10].clone());
-                // tshark prints a list of DNS names and lists of addresses for each packet. In each
-                // list of tshark, the names and addresses of DNS additional records come after
-                // those of the DNS answer.
+                // In tshark's lists of names and addresses, additional records come after the DNS
+                // answer.
                 let answers = [&row[15], &row[13], &row[14]].map(|list| list.replace(',', " ")).join(" ");
                 let count = row[20].parse().unwrap();
                 found.insert("dns_answer", answers.split_whitespace().take(count).collect::<Vec<_>>().join(" "));
@@ -152,12 +149,10 @@ fn names_of_generated_traffic_are_those_of_tshark() {
         for name in COLUMNS {
             assert!(expected.values().filter(|names| names.contains_key(name)).count() > 20, "{name}");
         }
-        // Names are off by default.
         assert_eq!(metered(&capture, &csv, &[]), Flows::new());
     }
 }
 
-/// In the IPFIX export, tshark finds the same names that the CSV file contains.
 #[test]
 fn names_are_exported() {
     let directory = directory("names-export");

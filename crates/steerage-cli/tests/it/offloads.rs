@@ -1,5 +1,5 @@
-//! Tests `steerage forward` with super-frames: merged packets, each of which represents several
-//! packets on the cable. tcpdump checks the packets on the cables on both sides of the router.
+//! `steerage forward` with super-frames (one frame for several packets of the cable). tcpdump
+//! checks the packets on the cables on both sides of the router.
 
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
@@ -23,22 +23,18 @@ use steerage_fixtures::{is_installed, until};
 use crate::forward::{FAR4, FAR6, ONE, OTHER, ROUTER, linked, linked_by};
 use crate::program::{Ends, Started, command};
 
-/// The IPv4 and IPv6 addresses of the host to which the test sends data.
 const FAR: [&str; 2] = [FAR4, FAR6];
 
-/// The size of a TCP transfer, in bytes.
 const BYTES: usize = 2_000_000;
 
-/// The payload of the last packet of a test. When tcpdump has received the last packet, it has
-/// received all packets.
+/// The payload of the last packet of a test.
 const LAST: &[u8] = b"This is the last datagram.";
 
-/// Creates the cables of [`linked_by`], and sets the offloads of their interfaces so that tcpdump
-/// can check each packet.
+/// Creates the cables of [`linked_by`] with offloads that let tcpdump check each packet.
 fn checkable(vlan: Option<u16>) -> Option<Namespaces> {
     let namespaces = linked_by(vlan)?;
     // The packets on the cables are not merged, and have valid checksums. The router's kernel
-    // merges (GRO) the packets that the router receives.
+    // merges received packets (GRO).
     for (nth, cable, features) in [
         (ONE, "one0", "tx off tso off gso off"),
         (OTHER, "other0", "tx off tso off gso off"),
@@ -50,14 +46,12 @@ fn checkable(vlan: Option<u16>) -> Option<Namespaces> {
     Some(namespaces)
 }
 
-/// A tcpdump process that writes the packets of a cable to a file.
 struct Dump(Ends, PathBuf);
 
 impl Dump {
     fn start(namespaces: &Namespaces, nth: usize, cable: &str, directory: &Path) -> Self {
         let file = directory.join(format!("{cable}.pcap"));
-        // The value of `-B` is the size of tcpdump's buffer in KiB. tcpdump's buffer has room for
-        // all packets of a test, so tcpdump misses no packet even on a busy machine.
+        // `-B` is the size of tcpdump's buffer in KiB, which has room for all packets of a test.
         let args = ["-Z", "root", "-U", "-B", "65536", "-i", cable, "-w"];
         let mut child = Ends(
             namespaces
@@ -69,8 +63,7 @@ impl Dump {
         Self(child, file)
     }
 
-    /// Waits until tcpdump has written the last datagram, ends tcpdump, and returns tcpdump's
-    /// description of each packet.
+    /// Waits for the last datagram, and returns tcpdump's description of each packet.
     fn packets(mut self) -> Vec<String> {
         until("tcpdump has written the last datagram", || {
             std::fs::read(&self.1).unwrap().windows(LAST.len()).any(|bytes| bytes == LAST)
@@ -79,13 +72,11 @@ impl Dump {
         assert!(self.0.wait().unwrap().success());
         let read = Command::new("tcpdump").args(["-n", "-e", "-vv", "-r"]).arg(&self.1).output().unwrap();
         let text = String::from_utf8(read.stdout).unwrap();
-        // In tcpdump's output, a packet may take several lines. All lines of a packet except its
-        // first line begin with a space or a tab.
+        // The lines of a packet after its first line begin with a space or a tab.
         text.replace("\n ", " ").replace("\n\t", " ").lines().map(String::from).collect()
     }
 }
 
-/// Returns the UDP packets among `packets`.
 fn udp(packets: &[String]) -> Vec<&String> {
     packets.iter().filter(|packet| packet.contains("UDP")).collect()
 }
@@ -99,8 +90,6 @@ fn merged_packets_are_correct_on_both_cables() {
     merged_packets_are_correct(None);
 }
 
-/// The router forwards between two VLAN interfaces, and all frames on the cables have the VLAN's
-/// tag.
 #[test]
 fn merged_packets_of_a_vlan_are_correct_on_both_cables() {
     merged_packets_are_correct(Some(VLAN));
@@ -138,23 +127,21 @@ fn merged_packets_are_correct(vlan: Option<u16>) {
             assert_eq!(count(packets, is_one), MESSAGE_BYTES / DATAGRAM_BYTES, "{:#?}", udp(packets));
         }
         assert!(count(packets, |packet| packet.contains("(correct), seq")) > 2 * BYTES / 1460);
-        // Checks that no packet on a cable is longer than the cable's MTU.
+        // No packet is longer than the cable's MTU.
         let lengths =
             packets.iter().filter_map(|packet| packet.split_once(", length ")?.1.split_once(':')?.0.parse().ok());
         assert_eq!(lengths.max(), Some(vlan.map_or(1514_usize, |_| 1514 + TAG.len())));
         let tagged = |packet: &&String| packet.contains(&format!("vlan {VLAN},"));
         assert_eq!(packets.iter().filter(tagged).count(), vlan.map_or(0, |_| packets.len()));
     }
-    // The router received and sent super-frames (merged packets), so the average frame is longer
-    // than 1514 bytes.
+    // Frames that are longer than 1514 bytes on average are super-frames.
     let sent = &report["snapshot"]["outputs"][1];
     let (packets, bytes) = (sent["packets"].as_u64().unwrap(), sent["bytes"].as_u64().unwrap());
     assert!(packets > 0 && bytes / packets > 1514, "{sent}");
     assert_eq!(report["snapshot"]["reordered"], 0, "{report}");
 }
 
-/// All interface features with which a kernel creates super-frames (merged packets). The test
-/// switches the features for super-frames (merged packets) off and on again.
+/// The features with which a kernel creates super-frames.
 const FEATURES: [&str; 6] = [
     "tso off",
     "gso off gro off",
@@ -164,8 +151,6 @@ const FEATURES: [&str; 6] = [
     "tx on tso on gso on gro on",
 ];
 
-/// In this test, the router forwards a TCP transfer. After each part of the transfer, the test
-/// changes the features of all interfaces.
 #[test]
 fn a_transfer_survives_changing_features() {
     const SWITCHES: usize = 5 * FEATURES.len();
@@ -190,17 +175,13 @@ fn a_transfer_survives_changing_features() {
     let number = |value: &serde_json::Value| value.as_u64().unwrap();
     let dropped: u64 = report["snapshot"]["dropped"].as_object().unwrap().values().map(number).sum();
     assert_eq!(number(&report["snapshot"]["received"]), number(&report["snapshot"]["delivered"]) + dropped, "{report}");
-    // The router has sent the whole transfer to the second cable, mostly in super-frames of several
-    // packets.
     let (frames, bytes) =
         (number(&report["snapshot"]["outputs"][1]["packets"]), number(&report["snapshot"]["outputs"][1]["bytes"]));
     assert!(bytes as usize > FAR.len() * MORE_BYTES && bytes / frames > 1514, "{report}");
 }
 
-/// In this test, the hosts send each segment in its own frame, and no kernel merges frames. With
-/// `--gro`, the router must handle fewer packets than it receives. The transfer must be correct
-/// with packet sockets, which send merged packets in one piece. It must also be correct with
-/// AF_XDP, which sends single frames.
+/// The hosts send each segment in its own frame, and no kernel merges frames. Packet sockets send
+/// merged packets in one piece, and AF_XDP sends single frames.
 #[test]
 fn segments_are_merged_before_they_are_routed() {
     if !is_installed("ethtool", "ethtool") {
@@ -227,8 +208,7 @@ fn segments_are_merged_before_they_are_routed() {
             assert_eq!(sent, transmitted, "{report}");
             assert!(sent as usize > FAR.len() * BYTES / 1448, "{report}");
             assert_eq!(report["snapshot"]["reordered"], 0, "{report}");
-            // On a slow machine, a host may answer ARP late. If the host answers ARP late, the
-            // router also sends ICMP errors.
+            // If a slow host answers ARP late, the router also sends ICMP errors.
             let app = &report["app"]["forward"];
             (number(&app["forwarded"]) + number(&app["icmp_sent"]), transmitted)
         });
@@ -239,7 +219,7 @@ fn segments_are_merged_before_they_are_routed() {
     }
 }
 
-/// Each message that the test sends is a single super-frame (a merged packet) of 21 datagrams.
+/// Each message is one super-frame of 21 datagrams.
 #[test]
 fn count_and_meter_state_frames_and_packets_of_the_wire() {
     const MESSAGES: u64 = 3;
@@ -268,15 +248,14 @@ fn count_and_meter_state_frames_and_packets_of_the_wire() {
     let rows = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let to_us: Vec<_> = rows.filter(|row| row["destination_port"] == 9).collect();
     let told: Vec<_> = to_us.iter().map(|row| (row["packets"].as_u64(), row["bytes"].as_u64())).collect();
-    // The headers of IPv4 and IPv6 have 20 and 40 bytes, and the header of UDP has 8 bytes.
+    // The headers of IPv4, IPv6 and UDP have 20, 40 and 8 bytes.
     let bytes = |header: u64| MESSAGES * (MESSAGE_BYTES as u64 + datagrams * (header + 8));
     let expected = [20, 40].map(|header| (Some(MESSAGES * datagrams), Some(bytes(header))));
     assert!(told == expected || told == [expected[1], expected[0]], "{to_us:#?}");
 }
 
-/// If both TUNs of a router use super-frames (merged packets), the router steers packets only if
-/// the user requests steering. If one of the router's TUNs has no super-frames (merged packets),
-/// the router steers packets by default.
+/// If both TUNs use super-frames, packets stay on the CPU of their arrival unless the user requests
+/// steering. If one TUN has no super-frames, the router steers packets by default.
 #[test]
 fn super_frames_between_tuns_stay_where_they_arrive() {
     const MESSAGES: u64 = 3;
@@ -304,14 +283,12 @@ fn super_frames_between_tuns_stay_where_they_arrive() {
     }
 }
 
-/// The number of bytes that come before the VLAN tag in an Ethernet header.
+/// The bytes before the VLAN tag in an Ethernet header.
 const ADDRESSES: usize = 12;
-/// The VLAN of tagged frames.
 const VLAN: u16 = 42;
-/// The tag with this VLAN.
 const TAG: [u8; 4] = [0x81, 0, 0, VLAN as u8];
 
-/// Connects a TAP and a cable. Frames on the cable have a VLAN tag. On the TAP, they have no tag.
+/// Connects a TAP without VLAN tags and a cable with VLAN tags.
 struct Tagger;
 
 impl Handler for Tagger {
@@ -351,8 +328,7 @@ fn tagging(namespaces: &Namespaces, nth: usize, host: usize, cable: &str) -> Run
     running
 }
 
-/// In this test, two kernels exchange packets over cables on which all frames have a VLAN tag.
-/// `fanout` passes the frames between the cables.
+/// `fanout` passes the frames of two kernels between cables on which all frames have a VLAN tag.
 #[test]
 fn tagged_super_frames_pass_whole() {
     if !is_installed("tcpdump", "tcpdump") || !is_installed("ethtool", "ethtool") {
@@ -361,8 +337,7 @@ fn tagged_super_frames_pass_whole() {
     let Some(namespaces) = Namespaces::new(3) else { return };
     namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
     namespaces.veth((OTHER, "other0"), (ROUTER, "r1"));
-    // The kernel of the middle namespace cuts super-frames (merged packets) before they leave the
-    // namespace, so that tcpdump can check each packet.
+    // The kernel of the middle namespace cuts super-frames, so that tcpdump can check each packet.
     namespaces.features(ROUTER, "r1", "tx off tso off gso off");
     let fanouts = [("r0", "r1"), ("r1", "r0")].map(|(from, to)| {
         let from = format!("af_packet:{from},direction=in,offload=on,timeout=1");
@@ -383,8 +358,7 @@ fn tagged_super_frames_pass_whole() {
     let packets = dump.packets();
     let _ = ends.map(end);
     let reports = fanouts.map(Started::stop_at_rest);
-    // Frames towards the namespace `ONE` are not cut into single packets, and may still lack a
-    // checksum. Therefore the test skips these frames.
+    // Frames towards `ONE` are not cut, and may lack a checksum.
     let to_far: Vec<_> = packets
         .iter()
         .filter(|packet| [" > 10.210.0.2.", " > fd00:210::2."].iter().any(|to| packet.contains(to)))

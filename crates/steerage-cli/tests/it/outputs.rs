@@ -1,6 +1,5 @@
-//! Tests that write capture files and FIFOs while disks are full, readers are slow or missing, or
-//! another user has created links. In each test, the counts in the report must match the contents
-//! of the files.
+//! Capture files and FIFOs, while disks are full, readers are slow or missing, or another user has
+//! created links. The counts in the report must match the contents of the files.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -16,14 +15,12 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 use serde_json::{Value, json};
 use steerage_fixtures::capture::whole_packets;
-use steerage_fixtures::{HANG, NOBODY, is_root, skip};
+use steerage_fixtures::{HANG, NOBODY, is_installed, is_root, skip};
 
 use crate::program::{Ends, Started, assert_balanced, command, report, run};
 
-/// Creates an empty directory for this test.
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outputs").join(name);
-    // A directory of an earlier test run may still exist, so it is removed first.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     path
@@ -33,7 +30,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Returns the number of packets that capinfos finds in a capture file. The file must be complete.
+/// The file must be complete.
 fn capinfos(file: &Path) -> Option<u64> {
     let Ok(output) = Command::new("capinfos").args(["-c", "-M", "-T", "-r"]).arg(file).output() else {
         skip("capinfos is absent: install the package tshark");
@@ -44,18 +41,17 @@ fn capinfos(file: &Path) -> Option<u64> {
     Some(out.trim().rsplit('\t').next().unwrap().parse().unwrap_or_else(|_| panic!("{out}")))
 }
 
-/// Returns the number of packets that `steerage count` finds in a complete capture file.
+/// The file must be complete.
 fn count(file: &Path) -> Value {
     report(&["count", text(file), "--virtual-cpus", "1"])["snapshot"]["received"].clone()
 }
 
-/// Opens a FIFO for reading, without reading anything yet.
+/// Opens a new FIFO, without reading anything yet.
 fn reader(pipe: &Path) -> File {
     mkfifo(pipe, Mode::S_IRWXU).unwrap();
     File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(pipe).unwrap()
 }
 
-/// Reads all bytes that a FIFO contains at this moment.
 fn drain(pipe: &mut File) -> Vec<u8> {
     let mut all = Vec::new();
     match pipe.read_to_end(&mut all) {
@@ -64,7 +60,7 @@ fn drain(pipe: &mut File) -> Vec<u8> {
     }
 }
 
-/// Requests reports from a run repeatedly, until `reached` returns true for a report.
+/// Requests reports until `reached` returns true.
 fn wait_until(run: &mut Started, what: &str, mut reached: impl FnMut(&Value) -> bool) -> Value {
     let start = Instant::now();
     loop {
@@ -86,8 +82,7 @@ fn a_full_disk_holds_as_many_packets_as_are_reported() {
     let directory = directory("full");
     let (small, saved) = (directory.join("small"), directory.join("saved"));
     [&small, &saved].into_iter().for_each(|path| fs::create_dir(path).unwrap());
-    // Two outputs write to a file system that has too little space for either output. A third
-    // output writes to a file system with enough space.
+    // Two outputs share a file system with too little space for either.
     let script = "mount -t tmpfs -o size=1m tmpfs \"$1\" || exit 99
         \"$0\" fanout synthetic:packets=40000,flows=300 --virtual-cpus 2 --json \
             --to \"pcap:$1/a.pcapng\" --to \"pcap:$1/b.pcapng\" --to \"pcap:$2/c.pcapng\"
@@ -108,8 +103,7 @@ fn a_full_disk_holds_as_many_packets_as_are_reported() {
         ["tx_full", "tx_refused", "tx_lost"].iter().filter_map(|why| report["snapshot"]["dropped"][why].as_u64()).sum();
     assert!(lost > 0 && report["snapshot"]["dropped"]["tx_lost"].as_u64() > Some(0), "{report}");
     assert_eq!(report["snapshot"]["delivered"].as_u64().unwrap() + lost, 40_000);
-    // Both the report and the error message name the two outputs that failed. Each file contains
-    // all packets that the report counts.
+    // Each file contains all packets that the report counts.
     assert_eq!(err.lines().count(), 1, "{err}");
     for (nth, name) in ["a.pcapng", "b.pcapng", "c.pcapng"].iter().enumerate() {
         let output = &report["snapshot"]["outputs"][nth];
@@ -131,8 +125,7 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
     let from = "synthetic:rate=50000,flows=300,size=1500";
     let args = ["fanout", from, "--to", &to[0], "--to", &to[1], "--virtual-cpus", "2", "--seconds", "0", "--json"];
     let mut run = Started::new(&args);
-    // While an output is blocked, the report of the run already shows how many packets this output
-    // has lost.
+    // A report during the run already shows the losses of a blocked output.
     let before = wait_until(&mut run, "drops", |report| {
         report["snapshot"]["outputs"][0]["dropped"]["tx_full"].as_u64() > Some(0)
     });
@@ -154,8 +147,7 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
     assert!(capinfos(&file).is_none_or(|packets| report["snapshot"]["outputs"][1]["packets"] == packets));
 }
 
-/// In this test, the reader of an output starts late. If the packet source can wait, the run loses
-/// no packets even if the reader of an output starts late.
+/// The source can wait, so the run loses no packets although the reader starts late.
 #[test]
 fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
     let directory = directory("slow");
@@ -173,15 +165,12 @@ fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
         "2",
     ];
     let mut child = command(&[&args[..], &["--json", "-v"]].concat());
-    // The program waits until a reader opens the FIFO. The test opens the FIFO for reading, which
-    // blocks until the program opens the FIFO for writing.
+    // Both the program and this `open` wait for the other end of the FIFO.
     let child = child.spawn().unwrap();
     let mut slow = File::open(&pipe).unwrap();
     let mut run = Started::of(child);
-    // If the packet source can wait, the run fills the output buffer up to half of a CPU's share (8
-    // MiB). The reader of the FIFO begins to read when half of the CPU's share of the output buffer
-    // is nearly full. The packets for the FIFO have 75 MB in total, so they do not fit into the
-    // output's buffer.
+    // If the source can wait, the output buffer is filled up to half of a CPU's share (8 MiB). The
+    // 75 MB for the FIFO do not fit.
     wait_until(&mut run, "a full buffer", |report| {
         report["snapshot"]["outputs"][0]["held"].as_u64() > Some((7 << 20) / 1500)
     });
@@ -224,8 +213,8 @@ fn a_fifo_without_a_reader_is_waited_for_and_that_is_said() {
     }
 }
 
-/// In this test, another user has created links in a directory to which all users may write. The
-/// links have the names of the files that a run of root will write.
+/// In a directory for all users, another user has created links with the names of the files that a
+/// run of root writes.
 #[test]
 fn planted_links_lead_nowhere() {
     if !is_root() {
@@ -258,9 +247,7 @@ fn planted_links_lead_nowhere() {
     assert!(fs::symlink_metadata(common.join("flows.csv.part")).unwrap().is_symlink(), "nobody has touched it");
 }
 
-/// In this test, the process that reads the flow records stops reading. The packet source can wait.
-/// Therefore the packet handler waits to write a flow, and every report shows for how long the
-/// handler has waited.
+/// The source can wait, so the handler waits to write a flow when the reader stops.
 #[test]
 fn a_cpu_that_does_not_return_is_shown() {
     let from = "synthetic:flows=100000";
@@ -290,11 +277,13 @@ fn a_cpu_that_does_not_return_is_shown() {
     }
 }
 
-/// If the name of an output file ends in `.pcap`, the file's format is classic pcap. Output files
-/// with all other names have the format pcapng. Even if no packet was written to an output file,
-/// the file is a valid capture.
+/// `.pcap` is classic pcap, and every other name is pcapng. A file without packets is a valid
+/// capture.
 #[test]
 fn the_name_chooses_the_format() {
+    if !is_installed("tcpdump", "tcpdump") {
+        return;
+    }
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     for (name, magic) in [("named.pcap", [0x4d, 0x3c, 0xb2, 0xa1]), ("named.pcapng", [0x0a, 0x0d, 0x0d, 0x0a])] {
         let path = directory.join(name);
@@ -305,7 +294,6 @@ fn the_name_chooses_the_format() {
         }
         assert_eq!(fs::read(&path).unwrap()[..4], magic, "{name}");
         assert_eq!(report(&["count", path.to_str().unwrap(), "--virtual-cpus", "1"])["snapshot"]["received"], 100);
-        // No packet passes the filter.
         let none = directory.join(format!("none-{name}"));
         let ran = run(&["send", &format!("pcap:{}", none.display()), path.to_str().unwrap(), "-f", "tcp port 1"]);
         assert_eq!(ran.code, Some(0), "{ran:?}");

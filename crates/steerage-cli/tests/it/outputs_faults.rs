@@ -1,9 +1,5 @@
-//! Tests what happens if one of the writes to a capture file fails. After a failed write, the
-//! contents of the capture file match the report, and the run's error message states the true
-//! reason.
-//!
-//! The test sets the file size limit `RLIMIT_FSIZE`, so that the kernel lets a write fail. The
-//! program needs no changes for this test.
+//! A write to a capture file fails. The file then matches the report, and the error states the true
+//! reason. The file size limit `RLIMIT_FSIZE` makes the kernel fail a write.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,24 +10,22 @@ use steerage_fixtures::scratch::Scratch;
 use crate::parallel::summary;
 use crate::program::{Ran, assert_balanced};
 
-/// The unit of the shell's file size limit (`ulimit -f`), in bytes. POSIX defines 512 bytes.
+/// The unit of `ulimit -f`, in bytes (POSIX).
 const BLOCK: usize = 512;
 
-/// The number of packets that each run sends. In the capture file, each packet takes a little more
-/// than one unit of the file size limit. All packets together take more space than the writer
-/// writes in one call (256 KiB).
+/// In the capture file, each packet takes a little more than one unit. Together they take more than
+/// one call of the writer (256 KiB).
 const PACKETS: u64 = 620;
 const INPUT: &str = "synthetic:packets=620,flows=50,size=600,seed=1";
 
-/// The file size limits of the runs. For each of the first writes, one file size limit makes the
-/// write fail in the middle. Another file size limit is reached exactly at the end of a write. The
-/// last file size limit is so high that no write fails.
+/// For each of the first writes, one limit makes it fail in the middle. Another limit is reached
+/// exactly at the end of a write. The last limit is so high that no write fails.
 fn limits() -> impl Iterator<Item = usize> {
     let whole = PACKETS as usize * 640 / BLOCK + 64;
     (0..8).chain((8..whole).step_by(61)).chain([whole])
 }
 
-/// Runs the program with a limit of `blocks` units on the size of each file that it writes.
+/// Limits each file to `blocks` units.
 fn limited(blocks: usize, args: &[&str]) -> Ran {
     let script = "trap '' XFSZ; ulimit -f $1; program=$2; shift 2; exec \"$program\" \"$@\"";
     let mut shell = Command::new("dash");
@@ -39,8 +33,7 @@ fn limited(blocks: usize, args: &[&str]) -> Ran {
     Ran::of(shell.output().unwrap())
 }
 
-/// Counts the packets in a capture that the program has written. The format of the capture is pcap
-/// with nanoseconds, in this machine's byte order.
+/// The capture is pcap with nanoseconds, in this machine's byte order.
 fn packets_in(file: &Path) -> u64 {
     let bytes = std::fs::read(file).unwrap_or_default();
     let (mut at, mut packets) = (24, 0);
@@ -66,8 +59,7 @@ fn a_capture_file_is_whole_and_the_run_fails_at_each_fault() {
             };
             let ran = limited(blocks, &args);
             if ran.out.is_empty() {
-                // The smallest file size limit does not even allow the program to write the
-                // capture's header.
+                // The smallest limit has no room for the capture's header.
                 assert!(blocks == 0 && ran.complaint().contains("File too large"), "{blocks}: {ran:?}");
                 assert_eq!(ran.code, Some(1), "{blocks}: {ran:?}");
                 continue;
@@ -98,7 +90,7 @@ fn a_job_gets_its_whole_file_or_is_not_run() {
         let all = count("lost") == 0;
         assert_eq!(ran.code, Some(if all { 0 } else { 255 }), "{blocks}: {ran:?}");
         assert!(all || ran.err.lines().last().unwrap().contains("File too large"), "{blocks}: {ran:?}");
-        // Each job that the program started must have read all packets of its input.
+        // Each job that started must have read all packets of its input.
         let mut run = 0;
         for job in summary["jobs"].as_array().unwrap() {
             let whole = job["incomplete"].is_null();

@@ -1,4 +1,4 @@
-//! Tests of outputs that write to programs, named pipes and connections.
+//! Outputs to programs, named pipes and connections.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -11,7 +11,7 @@ use steerage_fixtures::{NOBODY, is_root, skip, until};
 
 use crate::program::{Ran, command, run};
 
-/// Counts the records of a pcap file with times in nanoseconds.
+/// The pcap has times in nanoseconds.
 pub(crate) fn packets(mut capture: &[u8]) -> u64 {
     assert_eq!(capture[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
     capture = &capture[24..];
@@ -44,7 +44,7 @@ fn programs_read_captures() {
 fn a_program_that_has_enough_loses_the_rest() {
     let ran = run(&["fanout", "synthetic:packets=100000", "--to", "exec:head -c 1000 >/dev/null", "--json"]);
     let report = ran.report();
-    // The pcap file consists of a header of 24 bytes, and a record of 80 bytes for each packet.
+    // A pcap header has 24 bytes, and the record of each packet 80 bytes.
     assert_eq!((ran.code, &report["snapshot"]["outputs"][0]["packets"]), (Some(1), &12.into()), "{ran:?}");
 }
 
@@ -70,9 +70,7 @@ fn a_fifo_is_made_and_waited_for() {
     assert!(ran.code == Some(1) && ran.complaint().contains("no FIFO"), "{ran:?}");
 }
 
-/// In this test, another user of this machine first connects a client to the output. This client
-/// gets no packets. If the user who started the run connects a client, this client gets the
-/// packets.
+/// The client of another user gets no packets. The client of the run's user does.
 #[test]
 fn another_user_reads_no_capture() {
     if !is_root() {
@@ -112,8 +110,6 @@ fn another_user_reads_no_capture() {
     }
 }
 
-/// If the output listens at an address that other machines can reach, the program prints one line
-/// of warning.
 #[test]
 fn an_open_address_is_warned_of() {
     let port = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
@@ -134,7 +130,7 @@ fn an_open_address_is_warned_of() {
 
 #[test]
 fn who_connects_reads_a_capture() {
-    // Another process could bind the chosen port before the run binds it, but this is unlikely.
+    // Another process could bind this port before the run.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to = format!("tcp-listen:{address}");
     let child = command(&["fanout", "synthetic:packets=1000", "--to", &to, "--json"]).spawn().unwrap();

@@ -1,28 +1,26 @@
 //! Reads the example commands of documentation pages, with their output.
 //!
 //! In ```` ```sh ```` blocks, each line is a command. In a transcript, a `$` precedes each command,
-//! or a `#` if root runs the command. The lines after a command are the command's output.
-//!
-//! A ```` ```toml ```` block that begins with `# NAME:` contains the file of that name.
+//! or a `#` a command of root, and the command's output follows. A ```` ```toml ```` block that
+//! begins with `# NAME:` contains the file of that name.
 
-/// Some documentation pages start the program by this command. The tests instead start the program
-/// that was built together with the tests.
+/// Some pages start the program by this command. The tests start the program that was built with
+/// them.
 pub(crate) const CARGO_RUN: &str = "cargo run --release -- ";
 
 /// Report lines that begin with these words differ between machines and runs.
 const DIFFERING: [&str; 10] =
     ["cpus ", "steering ", "queues ", "memory ", "            ", "real", "CPU ", "hash ", "bucket ", "sandbox "];
 
-/// In the first line of a report, this text comes before the duration of the run.
+/// This text precedes the duration in the first line of a report.
 const TOOK: &str = "  read in ";
 
-/// In a transcript, a line with only this text matches any number of output lines.
+/// This line of a transcript matches any number of output lines.
 const ELLIPSIS: &str = "...";
 
 #[derive(Debug)]
 pub(crate) struct Example {
     pub(crate) command: String,
-    /// The output that the transcript shows after the command.
     pub(crate) output: Vec<String>,
 }
 
@@ -31,8 +29,7 @@ impl Example {
         Self { command: command.into(), output: Vec::new() }
     }
 
-    /// Returns whether the output of the program matches the transcript on the page. Does not
-    /// compare lines that differ between machines and runs.
+    /// Ignores lines that differ between machines and runs.
     pub(crate) fn is_shown(&self, printed: &str) -> bool {
         let shown = comparable(self.output.iter().map(String::as_str));
         let printed = comparable(printed.lines());
@@ -44,15 +41,14 @@ impl Example {
     }
 }
 
-/// Returns the parts of the lines that must be equal in the transcript and in the output of a run.
+/// Returns the parts of the lines that are equal in every run.
 fn comparable<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let lines = lines.into_iter().filter(|line| !line.is_empty());
     let lines = lines.filter(|line| !DIFFERING.iter().any(|differing| line.starts_with(differing)));
     lines.map(|line| line.split(TOOK).next().unwrap_or_default().to_owned()).collect()
 }
 
-/// Returns the fenced blocks of a page, each with its language. If a block is part of a list item,
-/// the block's indentation is removed.
+/// Returns the fenced blocks with their languages, without the indentation of a list item.
 fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();
@@ -66,8 +62,7 @@ fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
     blocks
 }
 
-/// Joins a command with its continuation lines. If a command reads a here-document, appends the
-/// lines up to `EOF` to the command.
+/// Joins a command with its continuation lines, or with the here-document up to `EOF`.
 fn joined(lines: &[&str]) -> Vec<String> {
     let text = lines.join("\n").replace("\\\n", " ");
     let mut joined: Vec<String> = Vec::new();
@@ -82,8 +77,7 @@ fn joined(lines: &[&str]) -> Vec<String> {
     joined
 }
 
-/// Returns the commands of a transcript, with their output. If root runs a command, the `#` before
-/// the command is kept.
+/// Keeps the `#` before a command of root.
 fn transcript(lines: &[&str]) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
     for line in joined(lines) {
@@ -98,14 +92,12 @@ fn transcript(lines: &[&str]) -> Vec<Example> {
     examples
 }
 
-/// Returns a shell command that writes a block to the file that the block's first line names.
-/// Returns `None` if the first line of the block names no file.
+/// Returns a shell command that writes a block to the file that its first line names, if any.
 fn file(lines: &[&str]) -> Option<Example> {
     let (name, _) = lines.first()?.strip_prefix("# ")?.split_once(": ")?;
     Some(Example::new(format!("cat > {name} <<'EOF'\n{}\nEOF", lines.join("\n"))))
 }
 
-/// Returns the examples of a page, in the order of the page.
 pub(crate) fn examples(page: &str) -> Vec<Example> {
     let of_block = |(language, lines): (&str, Vec<&str>)| match language {
         "sh" => {

@@ -1,5 +1,5 @@
-//! Tests of `steerage parallel`: each job gets whole flows, and the run counts and reports every
-//! lost packet and every failed job.
+//! `steerage parallel`: each job gets whole flows, and the run reports every lost packet and every
+//! failed job.
 
 use std::fs;
 use std::io::Write;
@@ -15,11 +15,9 @@ use steerage_fixtures::{NOBODY, is_root, scratch::Scratch, skip};
 
 use crate::program::{Ran, Started, command, report, run};
 
-/// The number of packets in the capture that most tests of this file read.
 pub(crate) const PACKETS: u64 = 20_000;
 
-/// Returns the path of a capture that contains TCP and UDP over IPv4 and IPv6. The capture is
-/// written once.
+/// A capture with TCP and UDP over IPv4 and IPv6, which is written once.
 pub(crate) fn capture() -> &'static str {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let path = MADE.get_or_init(|| {
@@ -31,7 +29,7 @@ pub(crate) fn capture() -> &'static str {
     path.to_str().unwrap()
 }
 
-/// Returns the summary of the run, which is the last line of standard error.
+/// The summary is the last line of standard error.
 pub(crate) fn summary(ran: &Ran) -> Value {
     let last = ran.err.lines().last().unwrap_or_default();
     let last = if last.starts_with('{') { last } else { ran.err.lines().rev().nth(1).unwrap_or_default() };
@@ -47,14 +45,12 @@ pub(crate) fn jobs(summary: &Value) -> &Vec<Value> {
     summary["jobs"].as_array().unwrap()
 }
 
-/// Runs jobs on the capture. Returns what the run printed, its exit code, and its summary.
 fn parallel(options: &[&str], job: &[&str]) -> (Ran, Value) {
     let ran = run(&[&["parallel", capture(), "--json"], options, &["--"], job].concat());
     let summary = summary(&ran);
     (ran, summary)
 }
 
-/// Runs `steerage parallel` on the capture, with shell scripts as jobs.
 fn shell(options: &[&str], script: &str) -> (Ran, Value) {
     parallel(options, &["sh", "-c", script])
 }
@@ -90,8 +86,8 @@ fn sixty_four_jobs() {
     assert_eq!(read, 64 * 24 + PACKETS * 16 + bytes);
 }
 
-/// Without privileges, all pipes of a user together can take at most 64 MiB. Therefore the last
-/// jobs get smaller pipes. Jobs with smaller pipes must nevertheless get all of their packets.
+/// Without privileges, all pipes of a user together have at most 64 MiB, so the last jobs get
+/// smaller pipes.
 #[test]
 fn more_jobs_than_a_user_has_large_pipes() {
     if !is_root() {
@@ -132,7 +128,7 @@ fn a_job_that_is_killed_loses_its_own_packets_alone() {
 
 #[test]
 fn what_a_dead_job_had_not_read_is_counted_to_the_packet() {
-    // A pcap file begins with a header of 24 bytes, and each record has a header of 16 bytes.
+    // A pcap file has a header of 24 bytes, and each record has a header of 16 bytes.
     let (_, all) = shell(&["-j", "1", "--format", "pcap"], "cat >/dev/null");
     let bytes = all["jobs"][0]["bytes"].as_u64().unwrap() / PACKETS + 16;
     for packets in [0, 1, 1000] {
@@ -155,8 +151,7 @@ fn what_a_dead_job_had_not_read_is_counted_to_the_packet() {
         let summary = summary(&ran);
         assert_eq!(ran.code, Some(1), "{ran:?}");
         let job = &jobs(&summary)[0];
-        // The number of packets that the job has read is known only roughly, because packets of TCP
-        // over IPv6 are longer than packets of UDP over IPv4.
+        // Packets of TCP over IPv6 are longer than packets of UDP over IPv4.
         let read = job["packets"].as_u64().unwrap();
         assert!(read <= 2 * packets + 1 && (packets == 0 || read >= packets / 2), "{packets}: {job}");
     }
@@ -182,7 +177,7 @@ fn a_job_that_never_reads_is_killed_if_asked() {
     assert!(ran.err.contains("killed because it read nothing (--job-timeout)"), "{ran:?}");
 }
 
-/// This test takes 30 s, but needs almost no CPU time.
+/// Takes 30 s, but almost no CPU time.
 #[test]
 fn a_job_that_reads_nothing_for_30_s_is_named() {
     let script = "if [ {n} = 2 ]; then exec sleep 1000; fi; cat >/dev/null";
@@ -196,8 +191,7 @@ fn a_job_that_reads_nothing_for_30_s_is_named() {
     assert_eq!((ran.code, &summary(&ran)["jobs"][1]["signal"]), (Some(1), &"SIGTERM".into()), "{ran:?}");
 }
 
-/// The slow job (job 2) begins to read its input only after job 1 has read its own input to the
-/// end.
+/// Job 2 begins to read only after job 1 has read its input to the end.
 #[test]
 fn a_slow_job_of_a_live_input_loses_its_own_packets_alone() {
     let scratch = Scratch::new();
@@ -205,9 +199,8 @@ fn a_slow_job_of_a_live_input_loses_its_own_packets_alone() {
         "if [ {{n}} = 1 ]; then cat >/dev/null; touch {0}/over; else while [ ! -e {0}/over ]; do sleep 0.1; done; cat >/dev/null; fi",
         scratch.display()
     );
-    // Each job gets 45 MB of packets, but the buffer for a job's input has room for only 32 MiB.
-    // Each job gets 15 MB/s, so the buffer of the quick job is large enough even if other programs
-    // use the CPUs for two seconds.
+    // Each job gets 45 MB at 15 MB/s, and its buffer has 32 MiB. The slow job loses packets, but
+    // the quick job loses none even if other programs use the CPUs for two seconds.
     let traffic = "synthetic:rate=30000,packets=90000,flows=1000,size=1000";
     let ran = run(&["parallel", traffic, "-j", "2", "--json", "--", "sh", "-c", &script]);
     let summary = summary(&ran);
@@ -251,7 +244,7 @@ fn programs_that_do_not_read_standard_input_have_other_ways() {
 fn results_have_a_directory_for_each_job() {
     let scratch = Scratch::new();
     let script = "wc -c >own; echo to stdout; echo to stderr >&2; exit {n}";
-    // The option `--results` creates only the last directory of its path.
+    // `--results` creates only the last directory of its path.
     let ran = run(&["parallel", capture(), "--results", scratch.join("deep/out").to_str().unwrap(), "--", "true"]);
     assert!(ran.code == Some(255) && ran.err.contains("make it with mkdir -p"), "{ran:?}");
     let results = scratch.join("out");
@@ -308,16 +301,15 @@ fn an_interrupt_ends_the_input_and_jobs_finish() {
     run.signal(Signal::SIGINT);
     let ran = run.end();
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "it is over\nit is over\n"), "{ran:?}");
-    // An input that can wait, such as this endless packet source, stops while the jobs are slow.
-    // SIGINT also ends a run whose input can wait. After SIGINT, a run whose input can wait ends
-    // after the jobs have read all packets that the run passed to them.
+    // An input that can wait stops while the jobs are slow. After SIGINT, the run ends when the
+    // jobs have read all packets that it passed to them.
     let job = "cat >/dev/null; echo it is over";
     let endless = ["parallel", "synthetic", "--seconds", "0", "-j", "2", "-v", "--json", "--", "sh", "-c", job];
     let run = Started::of(command(&endless).spawn().unwrap());
     run.signal(Signal::SIGINT);
     let ran = run.end();
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "it is over\nit is over\n"), "{ran:?}");
-    // If a job does not end after its input has ended, the program sends the job SIGTERM.
+    // A job that does not end after its input gets SIGTERM.
     let job = "trap 'echo ended; exit 0' TERM; while :; do sleep 0.1; done";
     let run =
         Started::of(command(&["parallel", traffic, "-j", "1", "-v", "--json", "--", "sh", "-c", job]).spawn().unwrap());
@@ -326,8 +318,7 @@ fn an_interrupt_ends_the_input_and_jobs_finish() {
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "ended\n"), "{ran:?}");
 }
 
-/// The process that started the run may ignore SIGCHLD. If SIGCHLD is ignored, the kernel does not
-/// record how a child process, such as a job, has ended.
+/// If SIGCHLD is ignored, the kernel does not record how a child process has ended.
 #[test]
 fn a_run_ends_if_nobody_knows_how_its_jobs_ended() {
     let mut command = Command::new("env");

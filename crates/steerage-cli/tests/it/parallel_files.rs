@@ -1,6 +1,5 @@
-//! Tests the files and pipes through which `steerage parallel` passes packets to its jobs. The
-//! files and pipes for the jobs' input have no names in the file system, and each belongs to one
-//! job. If a packet is missing in a file or pipe, the run fails.
+//! The files and pipes from which jobs read packets. They have no names, and each belongs to one
+//! job. If a packet is missing, the run fails.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +10,6 @@ use steerage_fixtures::{is_root, scratch::Scratch, until};
 use crate::parallel::{PACKETS, capture, jobs, summary};
 use crate::program::{Ends, Ran, command, run};
 
-/// Runs two jobs on the capture, with temporary files in `directory`.
 fn within(directory: &Path, options: &[&str], script: &str) -> Ran {
     let arguments = [&["parallel", capture(), "-j", "2", "--json"], options, &["--", "sh", "-c", script]].concat();
     Ran::of(command(&arguments).env("TMPDIR", directory).output().unwrap())
@@ -21,7 +19,7 @@ fn is_empty(directory: &Path) -> bool {
     fs::read_dir(directory).unwrap().count() == 0
 }
 
-/// Returns true if a process has an open file that was created in this directory and has no name.
+/// Returns true if the process has an open file without a name that was created in this directory.
 fn has_unnamed_file(process: u32, directory: &Path) -> bool {
     let links = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
     links
@@ -33,14 +31,14 @@ fn has_unnamed_file(process: u32, directory: &Path) -> bool {
 fn a_run_that_is_killed_leaves_nothing_behind() {
     for options in [&["--", "wc", "-c", "{file}"][..], &["--", "wc", "-c", "{fifo}"], &["-k", "--", "cat"]] {
         let scratch = Scratch::new();
-        // The input of the run is a pipe that stays open, so the run waits for more input.
+        // The pipe stays open, so the run waits for more input.
         let mut parallel = command(&[&["parallel", "-", "-j", "2", "-q"], options].concat());
         let mut run = Ends(parallel.env("TMPDIR", &*scratch).stdin(Stdio::piped()).spawn().unwrap());
         let input = run.stdin.take().unwrap();
         let id = run.id();
         if options.contains(&"{fifo}") {
-            // Each job has an input pipe, in addition to the pipes for its standard output and
-            // standard error.
+            // Each job has an input pipe, in addition to those for standard output and standard
+            // error.
             until("the jobs have started", || children(id) == 2);
         } else {
             until("the files are open", || has_unnamed_file(id, &scratch));
@@ -58,9 +56,7 @@ fn children(process: u32) -> usize {
     children.split_whitespace().count()
 }
 
-/// In this test, the job opens its input file several times. The job's child process starts another
-/// process, which opens the job's input file too. Each process that opens the job's input file
-/// reads the file from its beginning.
+/// Each process that opens the job's input file reads the file from its beginning.
 #[test]
 fn a_file_is_opened_again_and_by_other_programs() {
     let scratch = Scratch::new();
@@ -78,8 +74,7 @@ fn a_file_is_opened_again_and_by_other_programs() {
     assert!(is_empty(&scratch));
 }
 
-/// The test process, and therefore a job, may have inherited open descriptors from other programs.
-/// Therefore the test checks only that no job has the input of the other job among its descriptors.
+/// A job may have inherited descriptors of other programs through the test process.
 #[test]
 fn a_job_inherits_its_own_input_and_not_that_of_another_job() {
     let scratch = Scratch::new();
@@ -98,8 +93,7 @@ fn a_job_inherits_its_own_input_and_not_that_of_another_job() {
     }
 }
 
-/// When a job ends, the program closes the job's input pipe, even if a child process of the job is
-/// still running and has the pipe open.
+/// A child process of the job is still running and has the pipe open.
 #[test]
 fn a_program_that_is_left_behind_does_not_keep_the_run() {
     let scratch = Scratch::new();
@@ -121,7 +115,7 @@ fn a_job_that_ends_early_fails_with_the_reason() {
     assert_eq!((&early["exit_status"], &whole["incomplete"]), (&0.into(), &serde_json::Value::Null));
     assert_eq!(early["incomplete"], "it ended before the end of its input");
     assert!(ran.err.contains("job 1 exited with 0, but did not get"), "{ran:?}");
-    // When all jobs have ended, the program stops reading its input, which here never ends.
+    // The input never ends, but the run ends with its jobs.
     let endless = ["parallel", "synthetic", "--seconds", "0", "-j", "2", "--json", "--", "true"];
     let ran = run(&endless);
     assert_eq!(ran.code, Some(2), "{ran:?}");
@@ -152,7 +146,7 @@ fn a_full_directory_of_temporary_files_is_named_and_no_job_gets_a_part() {
         assert!(job["incomplete"].as_str().unwrap().contains("No space left"), "{job}");
     }
 
-    // Job 1 does not end on its own. The program stores the output of job 2 as long as job 1 runs.
+    // The output of job 2 is stored as long as job 1 runs.
     let job = "-j 2 -k -q -- sh -c 'cat >/dev/null; [ {n} = 2 ] || exec sleep 1000; yes | head -c 4000000'";
     let kept = script.replace("-j 2 --json -- wc -c {file}", job);
     let ran = Ran::of(Command::new("unshare").args(["-m", "sh", "-c", &kept]).output().unwrap());

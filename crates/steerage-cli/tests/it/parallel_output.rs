@@ -1,6 +1,5 @@
-//! Tests that `steerage parallel` passes on the output of its jobs byte for byte. GNU parallel must
-//! write the same bytes as steerage for the same jobs. If there is a single job, its output must be
-//! the same with `parallel` and without it.
+//! `steerage parallel` passes on the output of its jobs byte for byte: as GNU parallel does, and
+//! for a single job as without `parallel`.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -11,14 +10,12 @@ use steerage_fixtures::skip;
 use crate::parallel::capture;
 use crate::program::command;
 
-/// Runs the shell script `script` in three jobs of `steerage parallel`. The script's argument is
-/// the number of the job.
+/// Runs a script in three jobs. The script's argument is the number of the job.
 fn steerage(options: &[&str], script: &str) -> Output {
     let args = [&["parallel", capture(), "-q"], options, &["--", "sh", "-c", script, "sh", "{n}"]].concat();
     command(&args).output().unwrap()
 }
 
-/// Runs the shell script in three jobs of GNU parallel.
 fn gnu(options: &[&str], script: &str) -> Option<Vec<u8>> {
     let scratch = Scratch::new();
     let file = scratch.join("job");
@@ -34,8 +31,7 @@ fn gnu(options: &[&str], script: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Shell scripts for jobs. The outputs of the test's scripts end in different ways, or use
-/// different separators between lines.
+/// The outputs end in different ways, or use different separators between lines.
 const SCRIPTS: [&str; 9] = [
     "cat >/dev/null; printf 'no newline %s' $1",
     "cat >/dev/null; printf 'one\\n%s' $1",
@@ -52,8 +48,7 @@ const SCRIPTS: [&str; 9] = [
 fn keep_order_keeps_bytes_as_gnu_parallel_does() {
     for script in SCRIPTS {
         for options in [&["-k"][..], &["-k", "--tag"]] {
-            // Unlike steerage, GNU parallel writes the job's tag not only after each newline, but
-            // also after each carriage return.
+            // GNU parallel also writes the tag after each carriage return.
             if options.contains(&"--tag") && script.contains("\\r") {
                 continue;
             }
@@ -65,8 +60,7 @@ fn keep_order_keeps_bytes_as_gnu_parallel_does() {
     }
 }
 
-/// With each option for merging, the program passes on the output of a single job unchanged. If
-/// there are several jobs, each line of the merged output is from only one job.
+/// Each line of the merged output is from one job.
 #[test]
 fn lines_of_two_jobs_do_not_join() {
     for script in SCRIPTS {
@@ -79,19 +73,17 @@ fn lines_of_two_jobs_do_not_join() {
     let mut lines: Vec<&str> = out.split('\n').collect();
     lines.sort_unstable();
     assert_eq!(lines, ["no newline 1", "no newline 2", "no newline 3"]);
-    // People read the lines on standard error, so the program ends each of them with a newline.
+    // Each line on standard error ends with a newline, because people read it.
     let err = steerage(&["-j", "2", "-k"], "cat >/dev/null; printf 'error %s' $1 >&2").stderr;
     let mut lines: Vec<&str> = str::from_utf8(&err).unwrap().lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["error 1", "error 2"]);
 }
 
-/// With `--header`, the program prints the header line once, as the first line, whichever job
-/// writes first. The columns of a header line may have any separator.
+/// The header line comes first, whichever job writes first. Its columns may have any separator.
 #[test]
 fn header_lines_are_printed_once() {
     for (head, count) in [("a,b\\n", "1"), ("a\\tb\\r\\n", "1"), ("#fields\\ta\\n#types\\tcount\\n", "2")] {
-        // Job 1 is the last to write.
         let script = format!("cat >/dev/null; [ $1 = 1 ] && sleep 0.2; printf '{head}%s,1\\n%s,2' $1 $1");
         let shown = Command::new("printf").arg(head).output().unwrap().stdout;
         for options in [&["-k"][..], &[]] {
@@ -121,8 +113,7 @@ fn header_lines_are_printed_once() {
     assert_eq!((heads, text.lines().count()), (1, 3), "{text}");
 }
 
-/// If the first line of a job is too long for a header line, the program treats the line as normal
-/// output.
+/// A first line that is too long for a header line is normal output.
 #[test]
 fn a_line_too_long_for_a_header_is_passed_on() {
     let long = |job: u8| [&vec![job; 1_500_000][..], b"\n"].concat();
@@ -145,8 +136,7 @@ fn a_line_too_long_for_a_header_is_passed_on() {
     }
 }
 
-/// The program refuses output formats that it cannot merge, unless the user keeps the outputs of
-/// the jobs separate.
+/// The user can keep the outputs of the jobs separate.
 #[test]
 fn output_of_an_unknown_kind_is_not_merged() {
     for (start, kind) in [
@@ -161,18 +151,18 @@ fn output_of_an_unknown_kind_is_not_merged() {
             let err = String::from_utf8(ran.stderr).unwrap();
             assert_eq!((ran.status.code(), ran.stdout.len()), (Some(255), 0), "{err}");
             assert!(err.contains(&format!("writes {kind}")) && err.contains("--results DIR"), "{err}");
-            // SIGPIPE kills a job that writes more than fits into its pipe. If SIGPIPE kills a job,
-            // a separate error line reports this.
+            // A job that writes more than fits into its pipe gets SIGPIPE, which another line
+            // reports.
             assert_eq!(err.matches("writes").count(), 1, "{err}");
         }
         for options in [&["-j", "2", "-k"][..], &["-j", "1"]] {
             assert!(steerage(options, &script).status.success(), "{options:?}");
         }
     }
-    // A line that only looks like the start of a JSON array is passed on like any other line.
+    // This line only looks like the start of a JSON array.
     assert!(steerage(&["-j", "2"], "cat >/dev/null; echo '[2026-01-01] begun'").status.success());
-    // In this test, each line that the job prints is a JSON array. One JSON line has no newline at
-    // its end. Another JSON line is longer than the data that the program keeps in memory.
+    // Each line is a JSON array. One has no newline at its end, and one is longer than the data
+    // that the program keeps in memory.
     for lines in [
         "printf '[{\"a\":1}]\\n[{\"a\":2}]\\n'",
         "printf '[{\"a\":1}, {\"b\":[]} ]\\r\\n'",
@@ -184,8 +174,7 @@ fn output_of_an_unknown_kind_is_not_merged() {
             assert!(ran.status.success(), "{lines}: {:?}", String::from_utf8_lossy(&ran.stderr));
         }
     }
-    // In the next runs, the jobs write two different output formats, or the option does not fit the
-    // output format. Both are errors.
+    // Two output formats, or an option that does not fit the format.
     for (options, script, why) in [
         (&[][..], "[ $1 = 1 ] && printf '[\\n{}]' || printf 'text\\n'", "another kind of output"),
         (&["--tag"], "printf '[\\n{}]'", "no lines for --tag"),
@@ -198,8 +187,6 @@ fn output_of_an_unknown_kind_is_not_merged() {
     }
 }
 
-/// The program merges the JSON arrays of all jobs into one array, whatever the merge order and the
-/// length of the elements.
 #[test]
 fn json_arrays_are_joined() {
     let long = "head -c 2500000 /dev/zero | tr '\\000' x";
@@ -226,8 +213,7 @@ fn json_arrays_are_joined() {
         );
         assert_eq!((elements[1]["s"].as_str().map(str::len), elements[3].as_u64()), (Some(2_500_000), Some(7)));
     }
-    // If a job's JSON array breaks off, the program omits the last element of this array, so the
-    // merged output is still a valid array.
+    // The last element of an array that breaks off is omitted, so that the merged array is valid.
     let ran = steerage(&["-j", "2"], "cat >/dev/null; printf '[\\n1, {\"a\":'");
     assert_eq!(serde_json::from_slice::<Vec<u8>>(&ran.stdout).unwrap(), [1, 1], "{ran:?}");
     assert!(String::from_utf8(ran.stderr).unwrap().contains("the JSON array of job 2 is cut short"));
@@ -235,12 +221,10 @@ fn json_arrays_are_joined() {
     assert_eq!(serde_json::from_slice::<Vec<u8>>(&ran.stdout).unwrap(), b"");
 }
 
-/// With `--order time`, the program sorts the lines of all jobs by the time at the start of each
-/// line. The program sorts lines by time even if one job writes only at the end, and even if the
-/// other jobs' lines do not fit into memory.
+/// One job writes only at the end, and the lines of the other jobs do not fit into memory.
 #[test]
 fn lines_are_merged_by_time() {
-    // Job 1 writes only after each of the other jobs has written 3 MB.
+    // Job 1 writes only after each other job has written 3 MB.
     let scratch = Scratch::new();
     let script = format!(
         "cat >/dev/null; cd {}; [ $1 = 1 ] && while [ ! -e 2 ] || [ ! -e 3 ]; do sleep 0.02; done; \
@@ -264,9 +248,7 @@ fn lines_are_merged_by_time() {
     assert_eq!(lines.next(), None);
 }
 
-/// With `--header`, the program prints the line of column names only once. Without `--header`, the
-/// program prints a note that recommends `--header`, because this option removes repeated header
-/// lines.
+/// Without `--header`, the program recommends this option.
 #[test]
 fn equal_first_lines_are_noticed() {
     let script = "cat >/dev/null; printf 'time,b\\n17000000%s0.5,1\\n' $1";

@@ -1,5 +1,4 @@
-//! Tests the directory to which `steerage parallel --results` writes. No other user can redirect
-//! the jobs' output to another file.
+//! The directory of `steerage parallel --results`, whose output no other user can redirect.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
@@ -22,10 +21,8 @@ fn give(path: &Path) {
     lchown(path, Some(NOBODY), Some(NOBODY)).unwrap();
 }
 
-/// The three fields are a description of a directory entry, a function that creates this entry as
-/// another user or an older run would, and the expected result of a new run. If the expected result
-/// is `Ok`, the run replaces the directory entry. If the expected result is `Err`, the run fails,
-/// and its error message contains the text of the `Err`.
+/// A description of a directory entry, a function that creates the entry, and the result of a new
+/// run: `Ok` if the run replaces the entry, or a text of its error.
 type Planted = (&'static str, fn(&Path, &Path), Result<(), &'static str>);
 
 const PLANTED: [Planted; 9] = [
@@ -120,8 +117,8 @@ fn planted_objects_are_replaced_or_refused_and_never_written_to() {
     }
 }
 
-/// A second run with the same directory replaces the files of the first run. A process that is
-/// still reading the files of the first run can read them to their end.
+/// The first run's files are replaced. A process that is still reading them can read them to their
+/// end.
 #[test]
 fn results_are_new_files_for_owner_and_group() {
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! Tests `steerage parallel` with common tools. Except for the order of lines, the merged output of
-//! the jobs must equal the output of a single process of the tool.
+//! `steerage parallel` with common tools. Except for the order of lines, the merged output of the
+//! jobs must equal the output of a single process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use steerage_fixtures::{is_installed, scratch::Scratch, skip, tshark};
 use crate::parallel::{jobs, summary};
 use crate::program::{Started, command, report, run};
 
-/// Fields of tshark whose values depend only on the packets of one flow.
+/// Fields whose values depend only on the packets of one flow.
 const FLOW_LOCAL: [&str; 14] = [
     "frame.time_epoch",
     "frame.len",
@@ -29,14 +29,12 @@ const FLOW_LOCAL: [&str; 14] = [
     "_ws.col.Info",
 ];
 
-/// The name of a capture that contains a packet with a timestamp out of range. If a packet has no
-/// valid timestamp, the packet's timestamp for the job is the time at which steerage passed the
-/// packet on.
+/// A capture with a timestamp out of range. The job's timestamp of this packet is the time at which
+/// steerage passed it on.
 const WITHOUT_A_TIME: &str = "bad-time.pcapng";
 
-/// Returns the captures of the tests: real captures, the capture in `examples` (DNS, HTTP, voice),
-/// and a generated capture. Each test generates its own capture, because generated captures differ
-/// in the times of their packets.
+/// Returns real captures, the capture in `examples`, and a generated capture. Each test generates
+/// its own capture, because packet times differ.
 fn captures(scratch: &Scratch) -> Vec<PathBuf> {
     let made = scratch.join("parallel-tools.pcapng");
     report(&["send", &format!("pcap:{}", made.display()), "synthetic:flows=300,packets=5000,mix=udp4+tcp6"]);
@@ -45,17 +43,14 @@ fn captures(scratch: &Scratch) -> Vec<PathBuf> {
     found.chain([examples, made]).collect()
 }
 
-/// Returns the lines of a tool's output, sorted and without frame numbers. In the output of a job,
-/// frame numbers count only the frames of that job, so they differ from the frame numbers in the
-/// whole capture.
+/// Returns the sorted lines without frame numbers, which count only the frames of one job.
 fn sorted(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = text.lines().map(without_frame_numbers).collect();
     lines.sort_unstable();
     lines
 }
 
-/// Removes frame numbers from a line, such as those in `(reply in 12)`, `(Call In 3)` and
-/// `[Reassembled in #12]`.
+/// Removes frame numbers, as in `(reply in 12)`, `(Call In 3)` and `[Reassembled in #12]`.
 fn without_frame_numbers(line: &str) -> String {
     let line = line.replace(" In ", " in ");
     let mut parts = line.split_inclusive(" in ");
@@ -63,8 +58,7 @@ fn without_frame_numbers(line: &str) -> String {
     first + &parts.map(|part| part.trim_start_matches(|c: char| c == '#' || c.is_ascii_digit())).collect::<String>()
 }
 
-/// Runs a single process of the tool, which reads the whole capture, and returns its output. `None`
-/// if the tool is missing.
+/// Runs a single process of the tool on the whole capture. Returns `None` if the tool is missing.
 fn alone(tool: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(tool[0]).args(&tool[1..]).arg(file).output() else {
         skip(&format!("{} is absent", tool[0]));
@@ -73,7 +67,6 @@ fn alone(tool: &[&str], file: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Checks that both texts have the same lines, in any order.
 fn assert_same(one: &str, jobs: &str, name: &str) {
     let (one, jobs) = (sorted(one), sorted(jobs));
     let differ = one.iter().zip(&jobs).find(|(one, jobs)| one != jobs);
@@ -89,8 +82,7 @@ fn what_tshark_says_is_that_of_one_process() {
     for capture in captures(&scratch) {
         let Some(one) = alone(&tool, &capture) else { return };
         let name = capture.to_str().unwrap();
-        // For the Rx protocol of AFS, tshark matches replies with calls even if their ports differ,
-        // that is, across flows.
+        // For the Rx protocol of AFS, tshark matches replies with calls of other flows.
         let key = if name.ends_with("afs.pcap") { "hosts" } else { "flow" };
         let ran =
             run(&[&["parallel", name, "--key", key, "-j", "3", "-q", "--json", "--"], &tool[..], &["-"]].concat());
@@ -103,8 +95,7 @@ fn what_tshark_says_is_that_of_one_process() {
 #[test]
 fn the_lines_of_tcpdump_are_those_of_one_process() {
     let scratch = Scratch::new();
-    // For AFS, tcpdump matches replies with calls even if their hosts differ, that is, across
-    // flows.
+    // For AFS, tcpdump matches replies with calls of other hosts.
     for capture in captures(&scratch).iter().filter(|capture| !capture.ends_with("afs.pcap")) {
         let name = capture.to_str().unwrap();
         let tool = ["tcpdump", "-n", "-tt", "-r"];
@@ -115,7 +106,7 @@ fn the_lines_of_tcpdump_are_those_of_one_process() {
     }
 }
 
-/// Returns all bytes and the time of each frame of a capture, as tshark reads them.
+/// Returns the time and the bytes of each frame, as tcpdump prints them.
 fn frames(capture: &Path) -> Vec<String> {
     let output =
         Command::new("tcpdump").args(["-n", "-tt", "--nano", "-e", "-xx", "-r"]).arg(capture).output().unwrap();
@@ -128,9 +119,7 @@ fn is_sorted_by_time(frames: &[String]) -> bool {
     frames.is_sorted_by_key(|frame| frame.split(' ').next().map(str::to_owned))
 }
 
-/// If the jobs write captures to standard output, the program merges them into one capture, sorted
-/// by time. The merged capture must contain the same packets as the capture that a single process
-/// writes.
+/// Captures on standard output are merged into one capture, sorted by time.
 #[test]
 fn captures_that_tools_write_are_one_file() {
     let scratch = Scratch::new();
@@ -169,9 +158,8 @@ fn captures_that_tools_write_are_one_file() {
     }
 }
 
-/// tshark's JSON outputs are merged into one array. In the merged output for Elasticsearch (pairs
-/// of lines), each pair stays together. A merged table has one header line. If the lines of a
-/// merged table begin with a time, the lines are sorted.
+/// tshark's JSON outputs are merged into one array. Pairs of lines for Elasticsearch stay together.
+/// A merged table has one header line, and is sorted if its lines begin with a time.
 #[test]
 fn the_formats_of_tshark_are_merged() {
     let scratch = Scratch::new();
@@ -207,8 +195,6 @@ fn the_formats_of_tshark_are_merged() {
     assert!(refused.code == Some(255) && refused.err.contains("an XML document"), "{refused:?}");
 }
 
-/// If a job writes nothing, the merging of the other jobs' captures does not wait for the end of
-/// that job.
 #[test]
 fn a_job_without_output_does_not_hold_captures_back() {
     let scratch = Scratch::new();
@@ -231,8 +217,8 @@ fn a_job_without_output_does_not_hold_captures_back() {
     }
 }
 
-/// The captures that the editcap jobs write are merged into one capture. The summaries of the
-/// capinfos jobs are printed one after another.
+/// The captures of the editcap jobs are merged. The summaries of the capinfos jobs are printed one
+/// after another.
 #[test]
 fn editcap_and_capinfos_are_merged_as_the_table_says() {
     let scratch = Scratch::new();
@@ -253,8 +239,7 @@ fn editcap_and_capinfos_are_merged_as_the_table_says() {
     assert_eq!(packets.sum::<u64>(), 5000, "{summaries:?}");
 }
 
-/// With `--order time`, tcpdump's output is sorted by time, even if tcpdump prints several lines
-/// for a packet.
+/// tcpdump may print several lines for a packet.
 #[test]
 fn the_lines_of_tcpdump_are_sorted_by_time() {
     let scratch = Scratch::new();
@@ -278,8 +263,7 @@ fn the_lines_of_tcpdump_are_sorted_by_time() {
     }
 }
 
-/// Returns the flows that nfdump finds in a directory and its subdirectories, one line for each
-/// flow.
+/// Returns the flows that nfdump finds, one line for each flow.
 fn nfdumped(directory: &Path) -> Vec<String> {
     let fields = "fmt:%ts %te %pr %sap %dap %pkt %byt";
     let output = Command::new("nfdump").args(["-q", "-N", "-o", fields, "-R"]).arg(directory).output().unwrap();
@@ -289,7 +273,7 @@ fn nfdumped(directory: &Path) -> Vec<String> {
     flows
 }
 
-/// The command of this test is from docs/parallel.md.
+/// The command is from docs/parallel.md.
 #[test]
 fn nfpcapd_reads_a_file_of_its_own() {
     let scratch = Scratch::new();
@@ -315,14 +299,12 @@ fn jobs_get_packets_without_their_tunnels() {
     for name in tunnels {
         let Some(capture) = tshark::capture(&format!("{name}.pcap")) else { return };
         let fields = ["frame.time_epoch", "ip.src", "ip.dst", "ip.id", "ipv6.src", "ipv6.dst", "tcp.seq_raw"];
-        // The filter `not arp` omits ARP, because these tshark fields contain no inner addresses
-        // for ARP packets in a tunnel.
+        // These tshark fields contain no inner addresses of ARP packets in a tunnel.
         let mut tool = vec!["tshark", "-n", "-T", "fields", "-E", "occurrence=l", "-Y", "not arp"];
         tool.extend(fields.iter().flat_map(|field| ["-e", *field]));
         let Some(inner) = alone(&[&tool[..], &["-r"]].concat(), &capture) else { return };
         let from = ["parallel", capture.to_str().unwrap(), "--strip-tunnels", "-j", "2", "-q", "--"];
-        // After steerage has removed a tunnel, packets have only one IP header. Therefore the test
-        // requests all occurrences of each field.
+        // Without its tunnel, a packet has only one IP header.
         tool[5] = "occurrence=a";
         let ran = run(&[&from[..], &tool, &["-r", "-"]].concat());
         assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -330,7 +312,6 @@ fn jobs_get_packets_without_their_tunnels() {
     }
 }
 
-/// Sends `count` datagrams from 32 ports.
 fn send_datagrams(net: &Net, count: usize) {
     net.far(|| {
         let sockets: Vec<_> = (0..32).map(|_| std::net::UdpSocket::bind((FAR, 0)).unwrap()).collect();
@@ -342,6 +323,9 @@ fn send_datagrams(net: &Net, count: usize) {
 
 #[test]
 fn an_interface_is_split_while_it_receives() {
+    if !is_installed("tcpdump", "tcpdump") {
+        return;
+    }
     let Some(net) = Net::new() else { return };
     let arguments = ["parallel", "near0", "-Q", "in", "-f", "udp", "-j", "2", "-c", "600", "--json", "-v"];
     let job = ["--", "tcpdump", "-n", "-l", "-r", "-"];
@@ -356,6 +340,9 @@ fn an_interface_is_split_while_it_receives() {
 
 #[test]
 fn an_interface_of_its_own_is_a_job_s_input_too() {
+    if !is_installed("tcpdump", "tcpdump") {
+        return;
+    }
     let Some(net) = Net::new() else { return };
     let arguments = ["parallel", "near0", "-Q", "in", "-f", "udp", "-j", "2", "--json", "-v"];
     let job = ["--", "sh", "-c", "echo $STEERAGE_JOB $(grep -c {tap} /proc/net/dev); exec sleep 1000"];
@@ -366,7 +353,6 @@ fn an_interface_of_its_own_is_a_job_s_input_too() {
     send_datagrams(&net, 100);
     run.signal(Signal::SIGINT);
     let ran = run.end();
-    // The input of these jobs is an interface, which has no end. Therefore, both jobs must have
-    // been ended by SIGTERM, and not by the end of their input.
+    // The interface has no end, so SIGTERM must have ended both jobs.
     assert_eq!(ran.code, Some(2), "{ran:?}");
 }

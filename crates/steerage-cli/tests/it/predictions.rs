@@ -1,5 +1,4 @@
-//! Checks that the predictions of `steerage explain` about captures match the behaviour of the
-//! other commands and the counts of tshark.
+//! The predictions of `steerage explain` about captures match the other commands and tshark.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,15 +17,12 @@ use steerage_router::Forwarding;
 use crate::explain::{KEY, explained};
 use crate::program::run;
 
-/// Returns the number of CPUs with which the capture number `nth` is tested. Successive captures
-/// are tested with 2 to 8 CPUs in turn.
+/// Successive captures are tested with 2 to 8 CPUs in turn.
 fn cpus_for(nth: usize) -> usize {
     2 + nth % 7
 }
 
-/// Returns the captures in the folder next to the workspace, including captures that once showed a
-/// defect. If there are no captures, the returned list is empty, and the reason is printed to
-/// standard error.
+/// Captures in the folder next to the workspace, including those that once showed a defect.
 fn captures() -> Vec<String> {
     tshark::all_captures().iter().map(|path| path.to_str().unwrap().to_owned()).collect()
 }
@@ -35,15 +31,14 @@ fn capture(name: &str) -> Option<String> {
     captures().into_iter().find(|path| path.ends_with(name))
 }
 
-/// Returns the JSON output of `explain` for a capture, or for the readable part of a truncated
-/// capture. `None` if nothing can be read.
+/// Returns `None` if nothing can be read. Only the readable part of a truncated capture is
+/// explained.
 fn explanation(args: &[&str]) -> Option<Value> {
     let ran = run(&[&["explain"], args, &["--hash-key", KEY, "--json"]].concat());
     (!ran.out.is_empty()).then(|| serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}")))
 }
 
-/// Returns the number of packets for each CPU, as predicted by `explain` with `--for` and the name
-/// `command`.
+/// Returns the number of packets for each CPU, as `explain --for` predicts it.
 fn predicted(capture: &str, command: &str, cpus: usize) -> Option<Vec<u64>> {
     let explained = explanation(&[capture, "--for", command, "--virtual-cpus", &cpus.to_string()])?;
     let spread = explained["traffic"]["spread"].as_array().unwrap().clone();
@@ -51,7 +46,6 @@ fn predicted(capture: &str, command: &str, cpus: usize) -> Option<Vec<u64>> {
     Some(serde_json::from_value(row["packets"].clone()).unwrap())
 }
 
-/// Runs a command on a capture, and returns the number of packets that each CPU has handled.
 fn handled(capture: &str, command: &[&str], cpus: usize) -> Vec<u64> {
     let cpus = cpus.to_string();
     let args = [capture, "--virtual-cpus", &cpus, "--policy", "hash", "--hash-key", KEY, "--json", "-q"];
@@ -75,8 +69,8 @@ fn packets_of_count_meter_and_fanout_go_where_explain_says() {
     }
 }
 
-/// `forward` needs interfaces, so the test runs the packet function of `forward` on the captures,
-/// with an empty routing table.
+/// `forward` needs interfaces, so its packet function runs on the captures, with an empty routing
+/// table.
 #[test]
 fn packets_of_forward_go_where_explain_says() {
     let hasher = FlowHasher::keyed(&KEY.parse::<HashKey>().unwrap());
@@ -105,7 +99,6 @@ fn only_forward_separates_the_directions_of_a_connection() {
     let hash = |flow: &str, command: &str| explanation(&[flow, "--for", command]).unwrap()["flow"]["hash"].clone();
     assert_eq!(hash(there, "count"), hash(back, "count"));
     assert_ne!(hash(there, "forward"), hash(back, "forward"));
-    // The advice of `explain` depends on the command that is given with `--for`.
     let advised = |command: &str| explanation(&[&capture, "--for", command]).unwrap()["traffic"]["suggestion"].clone();
     for (command, runs) in [("meter", "steerage meter "), ("forward", "steerage forward IFACE --cpus")] {
         let advised = advised(command)["commands"]["steerage"][0].as_str().unwrap().to_owned();
@@ -113,8 +106,7 @@ fn only_forward_separates_the_directions_of_a_connection() {
     }
 }
 
-/// The capture contains three fragments of one datagram, and the first of them arrives first. The
-/// second and third fragment have no ports, but belong to the flow of the first fragment.
+/// The capture contains three fragments of one datagram, in order. Only the first has ports.
 #[test]
 fn a_later_fragment_is_explained_by_its_flow() {
     let Some(capture) = capture("explain-frag.pcap") else { return };
@@ -131,8 +123,7 @@ fn a_later_fragment_is_explained_by_its_flow() {
     }
 }
 
-/// For every flow, `explain` must print the flow key that steering hashed. Some of the flows are
-/// fragmented datagrams.
+/// Some of the flows are fragmented datagrams.
 #[test]
 fn the_keys_of_all_flows_were_hashed() {
     for capture in captures() {
@@ -154,8 +145,6 @@ fn keys_were_hashed<const BOTH: bool>(capture: &str) {
     }
 }
 
-/// If the user passes a printed flow key to `explain`, `explain` must print the hash bucket that
-/// contains the flow's packets.
 #[test]
 fn the_keys_of_the_largest_flows_were_hashed() {
     for capture in captures() {
@@ -173,8 +162,6 @@ fn the_keys_of_the_largest_flows_were_hashed() {
     }
 }
 
-/// No speed-up in the table of `explain` exceeds the speed-up in the notes of `explain`. No
-/// speed-up in the table of `explain` exceeds the limit that the largest flow sets.
 #[test]
 fn the_speed_ups_agree() {
     for capture in captures() {
@@ -192,7 +179,7 @@ fn the_speed_ups_agree() {
             } else {
                 assert_eq!(elephants.is_some(), by_flow < 8.0, "{capture}: {traffic}");
             }
-            // In the text of the notes of `explain`, the speed-up is rounded to a tenth.
+            // The notes round the speed-up to a tenth.
             let said = elephants.map(|note| {
                 let (before, _) = note.split_once(" times at most").unwrap();
                 before.rsplit(' ').next().unwrap().parse::<f64>().unwrap() + 0.05
@@ -214,14 +201,14 @@ fn lines_of_tshark(args: &[&str]) -> Option<Vec<String>> {
     Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect())
 }
 
-/// Returns the two endpoints of each TCP or UDP packet, sorted. Returns `None` if the capture also
-/// contains packets other than TCP and UDP.
+/// Returns the two endpoints of each packet, sorted. `None` if the capture has packets other than
+/// TCP and UDP.
 fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
     let fields =
         ["ip.src", "ipv6.src", "tcp.srcport", "udp.srcport", "ip.dst", "ipv6.dst", "tcp.dstport", "udp.dstport"];
     let fields = fields.into_iter().flat_map(|field| ["-e", field]);
-    // The test requests only the first occurrence of each field, because quoted packets and inner
-    // packets have their own endpoints.
+    // Only the first occurrence of a field, because quoted and inner packets have their own
+    // endpoints.
     let args = ["-n", "-r", capture, "-T", "fields", "-E", "occurrence=f"];
     let args: Vec<&str> = args.into_iter().chain(fields).collect();
     let lines = lines_of_tshark(&args)?;
@@ -238,12 +225,9 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
     ends.collect()
 }
 
-/// Compares the flows in captures that can be read to their end.
-///
-/// `meter` counts an ICMP error as a separate flow, but steering assigns the error to the flow of
-/// the packet that the error quotes. If the fragment table is full, fragments count as separate
-/// flows. Whether the fragment table is full depends on the current time. `explain` uses the clock
-/// of the receive path as the current time. `meter` uses the timestamps of the packets.
+/// `meter` counts an ICMP error as a flow, but steering assigns the error to the flow of the quoted
+/// packet. Fragments count as separate flows if the fragment table is full, which depends on the
+/// clock of the receive path in `explain`, and on timestamps in `meter`.
 #[test]
 fn flows_are_those_of_meter_and_of_tshark() {
     if !is_installed("tshark", "tshark") {
@@ -251,8 +235,7 @@ fn flows_are_those_of_meter_and_of_tshark() {
     }
     let (mut by_meter, mut by_tshark) = (0, 0);
     for capture in captures() {
-        // The flow timeouts of this run are so long that all flows last until the end of the
-        // capture.
+        // With such long timeouts, all flows last until the end of the capture.
         let long = ["--inactive", "30000days", "--active", "30000days", "--virtual-cpus", "2", "--policy", "hash"];
         let ran = run(&[&["meter", &capture, "--json", "-q"], &long[..]].concat());
         if ran.code != Some(0) {

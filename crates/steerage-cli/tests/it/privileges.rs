@@ -1,4 +1,4 @@
-//! Tests the privileges of a run. Tests that a run has no capability while it handles packets.
+//! A run has no capability while it handles packets.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -27,12 +27,11 @@ use crate::program::{Ran, Started, command, report, run};
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
-/// The bits of capabilities. The bit numbers of the capabilities are from linux/capability.h.
+/// From linux/capability.h.
 const DAC_OVERRIDE: u64 = 1 << 1;
 const DAC_READ_SEARCH: u64 = 1 << 2;
 const NET_RAW: u64 = 1 << 13;
 
-/// A thread, with the contents of its file `status` in /proc.
 #[derive(Debug)]
 struct Task {
     name: String,
@@ -53,7 +52,7 @@ impl Task {
         u64::from_str_radix(self.field(key), 16).unwrap()
     }
 
-    /// Returns all capabilities that a thread has or could get: the union of its capability sets.
+    /// Returns all capabilities that the thread has or could get.
     fn all(&self) -> u64 {
         ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"]
             .iter()
@@ -62,9 +61,8 @@ impl Task {
     }
 }
 
-/// The threads of the run. Waits until the run has at least `at_least` packet threads, and until
-/// all threads have their final names. At first, a new thread has the name of the thread that
-/// created it.
+/// Waits until the run has at least `at_least` packet threads, and all threads have their final
+/// names. A new thread first has its creator's name.
 fn tasks(run: &Started, at_least: usize) -> Vec<Task> {
     let start = Instant::now();
     let program = fs::read_to_string(format!("/proc/{}/comm", run.id())).unwrap().trim().to_owned();
@@ -110,8 +108,7 @@ fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
         assert!(tasks.len() > 3, "{tasks:?}");
         for task in &tasks {
             assert_eq!((task.all(), task.field("NoNewPrivs:"), task.field("Seccomp:")), (0, "1", "2"), "{task:?}");
-            // All threads have the two seccomp filters of the process, and packet threads have two
-            // more filters.
+            // The process has two seccomp filters, and packet threads have two more.
             let filters = if task.handles_packets() { "4" } else { "2" };
             assert_eq!(task.field("Seccomp_filters:"), filters, "{task:?}");
         }
@@ -119,8 +116,7 @@ fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
     }
 }
 
-/// The option `--no-sandbox` switches off only the sandbox. With `--no-sandbox`, the program still
-/// drops its capabilities.
+/// With `--no-sandbox`, the program still drops its capabilities.
 #[test]
 fn no_sandbox_is_for_debugging() {
     let run = Started::new(&[&["count"][..], &ENDLESS, &["--no-sandbox"]].concat());
@@ -130,8 +126,7 @@ fn no_sandbox_is_for_debugging() {
     assert!(run.stop(Signal::SIGTERM)["sandbox"].is_null());
 }
 
-/// Commands that only read from a run or a file have no more privileges than a run has. Each tested
-/// command blocks after its first request, because the test does not reply.
+/// Each command blocks after its first request, because the test does not reply.
 #[test]
 fn commands_without_packets_have_no_capability_either() {
     let scratch = Scratch::new();
@@ -164,9 +159,7 @@ fn commands_without_packets_have_no_capability_either() {
     }
 }
 
-/// Commands that only print or check something also enter the sandbox, unless the user gives
-/// `--no-sandbox`. The test checks each command's privileges after the command has begun to read or
-/// write. A command enters the sandbox before it reads or writes.
+/// A command enters the sandbox before it begins to read or write.
 #[test]
 fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     let scratch = Scratch::new();
@@ -176,7 +169,7 @@ fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     let commands: [&[&str]; 4] = [&["check", fifo], &["help"], &["man"], &["completions", "bash"]];
     for args in commands {
         for (option, seccomp) in [(&[][..], "2"), (&["--no-sandbox"][..], "0")] {
-            // The text that the command prints does not fit into this pipe, so the command blocks.
+            // The command's text does not fit into this pipe, so the command blocks.
             let (mut output, input) = io::pipe().unwrap();
             fcntl(&output, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
             let mut command = command(&[&args[..1], option, &args[1..]].concat());
@@ -204,8 +197,7 @@ fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     }
 }
 
-/// The steering policy reads how much CPU time other programs use. Therefore the sandbox must allow
-/// reading the file that contains the CPU time of other programs.
+/// The steering policy reads how much CPU time other programs use, which the sandbox must allow.
 #[test]
 fn what_others_take_of_a_cpu_is_known_in_the_sandbox() {
     let stop = AtomicBool::new(false);
@@ -242,9 +234,8 @@ fn what_is_in_force_is_told() {
     assert!(doctor.out.lines().any(|line| line.contains("sandbox") && line.contains("seccomp")), "{doctor:?}");
 }
 
-/// Runs the program with a seccomp filter that makes the system call `number` fail, as on a kernel
-/// without this system call. The program is a child process, so it inherits the seccomp filter of
-/// this thread.
+/// Runs the program as on a kernel without the system call `number`. The program inherits the
+/// seccomp filter of this thread.
 fn run_without(number: i64, errno: i32, args: &[&str]) -> Ran {
     let rules = BTreeMap::from([(number, Vec::new())]);
     let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
@@ -258,7 +249,7 @@ fn run_without(number: i64, errno: i32, args: &[&str]) -> Ran {
     thread::scope(|scope| scope.spawn(ran).join().unwrap())
 }
 
-/// A kernel can be built without Landlock, or be started without Landlock.
+/// A kernel can be built, or started, without Landlock.
 #[test]
 fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
     for errno in [libc::ENOSYS, libc::EOPNOTSUPP] {
@@ -276,9 +267,8 @@ fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
     }
 }
 
-/// The seccomp profile of a container can deny the system calls of Landlock although the kernel
-/// supports Landlock. The user could change the container's profile, so the program prints a
-/// warning of one line.
+/// The seccomp profile of a container can deny Landlock although the kernel supports it. The user
+/// could change that profile, so the program prints a warning.
 #[test]
 fn landlock_that_is_denied_is_reported_once() {
     for errno in [libc::EPERM, libc::EACCES, libc::ENOMEM] {
@@ -296,8 +286,7 @@ fn landlock_that_is_denied_is_reported_once() {
     }
 }
 
-/// If the kernel supports Landlock or seccomp but refuses to apply it, the run ends with an error.
-/// No packet is handled outside of the sandbox.
+/// The kernel supports Landlock or seccomp but refuses to apply it.
 #[test]
 fn a_sandbox_that_is_refused_ends_the_run() {
     let ran = run_without(libc::SYS_seccomp, libc::EPERM, &["count", "synthetic:packets=1000"]);
@@ -305,8 +294,8 @@ fn a_sandbox_that_is_refused_ends_the_run() {
     assert!(ran.complaint().starts_with("steerage: cannot enter the sandbox: "), "{ran:?}");
 }
 
-/// A shell replaces `<(command)` by the path of a file descriptor, which is a pipe. Landlock has no
-/// rules for pipes, and does not restrict access to them.
+/// A shell replaces `<(command)` by the path of a pipe. Landlock has no rules for pipes, and does
+/// not restrict them.
 #[test]
 fn pipes_of_the_shell_are_read() {
     let scratch = Scratch::new();
@@ -326,9 +315,8 @@ fn pipes_of_the_shell_are_read() {
     assert!(ran.err.contains(" is right; it runs\n"), "{ran:?}");
 }
 
-/// If a run reads several captures, the run opens each capture only after it has read all earlier
-/// captures. The thread that opens the captures handles no packets. The thread that opens captures
-/// is the only thread that keeps the capability to read them.
+/// A run opens each of several captures only after it has read the earlier ones. Only the thread
+/// that opens captures, which handles no packets, keeps the capability to read them.
 #[test]
 fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     if !is_root() {
@@ -341,8 +329,7 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     fs::write(&capture, pcap::<[u8; 0]>([])).unwrap();
     chown(&capture, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::set_permissions(&capture, fs::Permissions::from_mode(0o400)).unwrap();
-    // The test keeps the FIFO open, but writes nothing to it. The run therefore waits for data from
-    // the FIFO.
+    // The test writes nothing to the FIFO, so the run waits for data.
     let kept = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
     let run =
         Started::new(&["count", fifo.to_str().unwrap(), capture.to_str().unwrap(), "--json", "--virtual-cpus", "2"]);
@@ -357,7 +344,7 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
 }
 
 /// Root needs a capability to create files in another user's directory. During a run, only the
-/// thread that creates output files keeps the capability to do so.
+/// thread that creates output files keeps it.
 #[test]
 fn what_files_need_stays_with_the_thread_that_writes_them() {
     if !is_root() {
@@ -374,7 +361,6 @@ fn what_files_need_stays_with_the_thread_that_writes_them() {
         let kept = if task.name == "flows" { DAC_OVERRIDE } else { 0 };
         assert_eq!((task.capabilities("CapEff:"), task.field("NoNewPrivs:")), (kept, "1"), "{task:?}");
     }
-    // The program creates the second output file during the run.
     let start = Instant::now();
     while files_in(&theirs).len() < 2 {
         assert!(start.elapsed() < HANG, "{:?}", files_in(&theirs));
@@ -389,8 +375,7 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     entries(directory).flat_map(|year| entries(&year).collect::<Vec<_>>()).collect()
 }
 
-/// Even after a run of root has read other captures, the run can read a capture for which it needs
-/// a capability of root.
+/// The second capture needs a capability of root.
 #[test]
 fn captures_of_others_are_read() {
     if !is_root() {
@@ -406,15 +391,14 @@ fn captures_of_others_are_read() {
     assert_eq!(ran.report()["snapshot"]["received"], 0);
 }
 
-/// In this test, a user other than root runs the program with only CAP_NET_RAW, as after `setcap
-/// cap_net_raw+ep`. When packets arrive, the run has already dropped CAP_NET_RAW.
+/// Another user runs the program with only CAP_NET_RAW, as after `setcap cap_net_raw+ep`. The run
+/// drops CAP_NET_RAW before packets arrive.
 #[test]
 fn one_capability_is_enough_and_goes_too() {
     if !is_root() {
         return;
     }
-    // The program is copied to another directory, because only root may be able to read the build
-    // directory.
+    // The build directory may be readable only by root.
     let program = std::env::temp_dir().join(format!("steerage-{}-unprivileged", std::process::id()));
     fs::copy(env!("CARGO_BIN_EXE_steerage"), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();

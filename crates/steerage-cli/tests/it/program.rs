@@ -1,5 +1,3 @@
-//! Helper functions of the tests that run the built program.
-
 use std::io::{BufRead, BufReader, Read};
 use std::ops::{Deref, DerefMut};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -10,15 +8,14 @@ use serde_json::{Value, json};
 use steerage::stats::DropReason;
 use steerage_fixtures::until;
 
-/// Creates a command that runs the program with the arguments `args` and an empty standard input.
+/// The standard input is empty.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_steerage"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// Like [`command`]. As in a shell, words such as `TMPDIR=/tmp` that come before the command set
-/// environment variables.
+/// Words such as `TMPDIR=/tmp` before the command set environment variables, as in a shell.
 pub(crate) fn command_in(words: &[&str]) -> Command {
     let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
     let variable = |word: &&str| word.split_once('=').is_some_and(|(name, _)| is_name(name));
@@ -28,7 +25,6 @@ pub(crate) fn command_in(words: &[&str]) -> Command {
     command
 }
 
-/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -36,7 +32,6 @@ pub(crate) struct Ran {
     pub(crate) err: String,
 }
 
-/// Runs the program to its end.
 pub(crate) fn run(args: &[&str]) -> Ran {
     Ran::of(command(args).output().expect("the program was built with this test"))
 }
@@ -50,7 +45,7 @@ impl Ran {
         }
     }
 
-    /// Returns the report, which must be the only JSON object on standard output. Its counts must
+    /// Returns the report, which must be the only JSON object on standard output, with counts that
     /// balance.
     pub(crate) fn report(&self) -> Value {
         assert_eq!(self.out.lines().count(), 1, "{self:?}");
@@ -59,7 +54,7 @@ impl Ran {
         report
     }
 
-    /// Returns the error message of a failed run, which must be the only line on standard error.
+    /// Returns the error message, which must be the only line on standard error.
     pub(crate) fn complaint(&self) -> &str {
         let line = self.err.strip_suffix('\n').unwrap_or_else(|| panic!("{self:?}"));
         assert!(!line.contains('\n') && line.starts_with("steerage: ") && line.len() > 30, "{self:?}");
@@ -67,27 +62,25 @@ impl Ran {
     }
 }
 
-/// Runs the program with the option `--json`. The run must succeed.
+/// The run must succeed.
 pub(crate) fn report(args: &[&str]) -> Value {
     let ran = run(&[args, &["--json"]].concat());
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     ran.report()
 }
 
-/// Returns the sum of all counts in a JSON object.
 pub(crate) fn sum(value: &Value) -> u64 {
     value.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
 }
 
-/// Checks that a live run dropped packets only because the machine was too busy to handle them.
+/// Checks that a live run dropped packets only because the machine was too busy.
 pub(crate) fn assert_lost_only_under_load(report: &Value) {
     let drops = report["snapshot"]["dropped"].as_object().unwrap();
     let by_load = ["device", "backlog_full", "flow_limit", "moving", "revoked", "tx_full"];
     assert!(drops.keys().all(|reason| by_load.contains(&reason.as_str())), "{report}");
 }
 
-/// Checks that the counts in a report (its ledger) account for every packet. The counts must be
-/// correct in total, for each queue and for each CPU.
+/// Checks that the ledger accounts for every packet: in total, for each queue and for each CPU.
 pub(crate) fn assert_balanced(report: &Value) {
     let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key} in {of}"));
     let balances = |of: &Value| {
@@ -116,8 +109,7 @@ pub(crate) fn assert_balanced(report: &Value) {
     }
 }
 
-/// A child process that is killed when its test ends. Without this type, a run would continue after
-/// the test that started it has failed.
+/// A child process that is killed when its test ends, even if the test fails.
 pub(crate) struct Ends(pub(crate) Child);
 
 impl Deref for Ends {
@@ -142,22 +134,21 @@ impl Drop for Ends {
     }
 }
 
-/// A run that has started and is ready to handle signals.
 pub(crate) struct Started {
     child: Ends,
     out: BufReader<ChildStdout>,
     err: BufReader<std::process::ChildStderr>,
-    /// The lines that the run wrote to standard error before it reported that it listens.
+    /// The lines on standard error before the run listened for signals.
     said: Vec<String>,
 }
 
 impl Started {
-    /// Starts a run with `-v`, and waits until it reports that it listens.
+    /// Starts a run with `-v`, and waits until it listens for signals.
     pub(crate) fn new(args: &[&str]) -> Self {
         Self::of(command(&[args, &["-v"]].concat()).spawn().unwrap())
     }
 
-    /// Waits until `child` reports that it listens. `child` must have been started with `-v`.
+    /// `child` must have been started with `-v`.
     pub(crate) fn of(child: Child) -> Self {
         let mut child = Ends(child);
         let out = BufReader::new(child.stdout.take().unwrap());
@@ -171,7 +162,7 @@ impl Started {
         Self { child, out, err, said }
     }
 
-    /// Returns the lines that the run wrote to standard error before it reported that it listens.
+    /// Returns the lines on standard error before the run listened for signals.
     pub(crate) fn said(&self) -> &[String] {
         &self.said
     }
@@ -180,7 +171,6 @@ impl Started {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Sends the signal repeatedly until the run has ended.
     pub(crate) fn signal_to_end(&mut self, signal: Signal) {
         until(&format!("{signal} ends the run"), || {
             self.signal(signal);
@@ -188,7 +178,7 @@ impl Started {
         });
     }
 
-    /// Stops the run with a signal, and returns the report. The run must succeed.
+    /// The run must succeed.
     pub(crate) fn stop(self, signal: Signal) -> Value {
         self.signal(signal);
         let ran = self.end();
@@ -196,8 +186,8 @@ impl Started {
         ran.report()
     }
 
-    /// Stops the run with SIGINT, and returns the report. Checks that at the end of the run no
-    /// packet is in flight, no packet was reordered, and no page is missing.
+    /// Stops the run with SIGINT. At the end, no packet may be in flight or reordered, and no page
+    /// may be missing.
     pub(crate) fn stop_at_rest(self) -> Value {
         let report = self.stop(Signal::SIGINT);
         assert_eq!(
@@ -209,19 +199,17 @@ impl Started {
         report
     }
 
-    /// The process number.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns the next line of the run's standard output.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).unwrap();
         line
     }
 
-    /// Returns the next line of the run's standard error, but skips the lines that `-v` adds.
+    /// Skips the lines that `-v` adds.
     pub(crate) fn error_line(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -232,29 +220,26 @@ impl Started {
         }
     }
 
-    /// Reads one byte of the run's standard output, and leaves all other bytes in the pipe.
+    /// Reads one byte, and leaves all other bytes in the pipe.
     pub(crate) fn byte(&mut self) -> u8 {
         let mut byte = [0];
         self.out.get_mut().read_exact(&mut byte).unwrap();
         byte[0]
     }
 
-    /// Closes the reading end of the run's standard output.
     pub(crate) fn close_out(self) -> Unread {
         let Self { child, out, err, .. } = self;
         drop(out);
         Unread { child, err }
     }
 
-    /// Waits for the end. Returns the run's exit code, and the remaining text of its standard
-    /// output and standard error.
+    /// Returns the exit code, and the rest of both outputs.
     pub(crate) fn end(mut self) -> Ran {
         let mut out = String::new();
         self.out.read_to_string(&mut out).unwrap();
         Ran { out, ..Unread { child: self.child, err: self.err }.end() }
     }
 
-    /// Waits for the end of the run without reading any of its output.
     pub(crate) fn end_unread(self) -> Option<i32> {
         let Self { mut child, out, err, .. } = self;
         let code = child.wait().unwrap().code();
@@ -263,17 +248,15 @@ impl Started {
     }
 }
 
-/// A run whose standard output is a pipe without a reader.
 pub(crate) struct Unread {
     child: Ends,
     err: BufReader<std::process::ChildStderr>,
 }
 
 impl Unread {
-    /// Sends the signal repeatedly until the run has ended, because a single signal may not be
-    /// enough. If another test is starting a program, that program has a copy of the pipe's reading
-    /// end for a short time. As long as this program has a copy of the pipe's reading end, the run
-    /// can write to the pipe without an error.
+    /// Sends the signal until the run has ended. A program that another test is starting has a copy
+    /// of the pipe's reading end for a short time, during which the run can still write to the
+    /// pipe.
     pub(crate) fn signal_to_death(&mut self, signal: Signal) {
         while self.child.try_wait().unwrap().is_none() {
             kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();

@@ -1,12 +1,11 @@
-//! Tests `steerage run` and `steerage check`. Options in a run file have the same effect as the
-//! same options on the command line.
+//! `steerage run` and `steerage check`. The options in a run file have the effect of those on a
+//! command line.
 
 use std::fs;
 use std::path::Path;
 
 use crate::program::{Ran, run};
 
-/// Writes a run file (a file with a command and its options), and runs a command with this file.
 fn with_file(command: &str, name: &str, text: &str, more: &[&str]) -> Ran {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("run_files").replace("::", "-");
@@ -15,13 +14,12 @@ fn with_file(command: &str, name: &str, text: &str, more: &[&str]) -> Ran {
     let path = directory.join(name);
     fs::write(&path, text).unwrap();
     let ran = run(&[&[command, path.to_str().unwrap()], more].concat());
-    // The returned output does not contain the path of the run file's directory.
+    // Shortens the path of the run file to its name.
     let short = |text: &str| text.replace(path.to_str().unwrap(), name);
     Ran { out: short(&ran.out), err: short(&ran.err), ..ran }
 }
 
-/// Returns the line that the program prints for a wrong run file. `check` and `run` must print the
-/// same line.
+/// Returns the error for a wrong run file, which `check` and `run` must both print.
 fn wrong(text: &str, more: &[&str]) -> String {
     let checked = with_file("check", "wrong.toml", text, more);
     let ran = with_file("run", "wrong.toml", text, more);
@@ -55,8 +53,7 @@ fn a_file_runs_as_its_command_line_would() {
     assert_eq!(report["snapshot"]["cpus"][0]["processed"], 0);
 }
 
-/// A user may check a run file of another user before using it. Therefore the program prints the
-/// text of a run file without control characters.
+/// A user may check another user's run file.
 #[test]
 fn control_characters_of_a_file_are_not_shown() {
     let text = "command = \"count\"\ndevices = [\"a\\u001b[2J\"]\nhash-key = \"\\u009b\"\n";
@@ -70,9 +67,7 @@ fn control_characters_of_a_file_are_not_shown() {
 
 #[test]
 fn what_stands_behind_the_file_takes_its_place() {
-    // In this test, the command line contains a device, which replaces the devices in the run file.
-    // The command line also contains an option that cannot be used together with an option in the
-    // file.
+    // The device replaces those of the run file. The option excludes an option of the file.
     let more = ["synthetic:packets=10", "--rps-cpus-list", "0", "--virtual-cpus", "3"];
     let report = with_file("run", "over.toml", RUN, &more).report();
     assert_eq!(
@@ -82,14 +77,12 @@ fn what_stands_behind_the_file_takes_its_place() {
     assert_eq!(report["snapshot"]["cpus"].as_array().unwrap().len(), 3);
     let behind_dashes = with_file("run", "over.toml", RUN, &["-c", "7", "--", "synthetic"]).report();
     assert_eq!(behind_dashes["snapshot"]["received"], 7);
-    // On a command line, a device such as `a.pcap` directly after `--pace` could be mistaken for
-    // the value of `--pace`.
+    // `a.pcap` directly after `--pace` could be mistaken for its value.
     let pace = "command = \"count\"\npace = true\nvirtual-cpus = 1";
     let checked = with_file("check", "pace.toml", pace, &["a.pcap"]);
     assert!(checked.out.contains("    steerage count --virtual-cpus=1 a.pcap --pace\n"), "{checked:?}");
 
-    // Mistakes in the arguments after the run file's name are reported as mistakes of the command
-    // line. `--help` also works after the run file's name.
+    // These are mistakes of the command line. `--help` works after the run file's name, too.
     let usage = with_file("run", "over.toml", RUN, &["--backlog", "0"]);
     assert_eq!(usage.code, Some(2));
     let expected = "steerage: invalid value '0' for '--backlog <N>': write a number from 1 to 1048576; see --help";
@@ -216,7 +209,6 @@ fn a_mistake_is_told_with_its_line() {
     assert!(wrong("", &[]).starts_with("wrong.toml: it does not say which command it is for: write command = "));
 }
 
-/// `run` reports missing devices, but `check` does not.
 #[test]
 fn a_device_that_is_not_there_is_told_with_its_line() {
     let text = "command = \"count\"\ndevices = [\n  \"synthetic:packets=1\",\n  \"nowhere.pcap\"\n]\nvirtual-cpus = 1";
@@ -235,8 +227,7 @@ fn files_that_are_none() {
     }
 }
 
-/// Every long option of a command is a valid key of a run file. In this test, the program may
-/// refuse a key only because the key's value is wrong.
+/// The program may refuse a key only because its value is wrong.
 #[test]
 fn every_long_option_is_a_key() {
     for command in ["count", "meter"] {
@@ -266,7 +257,7 @@ fn jobs_of_a_file_run_as_those_of_the_command_line() {
     let ran = with_file("run", "jobs.toml", JOBS, &[]);
     assert_eq!((ran.code, ran.out.lines().count()), (Some(0), 2), "{ran:?}");
     assert_eq!(crate::parallel::summary(&ran)["delivered"], 1000);
-    // The words after `--` on the command line replace the job in the run file.
+    // The words after `--` replace the job in the run file.
     let ran = with_file("run", "jobs.toml", JOBS, &["--jobs", "1", "--", "sh", "-c", "cat >/dev/null; echo other"]);
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "1\tother\n"), "{ran:?}");
     let checked = with_file("check", "jobs.toml", JOBS, &[]);
@@ -283,7 +274,6 @@ fn jobs_of_a_file_run_as_those_of_the_command_line() {
         assert_eq!(checked.code, Some(1), "{checked:?}");
         assert!(checked.complaint().contains(said), "{checked:?}");
     }
-    // This run file contains no job.
     let without = JOBS.replace("job = [\"sh\", \"-c\", \"wc -c\"]", "");
     assert_eq!(with_file("check", "wrong.toml", &without, &[]).code, Some(1));
 }

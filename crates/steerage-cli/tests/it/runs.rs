@@ -1,4 +1,4 @@
-//! Tests runs that succeed, and their reports.
+//! Runs that succeed, and their reports.
 
 use serde_json::{Value, json};
 
@@ -61,7 +61,6 @@ fn many_cpus_and_queues_in_order() {
 fn masks_say_who_works() {
     let count = ["count", "-c", "20000", "--virtual-cpus", "3"];
     let processed = |more: &[&str]| of_cpus(&report(&[&count, more].concat()), "processed");
-    // The mask 0 switches steering off: the first CPU receives and handles all packets.
     assert_eq!(processed(&["--rps-cpus", "0"]), [20_000, 0, 0]);
     assert_eq!(processed(&["--rps-cpus", "4"]), [0, 0, 20_000]);
     assert_eq!(processed(&["--rps-cpus-list", "1"]), [0, 20_000, 0]);
@@ -83,19 +82,17 @@ fn queues_have_masks_of_their_own() {
         (masks.join(" "), of_cpus(&report, "processed"))
     };
     let two = ["count", "synthetic:queues=2,packets=20000", "--rx-cpu", "0"];
-    // The RPS masks on the command line apply from the first packet on.
+    // The masks apply from the first packet on.
     let (both, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=2", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((both.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
-    // A queue without its own mask uses the mask for all queues, if the user has set a mask for all
-    // queues.
+    // A queue without its own mask uses the mask for all queues.
     let (one, processed) = masks(&[&two[..], &["--rps-cpus-list", "rx-1=2", "--rps-cpus-list", "1"]].concat());
     assert_eq!((one.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
     assert_eq!(masks(&[&two[..], &["--rps-cpus", "synthetic/rx-1=6"]].concat()).0, "0-2 1-2");
-    // An empty mask switches steering off: each packet stays on the CPU that receives it.
+    // An empty mask switches steering off.
     let (off, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=0", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((off.as_str(), processed), ("0 2", vec![10_000, 0, 10_000]));
-    // If a run has several devices, the options use the devices' names in the control tree (here
-    // `synthetic.2`).
+    // With several devices, options use their names in the control tree (here `synthetic.2`).
     let devices = ["count", "synthetic:packets=10000", "synthetic:packets=20000", "--rx-cpu", "0"];
     let (second, processed) = masks(&[&devices[..], &["--rps-cpus", "synthetic.2/rx-0=4", "--rps-cpus", "2"]].concat());
     assert_eq!((second.as_str(), processed), ("1 2", vec![0, 10_000, 20_000]));
@@ -118,7 +115,7 @@ fn hashes_by_name() {
 #[test]
 fn strict_is_about_every_packet() {
     assert_eq!(report(&["count", "-c", "1000", "--virtual-cpus", "2", "--strict"])["snapshot"]["reordered"], 0);
-    // No CPU can receive one frame per nanosecond, so the receive ring of the device overflows.
+    // No CPU can receive one frame per nanosecond.
     let lossy = ["count", "synthetic:rate=1000000000,packets=10000000", "--virtual-cpus", "2", "--json"];
     let lost = run(&[&lossy[..], &["--strict"]].concat());
     assert_eq!(lost.code, Some(3), "{lost:?}");
@@ -126,7 +123,6 @@ fn strict_is_about_every_packet() {
     let report = lost.report();
     assert_eq!(report["snapshot"]["received"], 10_000_000);
     assert!(report["snapshot"]["dropped"]["device"].as_u64().unwrap() > 0);
-    // Without `--strict`, a run succeeds even if it loses packets.
     assert_eq!(run(&lossy).code, Some(0));
 }
 
@@ -147,18 +143,16 @@ fn the_page_for_people() {
         ]
     );
     assert_eq!(lines.len(), 6, "{lines:#?}");
-    // The report shows the memory and the order of packets only with `-v`.
+    // The report shows memory and order only with `-v`.
     let ran = run(&["count", "-c", "10000", "--virtual-cpus", "2", "--rps-cpus", "2", "-v"]);
     let more: Vec<&str> = ran.out.lines().skip(5).collect();
     assert!(more[0].starts_with("order       not checked") && more[1].starts_with("memory      "), "{ran:?}");
     assert!(more[2].starts_with("            backlogs ") && more.iter().all(|line| line.len() <= 80), "{ran:?}");
-    // With -q, only JSON is printed.
     assert_eq!(run(&["count", "-c", "10", "--virtual-cpus", "1", "-q"]).out, "");
     assert_eq!(run(&["count", "-c", "10", "--virtual-cpus", "1", "-q", "--json"]).out.lines().count(), 1);
 }
 
-/// The keys of the JSON report have the order of the schema, which helps people who read the
-/// report.
+/// The order of the schema helps people who read the report.
 #[test]
 fn keys_stand_in_the_order_of_the_schema() {
     let ran = run(&["count", "-c", "10", "--virtual-cpus", "1", "--json"]);

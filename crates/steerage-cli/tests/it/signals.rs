@@ -1,5 +1,4 @@
-//! Tests signals, which request a report or end a run early, and closed pipes, which end a run
-//! early.
+//! Signals and closed pipes end a run early. Signals also request reports.
 
 use std::fs;
 use std::io::Read;
@@ -18,8 +17,7 @@ use steerage_fixtures::{HANG, skip, until};
 
 use crate::program::{Ends, Started, assert_balanced, command};
 
-/// A packet source that never ends. The source's packet rate is so low that other tests get enough
-/// CPU time.
+/// Endless, but so slow that other tests get enough CPU time.
 const ENDLESS: [&str; 6] = ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "2", "--seconds", "0"];
 
 fn endless(more: &[&str]) -> Started {
@@ -36,7 +34,7 @@ fn parse(line: &str) -> Value {
 fn usr1_reports_and_goes_on() {
     let mut run = endless(&["--json"]);
     let mut received = 0;
-    // The test requests reports until packets have arrived between two reports.
+    // Repeats until packets have arrived between two reports.
     while received == 0 {
         run.signal(Signal::SIGUSR1);
         let report = parse(&run.line());
@@ -72,8 +70,7 @@ fn a_report_for_people_while_it_runs_says_so() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// The report does not fit into the pipe, and the test does not read from the pipe. Therefore the
-/// program blocks while it writes its report.
+/// The report does not fit into the pipe, so the program hangs while it writes its report.
 #[test]
 fn a_second_int_quits_whatever_hangs() {
     let many = ["count", "synthetic:rate=1", "--virtual-cpus", "500", "--backlog", "16", "--seconds", "0", "--json"];
@@ -84,8 +81,7 @@ fn a_second_int_quits_whatever_hangs() {
     assert_eq!(run.end_unread(), Some(130));
 }
 
-/// In this test, the signals arrive after the run has handled its last packet. The report of the
-/// run does not fit into the pipe.
+/// The signals arrive after the last packet, while the report does not fit into the pipe.
 #[test]
 fn term_ends_a_program_whose_report_nobody_reads() {
     let many = ["count", "synthetic:rate=1", "--virtual-cpus", "500", "--backlog", "16", "--seconds", "0", "--json"];
@@ -96,8 +92,7 @@ fn term_ends_a_program_whose_report_nobody_reads() {
     assert_eq!(run.end_unread(), Some(128 + Signal::SIGTERM as i32));
 }
 
-/// An output of the run writes to a child program that does not end at the end of its input. The
-/// run waits for the end of this child program.
+/// The output's child program does not end at the end of its input.
 #[test]
 fn term_ends_a_run_that_waits_for_a_program() {
     let scratch = Scratch::new();
@@ -106,15 +101,13 @@ fn term_ends_a_run_that_waits_for_a_program() {
     let program = format!("exec:cat >/dev/null; cat {}", ends.display());
     let args = ["fanout", "synthetic:packets=10", "--virtual-cpus", "1", "--to", &program, "-q"];
     let mut run = Ends(command(&args).spawn().unwrap());
-    // The first word in /proc/PID/syscall is the number of the system call in which the main thread
-    // waits.
+    // The first word in /proc/PID/syscall is the number of the current system call.
     let call = format!("{} ", nix::libc::SYS_wait4);
     let status = format!("/proc/{}/syscall", run.id());
     until("the run waits for the program", || fs::read_to_string(&status).is_ok_and(|text| text.starts_with(&call)));
     kill(Pid::from_raw(run.id() as i32), Signal::SIGTERM).unwrap();
     until("TERM ends the run", || run.try_wait().unwrap().is_some());
     assert_eq!(run.wait().unwrap().code(), Some(128 + Signal::SIGTERM as i32));
-    // The program ends.
     drop(fs::File::options().read(true).write(true).open(&ends).unwrap());
 }
 
@@ -144,14 +137,12 @@ fn a_report_that_cannot_be_written_is_an_error() {
     assert!(err.starts_with("steerage: cannot write the report") && err.lines().count() == 1, "{err}");
 }
 
-/// A program under ptrace, whose main thread stops at each system call. Because ptrace stops the
-/// program at each system call, the test can send a signal at any system call.
+/// A program under ptrace, which stops at each system call of its main thread.
 struct Stepped(Ends);
 
 impl Stepped {
-    /// Starts a shell that stops itself, and traces this shell. When the stopped shell continues,
-    /// it replaces itself by the program (`exec`). If tracing is not allowed, returns `None` and
-    /// prints the reason to standard error.
+    /// A shell stops itself, is traced, and replaces itself by the program (`exec`). Returns `None`
+    /// if tracing is not allowed.
     fn new(args: &[&str]) -> Option<Self> {
         let mut command = Command::new("sh");
         command.args(["-c", "kill -STOP $$; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_steerage")]).args(args);
@@ -170,8 +161,7 @@ impl Stepped {
         Pid::from_raw(self.0.id() as i32)
     }
 
-    /// Continues the program to the start or the end of its next system call. Passes each signal
-    /// that arrives for the traced program on to the program.
+    /// Continues to the start or the end of the next system call, and passes signals on.
     fn step(&self) {
         let mut passed_on = None;
         let start = Instant::now();
@@ -191,7 +181,7 @@ impl Stepped {
         }
     }
 
-    /// Returns whether the program blocks the signal. The kernel delivers a blocked signal later.
+    /// Returns whether the program blocks the signal, which the kernel then delivers later.
     fn holds(&self, signal: Signal) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim();
@@ -199,14 +189,12 @@ impl Stepped {
         field("Name:") == "steerage" && (blocked >> (signal as u32 - 1)) & 1 == 1
     }
 
-    /// Returns the number of threads of the program.
     fn threads(&self) -> usize {
         fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().count()
     }
 
-    /// Sends the signal to the program at its current system call, stops tracing, and waits until
-    /// the program has ended. Returns the program's exit code, or the signal that ended the
-    /// program.
+    /// Sends the signal at the current system call, stops tracing, and returns the exit code, or
+    /// the signal that ended the program.
     fn end_by(self, signal: Signal) -> (Option<i32>, Option<i32>, String) {
         kill(self.id(), signal).unwrap();
         ptrace::detach(self.id(), None).unwrap();
@@ -223,19 +211,15 @@ impl Stepped {
     }
 }
 
-/// The test runs the program several times, and sends a stop signal after one system call of each
-/// run. Together, the runs test a stop signal after each of the program's first system calls. The
-/// first tested system call is shortly before the program blocks signals. Before the last tested
-/// system call, the run has started all of its threads. A signal that arrives before the program
-/// blocks signals kills the program. A signal that arrives after the program has blocked signals
-/// ends the run normally. No signal is lost.
+/// Each run gets a stop signal after another one of its first system calls, until all threads have
+/// started. A signal that arrives before the program blocks signals kills the program. A later
+/// signal ends the run normally.
 #[test]
 fn no_signal_to_stop_is_lost() {
-    /// The number of threads of a run: the main thread, two packet threads (one for each CPU), two
-    /// threads for signals, and a thread that waits for the run's end.
+    /// The main thread, two packet threads, two threads for signals, and a thread that waits for
+    /// the run's end.
     const THREADS: usize = 6;
-    /// The number of tested system calls before the system call with which the program blocks
-    /// signals.
+    /// The system calls to test before the program blocks signals.
     const BEFORE: usize = 10;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let program = || Stepped::new(&[&ENDLESS[..], &["--json", "--socket", "none"]].concat());
@@ -247,7 +231,7 @@ fn no_signal_to_stop_is_lost() {
         }
         drop(first);
         let (mut killed, mut ended, mut has_started) = (0, 0, false);
-        // ptrace stops the program twice at each system call: at the call's start and at its end.
+        // ptrace stops the program at the start and at the end of each system call.
         for steps in (steps.saturating_sub(2 * BEFORE)..).step_by(2) {
             if has_started {
                 break;
@@ -268,15 +252,13 @@ fn no_signal_to_stop_is_lost() {
     }
 }
 
-/// Returns whether child processes of this process ignore SIGHUP from their start.
 pub(crate) fn ignores_hup() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
     u64::from_str_radix(ignored, 16).unwrap() >> (Signal::SIGHUP as u32 - 1) & 1 == 1
 }
 
-/// A run that SIGHUP has ended exits with a code that makes the service manager start the run
-/// again.
+/// This exit code makes the service manager start the run again.
 #[test]
 fn hup_ends_a_run_well_and_asks_for_another() {
     if ignores_hup() {
@@ -327,7 +309,7 @@ fn a_service_manager_is_told_when_the_run_has_started() {
     assert_eq!(&text[..length], b"READY=1");
     assert_eq!(run.wait().unwrap().code(), Some(0));
     fs::remove_file(&path).unwrap();
-    // The program does not fail if the socket that `NOTIFY_SOCKET` names does not exist.
+    // It is no error if the socket of `NOTIFY_SOCKET` does not exist.
     let output = command(&["count", "synthetic:packets=10"]).env("NOTIFY_SOCKET", &path).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
 }

@@ -1,5 +1,5 @@
-//! Tests the commands `get` and `top` with processes that only pretend to be instances of steerage,
-//! and with users who have no directory for control sockets.
+//! `get` and `top` with processes that pretend to be instances of steerage, and with users who have
+//! no directory for control sockets.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -23,11 +23,11 @@ use crate::metrics;
 use crate::program::{Ran, Started, command};
 use crate::web;
 
-/// Text that a hostile server may send: the escape sequence that clears a terminal, in both
-/// encodings, and characters that overwrite the current line.
+/// The escape sequence that clears a terminal, in both encodings, and characters that overwrite the
+/// current line.
 const ESCAPES: &str = "\u{1b}[2J\u{9b}2J\rinnocent";
 
-/// A directory for sockets to which all users may write, like /tmp.
+/// A directory to which all users may write, like /tmp.
 struct Place(Scratch);
 
 impl Place {
@@ -44,8 +44,7 @@ fn ran(command: &mut Command) -> Ran {
     Ran::of(command.output().unwrap())
 }
 
-/// Starts a server that pretends to be an instance of steerage. The server answers every request,
-/// and every text that it sends contains escape sequences.
+/// Starts a server that answers every request with text that contains escape sequences.
 fn impostor(at: &Path) {
     let listener = UnixListener::bind(at).unwrap();
     std::thread::spawn(move || {
@@ -110,8 +109,7 @@ fn a_terminal_obeys_nothing_that_an_instance_says() {
     assert_eq!(top.code, Some(0), "{top:?}");
 }
 
-/// Every user can create a socket in /tmp. `get` and `top` do not use a socket at which a process
-/// of another user listens.
+/// Every user can create a socket in /tmp.
 #[test]
 fn another_users_instance_is_not_taken_for_ours() {
     if !is_root() {
@@ -134,13 +132,11 @@ fn another_users_instance_is_not_taken_for_ours() {
     }
     let named = place.run(&["get", "value", "--to", "4711"]);
     assert!(named.complaint().contains("no run 4711 was found"), "{named:?}");
-    // The program checks the user of the process that listens at the socket, and not the owner of
-    // the socket file.
+    // The user of the listening process counts, and not the owner of the socket file.
     nix::unistd::chown(&socket, Some(0.into()), None).unwrap();
     let given = place.run(&["get", "value"]);
     assert!(given.complaint().contains(&format!("a process of user {NOBODY} listens there")), "{given:?}");
-    // If the command line names the socket's path, the program sends its request to the socket of
-    // any user.
+    // A path on the command line may name the socket of any user.
     assert_eq!(place.run(&["get", "value", "--to", socket.to_str().unwrap()]).code, Some(0));
 }
 
@@ -158,7 +154,6 @@ fn an_instance_that_is_stopped_is_said_to_time_out() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// Returns the contents of all attributes below a directory of the control tree, one after another.
 fn attributes(client: &mut Client, directory: &str) -> String {
     let entries = client.list(directory).unwrap();
     let text = entries.into_iter().map(|(name, is_directory)| {
@@ -171,17 +166,15 @@ fn attributes(client: &mut Client, directory: &str) -> String {
 /// Returns the IP addresses in a text, with or without a port.
 fn addresses(text: &str) -> Vec<String> {
     let words = text.split(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c)));
-    // In the text, an IP address has the form `[ADDRESS]:PORT`, `ADDRESS:PORT` or `ADDRESS`. A full
-    // stop may follow the address.
+    // An address has the form `[ADDRESS]:PORT`, `ADDRESS:PORT` or `ADDRESS`, and a full stop may
+    // follow.
     let is_address = |word: &&str| word.parse::<IpAddr>().is_ok() || word.parse::<SocketAddr>().is_ok();
     let trimmed = words.map(|word| word.trim_end_matches('.'));
     let bare = trimmed.flat_map(|word| [word, word.trim_end_matches(':'), word.trim_matches(['[', ']'])]);
-    // The text `::` does not count as an address, because the display of buckets consists of dots
-    // and colons.
+    // The display of buckets consists of dots and colons, so `::` is no address.
     bare.filter(is_address).filter(|word| *word != "::").map(str::to_owned).collect()
 }
 
-/// Returns the IP addresses in all keys and values of a JSON document.
 fn addresses_in(value: &Value) -> Vec<String> {
     match value {
         Value::String(text) => addresses(text),
@@ -207,8 +200,8 @@ fn addresses_are_found_in_text() {
     }
 }
 
-/// Collects all data about a run that another user can get: replies of the control socket, metrics,
-/// the live page, and the output of `top`.
+/// Collects all that another user can get: replies of the control socket, metrics, the live page,
+/// and the output of `top`.
 fn seen_by_others(socket: &Path) -> Value {
     let ask = || {
         let nobody = rustix::thread::Uid::from_raw(NOBODY);
@@ -221,7 +214,7 @@ fn seen_by_others(socket: &Path) -> Value {
     std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
 }
 
-/// As root, requests the report of the run repeatedly until `is_wanted` returns true for a report.
+/// Requests the report as root until `is_wanted` returns true.
 fn wait_for(socket: &Path, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
     let mut client = Client::connect(socket).unwrap();
     let mut report = Value::Null;
@@ -232,11 +225,9 @@ fn wait_for(socket: &Path, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Va
     report
 }
 
-/// For every command, other users see the counters of root's runs, but no address of the traffic.
-/// The test searches the whole report for addresses. Because the whole report is searched, the
-/// search also includes parts that future versions add to the report. The names of devices and
-/// collectors in a report may contain addresses. The names of devices and collectors are public,
-/// because every user sees the command line of a run.
+/// Other users see the counters of root's runs, but no address of the traffic. The search also
+/// covers parts that future versions add to the report. The names of devices and collectors may
+/// contain addresses, but are public, as is the command line of a run.
 #[test]
 fn no_reply_to_other_users_has_an_address() {
     if !is_root() {
@@ -245,8 +236,7 @@ fn no_reply_to_other_users_has_an_address() {
     let place = Place::new();
     let (socket, capture) = (place.0.join("x.sock"), place.0.join("x.pcap"));
     let (to, output) = (socket.to_str().unwrap(), format!("pcap:{}", capture.display()));
-    // A run as short as in this test reports no elephant (large flow). Other tests check which flow
-    // a report names as an elephant (large flow).
+    // So short a run reports no elephant. Other tests check the flow of an elephant.
     let traffic = "synthetic:flows=50,mix=udp4+tcp6";
     let commands: [&[&str]; 4] = [
         &["count", traffic],
@@ -264,14 +254,13 @@ fn no_reply_to_other_users_has_an_address() {
             let top = report["traffic"]["top"].as_array();
             report["snapshot"]["received"].as_u64() > Some(0) && (!meters || top.is_some_and(|top| !top.is_empty()))
         });
-        // Root sees the addresses of the traffic. Therefore the test's search must find IPv4 and
-        // IPv6 addresses in root's data.
+        // Root sees addresses, so the search must find IPv4 and IPv6 addresses.
         let of_root = addresses_in(&private).join(" ");
         assert!(!meters || (of_root.contains('.') && of_root.contains("::")), "{private}");
         let metrics_at = metrics::address(&run);
         let mut seen = seen_by_others(&socket);
         seen["metrics"] = metrics::get(metrics_at).into();
-        // Every user of the machine can connect to the server of the live page.
+        // Every user of the machine can connect to the live page.
         let page = web::address(&run).0;
         seen["web"] = web::report(page, None);
         assert_eq!(addresses_in(&seen), [""; 0], "{command:?}: {seen}");
@@ -282,7 +271,7 @@ fn no_reply_to_other_users_has_an_address() {
     }
 }
 
-/// The data of a router contains the addresses of other hosts, and also the router's own addresses.
+/// A router's data contains its own addresses, too.
 #[test]
 fn no_reply_of_a_router_to_other_users_has_an_address() {
     if !is_root() {
@@ -304,7 +293,6 @@ fn no_reply_of_a_router_to_other_users_has_an_address() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// `top` shows other users the counters, and prints why it shows them no flows.
 #[test]
 fn flows_are_not_for_other_users() {
     if !is_root() {
@@ -334,8 +322,7 @@ fn flows_are_not_for_other_users() {
     run.stop(Signal::SIGINT);
 }
 
-/// A copy of the program that every user can run. It is possible that only root can read the build
-/// directory.
+/// A copy of the program that every user can run. The build directory may be readable only by root.
 fn for_anybody(place: &Place) -> PathBuf {
     let (built, program) = (Path::new(env!("CARGO_BIN_EXE_steerage")), place.0.join("steerage"));
     if fs::hard_link(built, &program).is_err() {
@@ -364,14 +351,14 @@ fn a_user_without_a_place_for_a_socket_is_told_so() {
         let run = ran(&mut unprivileged(&[&count[..], &[silent]].concat()));
         assert_eq!((run.code, run.err.as_str()), (Some(0), ""), "{run:?}");
     }
-    // Without `--to`, the program would also find other running instances of root.
+    // Without `--to`, the program would also find instances of root.
     let asked = ran(&mut unprivileged(&["get", "--to", "mine"]));
     assert!(
         asked.complaint().contains("without XDG_RUNTIME_DIR a run has a control socket only with --socket PATH"),
         "{asked:?}"
     );
 
-    // The program also refuses a socket directory to which other users may write.
+    // A socket directory to which other users may write is refused, too.
     let mut run = unprivileged(&count);
     let open = place.0.join("open");
     fs::create_dir(&open).unwrap();

@@ -1,5 +1,4 @@
-//! Compares the advice of `steerage explain` with calculations in these tests and with counts from
-//! tshark.
+//! The advice of `steerage explain`, compared with calculations of these tests and with tshark.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,9 +14,8 @@ use steerage_fixtures::{skip, tshark};
 use crate::explain::{KEY, explained, udp};
 use crate::program::{Started, command, report, run};
 
-/// Writes a capture with `elephant` packets of one flow, and `others` packets of each of 197 other
-/// flows. The packets of the large flow are spread evenly among the packets of the other flows. The
-/// time between two packets is 1 us, so the packet rate is 1 Mpps.
+/// Writes a capture with `elephant` packets of one flow, spread evenly among `others` packets of
+/// each of 197 other flows. The packet rate is 1 Mpps.
 fn written(name: &str, elephant: usize, others: usize) -> (PathBuf, Vec<u8>) {
     let mut sources: Vec<u8> = (3..200).flat_map(|source| vec![source; others]).collect();
     let every = (sources.len() / elephant.max(1)).max(1);
@@ -30,7 +28,7 @@ fn written(name: &str, elephant: usize, others: usize) -> (PathBuf, Vec<u8>) {
     (path, sources)
 }
 
-/// Computes the Toeplitz hash, which network cards use, for a packet of [`written`], bit by bit.
+/// The Toeplitz hash of network cards, bit by bit, for a packet of [`written`].
 fn toeplitz(source: u8) -> u32 {
     let key: Vec<u8> = (0..40).map(|at| u8::from_str_radix(&KEY[2 * at..2 * at + 2], 16).unwrap()).collect();
     let bit = |bytes: &[u8], at: usize| u32::from(bytes[at / 8] >> (7 - at % 8) & 1);
@@ -39,8 +37,7 @@ fn toeplitz(source: u8) -> u32 {
     (0..96).filter(|at| bit(&input, *at) == 1).fold(0, |hash, at| hash ^ window(at))
 }
 
-/// Returns the share of the packets that the busiest of `cpus` CPUs gets if each CPU has the same
-/// number of buckets.
+/// Returns the busiest CPU's share of the packets if the CPUs have equal shares of the buckets.
 fn busiest(sources: &[u8], cpus: u32) -> f64 {
     let mut packets = BTreeMap::<u32, usize>::new();
     for source in sources {
@@ -64,8 +61,7 @@ fn shares_are_those_of_the_hash() {
         assert_eq!(advice["busiest"].as_f64(), Some(busiest(&sources, cpus)), "{name}: {advice}");
         let rate = advice["rate"].as_f64().unwrap();
         assert!((rate - 1e6).abs() < 1.0, "{name}: {advice}");
-        // Each of the other 197 flows has at most a 197th of the packets, so none of them is an
-        // elephant (large flow).
+        // The other flows have at most a 197th of the packets each, so none is an elephant.
         let elephants = advice["elephants"].as_array().unwrap();
         let share = elephant as f64 / sources.len() as f64;
         assert_eq!(elephants.len(), usize::from(share > 1.0 / f64::from(cpus)), "{name}: {advice}");
@@ -81,8 +77,7 @@ fn shares_are_those_of_the_hash() {
     }
 }
 
-/// Checks the text of the page that `explain` prints. The page that `explain` prints recommends a
-/// command. This command must have the effect that the page describes.
+/// The command that the page recommends must have the effect that the page describes.
 #[test]
 fn the_page_is_what_the_guide_shows() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -112,7 +107,6 @@ fn what_is_told_decides() {
     let cpus = |args: &[&str]| suggestion(&[&[path, "--virtual-cpus", "64"], args].concat())["cpus"].as_u64().unwrap();
     assert_eq!([cpus(&["--work", "100"]), cpus(&["--work", "600"])], [1, 1]);
     assert!(cpus(&["--work", "5us"]) >= 8);
-    // With only one CPU, packets cannot be spread.
     let one = suggestion(&[path, "--virtual-cpus", "1", "--work", "10us"]);
     assert_eq!((&one["cpus"], &one["mask"], &one["elephants"]), (&json!(1), &json!("0"), &json!([])));
     assert!(suggestion(&["synthetic", "-c", "1000", "--virtual-cpus", "4"])["rate"].is_null());
@@ -121,8 +115,7 @@ fn what_is_told_decides() {
     assert_eq!(wrong.code, Some(2));
 }
 
-/// Users who run `explain` on a capture usually want to divide the capture among copies of a tool.
-/// The advice contains a command for the kernel only if the recorded traffic would fill a CPU.
+/// A command for the kernel appears only if the recorded traffic would fill a CPU.
 #[test]
 fn a_capture_ends_with_the_command_that_divides_it() {
     let (path, sources) = written("suggest-parallel.pcap", 0, 10);
@@ -141,15 +134,13 @@ fn a_capture_ends_with_the_command_that_divides_it() {
     assert_eq!(synthetic["commands"]["parallel"], Value::Null);
 }
 
-/// Fragments count as packets of their flow, and ICMP errors count as packets of the flow that they
-/// quote. The share of packets that `explain` prints for a flow must equal the share of packets for
-/// which tshark prints the flow's ports.
+/// Fragments count for their flow, and ICMP errors for the flow that they quote, as in tshark's
+/// ports.
 #[test]
 fn elephants_are_those_that_tshark_counts() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
-    // The recommended number of CPUs depends on the hash key. A flow counts as an elephant (large
-    // flow) above a threshold that depends on the recommended number of CPUs. With the hash key of
-    // this test, `explain` recommends four CPUs.
+    // The threshold of an elephant depends on the recommended number of CPUs, and this number
+    // depends on the hash key. With this key, `explain` recommends four CPUs.
     let by = ["--hash", "siphash", "--hash-key", KEY, "--virtual-cpus", "8", "--work", "1s"];
     let advice = suggestion(&[&[afs.to_str().unwrap()], &by[..]].concat());
     let elephants = advice["elephants"].as_array().unwrap();
@@ -164,8 +155,7 @@ fn elephants_are_those_that_tshark_counts() {
     assert_eq!(of_ports["share"].as_f64(), Some(of_flow as f64 / frames("frame").unwrap() as f64));
 }
 
-/// `explain` listens to an interface until it has received enough packets. The kernel must accept
-/// the settings that `explain` recommends.
+/// The kernel must accept the recommended settings.
 #[test]
 fn an_interface_is_advised_on() {
     let Some(net) = Net::new() else { return };
@@ -196,7 +186,7 @@ fn an_interface_is_advised_on() {
         else {
             continue;
         };
-        // `ip netns exec` runs the recommended commands with the /sys of the network namespace.
+        // `ip netns exec` runs the commands with the /sys of the network namespace.
         let shell = format!("echo {mask} > /sys/{path} && cat /sys/{path}");
         let written = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", &shell]).output().unwrap();
         assert!(written.status.success(), "{line}: {written:?}");
@@ -210,7 +200,7 @@ fn an_interface_is_advised_on() {
     drop(open);
 }
 
-/// Even if no packets arrive, `explain` ends. It then gives no advice.
+/// `explain` ends without packets, and gives no advice.
 #[test]
 fn an_interface_on_which_nothing_comes() {
     let Some(net) = Net::new() else { return };

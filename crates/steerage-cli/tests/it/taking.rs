@@ -1,5 +1,4 @@
-//! Tests runs that take packets away from the kernel. Sockets send packets between the two ends of
-//! a veth pair. At one end, the program takes packets with AF_XDP before the kernel gets them.
+//! Runs that take packets from the kernel, with AF_XDP at one end of a veth pair.
 
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
@@ -17,8 +16,7 @@ use steerage_fixtures::{skip_on_this_kernel, until};
 use crate::live::{counted, start, talk};
 use crate::program::{Started, run};
 
-/// Sends datagrams of 100 bytes from `flows` source ports to `port`: `each` datagrams from each
-/// source port.
+/// Sends `each` datagrams of 100 bytes from each of `flows` source ports.
 fn send(net: &Net, flows: u16, each: usize, port: u16) {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..flows).map(|flow| bind_when_free((FAR, 20_000 + flow))).collect();
@@ -28,12 +26,11 @@ fn send(net: &Net, flows: u16, each: usize, port: u16) {
     });
 }
 
-/// The size of the test socket's receive buffer in bytes. The kernel counts a small datagram as
-/// about 1 KiB, so the buffer holds all datagrams of a test.
+/// The receive buffer of the test's socket, in bytes. The kernel counts a small datagram as about 1
+/// KiB, so the buffer holds all datagrams of a test.
 const KERNEL_BYTES: usize = 64 << 20;
 
-/// A UDP socket for the datagrams that the run does not take, for example before the program has
-/// opened its AF_XDP sockets.
+/// A UDP socket for the datagrams that the run does not take.
 struct Kernel(UdpSocket);
 
 impl Kernel {
@@ -44,7 +41,6 @@ impl Kernel {
         Self(socket)
     }
 
-    /// Returns the number of datagrams that have arrived at this socket since the last call.
     fn got(&self) -> u64 {
         std::iter::from_fn(|| self.0.recv(&mut [0; 100]).ok()).count() as u64
     }
@@ -59,15 +55,12 @@ fn counts<'a>(report: &'a Value, key: &str) -> Vec<u64> {
     queues.iter().map(|queue| queue[key].as_u64().unwrap()).collect()
 }
 
-/// In this test, the program takes UDP packets from four queues with two CPUs, while the kernel
-/// uses TCP on the same interface.
 #[test]
 fn udp_is_taken_and_tcp_passes() {
     let Some(net) = Net::with("numrxqueues 4 numtxqueues 4") else { return };
     let kernel = Kernel::of(&net);
     for hash in ["auto", "device", "aes"] {
-        // The backlog has room for all packets of the four queues, so that no packet is lost even
-        // if the machine is busy.
+        // All packets fit into the backlog, so that none is lost on a busy machine.
         let args = ["count", "af_xdp:near0", "--take", "udp", "--hash", hash, "--backlog", "10000"];
         let started = start(&net, &[&args[..], &["--virtual-cpus", "2", "--strict"]].concat());
         send(&net, 40, 250, 9);
@@ -77,20 +70,17 @@ fn udp_is_taken_and_tcp_passes() {
         assert_eq!((&report["snapshot"]["dropped"], &report["snapshot"]["reordered"]), (&json!({}), &json!(0)));
         let (by_queue, passed) = (counts(&report, "received"), counts(&report, "passed"));
         assert!(by_queue.len() == 4 && by_queue.iter().all(|received| *received > 0), "{by_queue:?}");
-        // The TCP transfer has 4 MB. The kernel gets segments of the size of the MTU, or one
-        // acknowledgement for two segments. Therefore the kernel gets more than 1,000 packets of
-        // the TCP transfer.
+        // The kernel gets the 4 MB of the TCP transfer in segments of the MTU, or one
+        // acknowledgement for two segments.
         assert!(passed.iter().sum::<u64>() > 1000, "{passed:?}");
         for queue in report["snapshot"]["queues"].as_array().unwrap() {
             assert_eq!(queue["kind"], "af_xdp");
-            // Since Linux 6.8, the kernel reports that a veth provides metadata (such as a flow
-            // hash) to XDP programs.
+            // Since Linux 6.8, a veth offers metadata (such as a flow hash) to XDP programs.
             assert!(queue["mode"].as_str().unwrap().starts_with("native, copy"), "{queue}");
-            // A veth may pass on the hash that another card has computed, so `auto` does not use
-            // the hash of a veth.
+            // A veth may pass on the hash of another card, so `auto` does not use it.
             assert_eq!(queue["hash"] == "device", hash == "device", "{queue}");
         }
-        // If the run steers by the veth's hash, this hash spreads the 40 flows over both CPUs.
+        // The veth's hash spreads the 40 flows over both CPUs.
         let processed =
             report["snapshot"]["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
         assert!(processed.clone().all(|packets| packets > 0), "{:?}", processed.collect::<Vec<_>>());
@@ -98,19 +88,17 @@ fn udp_is_taken_and_tcp_passes() {
     }
 }
 
-/// With busy polling, the CPU that polls the receive queue also runs the driver's code. Busy
-/// polling can be switched on only with a capability, which a run drops early.
+/// Busy polling needs a capability, which a run drops early.
 #[test]
 fn a_busy_poll_takes_packets() {
     let Some(net) = Net::new() else { return };
-    // Without this UDP socket, the kernel would reply with ICMP errors to the packets that the run
-    // does not take.
+    // Without this socket, the kernel would reply with ICMP errors to packets that the run does not
+    // take.
     let kernel = Kernel::of(&net);
     let args = ["count", "af_xdp:near0,busy_poll=50", "--take", "udp", "--virtual-cpus", "1", "-c", "100"];
     let started = start(&net, &args);
-    // The kernel gets the packets that arrive before the program's first poll. The test therefore
-    // sends packets until the run has received enough packets. Before the test sends more packets,
-    // it checks that these packets will fit into the run's ring and backlog.
+    // The kernel gets the packets before the program's first poll, so the test sends until the run
+    // has enough. More packets are sent only if they fit into the run's ring and backlog.
     let report = thread::scope(|scope| {
         let ended = scope.spawn(|| started.end().report());
         let (mut sent, mut passed) = (0_u64, 0);
@@ -128,9 +116,6 @@ fn a_busy_poll_takes_packets() {
     assert_eq!(report["snapshot"]["dropped"], json!({}), "{report}");
 }
 
-/// Busy polling defers the card's interrupts until the run ends. The old values of the interrupt
-/// settings are restored even if the run is killed. If another program has changed a setting in the
-/// meantime, the run does not restore that setting.
 #[test]
 fn interrupts_are_deferred_while_a_run_polls_busily() {
     const FILES: [&str; 2] = ["napi_defer_hard_irqs", "gro_flush_timeout"];
@@ -177,8 +162,8 @@ fn interrupts_are_deferred_while_a_run_polls_busily() {
     assert_eq!(values(), ["0", "70000"]);
 }
 
-/// A veth of Linux 6.13 and later cannot be polled busily. After the first packet, the run reports
-/// that busy polling has no effect, and stops deferring interrupts.
+/// A veth of Linux 6.13 and later cannot be polled busily, which the run detects with the first
+/// packet.
 #[test]
 fn interrupts_are_not_deferred_if_busy_polling_has_no_effect() {
     let Some(net) = Net::new() else { return };
@@ -205,21 +190,17 @@ fn interrupts_are_not_deferred_if_busy_polling_has_no_effect() {
     assert_eq!(deferral(), "0");
 }
 
-/// Returns true if the running kernel is older than `version`.
 fn older_than(version: (u32, u32)) -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap(), numbers.next().unwrap()) < version
 }
 
-/// When a run ends, it still receives all packets that wait in the AF_XDP ring. The run does not
-/// wait for the ring's timeout (`coalesce`) before it ends.
 #[test]
 fn packets_that_may_wait_arrive() {
     let Some(net) = Net::new() else { return };
     let kernel = Kernel::of(&net);
-    // The AF_XDP ring has room for all packets of this test, so packets may wait in the ring for
-    // any time.
+    // All packets fit into the ring, so they may wait in the ring for any time.
     for wait in ["50us", "10ms", "off"] {
         let device = format!("af_xdp:near0,ring=16384,coalesce={wait}");
         let args = ["count", &device, "--take", "udp", "--virtual-cpus", "2", "--backlog", "10000", "--strict"];
@@ -247,7 +228,6 @@ fn without_being_told_what_nothing_is_taken() {
     assert!(ran.code == Some(2) && ran.complaint().contains("option `coalesce=50us` does not exist"), "{ran:?}");
 }
 
-/// After a run is killed, the next run on the same interface works immediately.
 #[test]
 fn killed_and_started_again_it_works_at_once() {
     let Some(net) = Net::new() else { return };
@@ -274,8 +254,7 @@ fn a_deleted_interface_is_reported_with_what_came() {
     let started = start(&net, &["count", "af_xdp:near0", "--take", "udp", "--virtual-cpus", "2"]);
     let before = counted(&net).0;
     send(&net, 10, 100, 9);
-    // If the test removed the interface before the driver had processed the packets, the packets
-    // would be lost.
+    // Removing the interface loses packets that the driver has not processed.
     while counted(&net).0 < before + 1000 {
         thread::yield_now();
     }
@@ -286,9 +265,6 @@ fn a_deleted_interface_is_reported_with_what_came() {
     assert_eq!((received(&report) + kernel.got(), &report["snapshot"]["dropped"]), (1000, &json!({})), "{report}");
 }
 
-/// In this test, more packets arrive than fit into the ring and the backlogs of the CPUs. Each
-/// packet must be delivered or counted as lost. After the start of the run, no packets reach the
-/// kernel.
 #[test]
 fn what_is_lost_is_counted() {
     let Some(net) = Net::new() else { return };
@@ -299,14 +275,13 @@ fn what_is_lost_is_counted() {
     assert_eq!(received(&report) + counts(&report, "passed")[0], 100_000, "{report}");
 }
 
-/// The report shows the kernel's statistics for the socket, under the names that the kernel uses.
-/// While the program is stopped (SIGSTOP), the kernel soon has no free page for further packets.
+/// While the program is stopped (SIGSTOP), the kernel soon has no free page for packets.
 #[test]
 fn what_the_kernel_counts_for_the_socket_is_shown() {
     let Some(net) = Net::new() else { return };
     let kernel = Kernel::of(&net);
     let started = start(&net, &["count", "af_xdp:near0,ring=128", "--take", "udp"]);
-    // Before the program polls for the first time, the kernel gets all packets.
+    // The kernel gets all packets before the program's first poll.
     while {
         send(&net, 1, 1, 9);
         kernel.got() > 0
@@ -322,8 +297,7 @@ fn what_the_kernel_counts_for_the_socket_is_shown() {
     assert!(count("rx_ring_full") <= queue["dropped"]["device"].as_u64().unwrap(), "{report}");
 }
 
-/// The run ends after a fixed number of packets. After this fixed number of packets, the run counts
-/// no more packets, and the kernel returns the run's pages.
+/// Afterwards, the run counts no more packets, and the kernel returns the run's pages.
 #[test]
 fn so_many_packets_are_taken_and_no_more() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
@@ -337,8 +311,8 @@ fn so_many_packets_are_taken_and_no_more() {
             let ended = scope.spawn(|| started.take().unwrap().end());
             while !ended.is_finished() {
                 send();
-                // The ring is so large that it holds all frames that arrive while a loaded machine
-                // does not run the CPU's thread.
+                // The ring holds all frames that arrive while a loaded machine does not run the
+                // CPU's thread.
                 thread::sleep(Duration::from_millis(1));
             }
             ended.join().unwrap()
@@ -347,7 +321,6 @@ fn so_many_packets_are_taken_and_no_more() {
         let report = ran.report();
         assert_eq!((received(&report), &report["snapshot"]["dropped"]), (1000, &json!({})), "{report}");
         assert_eq!(report["snapshot"]["pages"], report["snapshot"]["pages_free"]);
-        // After the run has ended, the kernel gets all packets again.
         kernel.got();
         send();
         assert_eq!(kernel.got(), 20);
@@ -361,7 +334,6 @@ fn a_filter_is_pointed_to_take() {
     assert!(ran.complaint().contains("choose the packets of af_xdp:lo with --take"), "{ran:?}");
 }
 
-/// A run file can state which packets the run takes from the kernel, and in which XDP mode.
 #[test]
 fn a_run_file_takes() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };

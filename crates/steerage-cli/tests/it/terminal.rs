@@ -1,5 +1,4 @@
-//! Tests the program on a terminal: its messages, and the live table, which it must erase
-//! completely.
+//! The program on a terminal: its messages, and the live table, which it must erase completely.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -13,18 +12,17 @@ use steerage_fixtures::capture::pcap;
 
 use crate::program::command;
 
-/// Runs the program with a terminal as standard error.
 fn on_terminal(args: &[&str]) -> (Child, File) {
     let pty = openpty(None, None).unwrap();
     let child = command(args).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();
     (child, File::from(pty.master))
 }
 
-/// Reads the program's output on the terminal until `wanted` appears, or until the output ends.
+/// Reads until `wanted` appears, or until the output ends.
 fn screen(terminal: &mut File, wanted: Option<&str>) -> String {
     let mut seen = Vec::new();
     let mut part = [0; 4096];
-    // If no process can write to the terminal any more, reading returns the error EIO.
+    // Without a writer, the terminal returns EIO.
     while let Ok(length @ 1..) = terminal.read(&mut part) {
         seen.extend(&part[..length]);
         if wanted.is_some_and(|wanted| String::from_utf8_lossy(&seen).contains(wanted)) {
@@ -49,14 +47,14 @@ fn the_live_table_is_gone_at_the_end() {
     let (child, mut terminal) = on_terminal(&endless);
     let drawn = screen(&mut terminal, Some("\x1b[?7h"));
     let lines: Vec<&str> = drawn.lines().collect();
-    // The live table consists of the lines that `top` shows, and a line with packet counts.
+    // The lines of `top`, and a line with packet counts.
     assert!(lines[0].starts_with("\x1b[?7lsteerage ") && lines[1].starts_with("received "), "{drawn:?}");
     for start in ["[CPU] ", "    1 ", "> synthetic:rate"] {
         assert!(lines.iter().any(|line| line.starts_with(start)), "{start} in {drawn:?}");
     }
     assert!(lines[lines.len() - 2].ends_with(" packets received, 0 dropped"), "{drawn:?}");
-    // The program may draw the table again before it handles the signal. Therefore the test expects
-    // that the output ends with the sequence that erases the table.
+    // The table may be drawn again before the signal is handled, so only the end of the output is
+    // certain.
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     let rest = screen(&mut terminal, None);
     let all = drawn + &rest;
@@ -76,7 +74,7 @@ fn endless_traffic_says_when_it_will_stop() {
     out_of(child);
 }
 
-/// With the option `-c`, the run ends on its own. A run that ends immediately draws no table.
+/// A run that ends immediately draws no table.
 #[test]
 fn a_short_run_leaves_standard_error_alone() {
     for more in [&["-c", "10"][..], &["--seconds", "0.001"], &["--quiet", "--seconds", "0.001"]] {
@@ -86,8 +84,7 @@ fn a_short_run_leaves_standard_error_alone() {
     }
 }
 
-/// Creates a capture of `frames` frames of 1400 random bytes. The times of the frames are one
-/// second apart.
+/// The frames have 1400 random bytes, and are one second apart.
 fn capture(name: &str, frames: u32) -> PathBuf {
     let mut state = 1_u64;
     let mut random = || {
@@ -101,8 +98,7 @@ fn capture(name: &str, frames: u32) -> PathBuf {
     path
 }
 
-/// If a run reads several files, its progress is the number of stored bytes that it has read,
-/// divided by the stored bytes of all files. One of the files of this test is compressed.
+/// Progress counts stored bytes. One file is compressed.
 #[test]
 fn progress_is_by_the_bytes_of_all_files() {
     let (plain, packed) = (capture("progress-1.pcap", 3000), capture("progress-2.pcap", 3000));
@@ -111,13 +107,11 @@ fn progress_is_by_the_bytes_of_all_files() {
     let stored = fs::metadata(&plain).unwrap().len() + fs::metadata(&packed).unwrap().len();
     let expected = format!(" % of {:.1} MiB read, ", stored as f64 / f64::from(1 << 20));
     for command in ["count", "meter"] {
-        // With `--pace` (the recorded speed), reading the two files would take an hour and a half.
+        // At the recorded speed, reading both files would take an hour and a half.
         let files = [plain.to_str().unwrap(), packed.to_str().unwrap()];
         let (child, mut terminal) = on_terminal(&[command, files[0], files[1], "--pace", "--virtual-cpus", "1"]);
         let drawn = screen(&mut terminal, Some(" left"));
         let (before, left) = drawn.split_once(&expected).unwrap_or_else(|| panic!("{expected} in {drawn:?}"));
-        // When the progress line appears, the run has read a part of the first file, and nothing of
-        // the second file.
         let part: u32 = before.rsplit(' ').next().unwrap().parse().unwrap();
         assert!((1..50).contains(&part) && left.contains(" left"), "{drawn:?}");
         kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
@@ -126,8 +120,7 @@ fn progress_is_by_the_bytes_of_all_files() {
     }
 }
 
-/// The progress line shows how much of the file the run has read, and the remaining time. The
-/// summary replaces the line.
+/// The summary replaces the progress line.
 #[test]
 fn the_progress_of_jobs_is_drawn_and_erased() {
     let file = capture("progress-jobs.pcap", 3000);
@@ -154,18 +147,16 @@ fn the_time_left_is_told_where_there_is_an_end() {
     out_of(child);
 }
 
-/// Interval reports are written above the table, and the table is drawn again below the reports.
 #[test]
 fn the_live_table_and_intervals_share_a_terminal() {
     let pty = openpty(None, None).unwrap();
     let args = ["count", "synthetic:rate=20000", "--virtual-cpus", "1", "--seconds", "0", "--interval", "700ms"];
     let mut started = command(&args);
     let child = started.stdout(pty.slave.try_clone().unwrap()).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();
-    // `started` holds this process's file descriptors of the terminal. Dropping `started` closes
-    // the test's file descriptors of the terminal.
+    // Closes the test's file descriptors of the terminal.
     drop(started);
     let mut terminal = File::from(pty.master);
-    // The program draws the table and erases it, prints a report, and then draws the table again.
+    // The table is drawn, erased, and drawn again after a report.
     let mut drawn = screen(&mut terminal, Some("\x1b[?7h"));
     while !drawn.contains("\x1b[J20") {
         drawn += &screen(&mut terminal, Some("\x1b[?7h"));
@@ -178,9 +169,7 @@ fn the_live_table_and_intervals_share_a_terminal() {
     out_of(child);
 }
 
-/// If the user types only the program's name on a terminal, the program prints which of its
-/// features the machine supports, and three example commands. If standard output is a pipe, the
-/// program prints the help.
+/// A terminal shows which features the machine supports, and three examples. A pipe gets the help.
 #[test]
 fn without_a_command_a_terminal_shows_a_start() {
     let pty = openpty(None, None).unwrap();
@@ -198,7 +187,6 @@ fn without_a_command_a_terminal_shows_a_start() {
     assert!(piped.code == Some(2) && piped.err.contains("Usage: steerage") && piped.out.is_empty(), "{piped:?}");
 }
 
-/// On a terminal, `doctor` wraps lines between words, and prints missing items in a colour.
 #[test]
 fn doctor_fits_a_terminal() {
     let shown = |no_colour: &str| {
@@ -211,8 +199,7 @@ fn doctor_fits_a_terminal() {
         page
     };
     let plain = shown("1");
-    // If a command or a path does not fit into the rest of a line, `doctor` moves it to the next
-    // line instead of dividing it.
+    // `doctor` moves a command or a path to the next line instead of dividing it.
     let long = plain.lines().filter(|line| line.chars().count() > 60);
     assert!(long.into_iter().all(|line| line.split_whitespace().any(|word| word.len() > 38)), "{plain}");
     let missing = plain.lines().filter(|line| line.starts_with("missing ")).count();

@@ -1,5 +1,4 @@
-//! Tests the completion scripts for shells, and the manual pages. Completions and manual pages are
-//! generated from the definition of the command line, so they contain all commands and options.
+//! The completion scripts and the manual pages contain all commands and options.
 
 use std::fs;
 use std::io::Write;
@@ -8,7 +7,6 @@ use std::process::{Command, Stdio};
 
 use crate::program::run;
 
-/// Returns the names of all commands, which it reads from the program's help.
 fn commands() -> Vec<String> {
     let help = run(&["--help"]).out;
     let (_, list) = help.split_once("Look at traffic:\n").unwrap();
@@ -21,14 +19,13 @@ fn commands() -> Vec<String> {
     names
 }
 
-/// Returns the long options of a command, which it reads from the command's help.
 fn long_options(command: &str) -> Vec<String> {
     let help = run(&[command, "--help"]).out;
     let (options, _) = help.split_once("DEVICE:").unwrap_or((&help, ""));
-    // In the help, an option has a line such as `-c, --packets <N> Stop after N packets`. Some
-    // options have no short form such as `-c`.
+    // An option has a line such as `-c, --packets <N> Stop after N packets`, perhaps without a
+    // short form.
     let of_line = |line: &str| {
-        // In the help, lines with explanations are indented further than lines with options.
+        // Explanations are indented further than options.
         line.strip_prefix("  ").filter(|rest| rest.starts_with('-') || rest.starts_with("    --"))?;
         let long = line.split_whitespace().take(2).find_map(|word| word.strip_prefix("--"))?;
         long.split(['<', '[', '=', '.']).next().map(str::to_owned)
@@ -36,14 +33,11 @@ fn long_options(command: &str) -> Vec<String> {
     options.lines().filter_map(of_line).collect()
 }
 
-/// Returns whether a program is installed. In CI, the test fails if the program is missing. On
-/// machines outside of CI, the test does not fail if the program is missing.
 fn is_there(program: &str) -> bool {
     Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
-/// Runs a program that checks `text`. Returns the exit code and the standard error of the checking
-/// program.
+/// Returns the exit code and the standard error of the program.
 fn check_with(program: &str, args: &[&str], text: &str) -> (Option<i32>, String) {
     let mut child = Command::new(program)
         .args(args)
@@ -96,8 +90,7 @@ fn shells_take_their_completions() {
         let (code, said) = check_with(shell, &["-n"], &run(&["completions", shell]).out);
         assert_eq!((code, said.as_str()), (Some(0), ""), "{shell}");
     }
-    // `offered` returns the completions that bash offers for the words of a command line. In this
-    // shell script, `steerage` is a function that starts the program.
+    // `offered` returns the completions of bash. `steerage` is a function that starts the program.
     let script =
         run(&["completions", "bash"]).out + "\nsteerage() { " + env!("CARGO_BIN_EXE_steerage") + " \"$@\"; }\n";
     let offered = |words: &str| {
@@ -112,10 +105,9 @@ fn shells_take_their_completions() {
     assert_eq!(offered("steerage meter --max-f"), "--max-flows");
     assert_eq!(offered("steerage count --max-f"), "");
     assert_eq!((offered("steerage help pa"), offered("steerage explain l")), ("parallel".to_owned(), "lo".to_owned()));
-    // The completion script asks a running instance for the names of attributes. In this shell
-    // script, `steerage` is a function that prints attribute names, as if a run had answered. If an
-    // attribute's name contains text that looks like a shell command, the text is quoted and not
-    // executed.
+    // The script asks a running instance for the names of attributes. `steerage` is now a function
+    // that prints names, as if a run had answered. A name that looks like a shell command must be
+    // quoted and not executed.
     let bad = Path::new(env!("CARGO_TARGET_TMPDIR")).join("executed-by-a-completion");
     let _ = fs::remove_file(&bad);
     let names = format!("{script}steerage() {{ echo sys/a; echo proc/b; echo 'sys/$(touch {})'; }}", bad.display());
@@ -127,8 +119,7 @@ fn shells_take_their_completions() {
     assert!(!bad.exists(), "a name was executed");
 }
 
-/// The hidden command `complete` prints the values for the completion scripts. If `complete` finds
-/// no values, it prints no error.
+/// Without values, the hidden command `complete` prints no error.
 #[test]
 fn values_for_the_scripts_of_shells() {
     let values = |words: &[&str]| {
@@ -171,8 +162,7 @@ fn manual_pages_are_whole_and_sound() {
             let written = format!("\\-\\-{}", option.replace('-', "\\-"));
             assert!(page.contains(&written), "{command}: {written}");
         }
-        // In a manual page, the first line after `.TP` names an option, and the second line
-        // describes the option.
+        // After `.TP`, the first line names an option, and the second line describes it.
         let described = page.split("\n.TP\n").skip(1).map(|block| block.lines().take(2).collect::<Vec<_>>());
         for block in described {
             let text = block.get(1).is_some_and(|text| !text.is_empty() && !text.starts_with('.'));
@@ -201,7 +191,7 @@ fn a_page_that_cannot_be_written_is_an_error() {
     assert!(ran.complaint().contains("cannot write a manual page to /dev/null/man1"), "{ran:?}");
 }
 
-/// The pages of docs/ are compiled into the program, so that an installed program can show them.
+/// The pages of docs/ are compiled into the program.
 #[test]
 fn help_has_pages_and_commands() {
     let overview = run(&["help"]);
@@ -215,7 +205,7 @@ fn help_has_pages_and_commands() {
     assert!(wrong.complaint().ends_with("a similar one exists: report; `steerage help` lists all"), "{wrong:?}");
 }
 
-/// No text of the program may refer to files that exist only in a clone of the repository.
+/// Such files exist only in a clone of the repository.
 #[test]
 fn help_points_to_no_file_of_the_repository() {
     for command in commands() {

@@ -1,5 +1,5 @@
-//! Tests `steerage top`. If the output of `top` is a pipe, `top` prints one table. On a terminal,
-//! `top` draws a screen and reacts to keys.
+//! `steerage top` prints one table to a pipe. On a terminal, `top` draws a screen and reacts to
+//! keys.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ use steerage_fixtures::{HANG, until};
 
 use crate::program::{Started, run};
 
-/// An endless run with its own control socket. The control socket is removed when the run ends.
+/// An endless run with its own control socket.
 struct Watched {
     run: Started,
     socket: PathBuf,
@@ -48,7 +48,6 @@ impl Watched {
         Self { run, socket }
     }
 
-    /// Returns the RPS mask of the run's queue, from the run's own report.
     fn mask(&mut self) -> String {
         self.run.signal(Signal::SIGUSR1);
         let report: Value = serde_json::from_str(&self.run.line()).unwrap();
@@ -62,8 +61,7 @@ impl Watched {
     }
 }
 
-/// `top` shows the largest flows of a run of `meter` as soon as `meter` has scanned its flow table
-/// once.
+/// `meter` must have scanned its flow table once.
 #[test]
 fn the_largest_flows_of_a_meter() {
     let mut watched = Watched::of("meter", "flows");
@@ -104,8 +102,7 @@ fn one_table_into_a_pipe() {
     assert!(ran.complaint().contains("no run answers at /nowhere/at-all.sock"), "{ran:?}");
 }
 
-/// A program on a terminal of 80 columns and 24 lines. The program on the terminal is killed when
-/// the test that started it ends.
+/// A program on a terminal of 80 columns and 24 lines, which is killed when its test ends.
 struct OnTerminal {
     child: Child,
     keys: File,
@@ -124,8 +121,7 @@ impl OnTerminal {
         drop((pty.slave, command));
         let keys = File::from(pty.master);
         let (mut from, (seen_in, screen)) = (keys.try_clone().unwrap(), mpsc::channel());
-        // A thread reads from the terminal all the time, so that the program does not block. If no
-        // process can write to the terminal any more, reading returns the error EIO.
+        // A full terminal would block the program. Without a writer, the terminal returns EIO.
         thread::spawn(move || {
             let mut part = [0; 4096];
             while let Ok(length @ 1..) = from.read(&mut part) {
@@ -141,8 +137,8 @@ impl OnTerminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until `wanted` has appeared on the screen. `wanted` must contain no spaces, because
-    /// the program does not draw unchanged cells (such as blank cells) again.
+    /// Unchanged cells, such as blank ones, are not drawn again, so `wanted` must contain no
+    /// spaces.
     fn wait_for(&mut self, wanted: &str) {
         while !self.seen.contains(wanted) {
             let more = self.screen.recv().unwrap_or_else(|_| panic!("it ended without {wanted}: {:?}", self.seen));
@@ -150,7 +146,6 @@ impl OnTerminal {
         }
     }
 
-    /// Waits for the end. Returns all output of the program and its exit code.
     fn end(mut self) -> (String, Option<i32>) {
         let code = self.child.wait().unwrap().code();
         let mut seen = std::mem::take(&mut self.seen);
@@ -180,17 +175,16 @@ fn a_mask_is_changed_from_the_screen() {
     while watched.mask() != "1" {
         thread::yield_now();
     }
-    // `top` continues after the run has ended, and shows that the run has ended.
+    // `top` continues after the end of the run.
     watched.end();
     top.wait_for("GONE");
     top.press("q");
     let (seen, code) = top.end();
     assert_eq!(code, Some(0), "{seen:?}");
-    // `top` restores the terminal: it leaves the alternate screen, and shows the cursor again.
+    // `top` leaves the alternate screen, and shows the cursor again.
     assert!(seen.contains("\x1b[?1049h") && seen.contains("\x1b[?1049l") && seen.contains("\x1b[?25h"), "{seen:?}");
 }
 
-/// Returns the lines on the screen, without escape sequences.
 fn plain_lines(seen: &str) -> Vec<String> {
     let mut text = String::new();
     let mut characters = seen.chars();
@@ -220,12 +214,11 @@ fn meter_shows_flows_live_and_has_keys() {
     let (seen, code) = meter.end();
     assert_eq!(code, Some(0), "{seen:?}");
     let lines = plain_lines(&seen);
-    // The first line of the report may have any length, because it contains the name of the device.
+    // The first line of the report contains the name of the device, and may have any length.
     let mut others = lines.iter().filter(|line| !line.starts_with("synthetic:"));
     assert!(others.all(|line| line.chars().count() <= 80 && line.is_ascii()), "{lines:#?}");
     assert!(lines.iter().any(|line| line.contains(" udp ") && line.contains("bit/s")), "{lines:#?}");
-    // The program erases the live table and prints its report. All lines of the report except the
-    // first must fit the width of the terminal.
+    // The report replaces the live table, and must fit the terminal except for its first line.
     let report = lines.iter().position(|line| line.starts_with("50 flows (udp 50)")).expect("the report");
     assert!(lines[report + 1].contains(" proto ") && lines[report + 2].contains(" udp "), "{lines:#?}");
 }

@@ -1,5 +1,5 @@
-//! Tests `steerage tune` in network namespaces: applying, checking, watching and undoing settings,
-//! even after the program was killed.
+//! `steerage tune` in network namespaces: applying, checking, watching and undoing settings, even
+//! after the program was killed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,8 +20,7 @@ use steerage_fixtures::{HANG, exposition, until};
 use crate::metrics::{ANY, get};
 use crate::program::{Ends, Ran, command, run};
 
-/// Creates a command that runs `steerage tune` in the near network namespace. The command `ip netns
-/// exec` mounts the /sys of the network namespace in which it runs a command.
+/// Runs in the near namespace. `ip netns exec` mounts the /sys of the namespace.
 fn tune(net: &Net, state: &Path, args: &str) -> Command {
     let program = command(&[]);
     let mut command = Command::new("ip");
@@ -38,15 +37,14 @@ fn ran(net: &Net, state: &Path, args: &str) -> Ran {
     Ran { err: rest.concat(), ..ran }
 }
 
-/// Runs a shell command in the near namespace, with the /sys of that namespace.
+/// Runs in the near namespace, with its /sys.
 fn shell(net: &Net, text: &str) -> String {
     let done = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", text]).output().unwrap();
     assert!(done.status.success(), "{text}: {done:?}");
     String::from_utf8(done.stdout).unwrap()
 }
 
-/// Returns the path and the contents of each file that `tune` may change in the near network
-/// namespace.
+/// Returns the contents of each file that `tune` may change.
 fn files(net: &Net) -> BTreeMap<String, String> {
     let text = "cd /sys/class/net/near0; for f in queues/*/*ps_cpus queues/*/rps_flow_cnt threaded gro_flush_timeout \
                 napi_defer_hard_irqs /proc/sys/net/core/rps_default_mask; do echo \"$f $(cat $f 2>&1)\"; done";
@@ -55,8 +53,7 @@ fn files(net: &Net) -> BTreeMap<String, String> {
     all.lines().filter_map(|line| line.split_once(' ')).map(|(file, text)| (file.to_owned(), text.to_owned())).collect()
 }
 
-/// Writes the same undo file that `tune --apply` writes if it sets this RPS mask for the first
-/// queue and does not undo the change.
+/// Writes the undo file of a `tune --apply` that set this RPS mask for the first queue.
 fn kept(net: &Net, state: &Path, mask: &str) {
     let knob = "/sys/class/net/near0/queues/rx-0/rps_cpus";
     let read = |file: &str| shell(net, &format!("cat {file}")).trim().to_owned();
@@ -79,7 +76,6 @@ fn kept(net: &Net, state: &Path, mask: &str) {
     fs::write(state.join("near0.json"), record.to_string()).unwrap();
 }
 
-/// Sends datagrams to the near network namespace while the function `body` runs.
 fn with_traffic<R>(net: &Net, body: impl FnOnce() -> R) -> R {
     let ends = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -88,8 +84,7 @@ fn with_traffic<R>(net: &Net, body: impl FnOnce() -> R) -> R {
                 let sockets: Vec<UdpSocket> = (0..8).map(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).collect();
                 while !ends.load(Ordering::Relaxed) {
                     for socket in &sockets {
-                        // No socket listens on this port, so the near kernel sends an ICMP error.
-                        // The next call of `send` on the socket returns this ICMP error.
+                        // No socket listens on this port, so a later `send` returns an ICMP error.
                         let _ = socket.send_to(&[0; 64], (NEAR, 9));
                     }
                     thread::sleep(Duration::from_micros(200));
@@ -123,7 +118,6 @@ fn without_options_nothing_is_changed_and_commands_are_printed() {
     assert!(short.code == Some(2) && short.err.contains("write 5s or more"), "{short:?}");
 }
 
-/// `tune` listens to the flows of the interface, as `explain` does, and prints their number.
 #[test]
 fn the_flows_are_listened_to() {
     let Some(net) = Net::new() else { return };
@@ -134,7 +128,7 @@ fn the_flows_are_listened_to() {
     let line = busy.out.lines().find(|line| line.starts_with("flows: ")).unwrap();
     let count: u32 = line["flows: ".len()..].split(',').next().unwrap().parse().unwrap_or_else(|_| panic!("{busy:?}"));
     assert!((2..=20).contains(&count) && line.contains("the largest with "), "{busy:?}");
-    // Without the capability to listen, `tune` prints all facts except those about flows.
+    // Without the capability to listen, `tune` prints all other facts.
     let program = command(&[]).get_program().to_string_lossy().into_owned();
     let dropped = format!("exec setpriv --bounding-set -net_raw,-net_admin --inh-caps -all {program} tune near0");
     let unprivileged = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", &dropped]).output().unwrap();
@@ -158,8 +152,8 @@ fn a_signal_ends_the_listening() {
     assert_eq!((files(&net), state.join("near0.json").exists()), (before, false));
 }
 
-/// When the number of queues of a veth changes, the veth's link goes down. If an SSH connection
-/// uses the interface, `tune` changes the number of queues only with the user's permission.
+/// Changing the number of queues of a veth takes its link down. `tune` asks before it takes down
+/// the interface of an SSH connection.
 #[test]
 fn the_way_to_this_machine_is_not_taken_down_unasked() {
     if !steerage_fixtures::is_installed("ethtool", "ethtool") {
@@ -170,8 +164,6 @@ fn the_way_to_this_machine_is_not_taken_down_unasked() {
     shell(&net, "ethtool -L near0 rx 1");
     let apply = "near0 --apply --allow-reset --test-window 50ms";
     let is_refused = |ran: &Ran, why: &str| ran.code == Some(1) && ran.complaint().contains(why);
-    // No SSH connection uses this interface, so `tune` continues, and then finds too little
-    // traffic.
     let free = ran(&net, &state, apply);
     assert!(is_refused(&free, "too little traffic"), "{free:?}");
     let why = "--allow-reset may take near0 down for a moment, and the SSH connection to 10.209.0.1 is through near0: add --yes";
@@ -187,8 +179,7 @@ fn the_way_to_this_machine_is_not_taken_down_unasked() {
     let refused = ran(&net, &state, apply);
     assert!(is_refused(&refused, "near0 has the default route: add --yes"), "{refused:?}");
     assert!(is_refused(&ran(&net, &state, &format!("{apply} --yes")), "too little traffic"));
-    // If changing a setting does not take the link down, `tune` changes it without the user's
-    // permission.
+    // These settings do not take the link down.
     assert!(is_refused(&ran(&net, &state, "near0 --apply --test-window 50ms"), "too little traffic"));
 }
 
@@ -204,8 +195,7 @@ fn without_traffic_there_is_nothing_to_compare() {
     assert_eq!(ran(&net, &state, "near0 --check").code, Some(3));
 }
 
-/// Kills `tune` at ten moments of its measurement. At each of the moments at which the test kills
-/// `tune`, a different candidate setting may be in force.
+/// At each of ten moments, another candidate setting may be in force.
 #[test]
 fn after_a_kill_undo_restores_every_file() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
@@ -214,12 +204,10 @@ fn after_a_kill_undo_restores_every_file() {
     with_traffic(&net, || {
         for nth in 0..10_u64 {
             let mut child = tune(&net, &state, "near0 --apply --global --test-window 20ms").spawn().unwrap();
-            // The undo file must exist before `tune` changes the first setting.
+            // The undo file must exist before the first change.
             until("the undo file or the end", || {
                 state.join("near0.json").exists() || child.try_wait().unwrap().is_some()
             });
-            // The test kills the command at an arbitrary moment. The command may already have ended
-            // when the test kills it.
             thread::sleep(Duration::from_millis(nth * nth * 7 % 200));
             let _ = child.kill();
             child.wait().unwrap();
@@ -239,8 +227,7 @@ fn a_signal_restores_before_the_verdict() {
     let Some(net) = Net::new() else { return };
     let (state, before) = (Scratch::new(), files(&net));
     let mut child = with_traffic(&net, || {
-        // The measurement has a window (a measuring time) of an hour, so `tune` has no result
-        // before the signal arrives.
+        // The window (measuring time) of an hour does not end before the signal arrives.
         let child = tune(&net, &state, "near0 --apply --test-window 1h").spawn().unwrap();
         until("the undo file", || state.join("near0.json").exists());
         child
@@ -256,8 +243,7 @@ fn stop(child: &mut Child) {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
 }
 
-/// Returns the effective capabilities of a thread of the child process. The thread has the name
-/// `thread`.
+/// Returns the effective capabilities of a thread.
 fn capabilities(child: &Child, thread: &str) -> String {
     let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
     let status = |task: std::io::Result<fs::DirEntry>| fs::read_to_string(task.unwrap().path().join("status")).unwrap();
@@ -282,8 +268,7 @@ fn check_and_a_second_apply_change_nothing() {
     let checked = ran(&net, &state, "near0 --check");
     assert_eq!(checked.code, Some(3), "{checked:?}");
     assert_eq!(checked.out, "/sys/class/net/near0/queues/rx-0/rps_cpus is 2, and not 1\n");
-    // If another program has changed a setting in the meantime, `tune` does not restore the
-    // setting.
+    // `tune` does not restore a setting that another program has changed.
     let undone = ran(&net, &state, "--undo near0");
     assert!(undone.out.contains("is 2, which tune did not set: left alone"), "{undone:?}");
     shell(&net, "echo 0 > /sys/class/net/near0/queues/rx-0/rps_cpus");
@@ -311,10 +296,10 @@ fn a_watch_sets_the_mask_again_and_restores_it_at_the_end() {
         assert_eq!(page.get("steerage_tune_set_again_total{stage=\"rps_cpus\"}"), 1.0);
         assert_eq!(page.sum("steerage_tune_failures_total"), 0.0);
         assert!(page.get("steerage_tune_events_total{about=\"link\"}") >= 1.0, "{page:?}");
-        // Of all threads of `tune`, only the thread that changes settings has a capability.
+        // Only the thread that changes settings has a capability.
         assert_eq!(capabilities(&child, "metrics"), "0000000000000000");
         assert_ne!(capabilities(&child, "steerage"), "0000000000000000");
-        // `tune --watch` handles no packets, so it serves no metrics about packets.
+        // `tune --watch` serves no metrics about packets.
         assert_eq!(page.families.len(), 4, "{page:?}");
         stop(&mut child);
         assert!(child.wait().unwrap().success());
@@ -325,7 +310,6 @@ fn a_watch_sets_the_mask_again_and_restores_it_at_the_end() {
             assert_eq!(files(&net), before, "{undone:?}");
         }
     }
-    // If the interface is deleted, `tune --watch` ends.
     kept(&net, &state, "1");
     let mut child = tune(&net, &state, "near0 --watch").spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -359,9 +343,8 @@ fn a_read_only_sys_is_explained() {
     assert!(refused.complaint().contains("run tune on the host"), "{refused:?}");
 }
 
-/// In this test, `tune` writes the RPS mask to a .link file (of systemd) and not to the interface.
-/// The .link file that `tune` writes must repeat the settings of the .link file that currently
-/// applies to the interface. Therefore the sandbox must allow reading the current .link file.
+/// `tune` writes the RPS mask to a systemd .link file, which must repeat the settings of the
+/// current .link file. The sandbox must allow reading that file.
 #[test]
 fn a_link_file_is_written_and_removed_again() {
     let Some(net) = Net::new() else { return };
@@ -369,8 +352,7 @@ fn a_link_file_is_written_and_removed_again() {
     kept(&net, &state, "1");
     let program = command(&[]).get_program().to_string_lossy().into_owned();
     let link = "/etc/systemd/network/10-steerage-near0.link";
-    // The command `ip netns exec` creates a separate mount namespace. Therefore the mounts of the
-    // test's script do not change the directories of the machine.
+    // `ip netns exec` creates a mount namespace, so these mounts do not change the machine.
     let text = format!(
         "export STEERAGE_STATE_DIR={}; mount -t tmpfs none /etc; mount -t tmpfs none /run; \
          mkdir -p /run/udev/data /run/systemd/network; \

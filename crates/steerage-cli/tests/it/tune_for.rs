@@ -1,5 +1,4 @@
-//! Tests `steerage tune --for`, which prepares an interface for a purpose, and later restores the
-//! interface.
+//! `steerage tune --for` prepares an interface for a purpose, and restores it later.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +9,7 @@ use steerage_fixtures::scratch::Scratch;
 
 use crate::program::Ran;
 
-/// Runs `steerage tune` in the near namespace, with the /sys of that namespace.
+/// Runs in the near namespace, with its /sys.
 fn tune(net: &Net, state: &Path, args: &[&str]) -> Ran {
     let program = env!("CARGO_BIN_EXE_steerage");
     let args = [&["netns", "exec", &net.near, program, "tune"], args].concat();
@@ -50,7 +49,6 @@ fn a_capture_sees_packets_as_on_the_wire_until_it_is_undone() {
     assert_eq!(applied.code, Some(0), "{applied:?}");
     assert!(features(&net).contains("generic-receive-offload: off"), "{applied:?}");
     assert_eq!(run(&["near0", "--check"]).code, Some(0));
-    // When `tune --for` runs a second time, it finds nothing to change.
     let after = features(&net);
     assert_eq!(run(&["near0", "--for", "listen", "--apply"]).code, Some(0));
     assert_eq!(features(&net), after);
@@ -71,8 +69,7 @@ fn af_xdp_defers_interrupts() {
     assert_eq!(tune(&net, &state, &["--undo", "near0"]).code, Some(0));
 }
 
-/// A veth does not support rules that assign packets to queues, so `tune` refuses the command line.
-/// The program checks the command line before it changes anything.
+/// A veth has no rules that assign packets to queues. The check comes before any change.
 #[test]
 fn traffic_that_the_card_cannot_lead_is_refused() {
     let Some(net) = Net::new() else { return };
@@ -99,8 +96,7 @@ fn traffic_that_the_card_cannot_lead_is_refused() {
     }
 }
 
-/// With `--write link`, systemd applies the settings for which .link files have a key, and `tune`
-/// applies all other settings.
+/// `tune` applies only the settings for which .link files have no key.
 #[test]
 fn what_a_link_file_can_set_is_left_to_systemd() {
     if !is_installed("ethtool", "ethtool") {
@@ -109,8 +105,7 @@ fn what_a_link_file_can_set_is_left_to_systemd() {
     let Some(net) = Net::new() else { return };
     let (state, program) = (Scratch::new(), env!("CARGO_BIN_EXE_steerage"));
     let tune = format!("{program} tune near0 --for listen --apply --write link");
-    // The command `ip netns exec` creates a separate mount namespace. Therefore the mounts of the
-    // test's script do not change the machine's directories.
+    // `ip netns exec` creates a mount namespace, so these mounts do not change the machine.
     let text = format!(
         "export STEERAGE_STATE_DIR={}; mount -t tmpfs none /etc; mount -t tmpfs none /run; mkdir -p /run/udev/data; \
          gro() {{ echo $1: $(ethtool -k near0 | grep ^generic-receive-offload); }}; \

@@ -1,5 +1,4 @@
-//! Tests the device `udp:ADDR:PORT` with packets that its UDP socket receives from peers, and
-//! packets that this socket sends.
+//! The device `udp:ADDR:PORT`.
 
 use std::net::UdpSocket;
 
@@ -10,9 +9,7 @@ use steerage_fixtures::scratch::Scratch;
 
 use crate::program::{Started, command, run};
 
-/// The loopback addresses of IPv4 and IPv6. The tests send packets from and to these addresses.
-/// Both ends of a transfer use the same address. No other test uses the network namespace of this
-/// test.
+/// Both ends of a transfer use this address. The test has its own network namespace.
 const ENDS: [&str; 2] = ["127.0.0.1", "::1"];
 const PORT: u16 = 4789;
 
@@ -23,8 +20,7 @@ fn started(namespaces: &Namespaces, args: &[&str]) -> Started {
     Started::of(namespaces.within(0, || command(&args).spawn().unwrap()))
 }
 
-/// Sends some messages from the IPv4 and from the IPv6 loopback address, with one socket for each
-/// address.
+/// Sends from one socket for each loopback address.
 fn send(namespaces: &Namespaces) {
     for ip in ENDS {
         let socket = namespaces.within(0, || cutting_socket(address(ip), DATAGRAM_BYTES));
@@ -48,8 +44,7 @@ fn flows_of_peers_have_the_packets_of_the_wire() {
             |name: &str| -> u64 { queues.iter().map(|queue| queue["device_counts"][name].as_u64().unwrap_or(0)).sum() };
         assert_eq!(counted("wire_packets"), 2 * MESSAGES * DATAGRAMS as u64, "{report}");
         assert_eq!((counted("truncated"), counted("bad_datagrams"), counted("socket_drops")), (0, 0, 0));
-        // On the loopback interface, the kernel does not cut a super-frame (a message of several
-        // datagrams) into single datagrams.
+        // On the loopback interface, the kernel does not cut a super-frame into datagrams.
         assert_eq!(
             (counted("super_frames"), &report["snapshot"]["received"]),
             (2 * MESSAGES, &Value::from(2 * MESSAGES))
@@ -58,7 +53,7 @@ fn flows_of_peers_have_the_packets_of_the_wire() {
         let text = std::fs::read_to_string(&flows).unwrap();
         let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(rows.len(), 2, "{text}");
-        // The headers of IPv4 and IPv6 have 20 and 40 bytes, and the header of UDP has 8 bytes.
+        // The headers of IPv4, IPv6 and UDP have 20, 40 and 8 bytes.
         for (ip, headers) in ENDS.into_iter().zip([28, 48]) {
             let row = rows.iter().find(|row| row["destination"] == ip).unwrap();
             assert_eq!((&row["destination_port"], &row["source"]), (&Value::from(PORT), &Value::from(ip)));
@@ -71,8 +66,7 @@ fn flows_of_peers_have_the_packets_of_the_wire() {
     }
 }
 
-/// The device sends a packet of a capture if the packet's source is the address of the device's
-/// socket. All other packets are refused.
+/// Packets with another source than the device's socket are refused.
 #[test]
 fn only_packets_from_the_socket_leave_by_it() {
     let Some(namespaces) = Namespaces::new(1) else { return };
@@ -83,7 +77,7 @@ fn only_packets_from_the_socket_leave_by_it() {
     let frame = |source_port: u16, payload: &[u8]| {
         FrameBuilder::udp(([127, 0, 0, 1], source_port), ([127, 0, 0, 1], 9999)).packet(payload)
     };
-    // The header of a pcap file with raw IP packets. The link type LINKTYPE_RAW has the number 101.
+    // A pcap header for raw IP packets (LINKTYPE_RAW is 101).
     let mut capture = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101].map(u32::to_ne_bytes).concat();
     let frames = [frame(PORT, b"first"), frame(PORT + 1, b"of another port"), frame(PORT, b"second")];
     for frame in &frames {

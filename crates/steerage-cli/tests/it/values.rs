@@ -1,6 +1,6 @@
-//! Tests with captures for which the program once printed a wrong value. The expected values are
-//! those that tshark prints. The captures are not part of the repository. The unit tests of
-//! steerage-flow and steerage-meter contain small frames with the same protocols and defects.
+//! Captures for which the program once printed a wrong value. tshark prints the expected values.
+//! The captures are not in the repository; the unit tests of steerage-flow and steerage-meter
+//! contain frames with these defects.
 
 use std::fs;
 use std::path::Path;
@@ -15,8 +15,8 @@ use steerage_fixtures::tshark;
 
 use crate::program::run;
 
-/// Returns the flow records of a capture, in the order of their first packets. Returns `None` if
-/// the capture does not exist.
+/// Returns the flow records in the order of their first packets. `None` if the capture does not
+/// exist.
 fn records(name: &str) -> Option<Vec<Value>> {
     let capture = tshark::capture(&format!("outside/{name}"))?;
     let capture = capture.to_str().unwrap();
@@ -30,8 +30,7 @@ fn records(name: &str) -> Option<Vec<Value>> {
     Some(records)
 }
 
-/// Checks that the flow records of a capture have the values `expected` in the columns `columns`.
-/// If a record has no value in a column, the expected value is "-".
+/// The expected value "-" stands for no value.
 fn check(name: &str, columns: &str, expected: &[&str]) {
     let Some(records) = records(name) else { return };
     let text = |value: &Value| match value {
@@ -69,9 +68,8 @@ fn cut_headers() {
 #[test]
 fn names_behind_a_beginning() {
     check("fast-open.pcap", "http_host", &["www.example.com"]);
-    // The capture has six HTTP requests. tshark finds the hosts of five of them. tshark does not
-    // know BITS_POST, the method of the sixth request, although RFC 9110, 9.1, allows any token as
-    // a method.
+    // tshark misses the host of the sixth request, because it does not know the method BITS_POST.
+    // RFC 9110, 9.1, allows any token as a method.
     check("http-methods.pcap", "http_host", &["www.example.com"; 6]);
 }
 
@@ -101,8 +99,7 @@ fn packets_without_a_time() {
     assert_eq!(first.collect::<Vec<_>>(), ["2023"], "{records:?}");
 }
 
-/// If the user chooses a port for VXLAN, `meter`, `explain` and the flow hash use the inner headers
-/// of packets on that port.
+/// `meter`, `explain` and the flow hash use the inner headers.
 #[test]
 fn vxlan_on_a_chosen_port() {
     let inner = FrameBuilder::udp(([10, 1, 1, 1], 1111), ([10, 1, 1, 2], 2222)).frame(b"data");
@@ -124,8 +121,7 @@ fn vxlan_on_a_chosen_port() {
     assert_eq!(run(&["meter", capture, "--vxlan-port", "0"]).code, Some(2));
 }
 
-/// A script compares the program's values with those of tshark. This script must report an error if
-/// a program that it starts fails.
+/// The script that compares values with tshark must report that its program fails.
 #[test]
 fn the_comparison_notices_failures() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,5 +1,4 @@
-//! Tests `--web`, which serves the live page of a run, with an HTTP client. The script
-//! `.ci/browser` tests the page in the browser Chromium.
+//! `--web`, the live page of a run, with an HTTP client. `.ci/browser` tests the page in Chromium.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,10 +10,8 @@ use steerage_fixtures::until;
 
 use crate::program::{self, Started, run};
 
-/// The option that makes a run serve its live page on a free TCP port.
 pub(crate) const ANY: &str = "--web=127.0.0.1:0";
 
-/// Returns the address and the key of the live page, as the program prints them.
 pub(crate) fn address(run: &Started) -> (SocketAddr, String) {
     let address = |line: &String| {
         let (address, key) = line.trim_end().strip_prefix("live page at http://")?.split_once("/#")?;
@@ -37,7 +34,7 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> String {
     try_get(address, path, headers).unwrap()
 }
 
-/// Requests reports until the run has ended, as an open browser page does. Returns the last report.
+/// Requests reports until the run has ended, as an open browser page does.
 pub(crate) fn last_report(address: SocketAddr) -> Value {
     let mut last = Value::Null;
     while let Ok(text) = try_get(address, "/report", "") {
@@ -46,15 +43,13 @@ pub(crate) fn last_report(address: SocketAddr) -> Value {
     last
 }
 
-/// Returns the report that the server sends to the live page, with or without the page's key.
+/// Returns the report with or without the page's key.
 pub(crate) fn report(address: SocketAddr, key: Option<&str>) -> Value {
     let header = key.map_or(String::new(), |key| format!("Authorization: Bearer {key}\r\n"));
     serde_json::from_str(&get(address, "/report", &header)).unwrap()
 }
 
-/// For each command that receives packets, the live page gets the report of the run. Only a page
-/// that sends the key of the live page also gets data about the traffic. The live page also works
-/// for runs in the sandbox.
+/// Only a page that sends its key gets data about the traffic.
 #[test]
 fn every_command_serves_it() {
     let scratch = Scratch::new();
@@ -69,7 +64,7 @@ fn every_command_serves_it() {
     ];
     for command in commands {
         let more: &[&str] = match command[0] {
-            // For `parallel`, the command of the jobs follows `--`, so `-v` must come before `--`.
+            // `-v` must come before the `--` of `parallel`.
             "parallel" => &["-v", "--", "sh", "-c", "cat > /dev/null"],
             _ => &["-v", "--virtual-cpus", "2", "--json"],
         };
@@ -91,8 +86,7 @@ fn every_command_serves_it() {
     }
 }
 
-/// The address of the live page is printed even with `-q`, because only this line contains the
-/// page's key.
+/// Only this line contains the page's key.
 #[test]
 fn the_key_is_told_though_it_is_quiet() {
     let run = Started::new(&["count", "synthetic:rate=1000", ANY, "-q", "--virtual-cpus", "1", "--seconds", "0"]);
@@ -113,8 +107,7 @@ fn a_port_that_is_taken_ends_it_before_anything_else() {
     assert!(line.contains("cannot serve a live page at") && line.contains("choose another port"), "{line}");
 }
 
-/// `top --web` serves the live page of a run of another process. The live page shows that the run
-/// has ended. Later, the live page shows the next run that uses the same control socket.
+/// The page shows that the run has ended, and later the next run with this control socket.
 #[test]
 fn top_serves_the_page_of_a_run() {
     let scratch = Scratch::new();

@@ -1,8 +1,6 @@
-//! While `forward` runs, a separate process keeps the kernel from replying to the IPv6 packets that
-//! `forward` forwards.
-//!
-//! This helper process keeps only the capability `CAP_NET_ADMIN`. The helper process adds routing
-//! rules to the kernel, and later removes them.
+//! While `forward` runs, a helper process keeps the kernel from replying to the IPv6 packets that
+//! `forward` forwards. The helper process adds routing rules, later removes them, and has only
+//! `CAP_NET_ADMIN`.
 
 use std::fs;
 use std::io;
@@ -16,12 +14,10 @@ use crate::error::Error;
 use crate::helper::{self, Helper, say};
 use crate::terminal::warn;
 
-/// The lines that the helper process can write to its standard output.
 const READY: &str = "ready";
 const REMOVED: &str = "removed";
 
-/// The running helper process. When this value is dropped, the helper process removes the routing
-/// rules.
+/// When this value is dropped, the helper process removes the routing rules.
 #[derive(Debug)]
 pub(super) struct Silence {
     rules: Vec<Rule>,
@@ -29,8 +25,8 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    /// Starts the helper process if the kernel would reply to IPv6 packets from these interfaces.
-    /// Waits until the routing rules are added.
+    /// Starts the helper process if the kernel would reply to IPv6 packets from these interfaces,
+    /// and waits for the routing rules.
     pub(super) fn begin<'a>(interfaces: impl Iterator<Item = &'a str>) -> Result<Option<Self>, Error> {
         let interfaces: Vec<String> = interfaces.filter(|name| has_ipv6(name)).map(str::to_owned).collect();
         if interfaces.is_empty() {
@@ -90,8 +86,7 @@ fn commands(verb: &str, rules: &[Rule]) -> String {
     rules.iter().map(|rule| format!("ip -6 rule {verb} {rule}")).collect::<Vec<_>>().join("; ")
 }
 
-/// Runs in the helper process. Adds the routing rules, waits for the end of standard input, and
-/// removes the rules.
+/// Runs in the helper process until standard input ends.
 pub(crate) fn run(args: &SilenceKernelArgs) -> Result<(), Error> {
     helper::outlive_signals()?;
     let _kept = drop_except(&Needed::default().network_administration())?;

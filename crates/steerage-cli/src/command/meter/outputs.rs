@@ -1,4 +1,4 @@
-//! The outputs for flows that the command line names: files, standard output and collectors.
+//! The outputs for flows: files, standard output and collectors.
 
 use std::path::Path;
 
@@ -53,8 +53,7 @@ impl Outputs {
         })
     }
 
-    /// Returns true if flows are sent to collectors. A run with collectors may have to connect to
-    /// one of the collectors again.
+    /// A run with collectors may have to connect to one of them again.
     pub(super) fn has_collectors(&self) -> bool {
         !self.collectors.is_empty()
     }
@@ -63,10 +62,9 @@ impl Outputs {
         self.files.iter().any(|(to, _)| matches!(to, FlowsTo::Stdout))
     }
 
-    /// Opens the sockets for the collectors. Call `open` before privileges are dropped, and before
-    /// other threads start.
+    /// Call `open` before privileges are dropped, and before other threads start.
     pub(super) fn open(self) -> Result<OpenOutputs, Error> {
-        // The address is quoted, because a shell would interpret the characters `?` and `&` in it.
+        // A shell would interpret the characters `?` and `&` in the address.
         let quoted = |address: String| if address.contains('?') { format!("'{address}'") } else { address };
         let over_tcp = self.collectors.iter().filter_map(Collector::over_tcp).map(quoted).collect();
         let collectors = self.collectors.into_iter().map(Collector::open).collect::<Result<_, _>>();
@@ -78,13 +76,12 @@ impl Outputs {
 pub(super) struct OpenOutputs {
     files: Vec<(FlowsTo, FlowFormat)>,
     collectors: Vec<OpenCollector>,
-    /// The TCP addresses of the collectors to which flows are sent over UDP.
+    /// The TCP addresses of the collectors that get flows over UDP.
     over_tcp: Vec<String>,
 }
 
 impl OpenOutputs {
-    /// Returns the advice to use TCP, for a run whose source can wait. Unlike UDP, a TCP connection
-    /// can wait for a slow collector.
+    /// For a run whose source can wait: unlike UDP, a TCP connection can wait for a slow collector.
     pub(super) fn advice(&self) -> Option<String> {
         let over_tcp = (!self.over_tcp.is_empty()).then(|| self.over_tcp.join(" and "))?;
         Some(format!(
@@ -92,8 +89,7 @@ impl OpenOutputs {
         ))
     }
 
-    /// Starts a thread for each output of flows. If the thread of an output fails, this thread
-    /// stops the run.
+    /// Starts a thread for each output. A thread that fails stops the run.
     pub(super) fn start(self, can_wait: bool, stopper: &Stopper) -> Result<Writers, Error> {
         let stop = || {
             let stopper = stopper.clone();
@@ -124,11 +120,10 @@ impl Writers {
         self.0.iter().map(FlowWriter::output).collect()
     }
 
-    /// Passes the records of the open flows to the outputs, and waits until the threads of all
-    /// outputs have ended. The returned error names all outputs that failed.
+    /// Passes the records of the open flows to the outputs, and waits until their threads have
+    /// ended. The error names all outputs that failed.
     pub(super) fn finish(self, open: OpenFlows) -> Result<(), Error> {
-        // If there are no outputs, no records are created. Only the outputs use flow records, and
-        // the record of a flow needs more memory than the flow itself.
+        // Only the outputs use flow records, and a record needs more memory than its flow.
         if self.0.is_empty() {
             return Ok(());
         }
@@ -149,7 +144,7 @@ fn file(option: &'static str, name: &str, args: &MeterArgs) -> Result<(FlowsTo, 
         if args.flows.rotate.is_some() {
             return Err(wrong("standard output does not rotate: leave --rotate out, or give a file's name"));
         }
-        // Flows on standard output have the same format as the report.
+        // Flows on standard output have the format of the report.
         let format = if args.run.report.json { FlowFormat::JsonLines } else { FlowFormat::Csv };
         return Ok((FlowsTo::Stdout, format));
     }

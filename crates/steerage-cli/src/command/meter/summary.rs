@@ -11,13 +11,11 @@ use crate::error::{EndingError, Error};
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::{stdout, terminal};
 
-/// Returns the names and formats of the flow files, if all devices on the command line are flow
-/// files.
+/// Returns the flow files if all devices on the command line are flow files.
 pub(super) fn flow_files(devices: &[String]) -> Option<Vec<(&str, FlowFormat)>> {
     devices.iter().map(|device| Some((device.as_str(), FlowFormat::of_name(device)?))).collect()
 }
 
-/// Reads the flow files, and prints their flows.
 pub(super) fn read_again(args: &MeterArgs, files: &[(&str, FlowFormat)]) -> Result<(), Error> {
     let failed =
         |file: &str, error: ReadFlowsError| -> Error { EndingError::FlowFile { file: printable(file), error }.into() };
@@ -56,7 +54,7 @@ fn page(files: &[&str], summary: Summary, top: usize) -> String {
     page
 }
 
-/// Returns a line of headings, and one line for each group of flows.
+/// Returns a line of headings, and one line for each group.
 pub(super) fn table(summary: Summary, top: usize) -> Vec<String> {
     let Some(all) = summary.all().cloned() else { return Vec::new() };
     let (groups, by) = (summary.groups(), summary.by());

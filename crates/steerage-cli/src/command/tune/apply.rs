@@ -1,5 +1,3 @@
-//! `steerage tune --apply` measures the candidate settings, and keeps those that help.
-
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -17,8 +15,8 @@ use crate::error::Error;
 use crate::stdout;
 
 pub(super) fn run(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
-    // `create_directory` is called before the stop signals are held (blocked). If signals were held
-    // earlier, a file system that does not answer could keep signals from ending the command.
+    // Signals are not held (blocked) yet, so that they end the command if the file system does not
+    // answer.
     create_directory(directory)?;
     let undo = Undo::load(directory, machine, interface)?;
     let stop = Stop::hold()?;
@@ -28,8 +26,8 @@ pub(super) fn run(args: &TuneArgs, machine: &mut Machine, directory: &Path, inte
     }
 }
 
-/// Measures the candidate settings, and returns the undo file of the settings that were kept. The
-/// changes of an unfinished measurement are undone first.
+/// Returns the undo file of the settings that were kept. The changes of an unfinished measurement
+/// are undone first.
 pub(super) fn measured(
     args: &TuneArgs,
     machine: &mut Machine,
@@ -61,16 +59,14 @@ pub(super) fn measured(
             Err(interrupted())
         }
         Err(error) => {
-            // An error of `restore` is ignored, because the first error is the cause and is
-            // returned.
+            // The first error is the cause.
             let _ = undo.restore(machine);
             Err(error)
         }
     }
 }
 
-/// Measures the candidate settings, and records the settings that are kept. Returns false if a
-/// signal interrupted the measurement.
+/// Returns false if a signal interrupted the measurement.
 fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, undo: &mut Undo) -> Result<bool, Error> {
     let interface = undo.interface().to_owned();
     leave_to_us(machine, &found, undo)?;
@@ -118,8 +114,7 @@ fn interrupted() -> Error {
     Error::TuneRefused("--apply was interrupted before it had measured: everything is as it was".to_owned())
 }
 
-/// Applies a setting that was kept earlier. Sets the values that differ from the kept setting, and
-/// measures nothing.
+/// Sets the values that differ from a setting that was kept earlier, without measuring.
 fn again(args: &TuneArgs, machine: &mut Machine, directory: &Path, mut undo: Undo) -> Result<(), Error> {
     let interface = undo.interface().to_owned();
     undo.load_dissector(machine);
@@ -140,8 +135,7 @@ fn again(args: &TuneArgs, machine: &mut Machine, directory: &Path, mut undo: Und
     write_link_file(args, machine, &mut undo)
 }
 
-/// Writes a .link file with the values that systemd can set, if the command line requests such a
-/// file.
+/// Writes a .link file with the values that systemd can set.
 fn write_link_file(args: &TuneArgs, machine: &mut Machine, undo: &mut Undo) -> Result<(), Error> {
     let Some(WriteArg::Link) = args.write else { return Ok(()) };
     let mut values = undo.linked().clone();

@@ -1,4 +1,4 @@
-//! Implements `steerage tune --undo`, `--check` and `--watch`.
+//! `steerage tune --undo`, `--check` and `--watch`.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -30,9 +30,8 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
         return stdout::print(text.as_bytes());
     }
     confine(args, machine, directory, &found)?;
-    // The undo files of several interfaces may contain the same setting of the machine. `undo`
-    // restores the interfaces in the reverse order of `found`. If one interface cannot be restored,
-    // the other interfaces are still restored. The first error is returned.
+    // Several undo files may contain a setting of the machine, so they are restored in reverse
+    // order. All are restored, and the first error is returned.
     let mut outcome = Ok(());
     for undo in found.into_iter().rev() {
         let name = undo.interface().to_owned();
@@ -73,9 +72,8 @@ pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
 }
 
 pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
-    // `create_directory` is called before the stop signals are held (blocked). If signals were held
-    // (blocked) earlier, a file system that does not answer could keep signals from ending the
-    // command.
+    // Signals are not held (blocked) yet, so that they end the command if the file system does not
+    // answer.
     create_directory(directory)?;
     let found = Undo::load(directory, machine, interface)?;
     let manager = ServiceManager::connect();
@@ -88,8 +86,7 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
             confine(args, machine, directory, std::slice::from_ref(&undo))?;
             undo
         }
-        // `tune` has kept no setting yet, so the candidates are measured first. After the
-        // measurement, `--watch` maintains the setting that was kept.
+        // Without a kept setting, the candidates are measured first.
         unfinished => apply::measured(args, machine, directory, interface, &stop, unfinished)?,
     };
     let mut log = |change: &SetAgain| drop(stdout::print(format!("{change}\n").as_bytes()));
@@ -109,8 +106,8 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
     }
 }
 
-/// Serves metrics over HTTP, if the command line requests them. Unlike the thread that sets values,
-/// the thread of the metrics server has neither capabilities nor write access.
+/// Unlike the thread that sets values, the thread of the metrics server has neither capabilities
+/// nor write access.
 fn serve_metrics(args: &TuneArgs, more: More) -> Result<Option<Server>, Error> {
     let metrics = Metrics::prepare(&args.metrics, false)?;
     if args.metrics.metrics.is_none() {
@@ -121,7 +118,6 @@ fn serve_metrics(args: &TuneArgs, more: More) -> Result<Option<Server>, Error> {
         Confinement::of_files(needs(args), &args.sandbox)?;
         metrics.serve(None, Some(more))
     };
-    // The thread of the metrics server inherits the restrictions of the thread that starts it.
-    // Therefore a separate thread restricts itself first, and then starts the metrics server.
+    // The server's thread inherits the restrictions of the thread that starts it.
     thread::scope(|scope| scope.spawn(serve).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

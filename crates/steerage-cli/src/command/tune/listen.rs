@@ -1,4 +1,4 @@
-//! Listens to the interface as `explain` does, to find out how many flows the traffic has.
+//! Finds out how many flows the traffic has, as `explain` does.
 
 use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
@@ -16,11 +16,10 @@ use crate::args::TuneArgs;
 use crate::command::explain::LISTENING;
 use crate::terminal::print_to_stderr;
 
-/// Returns the flows that arrive while `explain` listens. `explain` runs in a separate process with
-/// its own sandbox, because the packets come from untrusted hosts. Returns `None` if a signal
-/// arrived while `explain` ran.
+/// Runs `explain` in a process with its own sandbox, because the packets come from untrusted hosts.
+/// Returns `None` if a signal arrived.
 pub(super) fn flows(args: &TuneArgs, interface: &str, stop: Option<&Stop>) -> Option<Flows> {
-    // A test of the program listens for at most twice the measuring time of tests (`test_window`).
+    // Tests listen for at most twice their measuring time.
     let time = args.test_window.map_or(LISTENING, |window| LISTENING.min(2 * window));
     if io::stderr().is_terminal() {
         print_to_stderr(format_args!("listening to {interface} for {} s, to see its flows", time.as_secs()));
@@ -31,7 +30,7 @@ pub(super) fn flows(args: &TuneArgs, interface: &str, stop: Option<&Stop>) -> Op
     };
     let read = read(&mut child, stop);
     if !matches!(read, Ok(Some(_))) {
-        // An error of `kill` is ignored, because the process may already have ended.
+        // The process may already have ended.
         let _ = child.kill();
     }
     let mut complaint = String::new();
@@ -55,8 +54,7 @@ fn start(args: &TuneArgs, interface: &str, time: Duration) -> io::Result<Child> 
     program::start(&mut command)
 }
 
-/// Returns the text that the child process prints. Returns `None` if a signal arrived before the
-/// child process ended.
+/// Returns `None` if a signal arrived before the child process ended.
 fn read(child: &mut Child, stop: Option<&Stop>) -> io::Result<Option<String>> {
     let Some(mut pipe) = child.stdout.take() else { return Ok(Some(String::new())) };
     let mut text = Vec::new();
@@ -93,7 +91,6 @@ fn seen(line: &str) -> Option<Flows> {
     }
 }
 
-/// Returns the reason of a failure from the last line that the process wrote to standard error.
 fn reason(complaint: &str) -> String {
     let line = complaint.lines().last().unwrap_or("explain printed nothing");
     line.strip_prefix("steerage: ").unwrap_or(line).to_owned()

@@ -1,5 +1,5 @@
-//! `steerage tune --for` prepares a card for a capture, or for a program with AF_XDP. `tune --for`
-//! measures nothing, because the purpose determines the settings.
+//! `steerage tune --for` prepares a card for a capture, or for a program with AF_XDP. The purpose
+//! determines the settings, so nothing is measured.
 
 use std::path::Path;
 
@@ -44,7 +44,7 @@ pub(super) fn run(
         return stdout::print(shown(&plan, &end).as_bytes());
     }
     if let Some(undo) = undo {
-        // `tune` does not change values that systemd sets through the .link file.
+        // systemd sets these values through the .link file.
         let is_linked = |change: &Change| undo.linked().0.get(&change.knob) == Some(&change.new);
         plan.changes.retain(|change| !is_linked(change));
         let is_done = undo.kept().is_some() && undo.link_file_differs().is_none();
@@ -68,7 +68,7 @@ pub(super) fn run(
     confine(args, machine, directory, std::slice::from_ref(&undo))?;
     let applied = plan.new_setting().apply(machine);
     if let Err(error) = applied.map_err(Error::from).and_then(|()| Ok(undo.keep(machine, plan.new_setting())?)) {
-        // An error of `restore` is ignored, because the first error is the cause and is returned.
+        // The first error is the cause.
         let _ = undo.restore(machine);
         return Err(error);
     }
@@ -77,7 +77,6 @@ pub(super) fn run(
     file.map_or(Ok(()), |file| write_link(machine, &mut undo, &file))
 }
 
-/// Reads the properties of the interface that the kernel reports.
 fn nic(machine: &Machine, interface: &str) -> Nic {
     let at = |file: &str| format!("/sys/class/net/{interface}/{file}");
     let number = |file: &str| machine.root().read(&at(file)).ok().and_then(|text| text.parse::<u32>().ok());

@@ -1,5 +1,4 @@
-//! The signals that end a measurement or `tune --watch`. The signals are received through a
-//! descriptor that can be polled.
+//! The signals that end a measurement or `tune --watch`, through a descriptor that can be polled.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -12,8 +11,7 @@ use nix::sys::time::TimeSpec;
 
 use crate::error::Error;
 
-/// A file descriptor from which INT, TERM and HUP are read. These three signals no longer end the
-/// process, so that the process can restore the old setting.
+/// INT, TERM and HUP, which no longer end the process, so that it can restore the old setting.
 #[derive(Debug)]
 pub(super) struct Stop(SignalFd);
 
@@ -24,7 +22,7 @@ impl Stop {
         held.map(Self).map_err(|error| Error::System { operation: "catch signals", error: error.into() })
     }
 
-    /// Waits for the duration `time`. If a signal arrives, returns false immediately.
+    /// Returns false as soon as a signal arrives.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let mut waiting = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         loop {

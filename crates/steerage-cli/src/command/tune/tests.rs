@@ -1,4 +1,4 @@
-//! Tests the sandbox of `tune`. A separate process enters the sandbox in a network namespace.
+//! The sandbox of `tune`, which a separate process enters in a network namespace.
 
 use std::env;
 use std::fs::{self, File};
@@ -15,14 +15,13 @@ use steerage_tune::{Value, Wish};
 use super::*;
 use crate::args;
 
-/// The environment variable with the directory of undo files. The test sets this variable for the
-/// process in the sandbox.
+/// The directory of undo files of the process in the sandbox.
 const INSIDE: &str = "STEERAGE_TEST_TUNE";
 
 const QUEUES: &str = "/sys/class/net/near0/queues";
 
-/// Returns the files that the process in the sandbox tries to open for writing. For each file, the
-/// returned value says whether the sandbox must allow it with these options.
+/// Returns the files that the process tries to open for writing, and whether the sandbox must allow
+/// it.
 fn attempts(is_watch: bool) -> Vec<(String, bool)> {
     let queues = |name: &str| format!("{QUEUES}/{name}");
     vec![
@@ -41,7 +40,7 @@ fn attempts(is_watch: bool) -> Vec<(String, bool)> {
     ]
 }
 
-/// Enters the sandbox, and prints `PATH true` or `PATH false` for each file that it tries to open.
+/// Prints `PATH true` or `PATH false` for each file.
 fn inside(directory: &Path) {
     let line = env::var("STEERAGE_TEST_LINE").unwrap();
     let args = match args::parse(line.split(' ').map(Into::into)).unwrap().command {

@@ -1,9 +1,6 @@
-//! Creates the texts of `steerage tune` about values that the command has set or restored.
-
 use steerage_text::plural;
 use steerage_tune::{Restored, Setting};
 
-/// Returns lines with the restored values, and notes about the values that were not restored.
 pub(super) fn list(restored: &Restored) -> String {
     let count = restored.restored.0.len() as u64;
     let mut text = format!("restored {count} {}\n", plural(count, "value"));
@@ -15,7 +12,7 @@ pub(super) fn notes<'a>(notes: impl IntoIterator<Item = &'a String>) -> String {
     notes.into_iter().map(|note| format!("note: {note}\n")).collect()
 }
 
-/// Returns the commands with which a person can set the values of a setting.
+/// Commands with which a person can set the values.
 pub(super) fn commands_of(setting: &Setting) -> String {
     setting.0.iter().map(|(knob, value)| format!("  {}\n", knob.command(value))).collect()
 }

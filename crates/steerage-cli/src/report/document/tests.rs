@@ -1,5 +1,4 @@
-//! Tests three properties of the report: a report that was written can be read, docs/report.md
-//! describes all keys, and addresses are private.
+//! A report can be read again, docs/report.md describes all of its keys, and addresses are private.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,7 +20,7 @@ fn flow(source: &str) -> FlowKey {
     FlowKey::v4(source.parse().unwrap(), "198.51.100.2:443".parse().unwrap(), 6)
 }
 
-/// Returns a ledger in which no count is 0 and no list is empty.
+/// No count is 0 and no list is empty.
 fn snapshot() -> Snapshot {
     let mut dropped = Drops::default();
     dropped.add(DropReason::BacklogFull, 3);
@@ -63,7 +62,7 @@ fn snapshot() -> Snapshot {
     snapshot
 }
 
-/// Returns a report that contains the counts of all commands, and in which no list is empty.
+/// Contains the counts of all commands, and no empty list.
 fn document() -> Document {
     let time = Time(WallTime::from_nanos(1_700_000_000_000_000_001));
     let mut document =
@@ -83,22 +82,19 @@ fn document() -> Document {
     document
 }
 
-/// Returns the JSON report of [`document`] for `audience`.
 fn report(audience: Audience) -> Value {
     let document = document();
     let traffic = Traffic { top: None, elephants: ElephantFlow::of_all(&document.snapshot) };
     serde_json::from_str(&document.line(&traffic, audience).unwrap()).unwrap()
 }
 
-/// Collects the paths of all values in the report, such as `snapshot.queues[].device`. The paths of
-/// objects and arrays are included.
+/// Collects the paths of all values, objects and arrays, such as `snapshot.queues[].device`.
 fn paths(value: &Value, path: &str, all: &mut BTreeSet<String>, free: &BTreeSet<String>) {
     if !path.is_empty() && !path.ends_with("[]") {
         all.insert(path.to_owned());
     }
     match value {
-        // The keys of the objects at the paths in `free` are names, such as drop reasons, devices
-        // or CPUs.
+        // The keys of the objects in `free` are names, such as drop reasons, devices or CPUs.
         Value::Object(of) if free.contains(path) => assert!(of.values().all(Value::is_u64), "{path}: {value}"),
         Value::Object(of) => of.iter().for_each(|(key, value)| {
             let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
@@ -112,8 +108,8 @@ fn paths(value: &Value, path: &str, all: &mut BTreeSet<String>, free: &BTreeSet<
     }
 }
 
-/// Returns the paths that docs/report.md lists. The function also returns the paths of objects
-/// whose keys are names. docs/report.md has no table for objects whose keys are names.
+/// Returns the paths that docs/report.md lists, and the paths of objects whose keys are names. Such
+/// objects have no table.
 fn documented() -> (BTreeSet<String>, BTreeSet<String>) {
     let section = PAGE.split_once("## As JSON\n").unwrap().1.split_once("\n### ").unwrap().0;
     let (mut all, mut objects, mut parent) = (BTreeSet::new(), BTreeSet::new(), String::new());
@@ -144,8 +140,7 @@ fn the_page_describes_each_key_and_no_other() {
     assert_eq!((undocumented, unknown), (vec![], vec![]), "not in docs/report.md, and only there");
 }
 
-/// The report of `document` must contain no empty list. The test of docs/report.md would not see
-/// the keys inside an empty list.
+/// The test of docs/report.md does not see the keys inside an empty list.
 #[test]
 fn nothing_in_the_filled_report_is_empty() {
     fn check(value: &Value, path: &str) {
@@ -175,7 +170,7 @@ fn what_is_written_is_read_again() {
     }
 }
 
-/// `top` also reads the report of a program that uses the library. That report has the same keys.
+/// `top` also reads the report of a program that uses the library.
 #[test]
 fn the_report_of_a_library_has_the_same_keys() {
     let input = steerage::testing::input([[0; 60]; 10]);
@@ -191,8 +186,7 @@ fn the_report_of_a_library_has_the_same_keys() {
     assert!(read.started > SystemTime::UNIX_EPOCH && traffic.is_some());
 }
 
-/// A newer version of the program with the same schema may write more keys. An older version of the
-/// program may write fewer keys.
+/// Other versions of the program with this schema may write more keys or fewer.
 #[test]
 fn keys_may_come_and_go() {
     let mut report = report(Audience::Public);
@@ -203,8 +197,7 @@ fn keys_may_come_and_go() {
     assert_eq!((read.snapshot.cpus[0].busy, read.snapshot.queues[0].received), (Duration::ZERO, 10));
 }
 
-/// A malicious process that replies like an instance cannot make `top` fill the memory with lists
-/// of CPUs.
+/// A malicious process could otherwise fill the memory of `top` with lists of CPUs.
 #[test]
 fn more_parts_than_a_run_has_are_refused() {
     let lists = ["queues", "cpus", "outputs", "counters", "groups"].map(|list| format!("/snapshot/{list}"));
@@ -220,8 +213,7 @@ fn more_parts_than_a_run_has_are_refused() {
     }
 }
 
-/// Like the largest flows, the addresses of the flow that fills a CPU are not visible to every
-/// user.
+/// The addresses of the flow that fills a CPU are private.
 #[test]
 fn the_flow_of_an_elephant_is_not_for_everybody() {
     let elephants = |report: &Value| report["snapshot"]["groups"][0]["elephants"].clone();

@@ -1,4 +1,4 @@
-//! Creates the objects that another user plants, and the directories that contain these objects.
+//! The objects that another user plants, and their directories.
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
@@ -13,37 +13,33 @@ use steerage_fixtures::scratch::Scratch;
 
 use super::table::Names;
 
-/// The name of a planted file. The planted file's name has an extension, because `--flows` chooses
-/// the file format by the extension.
+/// `--flows` chooses the file format by the extension.
 pub(super) const NAME: &str = "out.csv";
 
 pub(super) const UNTOUCHED: &str = "untouched";
 
-/// The directories of a test, with the objects that another user has planted there.
 pub(super) struct Ground {
     pub(super) root: Scratch,
 }
 
-/// An object that another user has planted, and the form of the path that leads to it.
+/// A planted object, and the form of the path that leads to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Planted {
     Link,
     LinkToNothing,
-    /// A symbolic link of root whose target is a symbolic link of the other user.
+    /// A symbolic link of root to a symbolic link of the other user.
     Chain,
     DirectoryLink,
-    /// Like `DirectoryLink`, but the program's working directory is the other user's directory.
+    /// The program's working directory is the other user's directory.
     DirectoryLinkFromThere,
     Fifo,
     Device,
     HardLink,
-    /// A link that root owns. A member of a group has moved root's symbolic link into a directory
-    /// to which the group may write.
+    /// A symbolic link of root that a member of a group has moved into the group's directory.
     InGroupDirectory,
     DirectoryLinkInGroupDirectory,
     InStickyDirectory,
-    /// A link that root owns. The other user has moved root's symbolic link into the sticky
-    /// directory.
+    /// A symbolic link of root that the other user has moved.
     MovedToStickyDirectory,
     DirectoryLinkInStickyDirectory,
 }
@@ -93,18 +89,15 @@ impl Ground {
         lchown(self.at(path), Some(uid), Some(uid)).unwrap();
     }
 
-    /// Plants an object. Returns the path to pass to the tested option, and the program's working
-    /// directory.
     pub(super) fn plant(&self, planted: Planted, names: Names) -> (PathBuf, PathBuf) {
-        // Returns the protected path to which the other user wants root to write.
+        // The other user wants root to write to this path.
         let target = match names {
             Names::File => self.at("protected").join(NAME),
             Names::Directory => self.at("protected"),
         };
         let (here, there) = (self.root.to_path_buf(), self.at("x").join(NAME));
         let named = |directory: &str| format!("{directory}/{NAME}");
-        // For an option whose value is a file, returns the path of a new file below `link`. For an
-        // option whose value is a directory, returns `link`.
+        // Returns a new file below `link` for an option that names a file, or else `link`.
         let below = |link: PathBuf| match names {
             Names::File => link.join("new.csv"),
             Names::Directory => link,
@@ -170,7 +163,6 @@ impl Ground {
         (path, here)
     }
 
-    /// Checks that the program has written nothing to the protected directory.
     pub(super) fn assert_untouched(&self, what: &str) {
         let entries = fs::read_dir(self.at("protected")).unwrap();
         let names: Vec<OsString> = entries.map(|entry| entry.unwrap().file_name()).collect();

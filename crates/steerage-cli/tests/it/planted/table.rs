@@ -1,18 +1,14 @@
-//! Lists the arguments and environment variables that contain a path to which the program writes,
-//! with command lines for each.
+//! The arguments and environment variables with a path to which the program writes.
 
-/// Whether an option's path names a file or a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Names {
     File,
-    /// The path names a directory in which the program creates files.
     Directory,
 }
 
-/// An argument with a path to which the program writes, and a command line for each form of its
-/// value.
+/// `lines` has a command line for each form of the argument's value.
 pub(super) struct Row {
-    /// The argument as `--help` shows it.
+    /// As `--help` shows it.
     pub(super) argument: &'static str,
     pub(super) commands: &'static [&'static str],
     pub(super) names: Names,
@@ -68,13 +64,12 @@ pub(super) const ROWS: &[Row] = &[
         names: Names::Directory,
         lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
     },
-    // `dump` writes only while a run sends packets to it, so this table has no command line for
-    // `dump`. The tests of `dump` check its option `--write` with planted objects.
+    // `dump` writes only while a run sends packets, so its own tests check `--write` with planted
+    // objects.
     Row { argument: "--write <FILE>", commands: &["dump"], names: Names::File, lines: &[] },
     Row { argument: "--out <DIR>", commands: &["man"], names: Names::Directory, lines: &["man --out {}"] },
 ];
 
-/// Environment variables with the path of a directory to which the program writes.
 pub(super) const VARIABLES: &[Row] = &[
     Row {
         argument: "TMPDIR",
@@ -91,8 +86,7 @@ pub(super) const VARIABLES: &[Row] = &[
         names: Names::Directory,
         lines: &["STEERAGE_RUNTIME_DIR={} count DEMO --virtual-cpus 1 -q"],
     },
-    // On a loopback interface, `tune` has no setting to change, but it nevertheless writes its undo
-    // file.
+    // On a loopback interface, `tune` changes nothing, but writes its undo file.
     Row {
         argument: "STEERAGE_STATE_DIR",
         commands: &["tune"],
@@ -101,8 +95,7 @@ pub(super) const VARIABLES: &[Row] = &[
     },
 ];
 
-/// Arguments that are or can be paths, but to which the program does not write. The program only
-/// reads from the paths in this list, connects to them, or passes them to other programs.
+/// Paths that the program reads, connects to, or passes to other programs.
 pub(super) const READ: &[(&str, &[&str])] = &[
     ("--to <PID|NAME|PATH>", &["top", "get", "set"]),
     ("<PID|NAME|PATH>", &["dump"]),
@@ -111,11 +104,11 @@ pub(super) const READ: &[(&str, &[&str])] = &[
     ("<FLOW|DEVICE>...", &["explain"]),
     ("<INPUT>...", &["parallel"]),
     ("<FILE>", &["run", "check"]),
-    // The words of this argument are the command line of a program that steerage starts.
+    // The command line of a program that steerage starts.
     ("<COMMAND>...", &["parallel", "exec-when-ready"]),
-    // The words of this argument are additional options or devices for the command in the run file.
+    // Options or devices for the command in the run file.
     ("[OPTION|DEVICE]...", &["run", "check"]),
-    // The paths of `get` and `set` are attributes of the control tree, and not files.
+    // Attributes of the control tree, and not files.
     ("[PATH]", &["get"]),
     ("<PATH>", &["set"]),
 ];

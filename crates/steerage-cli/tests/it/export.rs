@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use steerage_fixtures::tshark;
+use steerage_fixtures::{dropped_by_the_kernel, tshark};
 
 use crate::program::{Started, assert_lost_only_under_load, report, run, sum};
 
@@ -101,6 +101,10 @@ impl Decoder {
 pub(crate) fn output<'a>(report: &'a Value, to: &str) -> &'a Value {
     let outputs = report["app"]["flows"]["outputs"].as_array().unwrap();
     outputs.iter().find(|output| output["to"] == to).unwrap_or_else(|| panic!("{to}: {outputs:?}"))
+}
+
+fn only_output(report: &Value) -> &Value {
+    &report["app"]["flows"]["outputs"][0]
 }
 
 #[test]
@@ -192,39 +196,52 @@ fn times_and_tunnels() {
     assert_eq!(keys, ["10", "11"]);
 }
 
+/// Meters synthetic packets, and exports their flows by UDP. Returns the
+/// report, the messages with their numbers of records, and the number of flows.
+fn export_by_udp(mtu: &str) -> (Value, Vec<((Header, Vec<Set>), usize)>, usize) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let address = socket.local_addr().unwrap();
+    let (ended, has_ended) = mpsc::channel();
+    let receiver = thread::spawn(move || {
+        let (mut all, mut buffer) = (Vec::new(), [0; 65_535]);
+        let (mut decoder, mut flows) = (Decoder::default(), 0);
+        loop {
+            // On the loopback interface, each datagram that was sent before this check can
+            // already be received.
+            let was_over = has_ended.try_recv().is_ok();
+            while let Ok(length) = socket.recv(&mut buffer) {
+                let message = messages(&buffer[..length]).remove(0);
+                assert_eq!(message.0.length, length, "one message in a datagram");
+                let (more, options) = decoder.records(&message.1);
+                flows += more;
+                all.push((message, more + options));
+            }
+            if was_over {
+                return (all, flows);
+            }
+        }
+    });
+    let to = format!("ipfix://{address}?mtu={mtu}&refresh=50ms&domain=7&rate=20000");
+    let args = ["meter", "synthetic:packets=10000,flows=10000", "--virtual-cpus", "2"];
+    let report = report(&[&args[..], &["--export", &to]].concat());
+    ended.send(()).unwrap();
+    let (all, flows) = receiver.join().unwrap();
+    (report, all, flows)
+}
+
 /// The sequence number of a message is the number of records in all earlier messages.
 #[test]
 fn datagrams_fit_and_are_numbered() {
     for (mtu, most) in [("1500", 1472), ("1280", 1252)] {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        let address = socket.local_addr().unwrap();
-        let (ended, has_ended) = mpsc::channel();
-        let receiver = thread::spawn(move || {
-            let (mut all, mut buffer) = (Vec::new(), [0; 65_535]);
-            let (mut decoder, mut flows) = (Decoder::default(), 0);
-            loop {
-                // On the loopback interface, each datagram that was sent before this check can
-                // already be received.
-                let was_over = has_ended.try_recv().is_ok();
-                while let Ok(length) = socket.recv(&mut buffer) {
-                    let message = messages(&buffer[..length]).remove(0);
-                    assert_eq!(message.0.length, length, "one message in a datagram");
-                    let (more, options) = decoder.records(&message.1);
-                    flows += more;
-                    all.push((message, more + options));
-                }
-                if was_over {
-                    return (all, flows);
-                }
+        let (report, all, flows) = loop {
+            let dropped = dropped_by_the_kernel();
+            let (report, all, flows) = export_by_udp(mtu);
+            // Other tests may fill the kernel's input queue of this CPU.
+            if only_output(&report)["messages"] == all.len() || dropped_by_the_kernel() == dropped {
+                break (report, all, flows);
             }
-        });
-        let to = format!("ipfix://{address}");
-        let args = ["meter", "synthetic:packets=10000,flows=10000", "--virtual-cpus", "2"];
-        let report =
-            report(&[&args[..], &["--export", &format!("{to}?mtu={mtu}&refresh=50ms&domain=7&rate=20000")]].concat());
-        ended.send(()).unwrap();
-        let (all, flows) = receiver.join().unwrap();
+        };
         let mut expected = 0;
         for ((header, _), records) in &all {
             assert!(header.length <= most && (header.domain, header.sequence) == (7, expected), "{header:?}");
@@ -236,7 +253,7 @@ fn datagrams_fit_and_are_numbered() {
         // us, takes several times 50 ms.
         let with_templates = all.iter().filter(|((_, sets), _)| sets.iter().any(|(id, _)| *id == 2)).count();
         assert!(with_templates >= 3, "{with_templates}");
-        let output = output(&report, &to);
+        let output = only_output(&report);
         assert_eq!((&output["written"], &output["lost"]), (&report["app"]["flows"]["total"], &0.into()), "{output}");
         assert_eq!(output["written"], flows);
         assert_eq!(output["messages"], all.len());

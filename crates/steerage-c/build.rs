@@ -1,4 +1,4 @@
-//! Sets the name under which programs load the shared library. The tool cargo-c sets the same name.
+//! Sets the shared library's soname, as cargo-c does.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

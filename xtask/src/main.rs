@@ -1,7 +1,6 @@
-//! Checks the *walls* of the workspace: rules for imports, which the compiler does not check. The
-//! files of a crate must not import each other in a circle. The core (`steerage-core`) and the
-//! facade (`steerage`) each have a maximum number of lines. cargo-deny checks which crates a crate
-//! may import (deny.toml).
+//! Checks the *walls* of the workspace, which the compiler does not check: no circles of imports
+//! between files, and limits for the core (`steerage-core`) and the facade (`steerage`). cargo-deny
+//! checks imports between crates (deny.toml).
 //!
 //! ```sh
 //! cargo run -p xtask                   # check
@@ -22,25 +21,18 @@ use source::{Crate, File};
 
 type Crates = BTreeMap<String, Crate>;
 
-/// The modules of the core (`steerage-core`) that handle a packet, in the order in which they
-/// handle it. These modules together are the *strict path*.
+/// The *strict path*: the modules of the core that handle a packet, in this order.
 const STRICT_PATH: &[&str] =
     &["rx", "completions", "page_cache", "queue", "backlog", "packet", "handler", "tx", "softnet"];
-/// The maximum number of lines of the strict path (the modules that handle a packet), so that one
-/// person can read them in an afternoon.
+/// One person can read this many lines in an afternoon.
 const STRICT_PATH_LINES_MAX: usize = 2_725;
-/// The maximum number of lines of the core (`steerage-core`). About 200 lines of the core allow
-/// threads outside of the receive path to send packets and to wake handlers. The queues for packets
-/// from threads outside of the receive path are in steerage-mem. The code for messages to handlers,
-/// and for state of each bucket, is in steerage-handler.
+/// About 200 lines let threads outside of the receive path send packets and wake handlers. Their
+/// queues are in steerage-mem, and messages and bucket state in steerage-handler.
 const CORE_LINES_MAX: usize = 5_270;
-/// The maximum number of lines of the facade (the crate `steerage`), which assembles the other
-/// crates and re-exports their names. If the facade has more lines, some of its code belongs in
-/// another crate. About 60 of the facade's lines list each re-exported name of a module. Because
-/// each name is listed, a new public name of an inner crate does not become public by accident.
+/// The facade only assembles crates and re-exports names. About 60 lines list each name, so that no
+/// new name of an inner crate becomes public by accident.
 const FACADE_LINES_MAX: usize = 625;
-/// The maximum number of names on the first page of the facade's documentation. If there are more
-/// names, some of them belong in the facade's modules.
+/// The names on the first page of the facade's documentation. More belong in its modules.
 const FACADE_NAMES_MAX: usize = 40;
 
 fn main() {
@@ -51,7 +43,7 @@ fn main() {
     });
     match result {
         Ok(text) => print!("{text}"),
-        // Errors go to standard error, because scripts read the standard output of `xtask`.
+        // Errors go to standard error, because scripts read standard output.
         Err(faults) => {
             eprintln!("xtask: {faults}");
             process::exit(1);
@@ -62,8 +54,7 @@ fn main() {
 fn read(root: &Path) -> Result<Crates, String> {
     let folders = fs::read_dir(root.join("crates")).map_err(|error| format!("cannot read crates/: {error}"))?;
     let folders = folders.filter_map(|entry| Some(entry.ok()?.path()));
-    // If a folder has no Cargo.toml, its crate was moved to another folder, and there is nothing to
-    // check.
+    // A crate that was moved leaves a folder behind.
     let crates = folders.filter(|folder| folder.join("Cargo.toml").exists()).map(|folder| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok((name, Crate::read(&folder.join("src"))?))

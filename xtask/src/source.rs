@@ -1,8 +1,6 @@
-//! Reads the sources of a crate: its modules, the names that each module defines, and the paths
-//! that each module mentions. The reader ignores code that is compiled only for tests.
-//!
-//! The sources are read as a sequence of tokens. Because only tokens are read, the reader finds
-//! neither method calls nor names that a macro assembles.
+//! Reads a crate's modules, the names that they define, and the paths that they mention, without
+//! code for tests. Only tokens are read, so method calls and names that a macro assembles are not
+//! found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,13 +10,11 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Ident, UseTree};
 
-/// The maximum number of steps in a chain of re-exports or glob imports. A longer chain of
-/// re-exports counts as a circle.
+/// The steps in a chain of re-exports or globs. A longer chain counts as a circle.
 const HOPS_MAX: usize = 8;
-/// The Rust keywords that are followed by the name of an item.
+/// The name of an item follows each of these keywords.
 const KEYWORDS: &[&str] = &["const", "enum", "fn", "macro_rules", "mod", "static", "struct", "trait", "type", "union"];
-/// Further words (not in `KEYWORDS`) with which a Rust item can begin. A variant or an arm of a
-/// `match` cannot begin with one of these words. A field can begin only with `pub`.
+/// Only items, and fields with `pub`, can begin with one of these words.
 const BEGINNINGS: &[&str] = &["async", "extern", "impl", "pub", "unsafe", "use"];
 
 type Names = Vec<String>;
@@ -26,27 +22,24 @@ type Names = Vec<String>;
 #[derive(Default)]
 pub(crate) struct Crate {
     pub(crate) files: Vec<File>,
-    /// The public names in the root of the crate. The entry `*` means all names of a glob import.
+    /// The public names in the root of the crate. `*` is a glob.
     pub(crate) public: Names,
     modules: BTreeMap<Names, Module>,
-    /// Each path that a module mentions. An entry has the index of the file, the module in the
-    /// file, the mentioned path, and the line.
+    /// Each entry has the index of the file, the module, the mentioned path, and the line.
     mentions: Vec<(usize, Names, Names, usize)>,
-    /// The module that is being read. The next field, `folder`, is the folder that contains the
-    /// child modules of this module.
+    /// The module that is being read, and the folder of its child modules.
     module: Names,
     folder: PathBuf,
-    /// The lines of the current file that are compiled only for tests.
+    /// The lines of the file that are only for tests.
     tests: BTreeSet<usize>,
-    /// The modules whose files have not been read yet. An entry has the path of the file without
-    /// `.rs`, and the module.
+    /// The files to read, without `.rs`, and their modules.
     waiting: Vec<(PathBuf, Names)>,
 }
 
 #[derive(Default)]
 pub(crate) struct File {
     pub(crate) path: String,
-    /// The number of lines of code, without tests, comments and blank lines.
+    /// The number of lines without tests, comments and blank lines.
     pub(crate) lines: usize,
     module: Names,
 }
@@ -54,8 +47,7 @@ pub(crate) struct File {
 #[derive(Default)]
 struct Module {
     file: usize,
-    /// The names in the module. If a `use` imports the name, the map's value is the path of the
-    /// imported item.
+    /// The names of the module, with the path of the item if a `use` imports the name.
     names: BTreeMap<String, Option<Names>>,
     globs: Vec<Names>,
 }
@@ -78,10 +70,8 @@ impl Crate {
         Ok(krate)
     }
 
-    /// Returns a text for each import that is part of a circle of imports. If a file imports
-    /// something, this counts as an import by all modules that contain the file. Therefore each
-    /// import is also an import between two modules with the same parent. Every circle of imports
-    /// between files is a circle of such modules.
+    /// An import counts for all modules that contain the file, so each is one between siblings.
+    /// Every circle of files is a circle of siblings.
     pub(crate) fn circles(&self) -> Vec<String> {
         let mut imports = BTreeMap::<&[String], BTreeMap<&[String], String>>::new();
         for (file, module, path, line) in &self.mentions {
@@ -104,9 +94,7 @@ impl Crate {
         all.filter(|(from, to, _)| reached(**to).contains(*from)).map(|(_, _, text)| text.clone()).collect()
     }
 
-    /// Returns the index of the file that defines the item with the path `path`. The path of the
-    /// item is resolved in the module `module`. Returns `None` if the path names a whole module, or
-    /// an item of another crate.
+    /// Returns the file of an item, or `None` for a whole module or an item of another crate.
     fn file_of(&self, module: &[String], path: &[String], hops: usize) -> Option<usize> {
         let mut at = module.to_vec();
         for (index, name) in path.iter().enumerate() {
@@ -134,8 +122,7 @@ impl Crate {
         self.mentions.push((self.files.len(), self.module.clone(), path, line));
     }
 
-    /// Reads tokens of the current module. `is_item` is true if the tokens are outside of all
-    /// braces, not counting the braces of a module.
+    /// `is_item` is true outside of all braces except those of a module.
     fn walk(&mut self, tokens: TokenStream, is_item: bool) {
         self.here();
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
@@ -156,19 +143,17 @@ impl Crate {
                 TokenTree::Ident(_) if word == "use" && next != "<" => {
                     let (part, others) =
                         after.split_at(after.iter().position(|token| token.to_string() == ";").unwrap_or(after.len()));
-                    // In the sources of the workspace, no `use` begins with `::`. Therefore the
-                    // tokens of a `use` can always be parsed as a tree.
+                    // No `use` of the workspace begins with `::`, so all parse as a tree.
                     let tree = syn::parse2::<UseTree>(part.iter().cloned().collect());
                     for (name, path) in tree.iter().flat_map(|tree| leaves(tree, &[])) {
                         self.public.extend(is_public.then(|| name.clone()));
-                        // A re-export counts as an import only if the re-exporting file also uses
-                        // the name.
+                        // A re-export counts as an import only if its file also uses the name.
                         if before != "pub" && !before.starts_with('(') {
                             self.mention(path.clone(), start);
                         }
                         match name.as_str() {
                             "*" => self.here().globs.push(path),
-                            // An item of the module has precedence over an import of the same name.
+                            // Items take precedence over imports.
                             _ => drop(self.here().names.entry(name).or_insert(Some(path))),
                         }
                     }
@@ -202,8 +187,7 @@ impl Crate {
             match (before.as_str(), word.as_str()) {
                 (":", ":") | (".", ".") => before += &word,
                 ("macro_rules", "!") => {}
-                // Three kinds of tokens declare no further names: those of a lifetime, of a raw
-                // pointer, and of a module that was already read.
+                // After a lifetime, a raw pointer or a module that was read, no names follow.
                 ("'", _) | ("*", "const") | (_, "mod") => before.clear(),
                 _ => before = word,
             }
@@ -216,8 +200,7 @@ fn is_of_tests(attribute: &str) -> bool {
     ["[cfg(test)]", "[cfg(all(test,"].iter().any(|start| attribute.replace(' ', "").starts_with(start))
 }
 
-/// Returns the number of tokens in the first item, statement, field, variant or `match` arm of
-/// `tokens`.
+/// Counts the tokens of the first item, statement, field, variant or `match` arm.
 fn length_of_part(tokens: &[TokenTree]) -> usize {
     let mut words = tokens.iter().filter(|token| matches!(token, TokenTree::Ident(_))).map(ToString::to_string);
     let is_item = words.next().is_some_and(|word| [KEYWORDS, BEGINNINGS].concat().contains(&word.as_str()));
@@ -228,7 +211,6 @@ fn length_of_part(tokens: &[TokenTree]) -> usize {
     tokens.iter().position(is_last).map_or(tokens.len(), |last| last + 1)
 }
 
-/// Returns the names that a `use` imports, with the path of each name.
 fn leaves(tree: &UseTree, path: &[String]) -> Vec<(String, Names)> {
     let longer = |name: &Ident| [path, &[name.to_string()]].concat();
     match tree {

@@ -1,11 +1,8 @@
-//! Each test writes a small workspace to a temporary folder and checks it.
-
 use std::path::PathBuf;
 use std::{env, fs, process};
 
 use super::{CORE_LINES_MAX, FACADE_NAMES_MAX, check, read};
 
-/// A workspace in a temporary folder. When this value is dropped, the folder is deleted.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -30,7 +27,6 @@ impl Drop for Folder {
     }
 }
 
-/// Checks a workspace of one crate that has these files in its folder `src`.
 fn check_crate(name: &str, files: &[(&str, &str)]) -> Result<String, String> {
     let paths: Vec<String> = files.iter().map(|(path, _)| format!("crates/steerage-a/src/{path}")).collect();
     let mut all = vec![("crates/steerage-a/Cargo.toml", "[package]\nname = \"steerage-a\"\n")];
@@ -53,8 +49,7 @@ fn files_that_import_each_other_are_a_circle() {
     }
 }
 
-/// The circle of imports between `a` and `b` leads through a name that a third file re-exports. The
-/// circle also leads through files inside of `a` and `b`.
+/// The circle leads through a re-export of a third file, and through files inside of `a` and `b`.
 #[test]
 fn re_exports_and_folders_hide_no_circle() {
     let files = [

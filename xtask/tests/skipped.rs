@@ -1,16 +1,13 @@
-//! Prints the number of tests that were skipped. `cargo test` runs the tests of this package last,
-//! because `xtask` is the last name in alphabetical order. Rust's test harness itself cannot show
-//! that a test was skipped.
+//! Prints how many tests were skipped, which Rust's harness cannot show. `cargo test` runs `xtask`
+//! last, in alphabetical order.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Returns the reasons for skipped tests in the test run with the number `run`. For each reason,
-/// also returns how often it was given. In the result, the most frequent reason for skipped tests
-/// comes first. Also removes the files that contain the reasons of this test run and of earlier
-/// test runs.
+/// The reasons of test run `run` with their counts, the most frequent first. Removes the files of
+/// this and earlier runs.
 fn sums(folder: &Path, run: u32) -> Vec<(usize, String)> {
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -43,7 +40,7 @@ fn the_tests_that_were_skipped_are_summed_up() {
         )
         .unwrap();
     }
-    // The test writes to standard error directly, because the harness hides the output of a test.
+    // Standard error is written directly, because the harness hides the output of a test.
     io::stderr().write_all(&said).unwrap();
 }
 

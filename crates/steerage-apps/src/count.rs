@@ -1,16 +1,12 @@
-//! Counts packets and bytes.
-
 use std::ops::AddAssign;
 
 use steerage::{Batch, Cpu, Handler};
 
 /// Counts the packets and bytes that arrive on a CPU.
 ///
-/// The handler reads a packet's length but none of its bytes, so a run shows the cost of steerage's
-/// receive path itself. The counts do not depend on which CPU handles a packet. The handler still
-/// keeps both directions of a flow on one CPU, so that a run shows how steering spreads packets for
-/// handlers that need both directions. The command `steerage count` can also use the flow hash that
-/// a network card computes.
+/// The handler reads a packet's length but none of its bytes, so a run shows the cost of the
+/// receive path itself. The counts do not depend on the CPU of a packet. The handler still keeps
+/// both directions of a flow on one CPU, as handlers that need both directions do.
 ///
 /// ```
 /// use steerage::{Builder, Input};
@@ -33,13 +29,11 @@ pub struct Count {
 /// The counts of one [`Count`]. The total of a run is the sum of the counts of all its handlers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// The number of frames that the handler has handled. A
-    /// [super-frame](steerage::Packet::offload) counts as one frame. The run's count of delivered
-    /// packets is higher than the sum over all handlers only if a handler panicked. The new handler that replaces
-    /// a panicked handler starts counting at zero.
+    /// The frames that the handler handled. A [super-frame](steerage::Packet::offload) counts as
+    /// one frame. If a handler panicked, the run delivered more packets than all handlers count,
+    /// because the handler's replacement starts at zero.
     pub packets: u64,
-    /// The bytes of the frames that were handled. If a capture truncated frames, this count of
-    /// bytes is smaller than the number of bytes on the wire.
+    /// The bytes of the handled frames, without bytes that a capture truncated.
     pub bytes: u64,
     /// The number of packets on the wire that the counted frames contain.
     pub wire_packets: u64,
@@ -72,8 +66,7 @@ impl Handler for Count {
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         let packets = batch.len() as u64;
         let (mut bytes, mut more_packets, mut more_bytes) = (0, 0, 0);
-        // The closure gets only frames that are not super-frames, so each frame is one packet on
-        // the wire.
+        // The closure gets no super-frames, so each frame is one packet on the wire.
         let others = batch.read_common(|_, received| {
             bytes += received.data.len() as u64;
             true

@@ -26,8 +26,7 @@ pub struct Fanout {
 }
 
 impl Fanout {
-    /// Spreads flows over the first `outputs` outputs of the instance. `outputs` must be at least
-    /// 1.
+    /// Spreads flows over the first `outputs` outputs of the instance (at least 1).
     pub fn over(outputs: usize) -> Self {
         Self { outputs: outputs.clamp(1, OUTPUTS_MAX) }
     }
@@ -39,8 +38,7 @@ impl Handler for Fanout {
 
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         for packet in batch.iter_mut() {
-            // The output of a packet depends only on its flow hash, so a flow that moves to another
-            // CPU keeps its output.
+            // The output depends only on the flow hash: a flow that moves to another CPU keeps it.
             let output = (u64::from(packet.flow_hash().0) * self.outputs as u64) >> 32;
             packet.transmit(TxId(output as u8));
         }

@@ -1,8 +1,5 @@
-//! The packet handlers of this crate, which process the packets that steerage has steered to their
-//! CPU.
-//!
-//! Each handler is in one file and uses only the public interface of [`steerage`], so you can read
-//! it as an example.
+//! Packet handlers. Each handler is one file and uses only the public interface of [`steerage`], so
+//! you can read it as an example.
 //!
 //! | function | what it does |
 //! |---|---|

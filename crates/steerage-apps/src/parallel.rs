@@ -1,5 +1,4 @@
-//! Splits traffic among jobs. Jobs are programs that run in parallel, and each job receives whole
-//! flows.
+//! Splits traffic among jobs: programs that run in parallel. Each job receives whole flows.
 
 mod together;
 
@@ -48,8 +47,7 @@ impl SplitOptions {
         Self { jobs: jobs.clamp(1, OUTPUTS_MAX), together, hasher, layers, handed_on: Arc::default() }
     }
 
-    /// Returns the counter of packets that were sent to jobs. The counter can be read during the
-    /// run.
+    /// Returns the counter of packets sent to jobs, which can be read during the run.
     pub fn handed_on(&self) -> Arc<HandedOn> {
         Arc::clone(&self.handed_on)
     }
@@ -76,19 +74,17 @@ impl HandedOn {
     }
 }
 
-/// The handler that sends each packet to the output of its job. The number of a job is also the
-/// number of its output.
+/// Sends each packet to the output of its job. Job and output have the same number.
 ///
 /// The instance needs [hashes at arrival](steerage::Builder::always_hash), which keep fragments
-/// together. The steerage instance must also have exactly one CPU, except with [`Together::Flow`].
+/// together, and exactly one CPU, except with [`Together::Flow`].
 #[derive(Debug)]
 pub struct Split {
     jobs: usize,
     together: Together,
     layers: Layers,
     hasher: FlowHasher,
-    /// If a packet's job does not depend on the hash of its flow, this fragment tracker keeps the
-    /// fragments of a datagram with their flow.
+    /// Keeps the fragments of a datagram together if the job does not depend on the flow hash.
     keys: SteeringKeys,
     handed_on: Arc<HandedOn>,
 }

@@ -1,6 +1,3 @@
-//! Errors of the C interface: their codes, the meanings of the codes, and the text of each thread's
-//! last error.
-
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 use std::fmt::Display;
@@ -8,7 +5,7 @@ use std::fmt::Display;
 use steerage::{BuildError, SetError};
 use steerage_device::OpenError;
 
-/// The type `steerage_status` of the C header, without the value `STEERAGE_OK`.
+/// `steerage_status` of the C header, without `STEERAGE_OK`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Code {
@@ -40,13 +37,12 @@ impl Code {
     }
 }
 
-/// Returns a text that explains a status code.
 pub(crate) fn meaning(status: i32) -> &'static CStr {
     let code = Code::ALL.into_iter().find(|code| *code as i32 == status);
     code.map_or(if status >= 0 { c"no error" } else { c"unknown status" }, Code::meaning)
 }
 
-/// The reason why a call of the C interface failed. The text has one line.
+/// Why a call failed, in one line.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) code: Code,
@@ -87,15 +83,12 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Records `failure` as the last failure of this thread.
 pub(crate) fn record(failure: &Failure) {
     let text = failure.text.replace('\0', "");
-    // While a thread ends, its error text may already be destroyed. If the thread's error text is
-    // destroyed, `try_with` returns an error, which is ignored.
+    // While a thread ends, the text of its last error may already be destroyed.
     let _ = LAST.try_with(|last| last.replace(CString::new(text).unwrap_or_default()));
 }
 
-/// Calls `read` with the text of the last failure of this thread.
 pub(crate) fn last<R>(read: impl FnOnce(&CStr) -> R) -> R {
     LAST.with(|last| read(&last.borrow()))
 }

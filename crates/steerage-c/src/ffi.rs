@@ -1,8 +1,7 @@
-//! The functions and types of `steerage.h`. All `unsafe` code of the crate is here.
+//! The functions and types of `steerage.h`, and all `unsafe` code of the crate.
 //!
-//! A pointer that a program passes is either null, or valid as the header says. Some functions
-//! accept a null pointer, and the other functions return an error. The library cannot check a
-//! pointer in any other way, so the program must pass valid pointers.
+//! A program's pointer is either null or valid as the header says. The library can check only for
+//! null, which some functions accept and the rest return as an error.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,10 +17,10 @@ use crate::failure::{self, Code, Failure};
 use crate::run::Run;
 use crate::states::States;
 
-/// The constant `STEERAGE_ABI` of the C header.
+/// `STEERAGE_ABI` of the C header.
 const ABI: u32 = 0;
 
-/// The struct `steerage_packet` of the C header.
+/// `steerage_packet` of the C header.
 #[repr(C)]
 struct PacketView {
     data: *const u8,
@@ -32,7 +31,7 @@ struct PacketView {
     time_ns: u64,
 }
 
-/// The struct `steerage_flow` of the C header.
+/// `steerage_flow` of the C header.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct FlowView {
@@ -65,7 +64,7 @@ impl FlowView {
     }
 }
 
-/// The struct `steerage_functions` of the C header.
+/// `steerage_functions` of the C header.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Functions {
@@ -94,7 +93,6 @@ impl Functions {
     };
 }
 
-/// The functions that a C program passes to the library.
 struct Callbacks {
     functions: Functions,
     batch: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut View<'static>),
@@ -106,8 +104,6 @@ unsafe impl Send for Callbacks {}
 unsafe impl Sync for Callbacks {}
 
 impl Callbacks {
-    /// Copies the program's struct of functions.
-    ///
     /// # Safety
     /// If the pointer is not null, `size` bytes are readable at the pointer, and the functions do
     /// what the header says.
@@ -160,14 +156,12 @@ impl Callbacks {
     }
 }
 
-/// Starts the run with the program's functions.
 fn start(run: &Run, callbacks: Callbacks) -> Result<(), Failure> {
     let callbacks = Arc::new(callbacks);
     run.start(move |cpu| CpuHandler::new(&callbacks, cpu))
 }
 
-/// The pointer that the program's function `cpu_begins` returned. When the `CpuPointer` is dropped,
-/// it calls `cpu_ends`.
+/// What `cpu_begins` returned. Calls `cpu_ends` when dropped.
 struct CpuPointer {
     pointer: *mut c_void,
     callbacks: Arc<Callbacks>,
@@ -191,8 +185,7 @@ impl Drop for CpuPointer {
     }
 }
 
-/// The state of a bucket. When the `State` is dropped, on whichever CPU, it calls the program's
-/// function `state_dropped`.
+/// The state of a bucket. Calls `state_dropped` when dropped, on whichever CPU.
 struct State {
     pointer: *mut c_void,
     callbacks: Arc<Callbacks>,
@@ -214,8 +207,7 @@ fn number_of(bucket: BucketId) -> u32 {
     u32::from(bucket.group) << 16 | u32::from(bucket.bucket)
 }
 
-/// The type `steerage_batch` of the C header: the packets of one call of the program's function
-/// `batch`.
+/// `steerage_batch` of the C header: the packets of one call of `batch`.
 struct View<'a> {
     packets: Packets<'a>,
     len: u32,
@@ -281,8 +273,7 @@ impl<'a> View<'a> {
 
 /// Calls the program's functions on one CPU.
 struct CpuHandler {
-    // The field `states` comes first in the struct, so that states are dropped before the CPU's
-    // pointer.
+    // First, so that states are dropped before the CPU's pointer.
     states: States<State>,
     cpu: CpuPointer,
     callbacks: Arc<Callbacks>,
@@ -319,7 +310,7 @@ impl Handler for CpuHandler {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// A value that a function of the C header returns.
+/// What a function of the C header returns.
 trait Answer {
     fn of_failure(code: Code) -> Self;
 }
@@ -358,8 +349,7 @@ impl<T> Answer for *mut T {
     }
 }
 
-/// Calls the body of a function of the C header, and records an error that it returns. `border`
-/// also catches a panic of the body, so that the panic does not reach the C program.
+/// Runs a function of the C header, records its error, and keeps panics from the C program.
 fn border<R: Answer>(name: &str, body: impl FnOnce() -> Result<R, Failure>) -> R {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(answer)) => return answer,
@@ -371,7 +361,7 @@ fn border<R: Answer>(name: &str, body: impl FnOnce() -> Result<R, Failure>) -> R
     R::of_failure(failure.code)
 }
 
-/// Borrows the value that a pointer of the C program points to.
+/// Borrows what a pointer of the C program points to.
 ///
 /// # Safety
 /// A pointer that is not null is valid for the time of the call.
@@ -380,8 +370,7 @@ unsafe fn given<'p, T>(pointer: *const T, what: &str) -> Result<&'p T, Failure> 
     unsafe { pointer.as_ref() }.ok_or_else(|| Failure::new(Code::Argument, format!("{what} is NULL: pass a pointer")))
 }
 
-/// As [`given`], for a batch. Only the thread on which the library calls the program's function
-/// `batch` can use a batch.
+/// As [`given`]. A batch belongs to the thread on which the library calls `batch`.
 ///
 /// # Safety
 /// The pointer must be valid as for [`given`], and nothing else borrows the batch.
@@ -400,8 +389,7 @@ unsafe fn text<'p>(pointer: *const c_char, what: &str) -> Result<&'p str, Failur
     text.to_str().map_err(|_| Failure::new(Code::Argument, format!("{what} is not UTF-8: {text:?}")))
 }
 
-/// Writes the first `size` bytes of a ledger. If the program was built with a newer header, the
-/// program's struct has more fields than the library knows, and the library sets these fields to 0.
+/// Writes `size` bytes of a ledger. Fields of a newer header become 0.
 ///
 /// # Safety
 /// `size` bytes are writable at `to`, if `to` is not null.
@@ -415,7 +403,7 @@ unsafe fn write<T: Copy>(to: *mut T, size: usize, ledger: &T) -> Result<c_int, F
     Ok(0)
 }
 
-/// The struct `steerage_ledger` of the C header.
+/// `steerage_ledger` of the C header.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Ledger {
@@ -429,7 +417,7 @@ struct Ledger {
     buckets_moved: u64,
 }
 
-// A new drop reason must be appended to the header's struct, after `buckets_moved`.
+// A new drop reason goes to the end of the header's struct, after `buckets_moved`.
 const _: () = assert!(DropReason::ALL.len() == 13);
 
 impl Ledger {
@@ -441,7 +429,7 @@ impl Ledger {
     }
 }
 
-/// The struct `steerage_cpu_ledger` of the C header.
+/// `steerage_cpu_ledger` of the C header.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct CpuLedger {
@@ -475,8 +463,7 @@ fn no_such(what: &str, number: u32, count: usize) -> Failure {
     )
 }
 
-/// Defines the functions of the C header. The body of each function runs inside of [`border`],
-/// which handles all panics and failures.
+/// The functions of the C header, whose panics and failures [`border`] handles.
 macro_rules! exports {
     ($(fn $name:ident($($argument:ident: $type:ty),*) -> $answer:ty $body:block)*) => {$(
         // SAFETY: the name begins with `steerage_`, so no other library has it.
@@ -544,8 +531,7 @@ exports! {
     }
 
     fn steerage_stop(run: *mut Run) -> () {
-        // Signal handlers call this function and must not allocate memory for an error text, so a
-        // null pointer is not an error.
+        // Signal handlers call this function and must not allocate an error text: null is no error.
         if let Some(run) = run.as_ref() {
             run.stop();
         }
@@ -645,7 +631,7 @@ exports! {
     }
 }
 
-/// Several threads may use one run at the same time.
+/// Several threads may use one run.
 const _: fn() = || {
     fn shared<T: Send + Sync>() {}
     shared::<Run>();

@@ -1,5 +1,4 @@
-//! The C library of steerage. `include/steerage.h` describes the functions of the C library, and
-//! docs/c.md shows how to build and use the library.
+//! The C library of steerage: `include/steerage.h` has its functions, and docs/c.md shows its use.
 //!
 //! | module | what it has |
 //! |---|---|

@@ -1,5 +1,3 @@
-//! A run of steerage for a C program, from the opening of its inputs to its end.
-
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,21 +13,18 @@ use steerage_device::Opened;
 
 use crate::failure::{Code, Failure};
 
-/// A wait without a time limit is divided into waits of this length, because no `Instant` is
-/// infinitely far in the future.
+/// No `Instant` is infinitely far in the future, so an unlimited wait is divided.
 const WAIT: Duration = Duration::from_secs(3600);
 
-/// The type that the C header calls `steerage`.
+/// `steerage` in the C header.
 pub(crate) struct Run {
     stage: Mutex<Stage>,
-    /// The handle of the run. The lock of `stage` does not protect the handle, so that calls which
-    /// use the handle do not wait for a thread that is in `join`. The handle is set before the
-    /// first thread starts, because the program's functions may use the handle as soon as they are
-    /// called.
+    /// The handle is not behind the lock, so that calls do not wait for a thread in `join`. `start`
+    /// sets the handle before the first thread starts: the program's functions may use it at once.
     handle: OnceLock<Handle>,
-    /// Whether a stop was requested. A stop may be requested before the run has a handle.
+    /// A stop may be requested before the run has a handle.
     is_stopped: AtomicBool,
-    /// The reason why the threads of the run could not be started.
+    /// Why the threads could not be started.
     not_started: OnceLock<Failure>,
     notes: CString,
 }
@@ -37,12 +32,11 @@ pub(crate) struct Run {
 enum Stage {
     Opened(Opened, Options),
     Running(Running<()>),
-    /// A call is changing the stage of the run at this moment.
+    /// Another call is changing the stage.
     Changing,
     Ended(Result<(), Failure>),
 }
 
-/// The options of a run, which are set before the run starts.
 #[derive(Default)]
 struct Options {
     cpus: Option<String>,
@@ -168,7 +162,6 @@ impl Run {
         }
     }
 
-    /// Starts the run. `make` creates the handler of each CPU.
     pub(crate) fn start<H: Handler<Report = ()>>(
         &self,
         make: impl Fn(CpuId) -> H + Send + Sync + 'static,
@@ -207,8 +200,7 @@ impl Run {
         let builder = opened.inputs.into_iter().fold(options.builder()?, Builder::input);
         let instance = builder.build(make)?;
         let handle = self.handle.get_or_init(|| instance.handle());
-        // This memory fence pairs with the memory fence in `stop`: either this thread sees the
-        // request to stop, or `stop` sees the handle.
+        // Pairs with the fence in `stop`: this thread sees the request, or `stop` sees the handle.
         fence(Ordering::SeqCst);
         if self.is_stopped.load(Ordering::Relaxed) {
             handle.stop();
@@ -216,7 +208,6 @@ impl Run {
         Ok(instance.start()?)
     }
 
-    /// The handle of a run that has started.
     pub(crate) fn handle(&self) -> Result<&Handle, Failure> {
         if let Some(failure) = self.not_started.get() {
             return Err(failure.clone());
@@ -225,19 +216,17 @@ impl Run {
         self.handle.get().ok_or_else(not_yet)
     }
 
-    /// Stops the run. If a stop is requested before the run has started, the run ends as soon as it
-    /// starts. Signal handlers call `stop`, so it takes no lock and allocates no memory.
+    /// Takes no lock and allocates nothing, for signal handlers. May precede the start.
     pub(crate) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
-        // This memory fence pairs with the memory fence in `started`.
+        // Pairs with the fence in `started`.
         fence(Ordering::SeqCst);
         if let Some(handle) = self.handle.get() {
             handle.stop();
         }
     }
 
-    /// Waits until `wait` returns true, for at most `timeout_ms` milliseconds. If `timeout_ms` is
-    /// negative, the time is not limited.
+    /// Waits until `wait` returns true, at most `timeout_ms`, or without a limit if it is negative.
     pub(crate) fn wait(&self, timeout_ms: i64, wait: fn(&Handle, Duration) -> bool) -> Result<bool, Failure> {
         let handle = self.handle()?;
         let timeout = u64::try_from(timeout_ms).map(Duration::from_millis).ok();
@@ -247,7 +236,7 @@ impl Run {
             if wait(handle, left) {
                 return Ok(true);
             }
-            // After the end of the run, the result of `wait` does not change any more.
+            // Nothing changes any more after the end.
             if left.is_zero() || handle.is_finished() {
                 return Ok(wait(handle, Duration::ZERO));
             }
@@ -283,8 +272,7 @@ impl Run {
 
     pub(crate) fn set_mask(&self, queue: Option<u32>, list: &str) -> Result<(), Failure> {
         let handle = self.handle()?;
-        // `set_rps_cpus` and `set_queue_rps_cpus` check that the instance has the CPUs of the mask.
-        // With virtual CPUs, the CPUs of a mask need not be CPUs of this machine.
+        // The setters check the CPUs, which need not be this machine's (virtual CPUs).
         let mask = cpu_list("rps-cpus-list", list, CPUS_MAX)?;
         match queue {
             Some(queue) => handle.set_queue_rps_cpus(queue as usize, &mask)?,
@@ -301,7 +289,7 @@ impl Drop for Run {
     }
 }
 
-/// Returns an error if the run did not read and handle all packets.
+/// An error if not all packets were read and handled.
 fn result(outcome: &Outcome<()>) -> Result<(), Failure> {
     if let Some(cpu) = outcome.left_behind.first() {
         let text = format!("CPU {cpu}: a function of the program has not returned: functions must not wait");
@@ -341,7 +329,7 @@ mod tests {
         Arc::new(run)
     }
 
-    /// A signal may request the end of the run before the run has started.
+    /// A signal may request the stop before the start.
     #[test]
     fn a_stop_before_the_start_ends_the_run() {
         let run = opened();
@@ -351,7 +339,7 @@ mod tests {
         run.join().unwrap();
     }
 
-    /// The packet threads start before `start` has returned.
+    /// Packet threads run before `start` returns.
     #[test]
     fn functions_may_use_the_run_from_their_first_call_on() {
         let run = opened();

@@ -1,11 +1,8 @@
-//! The states that a C program keeps for the buckets that are on one CPU.
-
 use steerage::{BucketId, limits::BUCKETS};
 
-/// The states that a C program keeps for the buckets that are on one CPU.
+/// The states of the buckets on one CPU.
 pub(crate) struct States<S> {
-    /// The states, indexed by the bucket's group and the bucket's number. If no bucket of a group
-    /// has a state, the list of the group is empty.
+    /// The states by the group and number of a bucket. The list of a group without states is empty.
     groups: Vec<Vec<Option<S>>>,
 }
 
@@ -14,7 +11,6 @@ impl<S> States<S> {
         Self { groups: Vec::new() }
     }
 
-    /// Returns the slot in which the state of a bucket is stored.
     pub(crate) fn slot(&mut self, bucket: BucketId) -> &mut Option<S> {
         let group = usize::from(bucket.group);
         if self.groups.len() <= group {

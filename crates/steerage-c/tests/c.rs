@@ -1,4 +1,4 @@
-//! Builds C and C++ programs with the library as a user does, and runs them under AddressSanitizer.
+//! Builds C and C++ programs as a user does, and runs them under AddressSanitizer.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -9,7 +9,6 @@ use std::process::{Command, Output};
 use steerage_fixtures::is_installed;
 use steerage_fixtures::scratch::Scratch;
 
-/// The compiler options of the tests. No compiler may print a warning.
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-g"];
 const SANITIZER: [&str; 2] = ["-fsanitize=address", "-fno-omit-frame-pointer"];
 
@@ -21,7 +20,6 @@ fn header() -> String {
     fs::read_to_string(root().join("crates/steerage-c/include/steerage.h")).unwrap()
 }
 
-/// The library that cargo has built for this test.
 fn built() -> PathBuf {
     let test = env::current_exe().unwrap();
     let deps = test.parent().unwrap();
@@ -39,11 +37,10 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
-/// The C library, installed in a separate directory.
 struct Installed(Scratch);
 
 impl Installed {
-    /// Returns `None` if the C compilers and build tools are not installed.
+    /// Returns `None` without the compilers and tools.
     fn new() -> Option<Self> {
         let tools = [("gcc", "gcc"), ("g++", "g++"), ("pkg-config", "pkg-config"), ("nm", "binutils")];
         if !tools.iter().all(|(program, package)| is_installed(program, package)) {
@@ -74,8 +71,7 @@ impl Installed {
     }
 }
 
-/// The names of the functions that the header declares. Each function declaration in the header
-/// begins a line.
+/// Returns the functions that the header declares, each at the start of a line.
 fn declared() -> BTreeSet<String> {
     let header = header();
     let is_code = |line: &&str| !line.starts_with([' ', '/', '#', '}']) && line.contains('(');
@@ -107,7 +103,7 @@ fn the_symbols_are_those_of_the_header() {
 #[test]
 fn the_checks_pass_under_address_sanitizer() {
     let Some(installed) = Installed::new() else { return };
-    // A capture that is cut off in the middle of its first packet.
+    // The capture is cut off in the middle of its first packet.
     let mut capture = [0xA1B2_C3D4_u32, 4 << 16 | 2, 0, 0, 65535, 1].map(u32::to_le_bytes).concat();
     capture.extend([1, 0, 64, 64].map(u32::to_le_bytes).concat());
     capture.extend([0; 10]);
@@ -131,8 +127,7 @@ fn the_example_runs_and_the_page_has_it() {
     let Some(installed) = Installed::new() else { return };
     let program = installed.compile("gcc", &source, &SANITIZER);
     let said = installed.run(&program, &["examples/demo.pcapng"]);
-    // The steering policy may add a CPU during the run, so the program's output may also report
-    // states that moved.
+    // The policy may add a CPU, so states may have moved.
     assert!(said.starts_with("1000 received, 0 dropped: 724 TCP, 276 UDP, 0 other; "), "{said}");
     let said = installed.run(&program, &["synthetic:packets=20000,flows=300,mix=udp4+tcp6"]);
     assert!(said.starts_with("20000 received, 0 dropped: ") && said.contains(" 0 other; "), "{said}");
@@ -152,7 +147,6 @@ fn a_program_in_cpp() {
     installed.run(&program, &[]);
 }
 
-/// The documentation page must describe each function of the header.
 #[test]
 fn the_page_names_all_functions() {
     let page = fs::read_to_string(root().join("docs/c.md")).unwrap();

@@ -1,6 +1,6 @@
-//! Limits the packet rate of each flow between two network interfaces, and serves a page with
-//! metrics for Prometheus. The program receives all packets of the interfaces through AF_XDP. To
-//! run it: `cargo run --release -p steerage-control --example limiter -- eth1 eth2 5000`
+//! Limits the packet rate of each flow between two network interfaces through AF_XDP, and serves
+//! metrics for Prometheus: `cargo run --release -p steerage-control --example limiter -- eth1 eth2
+//! 5000`
 #![expect(clippy::print_stdout, reason = "an example says where its page is")]
 
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};
@@ -12,18 +12,14 @@ use steerage::{Batch, BucketId, Builder, Cpu, CpuId, FlowKey, Handler, Input, Ou
 use steerage_control::metrics::{ADDRESS_DEFAULT, Listener, Source};
 use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput};
 
-/// The maximum number of flows that a CPU keeps. If a CPU has more flows than this maximum, the
-/// limiter does not limit the additional flows. If a flow has had no packets for the time `IDLE`,
-/// the CPU removes the flow from its table.
+/// The maximum number of flows on a CPU. Further flows are not limited. Idle flows are removed.
 const FLOWS_MAX: usize = 1_000_000;
 const IDLE: Duration = Duration::from_secs(10);
 
-/// A flow's largest burst has as many packets as the flow may send in this time at its maximum
-/// rate.
+/// A burst has at most the packets of this time at the flow's rate.
 const BURST: Duration = Duration::from_millis(50);
 
-/// The number of packets that a flow may still send at present, and the time of the flow's last
-/// packet.
+/// How many packets the flow may still send, and when its last packet came.
 pub(crate) struct Credit(f64, Timestamp);
 
 impl Credit {
@@ -41,10 +37,10 @@ fn burst(rate: f64) -> f64 {
 }
 
 pub(crate) struct Limiter {
-    /// The maximum rate of each flow, in packets per second.
+    /// The rate of each flow, in packets per second.
     rate: f64,
     flows: Table<FlowKey, Credit>,
-    /// The two outputs: packets of input `i` leave through output `outputs[i]`.
+    /// Packets of input `i` leave through `outputs[i]`.
     outputs: [TxId; 2],
     passed: CpuCounter,
     limited: CpuCounter,
@@ -87,7 +83,6 @@ impl Handler for Limiter {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Returns the counters of the limiter, which the page for Prometheus shows.
 pub(crate) fn counters(builder: &Builder) -> Result<[NamedCounter; 2], CounterError> {
     let passed = builder.counters().add("within_rate", "Packets within the rate of their flow.", "packets")?;
     Ok([passed, builder.counters().add("above_rate", "Packets above the rate of their flow.", "packets")?])
@@ -98,13 +93,12 @@ pub(crate) fn make([passed, limited]: &[NamedCounter; 2], outputs: [TxId; 2], ra
     Limiter { rate, flows, outputs, passed: passed.on(cpu), limited: limited.on(cpu) }
 }
 
-/// Opens a network interface as an input that receives all of its packets, and as an output.
+/// Opens an interface as an input that receives all its packets, and as an output.
 pub(crate) fn open(interface: &str) -> Result<(Input, Output), Box<dyn Error>> {
     let taken = AfXdpOptions::new(interface).take("all".parse()?).open()?;
     Ok((taken.input, AfXdpOutput::new(interface).open()?))
 }
 
-/// Runs the limiter until `stop` is set. Sends the address of the metrics page to the channel `at`.
 pub(crate) fn run(
     ports: [(Input, Output); 2],
     rate: f64,
@@ -154,14 +148,14 @@ mod tests {
         let frame = |port: u16| FrameBuilder::udp(([10, 0, 0, 1], port), ([10, 0, 0, 2], 53)).frame(&[0; 20]);
         let passed =
             |verdicts: Vec<Verdict>| verdicts.iter().filter(|one| **one == Verdict::Transmitted(TxId(1))).count();
-        // At the rate of this test, each flow may send a burst (50 ms) of 5 packets.
+        // At the rate of this test, a burst (50 ms) has 5 packets.
         assert_eq!(passed(tester.handle(vec![frame(1); 20])), 5);
         assert_eq!(passed(tester.handle(vec![frame(2); 3])), 3);
         tester.move_to(CpuId(1));
         assert_eq!(passed(tester.handle(vec![frame(1); 20])), 0, "the credit of the flow has moved");
         tester.advance(Duration::from_millis(20));
         assert_eq!(passed(tester.handle(vec![frame(1); 20])), 2);
-        // The limiter passes frames that belong to no flow.
+        // Frames that belong to no flow pass.
         assert_eq!(passed(tester.handle([[0; 60]])), 1);
         assert_eq!(named.map(|counter| counter.total()), [11, 53]);
     }

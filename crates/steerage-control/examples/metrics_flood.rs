@@ -1,5 +1,4 @@
-//! Measures whether a client still gets metrics while another client floods the server. Run this
-//! program by hand:
+//! Measures whether a client still gets metrics while another client floods the server. By hand:
 //!
 //! ```text
 //! metrics_flood                                        on loopback: every kind of flood, by the client's own host
@@ -8,14 +7,11 @@
 //! metrics_flood ask ADDR:PORT FROM SECONDS PATH_MS     asks ten times a second, and prints how often that worked
 //! ```
 //!
-//! The metrics server treats all loopback addresses as one host. To use two hosts, run `serve`,
-//! `flood` and `ask` in two network namespaces.
+//! All loopback addresses count as one host. For two hosts, use two network namespaces.
 //!
-//! FROM is the source address of the client that connects. PATH_MS is the time between a client's
-//! connection and the client's request, in milliseconds. This delay simulates a long network path.
-//! KIND is what the flooding client sends: nothing (`silent`), half a request (`half`), a request
-//! (`whole`), or a request without reading the reply (`deaf`). The command `flood` may run in a
-//! network namespace of its own.
+//! FROM is the client's source address. PATH_MS delays the request after the connection, like a
+//! long network path. KIND is what the flood sends: nothing (`silent`), half a request (`half`), a
+//! request (`whole`), or a request without reading the reply (`deaf`).
 #![allow(clippy::print_stdout, reason = "the result of a measurement")]
 
 use std::collections::VecDeque;
@@ -34,8 +30,7 @@ const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 const HELD: usize = 200;
 
-/// How long the client that does not flood the server waits for a page of metrics. The client's
-/// maximum waiting time is the default timeout of Prometheus.
+/// The default timeout of Prometheus.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const PAUSE: Duration = Duration::from_millis(100);
@@ -109,16 +104,13 @@ fn on_loopback() -> Outcome<()> {
 fn connect(at: SocketAddr, from: IpAddr) -> std::io::Result<TcpStream> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // This program makes many connections from one address, so it must reuse each source port
-    // immediately.
+    // Many connections from one address reuse their source ports at once.
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &SocketAddr::new(from, 0))?;
     rustix::net::connect(&socket, &at)?;
     Ok(socket.into())
 }
 
-/// Connects to the server repeatedly until `time` has passed or the flag `over` is set. Returns the
-/// number of connections that this function made.
 fn flood(at: SocketAddr, from: IpAddr, rate: u32, time: Duration, kind: &str, over: &AtomicBool) -> u64 {
     let start = Instant::now();
     let mut held = VecDeque::new();
@@ -148,7 +140,6 @@ fn flood(at: SocketAddr, from: IpAddr, rate: u32, time: Duration, kind: &str, ov
     made
 }
 
-/// Requests metrics repeatedly. Returns the result as text.
 fn ask(at: SocketAddr, from: IpAddr, time: Duration, path: Duration) -> String {
     let start = Instant::now();
     let (mut asked, mut served, mut slowest) = (0, 0, Duration::ZERO);

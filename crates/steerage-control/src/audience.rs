@@ -1,20 +1,17 @@
-//! Defines who may see which data of a run.
-
-/// The audience of a reply of the instance: the users who may read the reply.
+/// The users who may read a reply of the instance.
 ///
-/// Counters are public. The traffic itself is private: addresses, ports and names of flows. The
-/// names of the files to which the run writes flows are private, too.
+/// Counters are public. Private are addresses, ports and names of flows, and the names of the files
+/// to which the run writes flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// Every user of the machine may see a reply with this audience.
+    /// Every user of the machine.
     Public,
-    /// Only root and the user of the instance may see a reply with this audience.
+    /// Only root and the user of the instance.
     Private,
 }
 
 impl Audience {
-    /// Returns the audience (public or private) of user `uid`, if the instance belongs to user
-    /// `owner`.
+    /// Returns the audience of user `uid`, if the instance belongs to user `owner`.
     pub fn of(uid: u32, owner: u32) -> Self {
         if uid == 0 || uid == owner { Self::Private } else { Self::Public }
     }

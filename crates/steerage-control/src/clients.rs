@@ -1,32 +1,27 @@
-//! The clients of a server. This module decides whether a new client gets a connection, and which
-//! older client the server disconnects to free a connection.
+//! Decides whether a new client of a server gets a connection, and which older client is
+//! disconnected for it.
 //!
-//! The control socket and the metrics server share this code. A *party* is the owner of clients: a
-//! user for the control socket, and a host for the metrics server. A client belongs to a party.
+//! The control socket and the metrics server share this code. Clients belong to a *party*: a user
+//! for the control socket, and a host for the metrics server.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::quota::{Party, Quota, QuotaFull};
 
-/// The limits on a server's connections, and the rule that selects the connection to close when a
-/// limit is reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sharing {
     pub(crate) quota: Quota,
-    /// If a new client needs a connection, the server may disconnect a client that has sent nothing
-    /// for this time.
+    /// A client that has sent nothing for this time may be disconnected for a new one.
     pub(crate) silent: Duration,
     pub(crate) otherwise: Otherwise,
 }
 
-/// What the server does with a new client if all connections are in use and all clients have sent
-/// something recently.
+/// What happens to a new client if all connections are in use and no client is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Otherwise {
     Refuse,
-    /// The oldest client of the party with the most clients is disconnected. Therefore a party that
-    /// floods the server only disconnects its own clients.
+    /// Disconnects the oldest client of the party with the most clients, often the flooding one.
     Replace,
 }
 
@@ -40,8 +35,7 @@ pub(crate) struct Clients<C> {
 #[derive(Debug)]
 struct ConnectedClient<C> {
     party: Party,
-    /// The time at which the last reply to the client was sent, or at which the client connected.
-    /// The time is `None` while the server answers a request of the client.
+    /// When the client connected or got its last reply. `None` while its request is answered.
     idle_since: Option<Instant>,
     connection: C,
 }
@@ -51,9 +45,7 @@ impl<C> Clients<C> {
         Self { sharing, taken: BTreeMap::new(), next: 0 }
     }
 
-    /// Accepts a new client of `party` at time `now`, and returns the number that identifies the
-    /// client. If no connection is free, the server may disconnect another client, depending
-    /// on [`Sharing`]. The method also returns the connection of the disconnected client.
+    /// Returns the new client's number, and the connection of a client that must leave for it.
     pub(crate) fn admit(&mut self, party: Party, now: Instant, connection: C) -> Result<(u64, Option<C>), QuotaFull> {
         let quota = self.sharing.quota;
         let others = |but: Option<u64>| {
@@ -83,8 +75,7 @@ impl<C> Clients<C> {
         let mut of_party: HashMap<Party, usize> = HashMap::new();
         self.taken.values().for_each(|client| *of_party.entry(client.party).or_default() += 1);
         let clients = || self.taken.iter().filter(|(_, client)| may_go(client));
-        // The closure `first` selects the party that has the most clients. Of this party's clients,
-        // `first` selects the client that has been idle for the longest time.
+        // Selects the longest idle client of the party with the most clients.
         let first = |candidates: &mut dyn Iterator<Item = (u64, Party, Option<Instant>)>| {
             candidates
                 .min_by_key(|(id, party, since)| (std::cmp::Reverse(of_party.get(party).copied()), *since, *id))
@@ -101,8 +92,7 @@ impl<C> Clients<C> {
         })
     }
 
-    /// Records that the client with the number `id` has sent a request. Returns `false` if the
-    /// server has already disconnected the client.
+    /// Records a request. Returns `false` if the client is already disconnected.
     pub(crate) fn asks(&mut self, id: u64) -> bool {
         self.taken.get_mut(&id).map(|client| client.idle_since = None).is_some()
     }
@@ -156,8 +146,7 @@ mod tests {
         let (first, _) = clients.admit(MALLORY, start, "first").unwrap();
         let later = start + Duration::from_secs(1);
         clients.admit(MALLORY, later, "second").unwrap();
-        // The server does not disconnect a client of another user, although the other user's client
-        // has been silent for a longer time.
+        // Another user's client stays, although it has been silent for longer.
         clients.admit(OTHER, start, "other").unwrap();
         assert_eq!(clients.admit(MALLORY, later, "third"), Err(QuotaFull::Party));
         let scarce = start + CLIENT_IDLE_SCARCE;
@@ -216,9 +205,8 @@ mod tests {
         Party::host([192, 0, 2, last].into())
     }
 
-    /// In this test, one host connects 440 times per second and sends nothing. Nevertheless, a
-    /// client of another host keeps its connection for one second, the time in which it must send
-    /// its request.
+    /// One host connects 440 times per second and sends nothing. A client of another host keeps its
+    /// connection for a second, the time in which it must send its request.
     #[test]
     fn a_host_that_floods_replaces_its_own_clients() {
         let start = Instant::now();
@@ -248,8 +236,7 @@ mod tests {
         for name in ["young", "younger"] {
             clients.admit(host(1), second, name).unwrap();
         }
-        // The client `asking` connected at the same time as the client `silent`. The server is
-        // answering a request of `asking`, so the server does not treat `asking` as silent.
+        // `asking` connected with `silent`, but is not silent while its request is answered.
         assert_eq!(clients.admit(host(1), second, "new").unwrap().1, Some("silent"));
         assert_eq!(clients.admit(host(1), second, "newer").unwrap().1, Some("young"));
         clients.answered(asking, second);
@@ -266,9 +253,7 @@ mod tests {
         }
         let later = start + Duration::from_secs(2);
         assert_eq!(clients.admit(host(3), later, "new").unwrap().1, Some("first"));
-        // Two hosts still have clients at this point of the test: the first host has one client,
-        // and the second host has two. Because the second host has the most clients, its older
-        // client is disconnected.
+        // The second host has the most clients, two, and loses the older one.
         assert_eq!(clients.admit(host(3), later, "newer").unwrap().1, Some("second"));
     }
 

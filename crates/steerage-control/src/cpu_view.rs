@@ -1,5 +1,3 @@
-//! Defines the CPUs that an RPS mask may contain.
-
 use std::fmt;
 
 use steerage::limits::CPUS_MAX;
@@ -8,7 +6,7 @@ use steerage::{CpuId, CpuMask};
 
 type Online = Box<dyn Fn() -> CpuMask + Send + Sync>;
 
-/// The CPUs of the machine that a mask may contain.
+/// The CPUs that an RPS mask may contain.
 pub struct CpuView {
     nr_cpu_ids: usize,
     isolated: CpuMask,
@@ -16,32 +14,28 @@ pub struct CpuView {
 }
 
 impl CpuView {
-    /// Creates the view of a machine with the CPUs 0 to `nr_cpu_ids - 1`. All CPUs in this view are
-    /// online, and no CPU is isolated.
+    /// Creates a view of the CPUs 0 to `nr_cpu_ids - 1`, all online and not isolated.
     pub fn new(nr_cpu_ids: usize) -> Self {
         Self { nr_cpu_ids, isolated: CpuMask::new(), online: None }
     }
 
-    /// Returns the view of the machine on which this process runs.
+    /// Returns the view of this machine.
     pub fn of_machine() -> Self {
         let topology = Topology::read();
-        // If a container hides /sys, masks may contain the CPUs up to the highest CPU that this
-        // process may use.
+        // If a container hides /sys, masks may have the CPUs up to the highest allowed one.
         let highest = || topology.allowed().last().map(|last| usize::from(last.0) + 1);
         let nr_cpu_ids = topology.nr_cpu_ids().or_else(highest).unwrap_or(CPUS_MAX);
         let online = || topology::online().unwrap_or_else(|| (0..CPUS_MAX as u16).map(CpuId).collect());
         Self::new(nr_cpu_ids).isolated(topology.isolated().clone()).online(online)
     }
 
-    /// Sets the CPUs that are isolated from the kernel's own work (`isolcpus`, `nohz_full`). Masks
-    /// exclude the isolated CPUs.
+    /// Sets the isolated CPUs (`isolcpus`, `nohz_full`), which masks exclude.
     #[must_use]
     pub fn isolated(self, isolated: CpuMask) -> Self {
         Self { isolated, ..self }
     }
 
-    /// Sets the function that returns the online CPUs. The crate calls this function each time a
-    /// mask is changed.
+    /// Sets the function that returns the online CPUs, called at each change of a mask.
     #[must_use]
     pub fn online(self, online: impl Fn() -> CpuMask + Send + Sync + 'static) -> Self {
         Self { online: Some(Box::new(online)), ..self }
@@ -51,8 +45,7 @@ impl CpuView {
         self.nr_cpu_ids
     }
 
-    /// Returns the mask without isolated CPUs, as the kernel would store the mask. Returns `None`
-    /// if the mask contains only isolated CPUs.
+    /// Returns what the kernel would store, or `None` if the mask has only isolated CPUs.
     pub(crate) fn without_isolated(&self, mask: &CpuMask) -> Option<CpuMask> {
         let left: CpuMask = mask.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         (mask.is_empty() || !left.is_empty()).then_some(left)

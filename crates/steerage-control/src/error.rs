@@ -1,9 +1,6 @@
-//! Errors of the control tree. Each error of the control tree has an error number of the kernel.
-
 use rustix::io::Errno;
 
-/// The kind of an error of the control tree. Each kind corresponds to an error number of the
-/// kernel.
+/// The kind of an error, which corresponds to an error number of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorCode {
@@ -13,7 +10,7 @@ pub enum ErrorCode {
     NoEntry,
     /// `EACCES`: the attribute cannot be written.
     Access,
-    /// `EBUSY`: too many requests are being handled at the same time, or a CPU is busy.
+    /// `EBUSY`: too many requests at a time, or a CPU is busy.
     Busy,
     /// `EISDIR`: the path leads to a directory instead of an attribute.
     IsDirectory,
@@ -21,20 +18,18 @@ pub enum ErrorCode {
     Invalid,
     /// `EOPNOTSUPP`: a queue of this type does not support the value.
     NotSupported,
-    /// `ERANGE`: the written CPU list contains a CPU that does not exist.
+    /// `ERANGE`: the list has a CPU that does not exist.
     Range,
-    /// `EOVERFLOW`: the written bitmap has bits for more CPUs than the machine has.
+    /// `EOVERFLOW`: the bitmap has more CPUs than the machine.
     Overflow,
-    /// `ETIMEDOUT`: the change did not take effect within the time limit, so it has been undone.
+    /// `ETIMEDOUT`: the change did not take effect in time and was undone.
     TimedOut,
-    /// The kernel returned an error for one of its own files, such as a file in /sys. The value of
-    /// the field is the kernel's error number.
+    /// The error number that the kernel returned for a file of its own, such as in /sys.
     Kernel(i32),
 }
 
 impl ErrorCode {
-    /// Returns the name of the error, such as `EINVAL`. If this function does not know an error
-    /// number of the kernel, it returns `EIO`.
+    /// Returns the name, such as `EINVAL`, or `EIO` for error numbers that are not listed here.
     pub fn name(self) -> &'static str {
         match self {
             Self::NotPermitted => "EPERM",
@@ -57,7 +52,7 @@ impl ErrorCode {
         }
     }
 
-    /// Returns the number of the error, as in errno(3).
+    /// Returns the number, as in errno(3).
     pub fn number(self) -> i32 {
         let errno = match self {
             Self::NotPermitted => Errno::PERM,
@@ -76,7 +71,7 @@ impl ErrorCode {
     }
 }
 
-/// The reason why an attribute could not be read or written: an error code and one line of text.
+/// Why an attribute could not be read or written: a code and one line of text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct AttributeError {
@@ -89,7 +84,7 @@ impl AttributeError {
         Self { code, message: message.into() }
     }
 
-    /// Returns the error's code, which corresponds to an error number of the kernel.
+    /// Returns the code.
     pub fn code(&self) -> ErrorCode {
         self.code
     }

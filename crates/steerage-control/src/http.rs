@@ -1,13 +1,12 @@
-//! A small HTTP server, which serves [`metrics`](crate::metrics) and the [live page](crate::web).
+//! A small HTTP server for [`metrics`](crate::metrics) and the [live page](crate::web).
 //!
-//! [`Listener::bind`] binds the server's socket, for which some addresses require a capability.
-//! After the server has started, a single thread serves all HTTP clients until the [`Server`] is
-//! dropped. The thread never waits for a single client, because each client has a limited buffer
-//! and a limited time. If there are too many clients, the thread disconnects a client of the host
-//! that has the most clients.
+//! [`Listener::bind`] binds the socket, for which some addresses require a capability. A single
+//! thread then serves all clients until the [`Server`] is dropped. The thread never waits for a
+//! client, because each client has a limited buffer and a limited time. A flood disconnects only
+//! clients of the host that has the most clients.
 //!
-//! The server answers only requests whose header `Host` contains an IP address or a name of the
-//! server's machine. [`Listener::answering_to`] adds further names.
+//! Only requests to an IP address, to a name of this machine or to names from
+//! [`Listener::answering_to`] are answered.
 
 mod hosts;
 mod request;
@@ -21,7 +20,7 @@ use std::thread::{self, JoinHandle};
 
 pub(crate) use site::{Body, Resource, Site};
 
-/// The reason why the server cannot listen at an address.
+/// Why the server cannot listen at an address.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve {what} at {address}: {error}; {}", advice(.error))]
 pub struct BindError {
@@ -39,7 +38,7 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// A listening socket for HTTP clients. Clients that connect wait until the server starts.
+/// A listening socket. Clients that connect wait until the server starts.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -48,8 +47,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds a socket to `address` and listens. If the port is 0, the kernel chooses a port. `what`
-    /// names the service in error messages.
+    /// Listens at `address`. Port 0 lets the kernel choose. `what` names the service in errors.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses the address.
@@ -62,22 +60,20 @@ impl Listener {
         bound.map_err(|error| BindError { what, address, error })
     }
 
-    /// Makes the server also answer requests whose header `Host` has one of these names. The server
-    /// also answers to `localhost`, to the machine's own name, and to any IP address. The server
-    /// refuses all other host names, because the owner of any DNS name can make the name resolve to
-    /// this machine.
+    /// Also answers requests whose header `Host` has one of these names, besides `localhost`, the
+    /// machine's own name and any IP address. All other names are refused, because the owner of a
+    /// DNS name can make it resolve to this machine.
     #[must_use]
     pub fn answering_to(mut self, names: &[String]) -> Self {
         self.hosts = hosts::Hosts::with_own_name(names);
         self
     }
 
-    /// Returns the address of the listening socket, with the port that the kernel chose.
+    /// Returns the address, with the port that the kernel chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Starts a thread called `name` that serves the resources of `site` to HTTP clients.
     pub(crate) fn serve_site(self, name: &str, site: Site) -> io::Result<Server> {
         let (stop, stopped) = UnixStream::pair()?;
         let thread = thread::Builder::new().name(name.to_owned());
@@ -86,7 +82,7 @@ impl Listener {
     }
 }
 
-/// A running HTTP server. The HTTP server stops when this value is dropped.
+/// A running HTTP server, which stops when it is dropped.
 #[derive(Debug)]
 pub struct Server {
     stop: Option<UnixStream>,
@@ -95,8 +91,7 @@ pub struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // `stop` is one end of a socket pair. The server's thread stops when this end of the socket
-        // pair is closed.
+        // Closing this end of the socket pair stops the thread.
         self.stop = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -104,8 +99,6 @@ impl Drop for Server {
     }
 }
 
-/// Returns the server's reply to a request line with its headers, for the fuzz targets. Returns
-/// `None` if the headers are incomplete.
 pub(crate) fn answer(received: &[u8]) -> Option<Vec<u8>> {
     let site = Site::new("/x", vec![Resource::plain("/x", Body::Made(Box::new(|_| "steerage_x 1\n".to_owned())))]);
     request::answer(received, &hosts::Hosts::new(&[]), &site, &site.turn())

@@ -1,10 +1,7 @@
-//! Finds the control socket of a running instance by the instance's name, and connects to this
-//! socket.
+//! Finds the control socket of a running instance by the instance's name, and connects.
 //!
-//! The control socket of an instance is in the directory of the user who runs the instance. The
-//! directory of a user's control sockets is `/run/steerage` for root and
-//! `$XDG_RUNTIME_DIR/steerage` for other users. The environment variable STEERAGE_RUNTIME_DIR sets
-//! another directory for control sockets.
+//! The sockets of a user are in `/run/steerage` for root, and in `$XDG_RUNTIME_DIR/steerage` for
+//! other users, or in the directory in the environment variable STEERAGE_RUNTIME_DIR.
 //!
 //! ```no_run
 //! let mut client = steerage_control::instances::connect(None)?;
@@ -26,14 +23,13 @@ const NO_DIRECTORY: &str =
 
 const ROOT_DIRECTORY: &str = "/run/steerage";
 
-/// The environment variable with the directory for a user's sockets. systemd sets this variable.
+/// The environment variable with a user's runtime directory, which systemd sets.
 pub const USER_VARIABLE: &str = "XDG_RUNTIME_DIR";
 
 const DIRECTORY_VARIABLE: &str = "STEERAGE_RUNTIME_DIR";
 
-/// Returns the path of the control socket of the instance called `name`. If `name` contains a `/`,
-/// `name` is the path of the control socket. Returns `None` if there is no directory for control
-/// sockets.
+/// Returns the path of an instance's control socket, or `None` if there is no directory for
+/// sockets. A `name` with a `/` is the path itself.
 pub fn path_of(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name));
@@ -52,15 +48,14 @@ fn runtime_directory() -> Option<PathBuf> {
     Some(PathBuf::from(directory).join("steerage"))
 }
 
-/// The reason why the search for an instance returned no connection.
+/// Why no instance was found or connected to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SearchError {
     /// No instance was found.
     #[error("{0}")]
     None(NoInstance),
-    /// The directory of the control sockets cannot be read, or other users may change the
-    /// directory.
+    /// The directory of the sockets cannot be read, or other users may change it.
     #[error("cannot look for runs: {0}")]
     Directory(SocketError),
     /// No running instance has this name.
@@ -72,39 +67,37 @@ pub enum SearchError {
         }
     )]
     NoneOfThisName {
-        /// The name of the instance that the caller searched for.
+        /// The name that the caller gave.
         name: String,
-        /// The reason why the search found no instance.
+        /// Why no instance was found.
         why: NoInstance,
     },
-    /// Several instances are running, and the caller named none of them.
+    /// Several instances run, and the caller named none.
     #[error("there are {} runs: choose one with --to: {}", .names.len(), .names.join(", "))]
     Several {
-        /// The names of all running instances. If a name is a process number, the process's command
-        /// line follows in parentheses.
+        /// The names, with the command line of each name that is a process number.
         names: Vec<String>,
     },
-    /// The search found the instance's socket, but the connection to it failed.
+    /// The connection to the socket failed.
     #[error("cannot connect to {}: {error}; name the socket of a run", .path.display())]
     Connect {
-        /// The path of the instance's control socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// The reason why the connection failed.
+        /// Why the connection failed.
         error: io::Error,
     },
 }
 
-/// The reason why the search found no run.
+/// Why no run was found.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub enum NoInstance {
-    /// The caller is root, and a search by root finds only runs of root.
+    /// A search by root finds only runs of root.
     #[error("no run of root was found: start one, or name another user's socket with --to PATH")]
     OfRoot,
     /// Neither this user nor root runs an instance.
     #[error("no run was found: start one, or name its socket with --to PATH")]
     OfUser,
-    /// If this user has runs, they have no control sockets, because no directory for control
-    /// sockets exists.
+    /// Runs have no control sockets, because there is no directory for them.
     #[error("no run was found: {NO_DIRECTORY}")]
     NoDirectory,
 }
@@ -112,16 +105,13 @@ pub enum NoInstance {
 /// The control socket of an instance.
 #[derive(Clone, Debug)]
 pub struct InstanceSocket {
-    /// The path of the socket.
     path: PathBuf,
-    /// True if the socket was found by a search in a directory. If the caller gave the socket's
-    /// path instead, any user's process may listen at the socket.
+    /// False if the caller gave the path: then any user's process may listen there.
     was_found: bool,
 }
 
 impl InstanceSocket {
-    /// Returns the name of the instance, which is the file name of the socket without `.sock`. By
-    /// default, the name of an instance is its process number.
+    /// Returns the file name of the socket without `.sock`: the process number by default.
     pub fn name(&self) -> String {
         self.path.file_stem().map_or(String::new(), |name| name.to_string_lossy().into_owned())
     }
@@ -131,14 +121,11 @@ impl InstanceSocket {
         &self.path
     }
 
-    /// Connects to the instance. The listening process must belong to this user or to root, unless
-    /// the caller gave the path of the socket. Without this check, another user could replace the
-    /// directory that contains this user's sockets. The other user could then read the requests and
-    /// send false replies.
+    /// Connects. Unless the caller gave the path, the listening process must belong to this user or
+    /// to root: another user could replace the directory, read requests and send false replies.
     ///
     /// # Errors
-    /// Returns the errors of [`Client::connect`], and an error if the process belongs to another
-    /// user.
+    /// Returns the errors of [`Client::connect`], and an error for a process of another user.
     pub fn connect(&self) -> io::Result<Client> {
         let client = Client::connect(&self.path)?;
         let (uid, us) = (client.peer()?, geteuid().as_raw());
@@ -149,7 +136,7 @@ impl InstanceSocket {
     }
 }
 
-/// Connects to the instance called `to`. [`socket_of`] describes which instance is found.
+/// Connects to the instance that [`socket_of`] finds.
 ///
 /// # Errors
 /// Returns [`SearchError`] if no such instance exists, or if the instance does not answer.
@@ -158,12 +145,11 @@ pub fn connect(to: Option<&str>) -> Result<Client, SearchError> {
     socket.connect().map_err(|error| SearchError::Connect { path: socket.path, error })
 }
 
-/// Returns the socket of the instance called `to`. If the name `to` contains a `/`, it is the path
-/// of the control socket. If the caller gives no name, exactly one instance must be running.
+/// Returns the socket of the instance called `to`. A name with a `/` is the path of the socket.
+/// Without a name, exactly one instance must run.
 ///
 /// # Errors
-/// Returns [`SearchError`] if no such instance exists, or if several instances run and no name is
-/// given.
+/// Returns [`SearchError`] if no such instance exists, or if there are several without a name.
 pub fn socket_of(to: Option<&str>) -> Result<InstanceSocket, SearchError> {
     match to {
         Some(name) if name.contains('/') => Ok(InstanceSocket { path: PathBuf::from(name), was_found: false }),
@@ -180,8 +166,7 @@ pub fn socket_of(to: Option<&str>) -> Result<InstanceSocket, SearchError> {
     }
 }
 
-/// Returns an instance's name in the form that messages show. If the name is a process number, the
-/// process's command line follows, as in `4711 (meter eth0)`.
+/// Adds the command line to a process number, as in `4711 (meter eth0)`.
 fn described(name: &str) -> String {
     const CHARS_MAX: usize = 40;
     let number = name.parse::<u32>().ok();
@@ -194,18 +179,16 @@ fn described(name: &str) -> String {
     }
 }
 
-/// Returns the control sockets of the instances of this user and of root. Any user may read the
+/// Returns the control sockets of this user's and root's instances. Any user may read the
 /// attributes of root's instances.
 ///
 /// # Errors
-/// Returns [`SearchError::Directory`] if the directory of the sockets cannot be read, or if other
-/// users may change it.
+/// [`SearchError::Directory`] if the directory cannot be read, or others may change it.
 pub fn all() -> Result<Vec<InstanceSocket>, SearchError> {
     let own = runtime_directory();
     let mut all = own.as_deref().map_or(Ok(Vec::new()), find).map_err(SearchError::Directory)?;
     if env::var_os(DIRECTORY_VARIABLE).is_none() && own.as_deref() != Some(Path::new(ROOT_DIRECTORY)) {
-        // Errors in reading root's directory are ignored: if this user cannot read the directory,
-        // this user cannot use root's sockets either.
+        // A user who cannot read root's directory cannot use root's sockets either.
         all.extend(find(Path::new(ROOT_DIRECTORY)).unwrap_or_default());
     }
     Ok(all.into_iter().map(|path| InstanceSocket { path, was_found: true }).collect())
@@ -230,8 +213,7 @@ mod tests {
     fn a_name_that_is_a_process_shows_its_command() {
         let mut child = Command::new("sleep").args(["1000", "1"]).spawn().unwrap();
         let name = child.id().to_string();
-        // When a process has started, the kernel may not show the process's command line yet.
-        // Therefore the test waits.
+        // The kernel may not show the command line of a new process yet.
         let begin = Instant::now();
         while described(&name) == name && begin.elapsed() < Duration::from_secs(20) {
             std::thread::yield_now();

@@ -1,6 +1,5 @@
-//! The control tree of a running instance. The attributes of the instance have the same paths as
-//! files in the kernel's /sys and /proc. Therefore scripts and exporters that were written for RPS
-//! also work with steerage.
+//! The control tree of a running instance. Attributes have the paths of the kernel's files in /sys
+//! and /proc, so scripts and exporters for RPS also work with steerage.
 //!
 //! | module | feature | what |
 //! |---|---|---|
@@ -20,11 +19,10 @@
 //! | `error` | | errors with the kernel's numbers: [`AttributeError`] |
 //! | `limits` | | every limit, with its reason |
 //!
-//! Each module in the table of modules imports only modules from later rows of the table. All Cargo
-//! features of the crate are on by default.
+//! Each module imports only modules from later rows. All features are on by default.
 //!
-//! This crate accesses the data path only through a [`steerage::Handle`]. Therefore a client that
-//! hangs does not delay packets or other clients.
+//! The crate reaches the data path only through a [`steerage::Handle`], so a client that hangs
+//! delays neither packets nor other clients.
 #![forbid(unsafe_code)]
 
 mod audience;
@@ -76,7 +74,6 @@ pub use report::{REPORT_SCHEMA, reports};
 pub use socket::{Client, ClientError, Listening, PacketSender, Serving, SocketError, find};
 pub use tree::{Entry, NodeId, Options, Tree, directory_names};
 
-/// Includes docs/metrics.md and docs/control.md, so that the examples in these pages are tested.
 #[cfg(all(doctest, feature = "metrics", feature = "socket", feature = "web"))]
 #[doc = include_str!("../../../docs/metrics.md")]
 #[doc = include_str!("../../../docs/control.md")]

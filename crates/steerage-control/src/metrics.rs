@@ -1,10 +1,8 @@
-//! Metrics of an instance in Prometheus' text format. This module can serve the text of the metrics
-//! over HTTP. It serves only the request `GET /metrics`. A program can also serve the text of the
-//! metrics by its own means.
+//! Metrics of an instance in Prometheus' text format, as text, and over HTTP as `GET /metrics`.
 //!
-//! docs/metrics.md describes each metric. There are no metrics for single flows or buckets.
-//! Therefore the number of metrics depends only on the numbers of queues, CPUs, and counters of the
-//! packet function ([`Builder::counters`](steerage::Builder::counters)).
+//! docs/metrics.md describes each metric. Flows and buckets have none, so the number of metrics
+//! depends only on the numbers of queues, CPUs, and counters of the packet function
+//! ([`Builder::counters`](steerage::Builder::counters)).
 //!
 //! ```
 //! use steerage::packet::each;
@@ -32,23 +30,21 @@ pub use crate::http::{BindError, Listener, Server};
 use crate::http::{Body, Resource, Site};
 pub use families::names;
 
-/// The default address of the metrics server. Only programs on this machine can connect to this
-/// address. The Prometheus project has a list of default ports from 9100 to 9999, and all ports in
-/// the list are taken.
+/// The default address, for programs on this machine only. All ports in the Prometheus project's
+/// list of default ports, 9100 to 9999, are taken.
 pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_777);
 
-/// The prefix of the names of all metrics, unless [`Source::prefix`] sets another prefix.
+/// The prefix of all names, unless [`Source::prefix`] sets another.
 pub const PREFIX_DEFAULT: &str = "steerage";
 
-/// Returns the metrics of a snapshot as text. The text contains the ledger (all counts of packets)
-/// and the counters of the packet function. The name of each metric begins with `prefix` and `_`. A
-/// character of the prefix that is not allowed in the name of a metric becomes `_`. If the prefix
-/// is empty, the names have no prefix.
+/// Returns the metrics of a snapshot, and the counters of the packet function, as text. `prefix`
+/// and `_` precede each name, unless the prefix is empty. Characters that are not allowed become
+/// `_`.
 pub fn text(snapshot: &Snapshot, prefix: &str) -> String {
     page::text(page::Content { snapshot: Some(snapshot.clone()), ..page::Content::default() }, prefix)
 }
 
-/// The source of the metrics: an instance, and optional additional metrics.
+/// An instance, and optional additional metrics.
 pub struct Source {
     handle: Option<Handle>,
     version: Option<&'static str>,
@@ -56,38 +52,35 @@ pub struct Source {
     prefix: String,
 }
 
-/// A function that returns additional metrics, for example those of a handler. Each call of this
-/// function must return the same list of metrics, with their current values.
+/// Returns additional metrics, such as those of a handler: at each call the same list.
 pub type More = Box<dyn Fn() -> Vec<Metric> + Send>;
 
 impl Source {
-    /// Creates a source of the metrics of the instance `handle`. Use `None` as the handle if the
-    /// program handles no packets.
+    /// Creates a source for the instance `handle`, or `None` if the program handles no packets.
     pub fn new(handle: impl Into<Option<Handle>>) -> Self {
         Self { handle: handle.into(), version: None, more: None, prefix: PREFIX_DEFAULT.to_owned() }
     }
 
-    /// Sets the prefix of all metrics, as for [`text`]. The default prefix is [`PREFIX_DEFAULT`].
+    /// Sets the prefix, as for [`text`]. The default is [`PREFIX_DEFAULT`].
     #[must_use]
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), ..self }
     }
 
-    /// Sets the version of the program. The metric `PREFIX_build_info` shows this version.
+    /// Sets the version that `PREFIX_build_info` shows.
     #[must_use]
     pub fn version(self, version: &'static str) -> Self {
         Self { version: Some(version), ..self }
     }
 
-    /// Adds metrics that are not in the ledger (all counts of packets). Each time that a client
-    /// requests metrics, the source calls the function `more`. The ledger already contains the
-    /// counters of a packet function (see [`Builder::counters`](steerage::Builder::counters)).
+    /// Adds metrics besides the snapshot, which already has the counters of the packet function
+    /// ([`Builder::counters`](steerage::Builder::counters)). `more` is called at each request.
     #[must_use]
     pub fn more(self, more: More) -> Self {
         Self { more: Some(more), ..self }
     }
 
-    /// Returns the metrics as text, with their current values.
+    /// Returns the metrics as text.
     pub fn text(&self) -> String {
         let snapshot = self.handle.as_ref().map(|handle| handle.snapshot());
         let more = self.more.as_ref().map(|more| more()).unwrap_or_default();
@@ -101,31 +94,27 @@ impl fmt::Debug for Source {
     }
 }
 
-/// A metric that a program adds to the metrics of steerage.
+/// An additional metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// The name of the metric according to Prometheus'
-    /// [conventions](https://prometheus.io/docs/practices/naming/), without the prefix `steerage_`
-    /// and without the suffix `_total` of a counter.
-    ///
-    /// The name must differ from the names of steerage's own metrics, which [`names`] lists.
-    /// Prometheus refuses a page that contains a metric twice.
+    /// The name by Prometheus' [conventions](https://prometheus.io/docs/practices/naming/), without
+    /// the prefix `steerage_` and a counter's suffix `_total`. None of [`names`]: Prometheus
+    /// refuses a page that contains a metric twice.
     pub name: &'static str,
-    /// The help text of the metric, as a sentence.
+    /// The help text, a sentence.
     pub help: &'static str,
-    /// The kind of the metric: a counter or a gauge.
+    /// Whether the metric is a counter or a gauge.
     pub kind: MetricKind,
-    /// The values of the metric. If the metric has several values, each value has a label that
-    /// identifies it. A label consists of a name and a value.
+    /// The values. Several values need labels (name and value) that tell them apart.
     pub samples: Vec<(Option<(&'static str, &'static str)>, u64)>,
 }
 
-/// The kind of a metric: only the value of a gauge can decrease.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// The value of a counter only increases.
+    /// A value that only increases.
     Counter,
-    /// The value of a gauge can increase and decrease.
+    /// A value that can increase and decrease.
     Gauge,
 }
 
@@ -139,13 +128,12 @@ impl MetricKind {
 }
 
 impl Metric {
-    /// Creates a counter: a metric with a single value that only increases.
+    /// Creates a counter with a single value.
     pub fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
         Self { name, help, kind: MetricKind::Counter, samples: vec![(None, value)] }
     }
 
-    /// Creates a counter with several values that only increase. Each value of the counter has a
-    /// different value of the label `label`.
+    /// Creates a counter with several values, each with its own value of the label `label`.
     pub fn counters(
         name: &'static str,
         help: &'static str,
@@ -156,13 +144,12 @@ impl Metric {
         Self { name, help, kind: MetricKind::Counter, samples }
     }
 
-    /// Creates a gauge: a metric with a single value that can increase and decrease.
+    /// Creates a gauge with a single value.
     pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
         Self { name, help, kind: MetricKind::Gauge, samples: vec![(None, value)] }
     }
 
-    /// Returns the full name of the metric, with the default prefix and the suffix `_total` of a
-    /// counter.
+    /// Returns the full name, with the default prefix and a counter's `_total`.
     pub fn served_as(&self) -> String {
         format!("{PREFIX_DEFAULT}_{}", families::with_suffix(self.name, self.kind.in_prometheus_words()))
     }
@@ -170,11 +157,10 @@ impl Metric {
 
 const PATH: &str = "/metrics";
 
-/// The content type of Prometheus' text format.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 impl Listener {
-    /// Starts a thread that serves the metrics of `source` over HTTP.
+    /// Starts a thread that serves the metrics over HTTP.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.

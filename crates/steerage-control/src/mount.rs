@@ -1,10 +1,3 @@
-//! Serves the control tree as files, through FUSE.
-//!
-//! | file | content |
-//! |---|---|
-//! | `fusermount` | mounts, and unmounts at the end, with the program `fusermount3` |
-//! | `table` | the kernel's mount table |
-
 mod fusermount;
 
 use std::collections::HashMap;
@@ -38,33 +31,28 @@ use crate::quota::{Party, Quota, QuotaFull};
 use crate::tree::{Entry, NodeId, Tree};
 use fusermount::{Failure, Watched};
 
-/// The text at the start of the mount's source in /proc/mounts. In /proc/mounts, the mount's source
-/// consists of this text, a colon, and the instance's process number.
+/// The mount's source in /proc/mounts is this text, a colon, and the instance's process number.
 const SOURCE: &str = "steerage";
 const KIND: &str = "fuse.steerage";
 
-/// The mount options. With these mount options, the kernel checks the permissions of files. In
-/// addition to the kernel's check of permissions, the program checks which user makes each write.
+/// The kernel checks file permissions (`default_permissions`). This program also checks who writes.
 const OPTIONS: &str = "auto_unmount,default_permissions,nosuid,nodev,noexec,noatime,subtype=steerage";
 
-/// How long the kernel may cache the names and permissions of files in the tree. In the tree,
-/// permissions never change, and only the directories of devices can get new names.
+/// How long the kernel may cache names and permissions. Permissions never change, and only the
+/// directories of devices can get new names.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// A mounted directory that does not serve a tree yet. Programs that read the tree wait
-/// until [`serve`](Self::serve) is called. The tree is unmounted when this value is dropped, or
-/// when the process ends.
+/// A mounted directory, whose readers wait until [`serve`](Self::serve) is called. Unmounted when
+/// this value is dropped, or when the process ends.
 #[derive(Debug)]
 pub struct Mounted {
-    // Rust drops the fields of a struct in the order in which they are declared. The field `fuse`
-    // must be closed before `fusermount3` checks the mount, because the check must find that no
-    // process serves the mount.
+    // Fields drop in this order. `fuse` must be closed before `fusermount3` checks the mount, which
+    // must find that no process serves it.
     fuse: OwnedFd,
     mount: Mount,
 }
 
-/// A tree that is mounted and served as files. The tree is unmounted when this value is dropped, or
-/// when the process ends.
+/// A tree that is served as files. Unmounted when this value is dropped, or when the process ends.
 #[derive(Debug)]
 pub struct ServedFiles {
     ending: Arc<AtomicBool>,
@@ -77,23 +65,21 @@ struct Mount {
     watched: Watched,
 }
 
-/// The reason why a tree could not be mounted.
+/// Why a tree could not be mounted.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MountError {
     /// The path is not a directory, or the directory cannot be read.
     Directory(PathBuf, io::Error),
-    /// Another user can change the directory or one of its parent directories.
+    /// Another user can change the directory or one of its parents.
     Changeable(PathBuf, PathError),
-    /// The directory is not empty, and a mount would hide the files in the directory.
+    /// The directory is not empty. A mount would hide its files.
     NotEmpty(PathBuf),
-    /// The tree of another instance is mounted on the directory. The string is the process number
-    /// of the instance whose tree is mounted on the directory.
+    /// The tree of the instance with this process number is mounted there.
     InUse(PathBuf, String),
-    /// The program `fusermount3` is not installed.
+    /// `fusermount3` is not installed.
     NotInstalled(PathBuf),
-    /// The program `fusermount3` did not mount the tree. The string contains the reason why
-    /// `fusermount3` did not mount the tree.
+    /// `fusermount3` did not mount the tree, for the reason in the string.
     Refused(PathBuf, String),
 }
 
@@ -141,23 +127,18 @@ impl error::Error for MountError {}
 
 impl Mounted {
     /// Mounts the tree on an empty directory, with the program `fusermount3` of the package fuse3.
-    /// If root mounts the tree, all users can access it. If another user mounts the tree, all users
-    /// can access it if /etc/fuse.conf has `user_allow_other`. Without the option
-    /// `user_allow_other`, only the user who mounts the tree can access it. If a killed instance
-    /// has left a mount on the directory, that mount is removed first.
+    /// All users can access a mount of root, and another user's mount if /etc/fuse.conf has
+    /// `user_allow_other`. A mount that a killed instance has left there is removed first.
     ///
-    /// `fusermount3` runs until the tree is unmounted. After the unmount, `fusermount3` is a zombie
-    /// process until this process ends or waits for it.
+    /// `fusermount3` runs until the unmount, and is then a zombie until this process ends or waits
+    /// for it.
     ///
     /// # Errors
-    /// Returns an error if the mount fails. If the mount fails, nothing is mounted on the
-    /// directory.
+    /// Returns an error if the mount fails. Nothing is then mounted.
     pub fn on(directory: &Path) -> Result<Self, MountError> {
         let wrong = |error| MountError::Directory(directory.to_owned(), error);
         let failed = |failure| MountError::of(directory, failure);
-        // After this program has checked the path of the directory, `fusermount3` resolves the path
-        // again. Therefore only root and this user may have permission to change the directories of
-        // the path.
+        // `fusermount3` resolves the path again, so no other user may change its directories.
         let strict = |path: &Path| Directory::open_strict(path).map_err(|error| MountError::of_path(directory, error));
         if let Some((process, path)) = instance_at(directory).map_err(wrong)? {
             if is_alive(&process) {
@@ -187,22 +168,19 @@ impl Mounted {
         Ok(Self { fuse, mount: Mount { directory: path, watched } })
     }
 
-    /// Returns the directory on which the tree is mounted, without symbolic links.
+    /// Returns the directory of the mount, without symbolic links.
     pub fn directory(&self) -> &Path {
         &self.mount.directory
     }
 
-    /// Answers the kernel's requests for the tree, on separate threads, until the returned value is
-    /// dropped.
+    /// Serves the tree on separate threads, until the returned value is dropped.
     ///
     /// # Errors
-    /// Returns an error if no thread can be started, or if the kernel has another version of the
-    /// FUSE protocol.
+    /// Returns an error if no thread can be started, or if the kernel has another version of FUSE.
     pub fn serve(self, tree: Arc<Tree>) -> io::Result<ServedFiles> {
         let (writes, waiting) = mpsc::sync_channel::<Write>(WAITING_WRITES_MAX);
         let for_writes = Arc::clone(&tree);
-        // A write to an attribute waits until the new value has taken effect. A separate thread
-        // handles the writes, so that reads do not have to wait.
+        // On a thread of their own, writes that wait for their effect do not delay reads.
         thread::Builder::new().name("control/write".to_owned()).spawn(move || {
             for write in waiting {
                 match for_writes.write(write.to, &write.value, write.uid) {
@@ -225,9 +203,8 @@ impl Mounted {
 
 impl Drop for ServedFiles {
     fn drop(&mut self) {
-        // Rust drops the field `_mount` after this function returns. When `_mount` is dropped,
-        // `fusermount3` opens the mounted directory. Then this file system's `opendir` reads the
-        // flag `ending`. This `Release` store pairs with the `Acquire` load in `opendir`.
+        // `_mount` drops next: `fusermount3` opens the directory, and `opendir` reads `ending`.
+        // Pairs with the `Acquire` load in `opendir`.
         self.ending.store(true, Ordering::Release);
     }
 }
@@ -243,10 +220,8 @@ impl Drop for Mount {
     }
 }
 
-/// Returns the process number of the instance that serves the tree on this directory, and the
-/// directory's path without symbolic links. To find the process of the mounted tree, the function
-/// reads only the kernel's mount table. The function sends no request to the mounted file system,
-/// because a stopped process would not answer.
+/// Returns the process number of the instance whose tree is mounted on this directory, and the path
+/// without symbolic links. Only reads the kernel's mount table: a stopped process would not answer.
 fn instance_at(directory: &Path) -> io::Result<Option<(String, PathBuf)>> {
     let opened = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let path = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
@@ -282,8 +257,7 @@ struct Files {
 #[derive(Debug)]
 struct OpenFile {
     uid: u32,
-    /// The attribute's text at the time when a client last read from the start of the file. Reads
-    /// at later offsets return further parts of the stored text, as in /proc.
+    /// The text as of the last read at offset 0. Later offsets return further parts of it.
     text: Vec<u8>,
 }
 
@@ -307,8 +281,7 @@ impl Files {
         let kind = if entry.is_directory { FileType::Directory } else { FileType::RegularFile };
         FileAttr {
             ino: inode(entry.id),
-            // As in sysfs, the reported file size is one page, regardless of the length of the
-            // text.
+            // One page, as in sysfs, whatever the length of the text.
             size: if entry.is_directory { 0 } else { WRITE_BYTES_MAX as u64 },
             blocks: 0,
             atime: self.mounted,
@@ -360,8 +333,7 @@ impl Filesystem for Files {
         }
     }
 
-    /// Accepts and ignores a new size or new times of a file, because `>` in a shell truncates the
-    /// file and `touch` sets the times. The mode and the owner of a file cannot be changed.
+    /// `>` truncates and `touch` sets times, so both are ignored. Mode and owner are fixed.
     fn setattr(
         &self,
         request: &Request,
@@ -389,8 +361,7 @@ impl Filesystem for Files {
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
         if writes && !self.tree.is_writable(node(inode)) {
-            // The kernel lets root open a file regardless of the file's mode. Therefore the program
-            // also checks for root whether the attribute can be written.
+            // The kernel lets root open a file regardless of its mode.
             return reply.error(Errno::EACCES);
         }
         let mut open = self.locked();
@@ -401,8 +372,7 @@ impl Filesystem for Files {
         }
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         open.insert(handle, OpenFile { uid: request.uid(), text: Vec::new() });
-        // With direct I/O, the kernel passes every read and write to this process, regardless of
-        // the file's size.
+        // With direct I/O, every read and write comes here, whatever the file's size.
         reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
     }
 
@@ -418,8 +388,7 @@ impl Filesystem for Files {
         reply: ReplyData,
     ) {
         let is_new = |open: &HashMap<u64, OpenFile>| open.get(&handle.0).is_some_and(|file| file.text.is_empty());
-        // A read from the start of the file reads the attribute again. The lock on the open files
-        // is not held while the attribute is read, so that other reads can continue.
+        // A read at offset 0 reads the attribute again, without the lock on the open files.
         let text = (offset == 0 || is_new(&self.locked())).then(|| self.tree.read(node(inode)));
         let mut open = self.locked();
         let Some(OpenFile { text: known, .. }) = open.get_mut(&handle.0) else { return reply.error(Errno::EBADF) };
@@ -445,8 +414,7 @@ impl Filesystem for Files {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        // Each write call contains a complete value of at most one page. The program ignores the
-        // offset of a write.
+        // Each write is a complete value of at most one page, whatever its offset.
         let value = data[..data.len().min(WRITE_BYTES_MAX)].to_vec();
         let length = value.len() as u32;
         let write = Write { to: node(inode), value, length, uid: request.uid(), reply };
@@ -478,11 +446,9 @@ impl Filesystem for Files {
         reply.ok();
     }
 
-    /// After the flag `ending` is set, opening a directory fails with an error. From the error of
-    /// opening the directory, `fusermount3` recognizes that no process serves the mount, and
-    /// unmounts the directory.
+    /// Once `ending` is set, the error tells `fusermount3` that it must unmount.
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // This `Acquire` load pairs with the `Release` store in the `drop` of `ServedFiles`.
+        // Pairs with the `Release` store in the `drop` of `ServedFiles`.
         if self.ending.load(Ordering::Acquire) {
             return reply.error(Errno::ENOTCONN);
         }
@@ -498,8 +464,7 @@ impl Filesystem for Files {
         let entries = self.tree.list(at).into_iter().map(|entry| (entry.id, entry.is_directory, entry.name));
         for (nth, (id, is_directory, name)) in here.into_iter().chain(entries).enumerate().skip(offset as usize) {
             let kind = if is_directory { FileType::Directory } else { FileType::RegularFile };
-            // The method `add` returns true when the reply buffer is full. If the reply buffer is
-            // full, the kernel requests the remaining directory entries with another call.
+            // `add` returns true if the buffer is full. The kernel then calls `readdir` again.
             if reply.add(inode(id), nth as u64 + 1, kind, name) {
                 break;
             }

@@ -1,31 +1,24 @@
 //! Quotas for *parties* (users or hosts) that share a limited number of slots, such as connections.
-//! No party can take all of the slots. Some of the shared slots are reserved for root. In addition,
-//! the same number of slots is reserved for root and the instance's owner together. Every party
-//! other than root and the owner may use only a limited number of slots.
+//! Some slots are reserved for root, and as many for root and the instance's owner. Any other party
+//! may use only a limited number of slots.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The length of the IPv6 prefix of a subnet. A single host can use every address of its subnet
-/// (RFC 4291, 2.5.4).
+/// The prefix of an IPv6 subnet, all of whose addresses one host can use (RFC 4291, 2.5.4).
 const IPV6_HOST_PREFIX: u32 = 64;
 
-/// The party that uses a slot: a user or a host. Each slot that a client uses counts against the
-/// quota of the client's party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Party {
     User(u32),
-    /// A host, identified by its IPv4 address or its IPv6 prefix. All loopback addresses identify
-    /// the same host: this machine.
+    /// An IPv4 address or IPv6 prefix. All loopback addresses are one host.
     Host(IpAddr),
 }
 
 impl Party {
     pub(crate) fn host(address: IpAddr) -> Self {
-        // A socket that serves both IPv4 and IPv6 reports an IPv4 client with an IPv4-mapped IPv6
-        // address.
+        // A socket for both families reports IPv4 clients with IPv4-mapped addresses.
         Self::Host(match address.to_canonical() {
-            // Every user of this machine can use all addresses of 127.0.0.0/8 and the address ::1.
-            // Therefore all loopback addresses count as one host.
+            // Every user of this machine can use all of 127.0.0.0/8 and ::1.
             address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(address) => {
                 IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - IPV6_HOST_PREFIX))))
@@ -38,23 +31,21 @@ impl Party {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     pub(crate) all: usize,
-    /// The number of slots that are reserved for root. In addition, the same number of slots is
-    /// reserved for root and the owner together.
+    /// The slots for root. As many more are for root and the owner.
     pub(crate) reserved: usize,
     pub(crate) per_party: usize,
-    /// The user who owns the instance. The owner is `None` if the parties are hosts.
+    /// The user who owns the instance. `None` if the parties are hosts.
     pub(crate) owner: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuotaFull {
     Party,
-    /// Every slot that this party may use is already in use, by this party or by another party.
+    /// Every slot that this party may use is taken, by any party.
     All,
 }
 
-/// The rank of a party. A party's rank is root (the highest), owner, or other (the lowest). A party
-/// may use the slots that are reserved for its own rank and the slots for lower ranks.
+/// A party may use the slots that are reserved for its rank and for lower ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Other,
@@ -100,8 +91,7 @@ mod tests {
     const OWNER: u32 = 1000;
     const PLACES: Quota = Quota { all: 20, reserved: 2, per_party: 6, owner: Some(OWNER) };
 
-    /// Admits clients of the user `uid`, one after another, until the quota refuses a client.
-    /// Returns the number of admissions, and the reason for the first refusal.
+    /// Admits clients until the quota refuses one. Returns their number and the reason.
     fn fill(taken: &mut Vec<Party>, uid: u32) -> (usize, QuotaFull) {
         let before = taken.len();
         let user = Party::User(uid);

@@ -1,5 +1,5 @@
-//! Makes the report of a program that has its own instance. The report is the JSON object that
-//! `steerage top` and the [live page](crate::web) read. docs/report.md describes its keys.
+//! The JSON report that `steerage top` and the [live page](crate::web) read, for programs with
+//! their own instance. docs/report.md describes its keys.
 
 use std::time::SystemTime;
 
@@ -8,14 +8,12 @@ use steerage::{Handle, Snapshot};
 
 use crate::audience::Audience;
 
-/// The version of the report's schema. `steerage top` reads only reports with the schema version
-/// that it knows.
+/// The version of the report's schema. `steerage top` reads only its own version.
 pub const REPORT_SCHEMA: u32 = 2;
 
-/// Returns a function that makes the report of an instance. `Listening::serve` and
-/// `Listener::serve_page` take this function as an argument. The report contains the ledger (all
-/// counts of packets), and the ledger contains the [counters](steerage::Builder::counters) of the
-/// packet function. The report contains no flows.
+/// Returns a function that makes the report of an instance, for `Listening::serve` and
+/// `Listener::serve_page`. The report has the [counters](steerage::Builder::counters) of the packet
+/// function, but no flows.
 ///
 /// ```
 /// use steerage::packet::each;
@@ -55,8 +53,7 @@ struct Report<'a> {
     r#type: &'static str,
     version: &'static str,
     started: &'a str,
-    /// The report's field `ended_by` is always `None`, because an instance that has ended answers
-    /// no request for a report.
+    /// `ended_by` is always `None`: an instance that has ended answers no request.
     ended_by: Option<Empty>,
     snapshot: Snapshot,
     app: Empty,
@@ -67,8 +64,7 @@ struct Report<'a> {
     traffic: Option<Traffic>,
 }
 
-/// The value of report fields that stay empty, because only some commands of the program `steerage`
-/// fill them in.
+/// Only commands of the program `steerage` fill these fields in.
 #[derive(Serialize)]
 struct Empty {}
 

@@ -1,6 +1,3 @@
-//! Serves the control tree over a Unix socket. A request is one line of JSON, and a reply is one
-//! line of JSON. README.md lists the requests.
-
 mod client;
 mod directory;
 mod listening;

@@ -1,9 +1,7 @@
-//! The tree of attributes. Each path of the control tree leads to a directory or to an attribute.
+//! The tree of attributes.
 //!
-//! The structure of the tree never changes, because the devices and queues of an instance never
-//! change. The value of an attribute is computed each time that a client reads the attribute. The
-//! name of a device's directory is also computed each time that a client reads it, because a
-//! network interface may be renamed.
+//! The structure never changes, because an instance's devices and queues never change. Values, and
+//! the names of devices' directories, are computed at each read: an interface may be renamed.
 
 mod buckets;
 mod devices;
@@ -32,24 +30,21 @@ use statistics::{QueueCount, Statistic};
 
 pub use devices::directory_names;
 
-/// The properties of an instance that the instance's handle does not provide to the control tree.
+/// What the instance's handle does not tell the control tree.
 #[derive(Debug)]
 pub struct Options {
     /// The CPUs that masks may contain.
     pub machine: CpuView,
-    /// The ID of the user who may change attributes, in addition to root.
+    /// The user who may change attributes, besides root.
     pub uid: u32,
-    /// The numbers of the receive queues that start with an empty RPS mask. The queues of all
-    /// inputs are numbered consecutively. Packets of a queue with an empty RPS mask stay on the CPU
-    /// that receives them.
+    /// The receive queues that start with an empty RPS mask: packets stay on the CPU that receives
+    /// them. The queues of all inputs are numbered consecutively.
     pub queues_off: Vec<usize>,
-    /// The maximum time that a write to an attribute waits until the new value takes effect.
-    /// Use [`SETTLE_MAX`](crate::SETTLE_MAX) unless you have a reason for another value.
+    /// How long a write waits until its value takes effect.
     pub settle_max: Duration,
 }
 
-/// The default options: the user of this process may change attributes, and no queue has an empty
-/// mask.
+/// By default, the user of this process may change attributes, and no queue has an empty mask.
 impl Default for Options {
     fn default() -> Self {
         let uid = rustix::process::geteuid().as_raw();
@@ -70,11 +65,11 @@ impl NodeId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// The node of the tree to which the directory entry leads.
+    /// The entry's node.
     pub id: NodeId,
     /// The name of the entry.
     pub name: String,
-    /// The permissions of the entry: the lower nine bits of a file mode.
+    /// The lower nine bits of the file mode.
     pub mode: u16,
     /// True if the entry is a directory.
     pub is_directory: bool,
@@ -89,8 +84,7 @@ enum What {
 #[derive(Debug)]
 enum Name {
     Fixed(String),
-    /// The name of a device's directory. The name of a device's directory is computed each time
-    /// that a client reads it, because a network interface may be renamed.
+    /// A device's directory gets its name at each read, because a network interface may be renamed.
     Device(usize),
 }
 
@@ -109,23 +103,19 @@ enum Attribute {
     PolledBy(usize),
     HashSource(usize),
     Statistic(usize, Statistic),
-    /// One of the kernel's own files for a network interface. The fields are the index of the
-    /// device, and the name of the kernel's file.
+    /// The kernel's own file for a network interface, by the device and the file's name.
     Interface(usize, &'static str),
-    /// A text that never changes.
     Fixed(Cow<'static, str>),
     SoftnetStat,
     Number(Number),
-    /// The attribute that lists the CPUs whose backlogs have a flow limit.
     FlowLimitCpus,
     Policy,
     Steering,
     Count(fn(&Snapshot) -> u64),
     QueueCount(usize, QueueCount),
-    /// A count of a receive queue. Only queues of some device types have this count. The fields are
-    /// the queue's index, and the count's index in the device's list of counts.
+    /// The index of a queue, and the index of one of the counts that only its device has.
     DeviceCount(usize, usize),
-    /// The memory that the local page caches of these receive queues may use, in bytes.
+    /// The bytes that the local page caches of these queues may use.
     LpcBytes(Vec<usize>),
     History,
 }
@@ -147,12 +137,12 @@ pub struct Tree {
     devices: Vec<Device>,
     masks: Mutex<Masks>,
     history: Mutex<History>,
-    /// Each write to an attribute holds this lock, so that two changes of attributes never overlap.
+    /// Each write holds this lock, so that changes never overlap.
     writer: Mutex<()>,
 }
 
 impl Tree {
-    /// Creates the tree of the instance that `handle` belongs to.
+    /// Creates the tree of an instance.
     pub fn new(handle: Handle, options: Options) -> Self {
         let snapshot = handle.snapshot();
         let devices = devices::devices(&snapshot);
@@ -177,19 +167,17 @@ impl Tree {
         tree
     }
 
-    /// Returns the ID of the user who owns the files of the tree. Only this user and root may
-    /// change attributes.
+    /// Returns the user who owns the files. Only this user and root may change attributes.
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// Returns the handle of the instance.
+    /// Returns the instance's handle.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// Returns the node of the tree to which `path` leads. A `/` at the start or the end is
-    /// ignored.
+    /// Returns the node at `path`. A `/` at the start or the end is ignored.
     ///
     /// # Errors
     /// Returns `ENOENT` if the path does not exist.
@@ -201,7 +189,7 @@ impl Tree {
         found.ok_or_else(|| AttributeError::new(ErrorCode::NoEntry, format!("there is no `{}`", path.escape_debug())))
     }
 
-    /// Returns the node named `name` in a directory.
+    /// Returns the node called `name` in a directory.
     pub fn child(&self, of: NodeId, name: &str) -> Option<NodeId> {
         let mut directories = None;
         let is_called = |at: &&usize| match &self.nodes[**at].name {
@@ -211,14 +199,12 @@ impl Tree {
         self.children(of).iter().find(is_called).map(|at| NodeId(*at))
     }
 
-    /// Returns the directory that contains a node. The parent of the top directory is the top
-    /// directory itself.
+    /// Returns the directory of a node. The top directory is its own parent.
     pub fn parent(&self, of: NodeId) -> NodeId {
         self.nodes.get(of.0).map_or(NodeId::ROOT, |node| NodeId(node.parent))
     }
 
-    /// Returns the entries of a directory of the tree. The returned list of entries is empty for an
-    /// attribute.
+    /// Returns the entries of a directory, or none for an attribute.
     pub fn list(&self, of: NodeId) -> Vec<Entry> {
         self.children(of).iter().filter_map(|at| self.entry(NodeId(*at))).collect()
     }
@@ -249,9 +235,8 @@ impl Tree {
     /// Returns the current value of an attribute, with its newline.
     ///
     /// # Errors
-    /// Returns `EISDIR` for a directory, and `ENOENT` if the node does not exist. If the kernel
-    /// provides the attribute (for a network interface), and the kernel's read fails, returns the
-    /// kernel's error.
+    /// `EISDIR` for a directory, `ENOENT` if the node does not exist, or the kernel's error for an
+    /// attribute that the kernel provides.
     pub fn read(&self, id: NodeId) -> Result<String, AttributeError> {
         Ok(match self.attribute(id)? {
             Attribute::Mask(queue, form) => self.shown_mask(*queue, *form) + "\n",
@@ -287,15 +272,12 @@ impl Tree {
         })
     }
 
-    /// Writes `value` to an attribute on behalf of user `uid`. Only the first [`WRITE_BYTES_MAX`]
-    /// bytes of the value are used. When this method returns, the change applies to all new
-    /// packets. After an error, the attribute's old value still applies.
+    /// Writes the first [`WRITE_BYTES_MAX`] bytes of `value` on behalf of user `uid`. On return,
+    /// the change applies to all new packets. After an error, the old value still applies.
     ///
     /// # Errors
-    /// Errors of a write are checked in the same order as in the kernel. `EACCES`, the first error
-    /// to be checked, is returned if the attribute is read-only. The next error to be checked is
-    /// `EPERM`, for users other than root and the instance's user. Errors in the value are checked
-    /// last. Returns `ETIMEDOUT` if the data path is stuck.
+    /// In the kernel's order: `EACCES` if the attribute is read-only, `EPERM` for any user but root
+    /// and the instance's user, then errors in the value. `ETIMEDOUT` if the data path is stuck.
     pub fn write(&self, id: NodeId, value: &[u8], uid: u32) -> Result<(), AttributeError> {
         let attribute = self.attribute(id)?.clone();
         let path = self.path(id);
@@ -306,12 +288,9 @@ impl Tree {
             let message = format!("{path} is changed by root and by user {} only", self.uid);
             return Err(AttributeError::new(ErrorCode::NotPermitted, message));
         }
-        // The conversion of the value to a string replaces bytes that are not valid UTF-8. Such
-        // bytes are never digits. The valid text of the value's first line stays readable after the
-        // conversion to a string.
+        // Invalid UTF-8 is replaced, and is never a digit.
         let text = String::from_utf8_lossy(&value[..value.len().min(WRITE_BYTES_MAX)]).into_owned();
-        // The lock allows only one change at a time. Therefore the history records each change
-        // before the next change begins.
+        // With the lock, the history records a change before the next change begins.
         let _turn = locked(&self.writer);
         let change = match attribute {
             Attribute::Mask(queue, form) => self.store_mask(queue, form, &text)?,
@@ -328,19 +307,18 @@ impl Tree {
         Ok(())
     }
 
-    /// Returns true if an attribute can be written.
+    /// Returns true if the attribute can be written.
     pub fn is_writable(&self, id: NodeId) -> bool {
         self.attribute(id).is_ok_and(Attribute::is_writable)
     }
 
-    /// Returns the changes in the history whose number is greater than `number`. The oldest change
-    /// comes first. Only the newest [`EVENTS_MAX`](crate::EVENTS_MAX) changes are kept.
+    /// Returns the changes with a number greater than `number`, the oldest first. Only the newest
+    /// [`EVENTS_MAX`](crate::EVENTS_MAX) are kept.
     pub fn events_since(&self, number: u64) -> Vec<Event> {
         locked(&self.history).since(number)
     }
 
-    /// Returns true if the name of a node of the tree may change. Only the names of the devices'
-    /// directories can change.
+    /// Only the names of devices' directories can change.
     pub(crate) fn may_be_renamed(&self, id: NodeId) -> bool {
         self.nodes.get(id.0).is_some_and(|node| matches!(node.name, Name::Device(_)))
     }
@@ -402,8 +380,7 @@ struct Change {
     seconds: f64,
 }
 
-/// Locks a mutex even if a thread panicked while it held the lock. The values that the tree's
-/// mutexes protect are valid even after a panic.
+/// The tree's values are valid even after a panic of the thread that held the lock.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,13 +1,11 @@
-//! Serves the live page of a run over HTTP (`--web`).
+//! The live page of a run over HTTP (`--web`).
 //!
-//! The live page consists of three files, which are built into the program. Once per second, the
-//! page requests the run's report as JSON from `/report`. The page contacts no other server.
+//! The page consists of three files that are built into the program. The page requests the run's
+//! report from `/report` once per second, and contacts no other server.
 //!
-//! Every user of this machine can connect to a loopback address. Therefore a client that does not
-//! send the key gets only the data that all users may see. The address of the live page, as the run
-//! prints it, also contains a [key](new_key) after a `#`. A browser sends the part of an address
-//! after `#` to no server. The script of the page sends the key in an HTTP header. If a client
-//! sends the key, the report for this client also contains addresses and flows.
+//! Every user of this machine can connect to a loopback address, so a client gets private data only
+//! with the [key](new_key). The printed address has the key after a `#`, which browsers send to no
+//! server. The page's script sends the key in an HTTP header.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,24 +18,19 @@ use crate::http::{Body, Resource, Site};
 
 pub use crate::http::{BindError, Listener, Server};
 
-/// The default address of the live page. Only programs on this machine can connect to this address.
-/// The port of the live page is one higher than the port of the
-/// [metrics](crate::metrics::ADDRESS_DEFAULT).
+/// The default address, one port after the [metrics](crate::metrics::ADDRESS_DEFAULT).
 pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_778);
 
-/// The length of a key in bytes. A random key with this number of bytes cannot be guessed.
+/// A random key of this many bytes cannot be guessed.
 const KEY_BYTES: usize = 16;
 
-/// The server assumes that a browser has the live page open if the page requested a report within
-/// this time. An open page requests a report every second.
+/// A page that requested a report within this time is open. An open page requests one per second.
 const WATCHED: Duration = Duration::from_millis(2500);
 
-/// When a run ends and a browser has the live page open, the server waits at most this long until
-/// the page has requested the last report.
+/// How long the end of a run waits for an open page's last request.
 const LAST_REPORT_MAX: Duration = Duration::from_millis(1500);
 
-/// The HTTP headers of all files of the live page. The files and the report belong to one run, so a
-/// browser must never cache them.
+/// A browser must not cache the files or the report, which belong to one run.
 macro_rules! headers {
     ($more:literal) => {
         concat!(
@@ -48,7 +41,7 @@ macro_rules! headers {
     };
 }
 
-/// These headers allow the page to run only its own script and to connect only to this server.
+/// The page may run only its own script, and connect only to this server.
 const PAGE_HEADERS: &str = headers!(
     "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"
@@ -59,12 +52,11 @@ const PAGE: &str = include_str!("web/page.html");
 const STYLE: &str = include_str!("web/page.css");
 const SCRIPT: &str = include_str!("web/page.js");
 
-/// The maximum total size of the live page's files (HTML, style and script), in bytes. The files
-/// are built into every program, and a browser loads all of them at the start.
+/// The maximum bytes of the page's files, which every program contains and a browser loads.
 const PARTS_BYTES_MAX: usize = 40 << 10;
 const _: () = assert!(PAGE.len() + STYLE.len() + SCRIPT.len() <= PARTS_BYTES_MAX);
 
-/// Creates a random key for the live page, which no other user can guess.
+/// Creates a random key, which no other user can guess.
 ///
 /// # Errors
 /// Returns an error if the kernel's random numbers cannot be read.
@@ -74,15 +66,13 @@ pub fn new_key() -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The server of a live page. When this value is dropped, the server stops.
+/// The server of a live page, which stops when it is dropped.
 #[derive(Debug)]
 pub struct PageServer {
-    /// The HTTP server. Its thread reads `reports`.
     _server: Server,
     reports: Arc<Reports>,
 }
 
-/// The last report of the run, and what the server knows about requests for reports.
 #[derive(Debug, Default)]
 struct Reports {
     state: Mutex<ReportState>,
@@ -91,12 +81,9 @@ struct Reports {
 
 #[derive(Debug, Default)]
 struct ReportState {
-    /// The last report of the run in two versions: one for the public, and one for the owner of the
-    /// run. The last report is `None` until the run ends.
+    /// The public and the private last report. `None` until the run ends.
     last: Option<[String; 2]>,
-    /// The time at which a page in a browser last requested a report.
     requested_at: Option<Instant>,
-    /// True if a page in a browser has requested the last report of the run.
     is_seen: bool,
 }
 
@@ -120,9 +107,8 @@ impl Reports {
 }
 
 impl Listener {
-    /// Starts a thread that serves the live page. `report` creates the current report as JSON. The
-    /// content of the report depends on the audience, that is, on who may read the report. A client
-    /// that sends the key `key` gets the report for the owner of the run.
+    /// Starts a thread that serves the live page. `report` creates the JSON report for an audience.
+    /// A client with the key `key` gets the private report.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
@@ -146,8 +132,7 @@ impl Listener {
 }
 
 impl PageServer {
-    /// Stops the server of the live page. If the page is open in a browser, the server first waits
-    /// a limited time until the page has requested the last report.
+    /// Stops the server. An open page first gets a limited time to request the last report.
     pub fn end(self, last: impl Fn(Audience) -> String) {
         let last = [Audience::Public, Audience::Private].map(last);
         let mut state = self.reports.locked();
@@ -171,8 +156,6 @@ mod tests {
         assert_ne!(keys[0], keys[1]);
     }
 
-    /// The page's script explains each drop reason, and each cause of a bucket's move, that a
-    /// report can contain.
     #[test]
     fn the_page_explains_what_a_report_names() {
         let names = DropReason::ALL.map(DropReason::name).into_iter().chain(MoveCause::ALL.map(MoveCause::name));
@@ -181,8 +164,7 @@ mod tests {
         }
     }
 
-    /// The page loads nothing from other servers. The page never inserts text from a report as
-    /// HTML.
+    /// The page loads nothing from other servers, and never inserts text of a report as HTML.
     #[test]
     fn the_page_stands_alone() {
         for part in [PAGE, STYLE, SCRIPT] {
@@ -190,8 +172,7 @@ mod tests {
                 assert!(!part.contains(word), "{word}");
             }
         }
-        // The only address in the page that begins with `http:` is the XML namespace of SVG. A
-        // browser does not load it.
+        // The only address with `http:` is the XML namespace of SVG, which a browser does not load.
         let addresses = [PAGE, STYLE, SCRIPT].iter().map(|part| part.matches("http:").count()).sum::<usize>();
         assert_eq!((addresses, SCRIPT.contains("http://www.w3.org/2000/svg")), (1, true));
     }

@@ -1,14 +1,10 @@
-//! A ring from a receive queue to a CPU has two ends. A backlog is the receiving end of a ring, on
-//! the CPU that takes frames from the ring. The sending end of a queue's ring, on the CPU that
-//! polls the queue, is in the module `queue`.
+//! A backlog is the receiving end of a ring, on the CPU that takes frames from the ring. The
+//! sending end, on the CPU that polls the queue, is in the module `queue`.
 //!
-//! As in Linux, `netdev_max_backlog` limits how many frames wait for a CPU. The frames of all live
-//! queues (queues that cannot wait) count together. With several live queues (queues that cannot
-//! wait), the limit is checked when a list of frames is published. If more frames wait than
-//! `netdev_max_backlog` allows, the newest frames are dropped. If there is only one live queue (a
-//! queue that cannot wait), the size of the queue's ring limits the number of its frames. For a
-//! queue that can wait (such as a file), only the size of the queue's ring limits the number of
-//! frames.
+//! As in Linux, `netdev_max_backlog` limits how many frames of all live queues together wait for a
+//! CPU. With several live queues, the limit is checked when a list of frames is published, and the
+//! newest frames are dropped. A single live queue, and each queue that can wait (such as a file),
+//! is limited by the size of its ring.
 
 use std::sync::Arc;
 
@@ -23,37 +19,27 @@ pub(crate) struct Backlog {
     pub(crate) source: Source,
     pub(crate) consumer: Consumer,
     pub(crate) can_wait: bool,
-    /// True if the CPU's `Admission` (the check of `netdev_max_backlog`) counts the frames of this
-    /// backlog.
+    /// True if the CPU's `Admission` (the check of `netdev_max_backlog`) counts these frames.
     pub(crate) is_admitted: bool,
-    /// How many consecutive times the CPU has found this backlog empty.
     pub(crate) idle_looks: u32,
 }
 
-/// Data that a CPU needs to handle the frames of one queue. The frames come from a ring, or from
-/// the CPU's own lane (its list of frames from its own poll).
 pub(crate) struct Source {
     pub(crate) input: InputId,
     pub(crate) queue: usize,
-    /// The CPU that handles the frames. The field is set only if the instance has
-    /// [`Sender`](crate::sender::Sender)s.
     pub(crate) sends: Option<CpuIndex>,
-    /// When kept packets are dropped, their pages return to the queue through this stack.
+    /// The stack through which the pages of dropped kept packets return to the queue.
     pub(crate) kept_pages: Arc<KeptPages>,
     pub(crate) hasher: QueueHasher,
-    /// True if packets of the queue may have separate copies to which handlers write. Packets have
-    /// separate writable copies if their frames lie in blocks (memory of the device) or are merged.
+    /// True if handlers may write to copies: frames lie in memory of the device or are merged.
     pub(crate) copies: bool,
-    /// True if consecutive segments of a flow are merged before the handler is called.
     pub(crate) coalesces: bool,
     pub(crate) order: Option<Arc<OrderCheck>>,
     pub(crate) ledger: Arc<RingLedger>,
 }
 
 impl Backlog {
-    /// The CPU calls this function after it has found the backlog empty several times in a row.
-    /// After this call, the CPU does not check the backlog again until frames are published in the
-    /// backlog's ring.
+    /// After many empty checks, the CPU checks the backlog again only when frames are published.
     #[cold]
     fn forget(&mut self, inbox: &Inbox) {
         self.idle_looks = 0;
@@ -64,7 +50,6 @@ impl Backlog {
     }
 }
 
-/// The rings to one CPU, sorted by the numbers of their queues.
 pub(crate) struct Backlogs {
     rings: Vec<Backlog>,
     rotation: usize,
@@ -74,8 +59,7 @@ pub(crate) struct Backlogs {
 }
 
 impl Backlogs {
-    /// Creates the backlogs of the CPU with the index `me`. `random` decides from which queue the
-    /// CPU handles packets first.
+    /// `random` decides from which queue the CPU handles packets first.
     pub(crate) fn new(rings: Vec<Backlog>, me: CpuIndex, inboxes: Arc<[Inbox]>, random: impl FnOnce() -> u64) -> Self {
         let rotation = if rings.is_empty() { 0 } else { random() as usize % rings.len() };
         Self { rings, rotation, turns: Turns::default(), inboxes, me }
@@ -86,17 +70,13 @@ impl Backlogs {
         &mut self.rings[queue]
     }
 
-    /// Begins a round (one pass of the CPU over its work), in which the CPU serves each backlog at
-    /// most once.
     #[inline]
     pub(crate) fn begin(&mut self) {
         self.turns = self.inboxes[usize::from(self.me)].begin(self.rotation);
         self.rotation = if self.rotation + 1 < self.rings.len() { self.rotation + 1 } else { 0 };
     }
 
-    /// Returns the next backlog that has frames and was not served in this round (the CPU's current
-    /// pass). If `held_back` is true, the backlogs of queues that can wait (such as files) are
-    /// skipped.
+    /// The next backlog with frames in this round. `held_back` skips queues that can wait.
     #[inline(always)]
     pub(crate) fn next_to_serve(&mut self, held_back: bool) -> Option<usize> {
         let inbox = &self.inboxes[usize::from(self.me)];
@@ -117,9 +97,8 @@ impl Backlogs {
         None
     }
 
-    /// Returns the backlogs that contain frames. The inbox has a bit for each ring. Before a CPU
-    /// with 256 queues sleeps, it reads only four 64-bit integers of the inbox, and the rings whose
-    /// bits are set.
+    /// The backlogs that contain frames. Before a CPU with 256 queues sleeps, it reads only four
+    /// 64-bit integers of the inbox, and the rings whose bits are set.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &Backlog> {
         let inbox = &self.inboxes[usize::from(self.me)];
         let mut turns = inbox.begin(0);

@@ -49,8 +49,7 @@ use steerage_moves::{QueueSetup, Setup, Transit};
 pub struct InputSpec {
     /// The device.
     pub input: Input,
-    /// The CPUs that poll the input's queues. The CPUs in this list get the input's queues in turn.
-    /// If the list of CPUs is empty, all CPUs of the instance poll the input's queues.
+    /// The CPUs that get the input's queues in turn. If empty, all CPUs of the instance do.
     pub rx_cpus: Vec<CpuId>,
     /// The input's RPS mask, if the input has a mask of its own.
     pub mask: Option<CpuMask>,
@@ -61,29 +60,26 @@ pub struct InputSpec {
 pub struct Spec {
     /// The CPUs that handle packets.
     pub workers: CpuMask,
-    /// The CPUs over which packets of an input are spread if the input has no mask of its own.
+    /// The CPUs over which packets are spread if neither queue nor input has a mask of its own.
     pub mask: CpuMask,
-    /// The masks of single queues. Each entry of the list of masks contains the number of a queue,
-    /// counted over all inputs. A queue's mask replaces the mask of its input and of the instance.
-    /// If a queue has several entries in the list of masks, its last entry applies.
+    /// Masks of single queues, by the queue's number over all inputs. A queue's mask replaces the
+    /// mask of its input. If a queue has several entries, the last entry applies.
     pub queue_masks: Vec<(usize, CpuMask)>,
     /// The inputs.
     pub inputs: Vec<InputSpec>,
     /// The outputs, in the order of their numbers.
     pub outputs: Vec<Output>,
-    /// How steerage hashes frames whose device has set no hash that steerage uses.
+    /// How steerage hashes frames that have no usable hash of the device.
     pub hasher: QueueHasher,
-    /// The packets that the device's hash must keep together, if steerage uses hashes of devices.
-    /// The field is `None` if no hash of a device is used.
+    /// What the device's hash must keep together. `None` if no hash of a device is used.
     pub device_hash: Option<Affinity>,
-    /// Defines sets of packets. All packets of a set must go to the same CPU. Every hash must
-    /// assign all packets of such a set to the same bucket.
+    /// The packets that must go to the same CPU. Every hash must assign them to the same bucket.
     pub affinity: Affinity,
     /// Limits of all CPUs.
     pub limits: Limits,
     /// Limits of each queue.
     pub queue_limits: QueueLimits,
-    /// The number of pages in each queue's local page cache, if the user set it.
+    /// The number of pages in each queue's local page cache, if the user set a number.
     pub lpc_pages: Option<usize>,
     /// The NUMA nodes of the CPUs.
     pub nodes: NodeMap,
@@ -91,11 +87,9 @@ pub struct Spec {
     pub kept_max: usize,
     /// The length in bytes of the longest frame that must fit in one page.
     pub linear_bytes: usize,
-    /// The maximum number of packets that a CPU's packet function may originate before they are
-    /// sent.
+    /// The maximum number of packets that a CPU originates, or gets from `senders`, before a send.
     pub originated_max: usize,
-    /// The `Sender`s through which threads outside of the receive path send packets. Packets of
-    /// `Sender`s also count against `originated_max`.
+    /// The `Sender`s through which threads outside of the receive path send packets.
     pub senders: Vec<Sender>,
     /// The limit on the memory of packets and rings together, in bytes.
     pub memory_max: usize,
@@ -109,17 +103,14 @@ pub struct Spec {
     pub always_hash: bool,
     /// The policy's name for reports, and whether CPUs sample their load.
     pub policy: PolicyInfo,
-    /// Creates the first plan (which CPU gets which buckets) for a group of queues. The first
-    /// argument is a list of the group's CPUs, in the order in which they should get buckets. The
-    /// second argument is the number of CPUs that poll queues. The CPUs that poll queues are at the
-    /// front of the list of the group's CPUs.
+    /// Creates a group's first plan, from the group's CPUs in the order in which they should get
+    /// buckets (polling CPUs first), and the number of polling CPUs.
     pub bucket_plan: BeginWith,
 }
 
 type PlanOfGroup = dyn FnMut(&[CpuIndex], usize) -> Plan + Send;
 
-/// Creates the first plan (which CPU gets which buckets) for a group of queues: see
-/// [`Spec::bucket_plan`].
+/// The function that [`Spec::bucket_plan`] describes.
 pub struct BeginWith(pub Box<PlanOfGroup>);
 
 impl fmt::Debug for BeginWith {
@@ -128,8 +119,8 @@ impl fmt::Debug for BeginWith {
     }
 }
 
-/// An instance that has been built but not started. A built instance has no handlers yet, so
-/// that [`build`] is compiled once and not for each handler type.
+/// An instance that has been built but not started. Handlers are not part of `Built`, so that
+/// [`build`] is compiled once and not for each handler type.
 #[derive(Debug)]
 pub struct Built {
     sides: Vec<CpuSide>,
@@ -138,8 +129,7 @@ pub struct Built {
 }
 
 impl Built {
-    /// The [`CpuPart`] of each CPU. Each CPU's part of the instance runs on a separate thread. On
-    /// this thread, the function `make` creates the CPU's handler.
+    /// Returns the [`CpuPart`] of each CPU. `make` creates a CPU's handler on the CPU's thread.
     pub fn into_parts<H: Handler>(self, make: &MakeHandler<H>) -> Vec<CpuPart<H>> {
         let in_transit = Arc::new(InTransit::new(Transit::with_capacity(BUCKETS)));
         let part = |side| CpuPart { side, make: Arc::clone(make), in_transit: Arc::clone(&in_transit) };
@@ -149,9 +139,8 @@ impl Built {
 
 type Nearness<'a> = &'a dyn Fn(&[CpuId], &[CpuIndex]) -> Vec<Vec<CpuIndex>>;
 
-/// Builds an instance. The function `nearness` gets the CPUs of the instance, and the indices of
-/// the CPUs that poll queues. For each CPU, `nearness` returns the other CPUs in the order in which
-/// they should get buckets.
+/// Builds an instance. From the instance's CPUs and the indices of the polling CPUs, `nearness`
+/// returns, for each CPU, the other CPUs in the order in which they should get buckets.
 ///
 /// # Errors
 /// [`BuildError`] says what does not fit and what to do.
@@ -196,8 +185,7 @@ pub fn build(spec: Spec, nearness: Nearness<'_>) -> Result<Built, BuildError> {
     let steering = Steering::new(setup, bucket_plan, limits, plan.spec.policy).map_err(no_fd)?;
     let state = steering.lock();
     owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
-    // The queues get their limits before the first round (pass of a CPU's loop). The first poll
-    // must not depend on whether the CPU gets the control lock in its first round.
+    // The first poll must not depend on whether the CPU gets the control lock in its first round.
     let limits = &state.limits;
     owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
     infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
@@ -259,7 +247,6 @@ struct PlannedQueue {
 }
 
 impl PlannedQueue {
-    /// Opens the device's queue. Returns the size of the device's blocks, in bytes.
     fn open(&mut self, region: &Arc<Region>) -> Result<u64, DeviceError> {
         let Opened { blocks, mode, counts } = self.rx.open(region)?;
         if blocks.is_some() != self.can.lends {
@@ -343,10 +330,9 @@ impl CheckedSpec {
         Ok(queues)
     }
 
-    /// Maps memory for as many pages as there can be frames in flight. Because the pool has a page
-    /// for each frame that can be in flight, a stalled CPU delays or loses only packets that were
-    /// steered to it. If the memory limit is too low for this number of pages, backlogs and other
-    /// limits are reduced. The pages of each CPU are in the memory of the CPU's NUMA node.
+    /// The pool has a page for each frame in flight, so that a stalled CPU delays or loses only its
+    /// own packets. If the memory limit is too low, backlogs and other limits are reduced. A CPU's
+    /// pages are in the memory of its NUMA node.
     fn map_memory(&mut self, queues: &[PlannedQueue], sends: &[Vec<OwnedTx>]) -> Result<Supply, BuildError> {
         let spec = &self.spec;
         let page_bytes =
@@ -354,8 +340,7 @@ impl CheckedSpec {
         self.size_caches(queues, page_bytes);
         let spec = &self.spec;
         let in_pages = queues.iter().filter(|queue| !queue.can.lends).count();
-        // If several queues share the limit of a CPU's backlog, this limit does not count frames
-        // that are staged (in a ring) but not published.
+        // The shared backlog limit does not count frames that are staged but not published.
         let unpublished = (PUBLISH_POLLS as usize * POLL_BUDGET).min(self.cpus.len() * PUBLISH_AT as usize);
         let unpublished = if in_pages > 1 { unpublished } else { 0 };
         let each = |queue: &PlannedQueue| {
@@ -365,8 +350,8 @@ impl CheckedSpec {
             let caches = self.caches(lends);
             QueueNeeds { segments, lends, waits: can_wait, caches, fixed: own + 2 * POOL_BULK }
         };
-        // Each CPU needs pages for three purposes: copies of lent frames (in memory of the device),
-        // packets that its packet function originates, and outputs that send from pages.
+        // Pages for copies of lent frames (in memory of the device), for packets that packet
+        // functions originate, and for outputs that send from pages.
         let for_others = |outputs: &Vec<OwnedTx>| {
             POOL_BULK + spec.originated_max + outputs.iter().map(|output| output.can.pages_max).sum::<usize>()
         };
@@ -400,9 +385,8 @@ impl CheckedSpec {
         Ok(supply)
     }
 
-    /// Opens the devices' queues. The size of the blocks that the devices supply is known only
-    /// after the queues are open. If the memory limit requires it, all other memory is reduced by
-    /// the size of the blocks. Returns the size of all devices' blocks, in bytes.
+    /// Returns the size of all devices' blocks, in bytes. The size is known only after the queues
+    /// are open. If the memory limit requires it, all other memory is reduced by this size.
     fn open_queues(&mut self, queues: &mut [PlannedQueue], supply: &mut Supply) -> Result<u64, BuildError> {
         let lent = queues.iter_mut().map(|queue| queue.open(supply.region())).sum::<Result<u64, DeviceError>>()?;
         supply.lend(lent);
@@ -416,13 +400,11 @@ impl CheckedSpec {
         Ok(lent)
     }
 
-    /// Returns true if a queue gets a local page cache. By default, a queue whose device supplies
-    /// memory blocks gets no local page cache.
+    /// By default, a queue whose device supplies memory blocks gets no local page cache.
     fn caches(&self, lends: bool) -> bool {
         !lends || self.spec.lpc_pages.is_some()
     }
 
-    /// Decides the size of the local page caches, and logs the maximum memory of all caches.
     fn size_caches(&mut self, queues: &[PlannedQueue], page_bytes: usize) {
         let memory = self.spec.usable_memory.min(self.spec.memory_max as u64);
         let with_caches = || queues.iter().filter(|queue| self.caches(queue.can.lends));
@@ -490,9 +472,8 @@ impl Wiring<'_> {
         }
         let lot_slots = self.supply.budget().lot_slots;
         let lot = parking_lot(RingOptions { slots: lot_slots, slots_max: lot_slots, limit: lot_slots, ..options });
-        // If handlers keep copies of lent frames (in memory of the device), the handling CPUs take
-        // pages for these copies from the pool. If the queue has no local page cache, the pages of
-        // copies that handlers keep return to the shared pool.
+        // Handling CPUs take pages from the pool for copies of lent frames that handlers keep.
+        // Without a local page cache, the pages of these copies return to the shared pool.
         let most = if self.plan.caches(lends) { self.supply.cache_pages() } else { 0 };
         let limits = QueueLimits { lpc_pages: spec.queue_limits.lpc_pages.min(most), ..spec.queue_limits };
         let shared = Arc::clone(&self.pools[usize::from(queue.owner)]);

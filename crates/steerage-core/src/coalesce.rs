@@ -1,16 +1,12 @@
-//! Merges consecutive segments of a flow within a batch. The CPU that handles the batch merges the
-//! segments before it calls the handler: `Builder::coalesce`.
+//! Merges consecutive segments of a flow within a batch (`Builder::coalesce`).
 //!
-//! The rules for merging are those of [`steerage_flow::offload::coalesce`], which outputs use too.
-//! No payload is copied: a merged packet has a copy of its headers, and its payload stays in the
-//! original frames. After the handler has returned, each frame gets the verdict of the merged
-//! packet to which it belongs. If an output cannot send merged packets, each frame gets its own
-//! headers again. If the frame lies in a page of the pool, the restored headers are written into
-//! the frame itself.
+//! The rules are those of [`steerage_flow::offload::coalesce`], which outputs use too. A merged
+//! packet has a copy of its headers, and its payload stays in the original frames. Afterwards, each
+//! frame gets the verdict of its merged packet. For an output that cannot send merged packets, each
+//! frame gets its own headers again, in place if the frame lies in a page of the pool.
 //!
-//! In the batch, a merged packet has the position of its first frame. Therefore the packets of a
-//! flow stay in order. Packets of different flows may change their order within a batch, as with
-//! the kernel's GRO.
+//! A merged packet has the position of its first frame, so the packets of a flow stay in order.
+//! Packets of different flows may change their order within a batch, as with the kernel's GRO.
 
 use std::array::from_fn;
 
@@ -29,8 +25,6 @@ fn pages<'p>(source: &'p Source, spare: &'p Spare) -> Pages<'p> {
     Pages { spare, kept: &source.kept_pages, headroom: HEADROOM }
 }
 
-/// Merges the frames of a batch. Returns how many packets the handler sees, or `None` if no frames
-/// were merged.
 #[inline(never)]
 pub(crate) fn merge(hand: &mut Hand<'_>, actions: &mut Actions, source: &Source, spare: &Spare) -> Option<usize> {
     let packets = merged::merge(hand, &mut actions.copies, pages(source, spare), |frames, emit| {
@@ -43,14 +37,12 @@ pub(crate) fn merge(hand: &mut Hand<'_>, actions: &mut Actions, source: &Source,
     packets.inspect(|_| actions.acted.set(true))
 }
 
-/// The link type of a frame, and the device's interface that received the frame. Only frames with
-/// the same link type and the same interface are merged.
+/// Only frames with the same link type and interface are merged.
 fn kind_of(frame: &Frame<'_>) -> (LinkType, Option<u16>) {
     (received(frame, None).link, frame.header().map(|header| header.interface))
 }
 
-/// Returns the bytes of a frame if the frame may be merged. The frame must be complete and in one
-/// piece, and it must not be a super-frame (a merged packet).
+/// The bytes of a frame that may be merged: complete, in one piece, and no super-frame.
 fn candidate<'f>(frame: &'f Frame<'_>, common: (LinkType, Option<u16>)) -> Option<(&'f [u8], Option<Offload>)> {
     let (received, offload) = (received(frame, None), offload(frame, None));
     let is_one = received.data.len() == received.wire_len && !frame.is_chained();
@@ -58,9 +50,8 @@ fn candidate<'f>(frame: &'f Frame<'_>, common: (LinkType, Option<u16>)) -> Optio
     merges.then_some((received.data, offload))
 }
 
-/// Gives each frame the verdict of the merged packet to which it belongs. Splits merged packets for
-/// outputs that cannot send merged packets. Returns how many frames and packets the outputs see,
-/// and how many frames were dropped because no page was free for their headers.
+/// Gives each frame the verdict of its merged packet, and splits packets for outputs that do not
+/// merge. Returns what the outputs see, and the frames dropped for lack of pages.
 #[inline(never)]
 pub(crate) fn settle(
     hand: &mut Hand<'_>,
@@ -87,7 +78,6 @@ pub(crate) fn settle(
     (seen, lost)
 }
 
-/// Writes the headers of the frames into which a merged packet was split.
 fn headers(frames: &[Option<Frame<'_>>], copy: &Kept, to: &mut [[u8; HEADER_BYTES_MAX]; HANDLE_BUDGET]) {
     let Some(offload) = frames[0].as_ref().and_then(|head| offload(head, Some(copy))) else { return };
     let front = copy.front().unwrap_or(0);

@@ -1,6 +1,4 @@
-//! [`Completions`] is the interface between a device and one poll of the device's queue. The device
-//! puts the frames that it received into [`Completions`], and takes free pages from
-//! [`Completions`].
+//! [`Completions`] takes the frames that a device received in one poll, and supplies free pages.
 
 mod gather;
 
@@ -13,13 +11,10 @@ use steerage_mem::{Blocks, Claim, Completion, Fit, FrameHeader, Page, RecordForm
 
 pub use steerage_mem::Gather;
 
-/// The number of bytes of memory that must be free before the start of a frame with an [`Offload`]:
-/// see [`Lending::push_offload`].
+/// The bytes that must be free before a frame with an [`Offload`]: see [`Lending::push_offload`].
 pub const OFFLOAD_BYTES: usize = FrameHeader::BYTES + FrameHeader::EXTRA_BYTES;
 
-/// Describes a frame that a device wrote to a page: see [`Completions::fill`]
-/// and [`Completions::rx_finish`]. The example of [`RxQueue`](crate::rx::RxQueue) returns a
-/// `Filled` for each frame.
+/// Describes a frame that a device wrote to a page: see [`RxQueue`](crate::rx::RxQueue).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Filled {
@@ -38,8 +33,7 @@ impl Filled {
         Self { len, wire_len: len, hash: None }
     }
 
-    /// Describes a frame of which only the first `len` bytes were stored, and which had `wire_len`
-    /// bytes on the wire.
+    /// Describes a frame of `wire_len` bytes of which only the first `len` bytes were stored.
     #[inline(always)]
     pub fn cut(len: usize, wire_len: usize) -> Self {
         Self { len, wire_len, hash: None }
@@ -53,9 +47,7 @@ impl Filled {
     }
 }
 
-/// Returns the number of bytes that the counters add for a frame. A frame counts with the length on
-/// the wire that the device reports. The counted length is limited to the maximum of the length
-/// field in the frame's header. A packet function reads the same length from the frame's header.
+/// A packet function reads the same limited length from the frame's header.
 #[inline(always)]
 fn on_the_wire(claimed: usize) -> u64 {
     claimed.min(u32::MAX as usize) as u64
@@ -75,9 +67,8 @@ pub struct Completions<'a> {
 }
 
 impl<'a> Completions<'a> {
-    /// Creates the `Completions` of one poll at the time `now`. The device's frames are appended to
-    /// `frames`. Frames of up to `copybreak` bytes are copied to another page, so that the device
-    /// keeps its own pages.
+    /// Appends the device's frames to `frames`. Frames of up to `copybreak` bytes are copied to
+    /// another page, so that the device keeps its own pages.
     pub fn new(frames: &'a mut Vec<Completion>, pages: &'a mut QueuePages, now: Timestamp, copybreak: usize) -> Self {
         Self { frames, pages, now, counts: PollCounts::default(), prefetch: 0, link: LinkType::ETHERNET, copybreak }
     }
@@ -90,29 +81,27 @@ impl Completions<'_> {
     }
 
     /// Sets the type of the first header (the link type) for all frames of this poll. The default
-    /// is Ethernet. If [`LinkType`] has no name for the type of the first header, flows cannot be
-    /// distinguished. If flows cannot be distinguished, all frames of the poll go to the same CPU.
+    /// is Ethernet. If [`LinkType`] has no name for the type, all frames go to the same CPU.
     #[inline(always)]
     pub fn set_link(&mut self, link: LinkType) {
         self.link = link;
     }
 
-    /// Returns the type of the first header (the link type) in all frames of this poll.
+    /// Returns the link type of this poll's frames.
     #[inline(always)]
     pub fn link(&self) -> LinkType {
         self.link
     }
 
-    /// Takes a page to fill. Returns `None` if no page is free. If no page is free, the device
-    /// should poll again later.
+    /// Takes a page to fill. If no page is free (`None`), the device should poll again later.
     #[inline(always)]
     pub fn take_page(&mut self) -> Option<Page> {
         self.pages.pool.take()
     }
 
-    /// Allocates a page for a frame of this size and alignment. The frame begins at [`Fit::offset`]
-    /// of the page. Returns `None` if no page is free, or if the pages are too short. A device
-    /// declares its longest frame in its [capabilities](crate::device::Capabilities).
+    /// Allocates a page for a frame that begins at [`Fit::offset`]. Returns `None` if no page is
+    /// free, or if the pages are too short for `fit` (see
+    /// [capabilities](crate::device::Capabilities)).
     #[inline]
     pub fn alloc(&mut self, fit: Fit) -> Option<Page> {
         if fit.page_bytes() > self.pages.pool.region().page_bytes() {
@@ -121,12 +110,11 @@ impl Completions<'_> {
         self.take_page()
     }
 
-    /// Refills a device's ring: allocates up to `room` pages for frames like `fit`, passes each
-    /// page to `post`, and returns how many pages were posted. If `post` cannot post a page, it
-    /// returns the page, and `refill` ends. If `post` accepted every page, but fewer than `room`
-    /// pages were posted, no page is free. In this case, the device should poll again later. To
-    /// keep its ring full, a device calls `refill` once per poll, and posts the pages that
-    /// [`rx_finish`](Self::rx_finish) returns.
+    /// Refills a device's ring: passes up to `room` pages for frames like `fit` to `post`, and
+    /// returns how many pages were posted. If `post` returns a page that it cannot post, `refill`
+    /// ends. If `post` accepted every page, but fewer than `room` pages were posted, no page is
+    /// free, and the device should poll again later. A device calls `refill` once per poll, and
+    /// posts the pages that [`rx_finish`](Self::rx_finish) returns.
     pub fn refill(&mut self, room: usize, fit: Fit, mut post: impl FnMut(Page) -> Result<(), Page>) -> usize {
         for posted in 0..room {
             let Some(page) = self.alloc(fit) else { return posted };
@@ -138,24 +126,19 @@ impl Completions<'_> {
         room
     }
 
-    /// Fills up to `count` pages. `fill` is for devices whose frames are written by code on this
-    /// CPU (and not by hardware), and which post no pages. The function `write` gets the bytes of a
-    /// page that follow the page's headroom. `write` returns a description of the frame, or `None`
-    /// if no frame arrived. When `write` returns `None`, `fill` returns, and the page stays in the
-    /// pool. If `write` reports more bytes than it was given, the frame is counted as lost
-    /// (`device`), and `fill` also returns.
+    /// Fills up to `count` pages, for devices whose frames are written by code on this CPU. `write`
+    /// gets the bytes after a page's headroom, and describes the frame. `None` (no frame) ends
+    /// `fill`, as does a frame longer than the bytes, which is lost (`device`).
     ///
     /// Returns how many pages were filled. If `write` never returned `None`, but fewer than `count`
-    /// pages were filled, no page is free. In this case, the device should poll again later.
+    /// pages were filled, no page is free, and the device should poll again later.
     #[inline(always)]
     pub fn fill(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> Option<Filled>) -> usize {
         let Self { frames, pages, .. } = self;
         let pool = &mut pages.pool;
         let (first, mut more, mut lost, mut wire_bytes) = (frames.len(), true, 0, 0);
         let (region, pages) = pool.take_many(count);
-        // First, entries for all pages are added to the list of received frames. Because all
-        // entries are added together, the list need not check its capacity for each frame. After
-        // the loop, the entries of pages that were not filled are removed again.
+        // All entries are added together, without a check of the list's capacity for each frame.
         frames.extend(pages.map(|mut page| {
             let bytes = &mut region.page_mut(&mut page)[HEADROOM..];
             let room = bytes.len();
@@ -172,7 +155,7 @@ impl Completions<'_> {
         }));
         let mut filled = frames.len() - first;
         if !more {
-            // An entry without headroom marks a page that was not filled.
+            // Only unfilled pages have no headroom.
             filled = frames[first..].iter().take_while(|frame| frame.offset() == HEADROOM).count();
             let unused = frames.drain(first + filled..).rev();
             unused.filter_map(|frame| frame.into_page().ok()).for_each(|page| pool.put_back(page));
@@ -182,8 +165,7 @@ impl Completions<'_> {
         filled
     }
 
-    /// Copies a complete frame into a page and hands the frame over. Returns false if no page is
-    /// free, or if the frame is too long for a page.
+    /// Copies a whole frame to a page. Returns false if no page is free or the frame is too long.
     pub fn copy_in(&mut self, frame: &[u8]) -> bool {
         if frame.len() > self.frame_bytes_max() {
             return false;
@@ -194,15 +176,10 @@ impl Completions<'_> {
         }) == 1
     }
 
-    /// Finishes receiving a frame that the device wrote at `offset` of `page`. Returns a page that
-    /// the device posts in its ring instead of `page`, so that the ring never has a gap. Usually,
-    /// the frame keeps its page, and `rx_finish` returns another page. If the frame is short, it is
-    /// copied to another page ([`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak)),
-    /// and `rx_finish` returns the page that the device filled.
-    ///
-    /// If no other page is free, the frame is dropped and counted (`no_page`), and `rx_finish`
-    /// returns the page that the device filled. If the received frame does not lie within the page,
-    /// it is counted as lost (`device`).
+    /// Finishes receiving a frame that the device wrote at `offset` of `page`. Returns a page for
+    /// the device's ring, which never has a gap: another page, or `page` itself if the frame was
+    /// short and copied ([`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak)), if no
+    /// page is free (`no_page`), or if the frame does not lie within the page (`device`).
     #[inline]
     pub fn rx_finish(&mut self, mut page: Page, offset: usize, filled: Filled) -> Page {
         let (Filled { len, wire_len, .. }, hash) = (filled, filled.hash.map(|hash| hash.0));
@@ -234,8 +211,7 @@ impl Completions<'_> {
         self.pages.pool.recycle(page);
     }
 
-    /// Returns the bytes of a page, which the device fills. In a page, a frame begins at
-    /// offset [`HEADROOM`], or at [`Fit::offset`].
+    /// Returns the bytes of a page. A frame begins at offset [`HEADROOM`], or at [`Fit::offset`].
     #[inline(always)]
     pub fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
         self.pages.pool.region().page_mut(page)
@@ -246,18 +222,16 @@ impl Completions<'_> {
         self.pages.pool.region().page_bytes() - HEADROOM
     }
 
-    /// Announces that code on this CPU will write frames to about `count` pages in the next poll.
-    /// Before the next poll, these pages are prefetched into this CPU's cache. If the frames are
-    /// handled on a far CPU, prefetching the pages halves the cost of a frame.
+    /// Announces that code on this CPU will write about `count` pages in the next poll. The pages
+    /// are prefetched, which halves the cost of a frame that is handled on a far CPU.
     #[inline(always)]
     pub fn prefetch_pages(&mut self, count: usize) {
         self.prefetch = count;
     }
 
-    /// Returns the memory blocks that this queue's [`RxQueue::open`](crate::rx::RxQueue::open)
-    /// supplied. Returns `None` if the queue supplied no blocks, or if `claim` belongs to other
-    /// blocks. Therefore a device that wraps another device cannot access the memory blocks of the
-    /// inner device.
+    /// Returns the blocks that [`RxQueue::open`](crate::rx::RxQueue::open) supplied. Returns `None`
+    /// if there are none, or if `claim` belongs to other blocks, so that a device that wraps
+    /// another device cannot access the inner device's blocks.
     ///
     /// ```compile_fail,E0061
     /// fn tamper(out: &mut steerage_core::completions::Completions<'_>) {
@@ -269,15 +243,13 @@ impl Completions<'_> {
         self.pages.blocks.as_mut().filter(|blocks| blocks.are_claimed_by(claim))
     }
 
-    /// Hands a frame over. `wire_bytes` is the frame's length on the wire. In a capture file, a
-    /// frame's length on the wire may exceed the length of the stored frame. If the frame does not
-    /// lie in this queue's memory, it is counted as lost (`device`).
+    /// Hands a frame over. `wire_bytes` is its length on the wire, which may exceed the stored
+    /// length. A frame outside of this queue's memory is counted as lost (`device`).
     #[inline(always)]
     pub fn push(&mut self, frame: Completion, wire_bytes: usize) {
         self.push_if_sound(frame, wire_bytes);
     }
 
-    /// Like `push`. Returns true if the frame was handed over.
     #[inline(always)]
     fn push_if_sound(&mut self, frame: Completion, wire_bytes: usize) -> bool {
         let region = match &self.pages.blocks {
@@ -299,38 +271,33 @@ impl Completions<'_> {
         self.pages.take_home(frame);
     }
 
-    /// Returns the part of `block` that begins at the end of the last lent frame and ends at the
-    /// offset `end`. The device hands over the frames in this part of the block from front to back.
-    /// Returns `None` if the block does not exist, or if `claim` belongs to blocks of another
-    /// queue.
+    /// Returns the part of `block` between the end of the last lent frame and the offset `end`. The
+    /// device hands over the frames in this part from front to back. Returns `None` if the block
+    /// does not exist, or if `claim` belongs to another queue.
     #[inline]
     pub fn lending(&mut self, claim: &Claim, block: usize, end: usize) -> Option<Lending<'_>> {
         let tail = self.pages.blocks.as_mut()?.tail(claim, block)?.up_to(end);
         Some(Lending { tail, frames: self.frames, wire_bytes: &mut self.counts.wire_bytes })
     }
 
-    /// Reports that `frames` frames were lost before this poll, for example because a ring in the
-    /// kernel overflowed. The lost frames count as received and as dropped (`device`).
+    /// Reports that `frames` frames were lost before this poll, for example in a ring of the
+    /// kernel. They count as received and as dropped (`device`).
     pub fn lost(&mut self, frames: u64) {
         self.counts.lost += frames;
     }
 
-    /// Reports that the device copied `frames` frames out of its blocks in order to reuse the
-    /// blocks. A separate counter, which is not part of the ledger, counts the copied frames.
+    /// Reports `frames` frames that the device copied out of its blocks, outside of the ledger.
     pub fn copied(&mut self, frames: u64) {
         self.counts.copied += frames;
     }
 
-    /// Reports that the device left `frames` frames to the kernel. A separate counter, which is not
-    /// part of the ledger, counts the frames that were left to the kernel.
+    /// Reports `frames` frames that the device left to the kernel, outside of the ledger.
     pub fn passed(&mut self, frames: u64) {
         self.counts.passed += frames;
     }
 
-    /// Filters the frames that the device has handed over in this poll, beginning with the frame at
-    /// index `from`. Removes the frames for which `keep` returns false, as if these frames had not
-    /// arrived. The argument of `keep` is the part of the frame in its first page. This method is
-    /// for devices that wrap other devices.
+    /// For devices that wrap other devices: removes the frames of this poll from index `from` on
+    /// for which `keep` returns false. `keep` gets the frame's part in its first page.
     pub fn retain(&mut self, from: usize, mut keep: impl FnMut(&[u8]) -> bool) {
         let from = from.min(self.frames.len());
         for frame in self.frames.split_off(from) {
@@ -357,8 +324,7 @@ impl Completions<'_> {
     }
 }
 
-/// The part of a block that the device may still write and hand over: see [`Completions::lending`].
-/// The guide has an
+/// The part of a block that the device may still write and hand over, with an
 /// [example](https://github.com/steerage/steerage/blob/main/docs/devices.md#memory-of-its-own).
 #[derive(Debug)]
 pub struct Lending<'a> {
@@ -380,20 +346,16 @@ impl Lending<'_> {
         self.tail.offset()
     }
 
-    /// Hands over a frame of `len` bytes at offset `at` of [`bytes`](Self::bytes), and writes
-    /// `header` before the frame. After the call, [`bytes`](Self::bytes) begins after the frame.
-    /// Returns false if the frame does not lie within [`bytes`](Self::bytes) or has too little room
-    /// before it for the header.
+    /// Hands over a frame of `len` bytes at offset `at` of [`bytes`](Self::bytes), which then begin
+    /// after the frame, with `header` before it. Returns false if the frame does not fit.
     #[inline(always)]
     pub fn push(&mut self, at: usize, len: usize, header: FrameHeader) -> bool {
         self.push_hashed(at, len, header, None)
     }
 
-    /// Hands over up to `count` consecutive frames. The closure `next` gets the bytes that were not
-    /// handed over yet. `next` returns the position of the next frame in these bytes. If `next`
-    /// returns an error, the loop ends and the error is returned. `outside` creates the error for a
-    /// frame that does not lie within the bytes of the block, or that has too little room for the
-    /// header before it.
+    /// Hands over up to `count` consecutive frames. `next` gets the bytes that were not handed over
+    /// yet, and returns the position of the next frame, or an error that ends the loop. `outside`
+    /// creates the error for a frame or header outside of these bytes.
     #[inline(always)]
     pub fn push_each<E>(
         &mut self,
@@ -405,10 +367,8 @@ impl Lending<'_> {
     }
 
     /// Like [`push_each`](Self::push_each), but also accepts a *window*: a block that shows a part
-    /// of a file of records. This function writes nothing to a window (a block that shows a part of
-    /// a file). In a window (a block that shows a part of a file), the 16 bytes before each frame
-    /// are the header of a record in the format `form`. If `form` is `None`, frames in a window (a
-    /// block that shows a part of a file) are rejected with the error `outside`.
+    /// of a file of records, which steerage never writes. The 16 bytes before a frame in a window
+    /// are the header of a record in the format `form`. Without `form`, frames are rejected.
     #[inline(always)]
     pub fn push_records<E>(
         &mut self,
@@ -420,8 +380,7 @@ impl Lending<'_> {
         self.tail.lend_records((self.frames, self.wire_bytes), count, form, outside, next)
     }
 
-    /// Like [`push`](Self::push), but also sets the flow hash that the device computed, if there is
-    /// one.
+    /// Like [`push`](Self::push), with the flow hash that the device computed, if any.
     #[inline(always)]
     pub fn push_hashed(&mut self, at: usize, len: usize, header: FrameHeader, hash: Option<FlowHash>) -> bool {
         let Some(to) = self.tail.bytes().get_mut(..at).and_then(<[u8]>::last_chunk_mut) else { return false };
@@ -432,10 +391,8 @@ impl Lending<'_> {
         true
     }
 
-    /// Like [`push_hashed`](Self::push_hashed), for a frame that needs offload work: a super-frame,
-    /// or a packet whose checksum is not complete. `offload` is written to the memory before
-    /// `header`, so [`OFFLOAD_BYTES`] bytes must be free before the frame. Returns false if fewer
-    /// than [`OFFLOAD_BYTES`] bytes are free before the frame.
+    /// Like [`push_hashed`](Self::push_hashed), for a super-frame or a packet with an incomplete
+    /// checksum. Returns false if fewer than [`OFFLOAD_BYTES`] bytes are free before the frame.
     pub fn push_offload(
         &mut self,
         at: usize,

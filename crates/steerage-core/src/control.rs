@@ -1,5 +1,4 @@
-//! The handle with which any thread changes, reads and stops an instance (functions for policies:
-//! `policies`).
+//! The handle with which any thread changes, reads and stops an instance.
 
 mod policies;
 
@@ -19,8 +18,7 @@ use crate::shared::Shared;
 use steerage_ledger::{BucketSnapshot, Snapshot};
 use steerage_moves::Event;
 
-/// Returns the indices, within the instance, of the CPUs in a mask. If the mask is empty, steering
-/// is off, and the result contains only the CPU that polls the queue.
+/// The indices of the CPUs in a mask. If the mask is empty (steering off), the polling CPU.
 pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> Result<Vec<CpuIndex>, SetError> {
     if mask.is_empty() {
         return Ok(vec![owner]);
@@ -33,9 +31,8 @@ pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> R
         .collect()
 }
 
-/// A handle changes, reads and stops an instance. A handle can be used on any thread, both while
-/// the instance runs and after the instance has ended. The `Handle` of the crate `steerage`
-/// dereferences to this type.
+/// Changes, reads and stops an instance, on any thread, while the instance runs and after it has
+/// ended. The `Handle` of the crate `steerage` dereferences to this type.
 #[derive(Clone)]
 pub struct Handle(pub(crate) Arc<Shared>);
 
@@ -46,8 +43,7 @@ impl fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// Stops receiving. After a stop, the instance still handles the packets in flight, for at
-    /// most [`DRAIN_MAX`](crate::limits::DRAIN_MAX).
+    /// Stops receiving. Packets in flight are handled for [`DRAIN_MAX`](crate::limits::DRAIN_MAX).
     pub fn stop(&self) {
         self.0.stop();
     }
@@ -62,15 +58,13 @@ impl Handle {
         self.0.all_closed()
     }
 
-    /// Waits until the run [is finished](Self::is_finished), or until `timeout` has passed. Returns
-    /// whether it is.
+    /// Waits until the run [is finished](Self::is_finished) (true), or for `timeout`.
     pub fn wait_finished(&self, timeout: Duration) -> bool {
         self.0.finished.wait(timeout, &self.0.finished, || self.is_finished())
     }
 
-    /// Returns a file descriptor for an event loop. The file descriptor becomes readable when the
-    /// run [is finished](Self::is_finished). Use the file descriptor only to wait. Reading from it
-    /// is an error.
+    /// Returns a file descriptor for an event loop, which becomes readable when the run [is
+    /// finished](Self::is_finished). Use it only to wait. Reading from it is an error.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -78,38 +72,32 @@ impl Handle {
         self.0.finished.fd()
     }
 
-    /// From now on, spreads the packets of all queues over the CPUs in `mask`. If the mask is
-    /// empty, each packet stays on the CPU that received it. The smallest possible number of flows
-    /// move, and no packet is reordered. `set_rps_cpus` returns before the flows have moved:
-    /// see [`is_settled`](Self::is_settled).
+    /// Spreads the packets of all queues over the CPUs in `mask`, or leaves them on the CPU that
+    /// received them if it is empty. Few flows move, and no packet is reordered. Returns before the
+    /// flows have moved: see [`is_settled`](Self::is_settled).
     ///
     /// # Errors
-    /// [`SetError::NotOurCpu`] if the mask contains a CPU that the instance does not have. Then no
-    /// mask changes.
+    /// [`SetError::NotOurCpu`] if the mask contains another CPU. Then no mask changes.
     pub fn set_rps_cpus(&self, mask: &CpuMask) -> Result<(), SetError> {
         self.set_masks(0..self.0.ledgers.queues.len(), mask)
     }
 
-    /// Like [`set_rps_cpus`](Self::set_rps_cpus), for one queue only. Queues are numbered
-    /// consecutively over all inputs. Queues with the same mask form a group and share one map from
-    /// buckets to CPUs. If a queue gets the same mask as other queues, the queue joins their group.
+    /// Like [`set_rps_cpus`](Self::set_rps_cpus), for one queue only, numbered over all inputs.
+    /// Queues with the same mask form a group and share one map from buckets to CPUs.
     ///
     /// # Errors
-    /// Returns the errors of [`set_rps_cpus`](Self::set_rps_cpus), and [`SetError::NoSuchQueue`] if
-    /// the queue does not exist.
+    /// Those of [`set_rps_cpus`](Self::set_rps_cpus), and [`SetError::NoSuchQueue`].
     pub fn set_queue_rps_cpus(&self, queue: usize, mask: &CpuMask) -> Result<(), SetError> {
         self.check_queue(queue)?;
         self.set_masks(queue..queue + 1, mask)
     }
 
-    /// From now on, lets another CPU poll a queue. Queues are numbered consecutively over all
-    /// inputs. No packet is lost or reordered, and no bucket moves. The old CPU polls the queue
-    /// until it releases the queue between two of its rounds (passes of its loop). A CPU that is
-    /// stuck in its handler cannot release a queue to another CPU. If the new CPU is too busy to
-    /// take the queue within [`OFFER_WAIT`](crate::limits::OFFER_WAIT), the old CPU takes the queue
-    /// back. [`is_settled`](Self::is_settled) returns true once the outcome is known, and the
-    /// [`snapshot`](Self::snapshot) shows which CPU polls the queue. After a call of `set_rx_cpu`
-    /// for a queue, policies no longer move this queue to another CPU.
+    /// Lets another CPU poll a queue, numbered over all inputs. No packet is lost or reordered, and
+    /// no bucket moves. The old CPU releases the queue between two rounds, which a CPU that is
+    /// stuck in its handler cannot do. If the new CPU does not take the queue within
+    /// [`OFFER_WAIT`](crate::limits::OFFER_WAIT), the old CPU takes it back: see
+    /// [`is_settled`](Self::is_settled) and [`snapshot`](Self::snapshot). Afterwards, policies no
+    /// longer move this queue.
     ///
     /// # Errors
     /// Returns the same errors as [`set_queue_rps_cpus`](Self::set_queue_rps_cpus).
@@ -144,9 +132,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Calls [`Handler::woken`](crate::handler::Handler::woken) on this CPU between two rounds
-    /// (passes of the CPU's loop). If the CPU sleeps, `wake` wakes it. Use `wake` after you have
-    /// put work for the handler into a channel.
+    /// Calls [`Handler::woken`](crate::handler::Handler::woken) on this CPU between two rounds, for
+    /// example after you have put work for the handler into a channel. Wakes the CPU if it sleeps.
     ///
     /// # Errors
     /// [`SetError::NotOurCpu`] if the CPU does not belong to the instance.
@@ -160,41 +147,37 @@ impl Handle {
         self.0.cpus.clone()
     }
 
-    /// Returns the CPU that handles a bucket. While a bucket moves, the function returns the old
-    /// CPU until the new CPU gets packets of the bucket. Returns `None` if the bucket does not
-    /// exist.
+    /// Returns the CPU that handles a bucket: while the bucket moves, the old CPU until the new CPU
+    /// gets packets. Returns `None` if the bucket does not exist.
     pub fn cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
         self.0.owner_of(&self.0.steering.lock(), bucket).map(|(cpu, _)| cpu)
     }
 
-    /// Like [`cpu_of`](Self::cpu_of), but never waits for a lock. Also returns `None` if the bucket
+    /// Like [`cpu_of`](Self::cpu_of), but never waits for a lock: also returns `None` if the bucket
     /// may be moving, or if another thread holds the control lock. Whenever the returned CPU is
-    /// between two rounds (passes of its loop), its handler has the state of the bucket.
+    /// between two rounds, its handler has the state of the bucket.
     pub fn try_cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
         let (cpu, is_moving) = self.0.owner_of(&*self.0.steering.try_lock()?, bucket)?;
         (!is_moving).then_some(cpu)
     }
 
-    /// Returns true if all masks and limits apply to new packets, and no bucket is moving.
-    /// `is_settled` ignores CPUs that were declared dead. After the run [is
-    /// finished](Self::is_finished), `is_settled` also ignores limits.
+    /// Returns true if all masks and limits apply to new packets, and no bucket is moving. Ignores
+    /// CPUs that were declared dead, and limits after the run [is finished](Self::is_finished).
     pub fn is_settled(&self) -> bool {
         let state = self.0.steering.lock();
         state.is_settled() || (self.0.all_closed() && state.moves.is_settled())
     }
 
-    /// Waits until the instance [is settled](Self::is_settled), the run is finished, or `timeout`
-    /// has passed. Returns true if the instance is settled. During the wait, other threads must run
-    /// the rounds (passes of the loop) of the CPUs.
+    /// Waits until the instance [is settled](Self::is_settled) (returns true), the run is finished,
+    /// or `timeout` has passed, while other threads run the rounds of the CPUs.
     pub fn wait_settled(&self, timeout: Duration) -> bool {
         self.0.steering.settled.wait(timeout, &self.0.finished, || self.is_settled() || self.is_finished());
         self.is_settled()
     }
 
-    /// Returns a file descriptor for an event loop. The file descriptor is readable as long as the
-    /// instance [is settled](Self::is_settled). Use the file descriptor only to wait. Reading from
-    /// it is an error. If the run may end while you wait for this file descriptor, also wait
-    /// for [`finished_fd`](Self::finished_fd).
+    /// Returns a file descriptor for an event loop, readable as long as the instance [is
+    /// settled](Self::is_settled). Use it only to wait. Reading from it is an error. If the run may
+    /// end during the wait, also wait for [`finished_fd`](Self::finished_fd).
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -207,9 +190,8 @@ impl Handle {
         self.0.steering.lock().limits.all
     }
 
-    /// Changes limits, and returns their new values. A value outside of its range is replaced by
-    /// the nearest value in the range. Each CPU uses the new limits from its next round (pass of
-    /// its loop) on. [`is_settled`](Self::is_settled) returns true when all CPUs follow the limits.
+    /// Changes limits, and returns their new values, limited to the valid range. CPUs use them from
+    /// their next round on ([`is_settled`](Self::is_settled)).
     pub fn set_limits(&self, mut change: impl FnMut(&mut Limits)) -> Limits {
         self.0.change(|state| {
             let mut limits = state.limits.all;
@@ -221,12 +203,11 @@ impl Handle {
         })
     }
 
-    /// Like [`set_limits`](Self::set_limits), for one queue only. Queues are numbered consecutively
-    /// over all inputs. To read the limits, pass a function that changes nothing.
+    /// Like [`set_limits`](Self::set_limits), for one queue only, numbered over all inputs. To read
+    /// the limits, pass a function that changes nothing.
     ///
     /// # Errors
-    /// [`SetError::NoSuchQueue`] if the queue does not exist. [`SetError::NoCopybreak`] if the
-    /// queue cannot copy frames. Then no limit changes.
+    /// [`SetError::NoSuchQueue`], or [`SetError::NoCopybreak`]. Then no limit changes.
     pub fn set_queue_limits(
         &self,
         queue: usize,
@@ -251,18 +232,14 @@ impl Handle {
         self.0.steering.lock().limits.flow_limited.iter().map(|cpu| self.0.cpus[usize::from(*cpu)]).collect()
     }
 
-    /// Sets a flow limit for the backlogs of exactly these CPUs: `flow_limit_cpu_bitmap`. A flow
-    /// limit applies while the backlog is more than half full. The flow limit applies to a flow
-    /// that has more than half of the last
-    /// [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY) packets for this backlog.
-    /// The flow limit drops only packets of the flows to which it applies (counted as
-    /// `flow_limit`), and no packets of other flows. If a queue can wait for room in the backlog,
-    /// such as a file, the flow limit drops none of its packets. By default, no CPU has a flow
-    /// limit.
+    /// Sets a flow limit for the backlogs of exactly these CPUs: `flow_limit_cpu_bitmap`. While a
+    /// backlog is more than half full, packets of a flow that has more than half of the last
+    /// [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY) packets for this backlog
+    /// are dropped (`flow_limit`). Packets of a queue that can wait, such as a file, are not
+    /// dropped. By default, no CPU has a flow limit.
     ///
     /// # Errors
-    /// [`SetError::NotOurCpu`] if the mask contains a CPU that the instance does not have. If
-    /// `set_flow_limit_cpus` fails, no flow limit changes.
+    /// [`SetError::NotOurCpu`] if the mask contains another CPU. Then no flow limit changes.
     pub fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), SetError> {
         let indices = if cpus.is_empty() { Vec::new() } else { mask_indices(&self.0.cpus, cpus, 0)? };
         self.0.change(|state| state.set_flow_limited(indices));
@@ -270,19 +247,16 @@ impl Handle {
     }
 
     /// Sets which of the instance's CPUs are present. Buckets of absent CPUs move to present CPUs
-    /// without reordering. An absent CPU gets no packets until it is present again. Threads that
-    /// steerage starts call `set_present_cpus` when CPUs go offline or leave the process's cpuset.
-    /// You need to call `set_present_cpus` only if your program runs its own threads.
+    /// without reordering. Threads that steerage starts call `set_present_cpus` when CPUs go
+    /// offline or leave the process's cpuset; call it only if your program runs its own threads.
     pub fn set_present_cpus(&self, cpus: &CpuMask) {
         let ours = 0..self.0.cpus.len() as CpuIndex;
         let present: Vec<CpuIndex> = ours.filter(|cpu| cpus.contains(self.0.cpus[usize::from(*cpu)])).collect();
         self.0.change(|state| state.on(Event::Present(&present)));
     }
 
-    /// Sets, for each CPU, the share of the CPU's time (from 0 to 1) that other programs used
-    /// recently (`ForeignLoad`). Policies take other programs' shares into account. Threads that
-    /// steerage starts call `set_others_time` themselves. You need to call `set_others_time` only
-    /// if your program runs its own threads.
+    /// Sets, for policies, the share of each CPU's time (0 to 1) that other programs used recently
+    /// (`ForeignLoad`). Call it only if your program runs its own threads.
     pub fn set_others_time(&self, shares: &[(CpuId, f64)]) {
         let mut state = self.0.steering.lock();
         for (cpu, share) in shares {
@@ -292,9 +266,8 @@ impl Handle {
         }
     }
 
-    /// Returns the state of each of the [`BUCKETS`](crate::limits::BUCKETS) buckets of a queue.
-    /// Queues are numbered consecutively over all inputs. Returns `None` if the queue does not
-    /// exist.
+    /// Returns the state of each of the [`BUCKETS`](crate::limits::BUCKETS) buckets of a queue,
+    /// numbered over all inputs, or `None` if the queue does not exist.
     pub fn buckets(&self, queue: usize) -> Option<Vec<BucketSnapshot>> {
         let loads = self.0.ledgers.queues.get(queue)?.ledger.buckets.read();
         let state = self.0.steering.lock();
@@ -310,21 +283,17 @@ impl Handle {
         self.0.snapshot()
     }
 
-    /// Returns the number of frames in rings, in parking lots (frames of moving buckets) and in
-    /// outputs. While no CPU is running, the returned number equals the number of packets in flight
-    /// in the ledger (the account of all packets). For tests.
+    /// For tests: the frames in rings, parking lots and outputs. While no CPU runs: all in flight.
     #[doc(hidden)]
     pub fn held(&self) -> u64 {
         self.0.ledgers.held()
     }
 
-    /// Waits until the outputs have finished the packets that they still hold. `finish_outputs`
-    /// waits as long as the outputs make progress. The wait for the outputs ends
-    /// after [`OUTPUT_STUCK_AFTER`] without progress. After a stop was requested, the whole wait
-    /// for the outputs takes at most [`DRAIN_MAX`](crate::limits::DRAIN_MAX). Packets that remain
-    /// after the wait are dropped as [`DropReason::TxLost`]. Joining a run calls `finish_outputs`.
-    /// A program that runs its own threads calls `finish_outputs` after the last round (pass of the
-    /// loop) of all CPUs.
+    /// Waits until the outputs have finished the packets that they still hold, as long as they make
+    /// progress within [`OUTPUT_STUCK_AFTER`], and after a stop for at most
+    /// [`DRAIN_MAX`](crate::limits::DRAIN_MAX). Packets that remain are dropped as
+    /// [`DropReason::TxLost`]. Joining a run calls `finish_outputs`. A program that runs its own
+    /// threads calls it after the last round of all CPUs.
     ///
     /// [`OUTPUT_STUCK_AFTER`]: crate::limits::OUTPUT_STUCK_AFTER
     /// [`DropReason::TxLost`]: crate::ids::DropReason::TxLost

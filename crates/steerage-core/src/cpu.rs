@@ -1,5 +1,3 @@
-//! The functions that a packet function can call on the CPU that runs it: [`Cpu`].
-
 use std::fmt;
 use std::sync::Arc;
 
@@ -47,7 +45,6 @@ pub struct Cpu {
     pub(crate) id: CpuId,
     pub(crate) now: Timestamp,
     pub(crate) origin: Origin,
-    /// The CPU calls the handler's next `tick` not later than at this time.
     pub(crate) tick_by: Option<Timestamp>,
 }
 
@@ -63,45 +60,37 @@ impl Cpu {
         self.id
     }
 
-    /// Returns the time at which this batch began, on the clock of the instance's CPUs. `now` is
-    /// not the time at which packets were recorded: steerage reads a capture file within seconds,
-    /// although its packets may be hours apart. Use a [`PacketClock`](steerage_flow::PacketClock)
-    /// if state should expire by the packets' own timestamps.
+    /// Returns the time at which this batch began, on the clock of the instance's CPUs. This is not
+    /// the time of the packets, which a capture file may have recorded hours apart. For state that
+    /// expires by the packets' own timestamps, use a [`PacketClock`](steerage_flow::PacketClock).
     pub fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// Returns `None` while buckets move between CPUs. While no bucket moves, returns a number that
-    /// changes with every move of buckets (0 before the first move). While a bucket moves, its
-    /// packets wait, and later packets of other buckets are handled before them. After the move,
-    /// the packets that waited are among the next packets of their CPU. A handler that ends flows
-    /// by the timestamps of packets must not end flows whose packets wait.
+    /// Returns a number that changes with every move of buckets (0 at first), or `None` while
+    /// buckets move. Their packets wait, and later packets of other buckets overtake them, so a
+    /// handler must not end flows by the timestamps of packets then.
     pub fn last_move(&self) -> Option<u64> {
         self.shared.steering.slice.number()
     }
 
-    /// Sends a packet that the packet function has created. `send` copies the bytes in `frame`,
-    /// which begin with a header of type `link`. The CPU sends the packet after the handler has
-    /// returned. If the handler transmits packets of this batch, these packets are sent first. If
-    /// the output cannot send the packet or has no room for it, the packet is dropped and counted
+    /// Sends a copy of a packet that the packet function has created, with a first header of type
+    /// `link`, after the handler has returned and after the transmitted packets of this batch. A
+    /// packet that the output cannot send or has no room for is dropped and counted
     /// ([`CpuSnapshot::originated_dropped`](steerage_ledger::CpuSnapshot::originated_dropped)).
     ///
     /// # Errors
-    /// [`NoRoom`] if `Builder::originated_max` packets already wait, or if the frame is longer than
-    /// a page.
+    /// [`NoRoom`] if `Builder::originated_max` packets wait, or if the frame is longer than a page.
     pub fn send(&mut self, to: TxId, link: LinkType, frame: &[u8]) -> Result<(), NoRoom> {
         self.origin.stage(to, link, frame)
     }
 
     /// Sends a packet that the handler has [kept](crate::packet::Packet::keep), like
-    /// [`send`](Self::send). The packet's pages return to the pool after the packet was sent. If
-    /// the kept packet lies in several pages, its parts are first joined in one page. Each kept
-    /// packet that the handler sends counts against the limit `Builder::originated_max` until the
-    /// handler returns.
+    /// [`send`](Self::send), in one page, which then returns to the pool. Until the handler
+    /// returns, the packet counts against `Builder::originated_max`.
     ///
     /// # Errors
-    /// Returns the packet as an error if `Builder::originated_max` packets already wait, or if the
-    /// packet does not fit in one page.
+    /// Returns the packet if `Builder::originated_max` packets wait, or if it does not fit.
     pub fn send_kept(&mut self, to: TxId, packet: Kept) -> Result<(), Kept> {
         self.origin.stage_kept(to, packet)
     }
@@ -111,23 +100,18 @@ impl Cpu {
         self.origin.room()
     }
 
-    /// Stops the run, as [`Handle::stop`](crate::control::Handle::stop) does: no more packets are
-    /// received, and packets in flight are still handled. A handler calls `stop` when it has its
-    /// result or cannot continue. A handler that stops the run returns the reason in its
-    /// [report](crate::handler::Handler::Report).
+    /// Stops the run, as [`Handle::stop`](crate::control::Handle::stop) does. Packets in flight are
+    /// still handled. Return the reason in the [report](crate::handler::Handler::Report).
     pub fn stop(&self) {
         self.shared.stop();
     }
 
-    /// Requests a call of [`Handler::tick`](crate::handler::Handler::tick) at `time`. `tick_by` has
-    /// no effect if an earlier tick was already requested. A handler calls this function if a batch
-    /// creates work that is due before the next tick.
+    /// Requests a call of [`Handler::tick`](crate::handler::Handler::tick) at `time`, unless an
+    /// earlier tick is due, for work that a batch creates.
     pub fn tick_by(&mut self, time: Timestamp) {
         self.tick_by = Some(self.tick_by.map_or(time, |by| by.min(time)));
     }
 
-    /// Returns true if handlers hold kept packets that a [`Sender`](crate::sender::Sender) may
-    /// still send.
     pub(crate) fn waits_for_kept(&self) -> bool {
         !self.origin.senders.is_empty() && self.shared.ledgers.queues.iter().any(|queue| queue.kept_pages.kept() > 0)
     }

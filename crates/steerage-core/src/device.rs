@@ -9,8 +9,8 @@ pub use steerage_mem::{FileWindows, LeaseRequest, LeasedFile, RecordForm, Shown,
 
 pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 
-/// The requirements and capabilities of a receive queue:
-/// see [`RxQueue::capabilities`](crate::rx::RxQueue::capabilities).
+/// The requirements and capabilities of a receive queue: see
+/// [`RxQueue::capabilities`](crate::rx::RxQueue::capabilities).
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_core::device::*; } }
@@ -23,42 +23,32 @@ pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// The length of the longest frame, and the position of a frame in its page. If a frame can
-    /// occupy several pages, `fit` describes the longest part of a frame that lies in one page. If
-    /// the queue provides blocks, `fit` describes the longest frame that handlers can keep or
-    /// write, because that frame is first copied to a page.
+    /// The longest frame (or part in one page), and its position in the page. If the queue provides
+    /// blocks, the longest frame that handlers can keep or write, for which it is copied to a page.
     pub fit: Fit,
-    /// True if the queue's frames lie in memory blocks that the device supplies. If this field is
-    /// false, the frames lie in pages of the pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes
-    /// before each frame.
+    /// True if frames lie in memory blocks that the device supplies. Otherwise, they lie in pages
+    /// of the pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
     pub lends: bool,
-    /// The maximum number of pages that a frame may occupy, from 1
-    /// to [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The page pool gets `segments_max` times as
-    /// many pages as without this setting. `segments_max` is more than 1 if the device receives a
-    /// long frame in several buffers:
-    /// see [`Completions::gather`](crate::completions::Completions::gather).
+    /// The maximum number of pages per frame, from 1 to
+    /// [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX), by which the pool grows. More than 1 if the
+    /// device receives a long frame in several buffers: see
+    /// [`Completions::gather`](crate::completions::Completions::gather).
     pub segments_max: usize,
-    /// The maximum number of pages that the device keeps posted in its own ring. The page pool gets
-    /// as many additional pages as the device can keep posted.
+    /// The pages that the device keeps posted in its ring, in addition to other pages of the pool.
     pub posted_max: usize,
-    /// True if the queue can wait: no packet is lost while the queue is not polled, as with a file.
-    /// A queue that can wait is polled only while every CPU has room for the frames of a whole
-    /// poll. A live queue (one that cannot wait) is always polled. If there is no room for the
-    /// frames of a live queue, they are dropped.
+    /// True if no packet is lost while the queue is not polled, as with a file. Such a queue waits
+    /// until every CPU has room for a poll. Frames of a live queue without room are dropped.
     pub can_wait: bool,
-    /// Describes which packets get equal hashes from the device, so that these packets stay on the
-    /// same CPU. `None` if the device sets no hashes. If a frame has no hash, steerage computes
-    /// one. Therefore a device must not set hashes on the fragments of a datagram if the hashes of
-    /// two fragments can differ.
+    /// The packets that get equal hashes from the device and so stay on one CPU, or `None` if the
+    /// device sets no hashes. steerage hashes frames without a hash. A device must not set hashes
+    /// on the fragments of a datagram if the hashes of two fragments can differ.
     pub hash: Option<Affinity>,
-    /// True if the device itself chooses the bucket of each frame:
-    /// see [`names_buckets`](Self::names_buckets).
+    /// True if the device chooses the bucket: see [`names_buckets`](Self::names_buckets).
     pub names_buckets: bool,
 }
 
 impl Capabilities {
-    /// Describes a live queue (one that cannot wait) whose device sets no hashes. The queue's
-    /// frames lie in pages of the pool, and the longest frame has `frame_bytes_max` bytes.
+    /// Describes a live queue without hashes, with frames of `frame_bytes_max` bytes in pages.
     pub const fn pages(frame_bytes_max: usize) -> Self {
         let (lends, can_wait, hash, names_buckets) = (false, false, None, false);
         let fit = Fit::new(frame_bytes_max);
@@ -71,16 +61,14 @@ impl Capabilities {
         Self { fit, ..self }
     }
 
-    /// Describes a live queue (one that cannot wait) whose device sets no hashes. The queue's
-    /// frames lie in blocks that the device supplies. Handlers can keep or write frames of up to
-    /// `copy_bytes_max` bytes.
+    /// Describes a live queue without hashes of the device, with frames in blocks that the device
+    /// supplies. Handlers can keep or write frames of up to `copy_bytes_max` bytes.
     pub const fn blocks(copy_bytes_max: usize) -> Self {
         Self { lends: true, ..Self::pages(copy_bytes_max) }
     }
 
     /// Returns true if [`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak) has an
-    /// effect on the queue. Copybreak (copying short frames) has an effect if frames lie in pages
-    /// of a device's ring, or in several pages that can be joined.
+    /// effect: frames lie in pages of a device's ring, or in several pages that can be joined.
     pub const fn has_copybreak(&self) -> bool {
         !self.lends && (self.posted_max > 0 || self.segments_max > 1)
     }
@@ -103,21 +91,18 @@ impl Capabilities {
         Self { can_wait: true, ..self }
     }
 
-    /// Declares that the device chooses the bucket of each frame, or of all frames of a poll. The
-    /// device sets a hash that leads to the chosen bucket
-    /// ([`hash_of_bucket`](crate::rps_map::hash_of_bucket)) on the frames. Masks and policies still
-    /// decide which CPU has the bucket, so the frames of a bucket stay in order. The handler needs
-    /// certain packets on the same CPU. If the device's choice keeps these packets in one bucket,
-    /// steerage uses the choice even if the user did not request device hashes. The idea is from
-    /// Zhang Yanmin's Linux patch of 2009, in which the driver chose the CPU.
+    /// Declares that the device chooses the bucket of each frame, by setting a hash
+    /// ([`hash_of_bucket`](crate::rps_map::hash_of_bucket)). Masks and policies still decide which
+    /// CPU has the bucket, so its frames stay in order. steerage uses a choice that keeps together
+    /// what the handler needs (`affinity`) even if the user did not request device hashes. The idea
+    /// is from Zhang Yanmin's Linux patch of 2009, in which the driver chose the CPU.
     #[must_use]
     pub const fn names_buckets(self, affinity: Affinity) -> Self {
         Self { hash: Some(affinity), names_buckets: true, ..self }
     }
 
-    /// Declares that the device sets a hash on frames, though not always on all of them: see
-    /// [`hash`](Self::hash). The upper 12 bits of the hash choose the bucket. If only the low bits
-    /// of the device's hash distinguish flows, use
+    /// Declares that the device sets a [`hash`](Self::hash) on frames, though not always on all of
+    /// them. The upper 12 bits choose the bucket. If only the low bits distinguish flows, use
     /// [`FlowHash::from_low_bits`](steerage_flow::FlowHash::from_low_bits).
     #[must_use]
     pub const fn hashes(self, affinity: Affinity) -> Self {
@@ -125,8 +110,7 @@ impl Capabilities {
     }
 }
 
-/// The result of opening a queue: see [`RxQueue::open`](crate::rx::RxQueue::open). By default, the
-/// frames of an opened queue lie in the pages of the pool.
+/// The result of [`RxQueue::open`](crate::rx::RxQueue::open).
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_core::device::*; } }
@@ -140,15 +124,12 @@ impl Capabilities {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Opened {
-    /// The memory blocks that the queue supplies. The device keeps
-    /// the [`Claim`](steerage_mem::Claim) to these blocks. Without the claim, no code can write to
-    /// the blocks or lend frames from them.
+    /// The memory blocks that the queue supplies. Only the [`Claim`](steerage_mem::Claim), which
+    /// the device keeps, allows writing to these blocks and lending frames from them.
     pub blocks: Option<Blocks>,
-    /// The mode in which the device runs, if the device learns its mode only when it is opened. The
-    /// field is `None` if the mode is the one in [`Input::mode`](crate::rx::Input::mode).
+    /// The mode of the device, if not [`Input::mode`](crate::rx::Input::mode).
     pub mode: Option<&'static str>,
-    /// Additional counters of the device. These counters exclude received and lost packets, which
-    /// steerage counts itself. The device keeps a reference to its counters and adds to them.
+    /// Additional counters, without received and lost packets, to which the device adds.
     pub counts: Option<Arc<DeviceCounts>>,
 }
 
@@ -158,33 +139,28 @@ impl Opened {
         Self { blocks: Some(blocks), ..Self::default() }
     }
 
-    /// Describes an opened queue with frames in the pages of the pool. The device runs in `mode`.
+    /// Describes an opened queue with frames in pages of the pool, whose device runs in `mode`.
     pub fn in_mode(mode: &'static str) -> Self {
         Self { mode: Some(mode), ..Self::default() }
     }
 }
 
-/// The requirements and capabilities of an output's queue:
-/// see [`TxQueue::capabilities`](crate::tx::TxQueue::capabilities).
+/// The requirements and capabilities of an output's queue: see
+/// [`TxQueue::capabilities`](crate::tx::TxQueue::capabilities).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TxCapabilities {
-    /// The number of pages of the pool that the queue needs to send packets. The page pool gets
-    /// this number of additional pages.
+    /// The number of additional pages of the pool that the queue needs to send packets.
     pub pages_max: usize,
-    /// True if the queue may accept a packet and report its outcome later
-    /// ([`Sent::deferred`](crate::tx::Sent::deferred)).
+    /// True if the queue may report a packet later ([`Sent::deferred`](crate::tx::Sent::deferred)).
     pub defers: bool,
-    /// True if the queue of the output accepts packets that were merged from several frames. In its
-    /// counts of packets, the queue adds the number of
-    /// [`frames`](crate::tx::OutgoingPacket::frames) for a merged packet. If this field is false,
-    /// the queue of the output gets the original frames instead of merged packets.
+    /// True if the queue accepts merged packets, and counts all their
+    /// [`frames`](crate::tx::OutgoingPacket::frames). Otherwise, it gets the original frames.
     pub merged: bool,
 }
 
 impl TxCapabilities {
-    /// Declares that the queue sends from up to `pages` pages of the pool. No other queue uses
-    /// these pages.
+    /// Declares that the queue sends from up to `pages` own pages of the pool.
     #[must_use]
     pub const fn pages(self, pages: usize) -> Self {
         Self { pages_max: pages, ..self }
@@ -240,8 +216,6 @@ pub struct TxResources {
     pub region: Arc<Region>,
     /// The pages of the pool that the queue [needs](TxCapabilities::pages_max) to send packets.
     pub pages: Vec<Page>,
-    /// The account of the output's queue, if the queue reports the outcome of packets later
-    /// ([defers](TxCapabilities::defers)). The queue reports the outcome of each packet to this
-    /// account.
+    /// The account for late outcomes, if the queue [defers](TxCapabilities::defers).
     pub account: Option<TxAccount>,
 }

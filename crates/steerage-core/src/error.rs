@@ -8,8 +8,7 @@ use steerage_topology::{CpuId, NoSuchCpu};
 
 use crate::device::DeviceError;
 
-/// The reason why a setting of a running instance could not be changed. The setting keeps its
-/// value.
+/// Why a setting of a running instance could not be changed. The setting keeps its value.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::error::SetError; }
@@ -37,8 +36,7 @@ pub enum SetError {
         /// How many queues there are.
         queues: usize,
     },
-    /// The user set `copybreak` for a queue for
-    /// which [`copybreak`](crate::limits::QueueLimits::copybreak) has no meaning.
+    /// [`copybreak`](crate::limits::QueueLimits::copybreak) has no effect on this queue.
     #[error(
         "{device}: cannot set copybreak of receive queue {queue}: Operation not supported: \
              its device has no ring of pages out of which it copies frames; leave copybreak at 0"
@@ -51,8 +49,7 @@ pub enum SetError {
     },
 }
 
-/// The reason why an instance could not be built. The text of the error names the operation that
-/// failed, and gives advice to the user.
+/// Why an instance could not be built: the operation that failed, and advice to the user.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::error::BuildError; }
@@ -93,15 +90,13 @@ pub enum BuildError {
         /// The maximum length of a frame, in bytes.
         most: usize,
     },
-    /// The packet memory exceeds its limit (`Builder::memory_max`). The error's text names the
-    /// setting that uses most of the memory, and a value that fits.
+    /// The packet memory exceeds `Builder::memory_max`. The text names a value that fits.
     #[error(transparent)]
     Memory(#[from] Excess),
     /// `Builder::cpus` or `Builder::input_on` names a CPU that does not exist.
     #[error(transparent)]
     NoSuchCpu(#[from] NoSuchCpu),
-    /// A handler is too large for the stack of its CPU's thread. The handler is created on the
-    /// stack of its CPU's thread.
+    /// A handler is too large for the stack of its CPU's thread, on which it is created.
     #[error(
         "a handler of {bytes} bytes needs a stack of 4 times that: box large state, or raise stack_size ({stack_size})"
     )]
@@ -120,7 +115,7 @@ pub enum BuildError {
     /// The kernel refused an operation that the other variants do not describe.
     #[error("cannot {operation}: {error}")]
     System {
-        /// The operation that failed, worded as the end of a sentence that begins with "cannot".
+        /// The failed operation, worded to follow "cannot".
         operation: &'static str,
         /// The kernel's error.
         #[source]
@@ -128,16 +123,14 @@ pub enum BuildError {
     },
 }
 
-/// `Debug` prints the same text as `Display`, because Rust prints the `Debug` form of an error that
-/// `main` returns.
+/// Like `Display`, because Rust prints the `Debug` form of an error that `main` returns.
 impl fmt::Debug for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// `Debug` prints the same text as `Display`, because `main` may return this error: see
-/// [`BuildError`].
+/// Like `Display`: see [`BuildError`].
 impl fmt::Debug for SetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

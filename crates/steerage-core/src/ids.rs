@@ -1,11 +1,9 @@
-//! The identifiers that all modules of the receive path use. This module imports no other module of
-//! this crate.
+//! The identifiers that all modules of the receive path use.
 
 pub use steerage_ledger::{DropReason, MoveCause, TxSource};
 pub use steerage_moves::CpuIndex;
 
-/// The name of a bucket. A bucket consists of those flows of a group of queues whose hashes begin
-/// with the same 12 bits. All flows of a bucket move to another CPU together.
+/// A bucket: flows whose hashes begin with the same 12 bits, and which move together.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{handler::*, ids::*, packet::*}, steerage_flow::FlowKey}; }
@@ -50,14 +48,12 @@ pub struct BucketId {
     pub bucket: u16,
 }
 
-/// The number of an output. Outputs are numbered in the order in which the program adds them to the
-/// builder. `Builder::add_output` of the crate `steerage` returns the number of the new output. The
-/// example of [`Packet`](crate::packet::Packet) sends to an output.
+/// The number of an output, in the order in which `Builder::add_output` adds outputs. The example
+/// of [`Packet`](crate::packet::Packet) sends to an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxId(pub u8);
 
-/// The number of an input. Inputs are numbered in the order in which the program adds them to the
-/// builder. `Builder::add_input` of the crate `steerage` returns the number of the new input.
+/// The number of an input, in the order in which `Builder::add_input` adds inputs.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::{ids::*, packet::*}; }
@@ -78,21 +74,19 @@ pub struct InputId(pub u16);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The handler read the packet or changed it in place. The handler did not send, keep or
-    /// discard the packet. Packets have the verdict `Consumed` by default.
+    /// The handler read or changed the packet. The default.
     #[default]
     Consumed,
     /// The handler has called [`Packet::discard`](crate::packet::Packet::discard).
     Discarded,
     /// The handler has called [`Packet::keep`](crate::packet::Packet::keep).
     Kept,
-    /// The handler has called [`Packet::transmit`](crate::packet::Packet::transmit) with this
-    /// output.
+    /// The handler has called [`Packet::transmit`](crate::packet::Packet::transmit).
     Transmitted(TxId),
 }
 
-/// A set of packets of a batch, stored as their positions in the batch:
-/// see [`Batch::read_common`](crate::packet::Batch::read_common).
+/// A set of positions of packets in a batch: see
+/// [`Batch::read_common`](crate::packet::Batch::read_common).
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::packet::*; }

@@ -1,5 +1,3 @@
-//! Packets that a handler keeps after their batch ([`Kept`]).
-
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
@@ -7,12 +5,10 @@ use crate::ids::CpuIndex;
 use steerage_flow::{LinkType, WallTime};
 use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 
-/// A packet that a handler keeps after its batch. A kept packet is owned, writable and `Send`. When
-/// a kept packet is dropped, on any thread, its pages return to the
-/// pool. [`Packet::keep`](crate::packet::Packet::keep) creates a kept packet.
+/// A packet that a handler keeps after its batch ([`Packet::keep`](crate::packet::Packet::keep)),
+/// owned, writable and `Send`. When it is dropped, on any thread, its pages return to the pool.
 ///
-/// A kept packet dereferences to its bytes. If a kept packet has several [parts](Self::segments),
-/// it dereferences to the bytes of its first part.
+/// A kept packet dereferences to the bytes of its first [part](Self::segments).
 ///
 /// ```
 /// # mod steerage { pub mod packet { pub use steerage_core::packet::*; } pub use packet::*; }
@@ -27,8 +23,7 @@ use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 /// ```
 pub struct Kept {
     pub(crate) frame: steerage_mem::Kept,
-    /// The CPU that kept the packet, and the packet's bucket. The CPU and the bucket are stored
-    /// only if the instance has a [`Sender`](crate::sender::Sender).
+    /// The CPU and the bucket, if there is a [`Sender`](crate::sender::Sender).
     pub(crate) home: Option<(CpuIndex, u16)>,
 }
 
@@ -43,8 +38,7 @@ impl Kept {
         self.frame.segments_mut()
     }
 
-    /// Returns the size of the memory that the packet's pages occupy, in bytes. A program that
-    /// keeps many packets can use this number to limit the memory of kept packets.
+    /// Returns the memory of the packet's pages, in bytes, for a limit of kept packets.
     pub fn truesize(&self) -> usize {
         self.frame.truesize()
     }
@@ -54,14 +48,13 @@ impl Kept {
         self.frame.total_len()
     }
 
-    /// Returns the time at which the frame was received, if the device recorded this time.
+    /// Returns the time at which the device received the frame, if recorded.
     pub fn time(&self) -> Option<WallTime> {
         time_of(&self.frame.header()?)
     }
 
-    /// Returns the length of the frame on the wire, in bytes. A capture file may contain only a
-    /// part of the frame. If the device did not record the length on the wire, returns the received
-    /// length.
+    /// Returns the length of the frame on the wire, in bytes (a capture file may contain only a
+    /// part of the frame), or the received length if the device did not record the wire length.
     pub fn wire_len(&self) -> usize {
         self.frame.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)
     }
@@ -71,8 +64,7 @@ impl Kept {
         link_of(self.frame.link(), || self.frame.header())
     }
 
-    /// Returns the number of the device's interface that received the frame, if the device recorded
-    /// this number.
+    /// Returns the number of the device's interface that received the frame, if recorded.
     pub fn interface(&self) -> Option<u16> {
         self.frame.header().map(|header| header.interface)
     }
@@ -104,9 +96,7 @@ impl AsRef<[u8]> for Kept {
     }
 }
 
-/// The type of the first header in a frame. The type of a frame's first header is stored in the
-/// frame's slot (ring entry). If the type of the first header is rare, it is stored in the
-/// `FrameHeader` of the frame.
+/// A common type is stored in the frame's slot, and a rare type in its `FrameHeader`.
 #[inline(always)]
 pub(crate) fn link_of(code: u8, header: impl FnOnce() -> Option<FrameHeader>) -> LinkType {
     match LinkType::of_code(code) {

@@ -1,10 +1,7 @@
-//! The receive path of steerage: from a device's queue to the handlers on many CPUs. Packets travel
-//! between CPUs in batches, without locks. The packets of each flow stay in order. Programs use
-//! this crate through the crate `steerage`.
+//! The receive path of steerage: from a device's queue to the handlers on many CPUs, in batches,
+//! without locks, with each flow in order. Programs use this crate through the crate `steerage`.
 //!
-//! The tables list the modules in the order in which a packet passes through them. Each module
-//! imports only modules that are listed below it in these tables. The modules of the last table
-//! come last in the order of all modules.
+//! Tables of modules, in the order in which a packet passes. Each imports only modules below it.
 //!
 //! | module | what happens there |
 //! |---|---|
@@ -18,7 +15,7 @@
 //! | [`tx`], `origin`, [`sender`] | outputs; packets that a function or another thread originates |
 //! | [`softnet`] | one CPU: a round in phases |
 //!
-//! The modules of the next table are not on the direct path of a packet:
+//! Modules that are not on the direct path of a packet:
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -29,13 +26,13 @@
 //! | `shared` | the state that the CPUs share, and the only function that wakes them |
 //! | `steering`, [`placement`] | what control and the CPUs share under one lock; what a policy reads and stores |
 //! | `coalesce` | merges segments of a flow before the handler, if that is wanted |
-//! | `kept`, `dissections` | packets that outlive their batch; what was read of packets' headers |
+//! | `kept` | packets that outlive their batch |
 //! | [`rps_map`] | hash to bucket to CPU |
 //! | [`device`], [`platform`], [`limits`], [`ids`] | names and errors of devices; clock and sleep; every limit; identifiers |
 //!
 //! This crate imports only steerage-moves (the protocol of moves), steerage-ledger (counts),
 //! steerage-mem (rings, pages), steerage-flow (types, dissection, hashing) and the value types of
-//! steerage-topology. steerage-core contains no code for particular policies, devices or programs.
+//! steerage-topology. It contains no code for particular policies, devices or programs.
 #![forbid(unsafe_code)]
 
 // Doc examples and tests call this crate `steerage_core`, as its users do.

@@ -1,18 +1,13 @@
-//! Packets that a packet function originates, such as an answer in several parts, or a message that
-//! a timer triggers.
+//! Packets that a packet function originates, such as an answer.
 //!
-//! Each CPU has separate pages for the packets that its packet function originates. Originated
-//! packets reach the outputs through a lane (a list of frames of the CPU itself), like packets that
-//! this CPU has received itself. Therefore an output treats originated packets like any other
-//! packets, and can swap their pages. Originated packets are sent after the packets of the batch
-//! that the handler transmits, and before the batch counts as finished. Therefore a move of a
-//! bucket to another CPU also waits until originated packets are sent. If the CPU was declared
-//! dead, its originated packets are dropped.
+//! Each CPU has pages for originated packets. They reach the outputs through a lane, like packets
+//! that this CPU has received, so that an output can swap their pages. They are sent after the
+//! transmitted packets of the batch, and before the batch counts as finished, so that a move waits
+//! for them. If the CPU was declared dead, they are dropped.
 //!
-//! To send a kept packet, the CPU stages an empty frame in one of the pages for originated packets.
-//! Instead of the empty frame, the output reads the kept packet, as if the kept packet were a copy
-//! that a handler wrote. The output reads the kept packet from the packet's own pages. The CPU
-//! sends the packets of [`Sender`](crate::sender::Sender)s in the same way as kept packets.
+//! To send a kept packet, the CPU stages an empty frame in one of these pages. The output reads the
+//! kept packet, from its own pages, as if it were a copy that a handler wrote. Packets of
+//! [`Sender`](crate::sender::Sender)s are sent in this way, too.
 
 use std::sync::Arc;
 
@@ -34,15 +29,12 @@ pub(crate) struct Origin {
     pages: Vec<Page>,
     lane: Lane,
     to: Vec<Verdict>,
-    /// For each staged packet: the kept packet that the output sends instead, or `None`.
     kept: Vec<Option<WrittenCopy>>,
-    /// All senders, with the number of packets that this CPU has staged for each sender.
     pub(crate) senders: Vec<(Arc<SendQueue>, u64)>,
     source: TxSource,
 }
 
 impl Origin {
-    /// Takes `packets` pages out of the pool, which consists of pages of `region`.
     pub(crate) fn new(
         region: &Arc<Region>,
         shared: &Arc<SharedPool>,
@@ -92,9 +84,8 @@ impl Origin {
         self.kept.push(kept);
     }
 
-    /// Stages the packets that other threads have passed to this CPU for sending, as long as a page
-    /// is free for them. If a staged packet cannot be sent, it is dropped and counted. Returns true
-    /// if there may be packets that have not been staged yet.
+    /// Stages the packets that other threads have passed to this CPU, while pages are free. Drops
+    /// and counts those that cannot be sent. Returns true if packets may be left.
     pub(crate) fn pull(&mut self, cpu: CpuIndex, closes: bool, counts: &CpuLedger) -> bool {
         let mut senders = std::mem::take(&mut self.senders);
         let mut is_more = false;
@@ -108,8 +99,7 @@ impl Origin {
                     Item::Copy(link, bytes) => (self.stage(sender.to, link, &bytes).is_ok(), Some(bytes)),
                 };
                 counts.originated_dropped.add(u64::from(!is_staged));
-                // The emptied buffer is returned to the sender for reuse. If another thread holds
-                // the lock on the sender's buffers, the buffer's memory is freed instead.
+                // The emptied buffer returns to the sender, unless another thread holds the lock.
                 let _ = sender.buffers.try_lock().map(|mut buffers| buffers.extend(buffer));
                 Ok(())
             });
@@ -118,13 +108,10 @@ impl Origin {
         is_more
     }
 
-    /// Informs the senders that all packets which this CPU took from them were sent.
     pub(crate) fn report_sent(&self, cpu: CpuIndex) {
         self.senders.iter().for_each(|(sender, taken)| sender.waiting.sent(cpu, *taken));
     }
 
-    /// Sends the staged packets in order. If `void` is true (the CPU was declared dead), drops the
-    /// staged packets instead.
     #[inline]
     pub(crate) fn send(&mut self, outputs: &mut [OwnedTx], now: Timestamp, void: bool, counts: &CpuLedger) {
         if !self.to.is_empty() {
@@ -162,7 +149,6 @@ impl Origin {
         self.kept.clear();
     }
 
-    /// Sends the remaining staged packets when the CPU's thread ends.
     pub(crate) fn send_last(&mut self, outputs: &mut [OwnedTx], cpu: CpuIndex, now: Timestamp, counts: &CpuLedger) {
         while self.pull(cpu, true, counts) && !self.to.is_empty() {
             self.send(outputs, now, false, counts);

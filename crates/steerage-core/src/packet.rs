@@ -1,5 +1,4 @@
-//! Packets and batches. A packet's metadata is built only when a CPU needs the metadata, on that
-//! CPU.
+//! Packets and batches. A packet's metadata is built only when needed, on the CPU that needs it.
 
 mod shape;
 
@@ -30,14 +29,12 @@ pub(crate) struct BatchContext<'a> {
     pub(crate) dissections: &'a Dissections,
 }
 
-/// A handler's verdict on each packet of a batch, by the packet's position in the batch. Verdicts
-/// are stored outside of the handler, so that they survive a panic of the handler.
+/// Verdicts by position in the batch, outside of the handler to survive a panic of the handler.
 #[derive(Debug)]
 pub(crate) struct Actions {
     pub(crate) verdicts: [Verdict; HANDLE_BUDGET],
     pub(crate) copies: Vec<Option<WrittenCopy>>,
-    /// True if the handler gave a verdict or wrote to a packet, or if packets were merged. Most
-    /// packet functions only read packets, so this flag stays false.
+    /// True if the handler gave a verdict or wrote to a packet, or if packets were merged.
     pub(crate) acted: Cell<bool>,
 }
 
@@ -82,8 +79,6 @@ impl Actions {
 pub(crate) struct Tally {
     pub(crate) discarded: u64,
     pub(crate) kept: u64,
-    /// For each output number, the number of packets that the handler transmits to the output.
-    /// Unused numbers are included. A batch has so few packets that each count fits in a byte.
     pub(crate) transmitted: [u8; OUTPUTS_MAX],
 }
 
@@ -91,12 +86,11 @@ const _: () = assert!(HANDLE_BUDGET <= u8::MAX as usize && OUTPUTS_MAX > u8::MAX
 
 /// A batch: up to [`HANDLE_BUDGET`] packets of one queue, in order of arrival.
 ///
-/// With `Builder::coalesce`, consecutive segments of a TCP or UDP flow in a batch are merged into
-/// one packet, a [super-frame](Packet::offload): [`data`](Packet::data) returns its
-/// headers, [`segments`](Packet::segments) returns the payload of each segment,
-/// and [`parts`](Packet::parts) splits it into packets. In the batch, the super-frame has the
-/// position of its first segment. The super-frame's verdict applies to every frame that was merged
-/// into the super-frame.
+/// With `Builder::coalesce`, consecutive segments of a flow are merged into a
+/// [super-frame](Packet::offload): [`data`](Packet::data) returns its headers,
+/// [`segments`](Packet::segments) the payloads, and [`parts`](Packet::parts) splits it. A
+/// super-frame has the position of its first segment, and its verdict applies to every merged
+/// frame.
 pub struct Batch<'a> {
     frames: Hand<'a>,
     actions: &'a mut Actions,
@@ -130,23 +124,19 @@ impl<'a> Batch<'a> {
         self.context.source.input
     }
 
-    /// Returns the number of the receive queue that received the packets. Queues are numbered from
-    /// 0 over all inputs, as in [`Snapshot::queues`](steerage_ledger::Snapshot::queues).
+    /// Returns the number of the receive queue, counted over all inputs as in
+    /// [`Snapshot::queues`](steerage_ledger::Snapshot::queues).
     pub fn queue(&self) -> usize {
         self.context.source.queue
     }
 
-    /// Calls `read` for each common packet: an Ethernet frame in one part that needs no offload
-    /// work. If the device recorded the time and the wire length of the batch's first packet, only
-    /// packets with such a record count as common packets. If the batch's first packet has no
-    /// record of its time and wire length, only packets without such a record count as common
-    /// packets. The arguments of `read` are the packet's position in the batch and the packet's
-    /// readable fields. `read` must return true if it needs no further access to the packet.
-    /// `read_common` returns the positions of all packets for which `read` did not return true.
-    /// Use [`iter_mut`](Self::iter_mut) for the packets that `read` has not finished.
+    /// Calls `read` with the position and the fields of each common packet: an Ethernet frame in
+    /// one part that needs no offload work, and that has a record of its time and wire length if
+    /// and only if the batch's first packet has one. `read` returns true if the packet is done.
+    /// Returns the positions of all other packets, for [`iter_mut`](Self::iter_mut).
     ///
-    /// `read_common` is for packet functions that read the whole batch before they act on it.
-    /// `read_common` costs about half as much as iterating over all packets.
+    /// `read_common` costs about half as much as iterating over all packets, and suits packet
+    /// functions that read the whole batch before they act on it.
     #[inline(always)]
     pub fn read_common(&mut self, mut read: impl FnMut(usize, Received<'_>) -> bool) -> Positions {
         const _: () = assert!(HANDLE_BUDGET <= u64::BITS as usize, "each packet of a batch has a bit");
@@ -160,9 +150,8 @@ impl<'a> Batch<'a> {
         Positions(self.frames.read_common(LinkType::ETHERNET.code(), read))
     }
 
-    /// Iterates over the packets of the batch. Each call of `iter_mut` begins with the first packet
-    /// again. Verdicts of earlier iterations remain. A packet that the handler has kept is empty in
-    /// later iterations.
+    /// Iterates over the packets of the batch, from the first packet at each call. Verdicts of
+    /// earlier iterations remain. A packet that the handler has kept is empty in later iterations.
     #[inline]
     pub fn iter_mut(&mut self) -> Packets<'_> {
         let Actions { verdicts, copies, acted } = &mut *self.actions;
@@ -176,9 +165,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Allows `for packet in batch`. If the batch is needed after the loop, use `for packet in &mut
-/// *batch`. A loop over `batch` and a loop over `&mut *batch` both iterate
-/// over [`Batch::iter_mut`].
+/// Allows `for packet in batch`, or `for packet in &mut *batch` to use the batch after the loop.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::packet::*; }
@@ -211,8 +198,7 @@ impl<'a> IntoIterator for &'a mut Batch<'_> {
 pub struct Packets<'a> {
     frames: Frames<'a>,
     verdicts: std::slice::IterMut<'a, Verdict>,
-    /// The writable copies of frames, if frames lie in blocks (memory of the device) or may be
-    /// merged. Handlers write to all other frames in place.
+    /// Writable copies, if frames lie in memory of the device or may be merged.
     copies: Option<std::slice::IterMut<'a, Option<WrittenCopy>>>,
     acted: &'a Cell<bool>,
     context: &'a BatchContext<'a>,
@@ -242,8 +228,6 @@ impl<'a> Iterator for Packets<'a> {
 
 impl ExactSizeIterator for Packets<'_> {}
 
-/// Returns the readable fields of a frame. If the frame has a writable copy (`written`), returns
-/// the fields of the copy.
 #[inline(always)]
 pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy>) -> Received<'p> {
     let ((header, data), behind) = match written {
@@ -264,8 +248,6 @@ pub(crate) fn parts<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy>, 
     Parts::of_pieces(offload, front, behind)
 }
 
-/// Returns the offload work that a frame still needs, such as a checksum. If the frame has a
-/// writable copy (`written`), returns the offload work that the copy needs.
 #[inline(always)]
 pub(crate) fn offload(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offload> {
     if frame.has_extra() { offload_of(frame, written) } else { None }
@@ -279,8 +261,7 @@ fn offload_of(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offloa
     offload.shifted(copy.len() as isize - copy.front()? as isize)
 }
 
-/// One packet of a batch. The packet borrows from the batch. `Packet` does not implement `Drop`. A
-/// packet that is dropped without a verdict counts as consumed.
+/// One packet of a batch. A packet that is dropped without a verdict counts as consumed.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{ids::*, packet::*}, steerage_flow::*}; }
@@ -295,8 +276,7 @@ fn offload_of(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offloa
 /// }
 /// ```
 ///
-/// A packet must stay on the thread of its batch. To use the packet on another thread,
-/// [keep](Self::keep) it:
+/// A packet must stay on the thread of its batch, unless the handler [keeps](Self::keep) it:
 ///
 /// ```compile_fail,E0277
 /// # mod steerage { pub use steerage_core::packet::*; }
@@ -313,8 +293,7 @@ fn offload_of(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offloa
 /// ```
 pub struct Packet<'a>(Stays<InBatch<'a>>);
 
-/// The parts of a packet. If a program tries to send a packet to another thread, the compiler's
-/// error message contains the name of this type.
+/// If a program sends a packet to another thread, the compiler's error message names this type.
 struct InBatch<'a> {
     frame: Frame<'a>,
     verdict: &'a mut Verdict,
@@ -364,18 +343,16 @@ impl Packet<'_> {
         self.0.copy.as_deref().and_then(Option::as_ref)
     }
 
-    /// Returns the frame's bytes, and all fields that the device recorded about the frame.
-    /// `received` is for handlers that need most of these fields of every packet. One call of
-    /// `received` costs half as much as separate calls for these fields.
+    /// Returns the frame's bytes and all fields that the device recorded about the frame. One call
+    /// of `received` costs half as much as separate calls for these fields.
     #[inline(always)]
     pub fn received(&self) -> Received<'_> {
         received(&self.0.frame, self.written())
     }
 
-    /// Like [`data`](Self::data), but returns writable bytes. If the frame is lent (in memory of
-    /// the device), it is first copied to a page. If the frame is a super-frame (a merged packet),
-    /// only its headers are copied. The payload of a super-frame stays in the device's memory and
-    /// is read-only. [`segments`](Self::segments) returns both headers and payload.
+    /// Like [`data`](Self::data), but writable. A lent frame (in memory of the device) is first
+    /// copied to a page. Of a super-frame (a merged packet), only the headers are copied and
+    /// writable; [`segments`](Self::segments) returns both headers and payload.
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy, or if the frame is longer than a page.
@@ -387,8 +364,6 @@ impl Packet<'_> {
         self.copy_mut(None).map(|copy| &mut **copy)
     }
 
-    /// Returns the writable copy of a lent frame (a frame in the device's memory). If the frame has
-    /// no copy yet, creates a copy of up to `most` bytes.
     fn copy_mut(&mut self, most: Option<usize>) -> Result<&mut WrittenCopy, NoRoom> {
         if !matches!(self.0.copy, Some(Some(_))) {
             let copied = self.copied(most)?;
@@ -398,22 +373,20 @@ impl Packet<'_> {
         self.0.copy.as_mut().and_then(|copy| copy.as_mut()).ok_or(NoRoom::Taken)
     }
 
-    /// Returns the time at which the frame was received, if the device recorded this time.
+    /// Returns the time at which the device received the frame, if recorded.
     #[inline]
     pub fn time(&self) -> Option<WallTime> {
         time_of(&self.header()?)
     }
 
-    /// Returns the length of the frame on the wire, in bytes. A capture file may contain only a
-    /// part of the frame. If the device did not record the length on the wire, returns the received
-    /// length.
+    /// Returns the length of the frame on the wire, in bytes (a capture file may contain only a
+    /// part of the frame), or the received length if the device did not record the wire length.
     #[inline]
     pub fn wire_len(&self) -> usize {
         self.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)
     }
 
-    /// Returns the number of the device's interface that received the frame, if the device recorded
-    /// this number.
+    /// Returns the number of the device's interface that received the frame, if recorded.
     #[inline]
     pub fn interface(&self) -> Option<u16> {
         self.header().map(|header| header.interface)
@@ -424,10 +397,9 @@ impl Packet<'_> {
         self.written().map_or_else(|| self.0.frame.header(), WrittenCopy::header)
     }
 
-    /// Returns the offload work that the frame still needs. Work is needed for a super-frame, which
-    /// represents several packets, and for a packet with an incomplete checksum. `None` for any
-    /// other packet. If the handler writes to a packet that is no super-frame, the packet's
-    /// checksum is completed. Afterwards, `offload` returns `None`.
+    /// Returns the offload work that the frame still needs: for a super-frame, which represents
+    /// several packets, and for a packet with an incomplete checksum. Writing to a packet that is
+    /// no super-frame completes the checksum; afterwards, `offload` returns `None`.
     #[inline(always)]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.0.frame, self.written())
@@ -440,8 +412,7 @@ impl Packet<'_> {
     }
 
     /// Returns the parsed headers of the frame: the flow, the tunnels, and the offsets of the
-    /// headers and the payload. The first call of `dissection` parses the headers. After the
-    /// handler has written to the packet, the next call of `dissection` parses the headers again.
+    /// headers and the payload. The result is cached until the handler writes to the packet.
     /// `Builder::layers` sets whether the headers inside of tunnels are parsed.
     pub fn dissection(&self) -> impl Deref<Target = Dissection> + '_ {
         let layers = self.0.context.source.hasher.layers();
@@ -452,16 +423,14 @@ impl Packet<'_> {
         self.0.context.dissections.forget(self.0.frame.nth());
     }
 
-    /// Returns the packet's flow key, from the [`dissection`](Self::dissection). Returns `None` if
-    /// the packet is not an IP packet.
+    /// Returns the packet's flow key, or `None` if the packet is not an IP packet.
     pub fn flow_key(&self) -> Option<FlowKey> {
         let dissection = self.dissection();
         dissection.is_flow.then_some(dissection.key)
     }
 
-    /// Returns the hash by which steerage steers the packet's flow. If steering did not need the
-    /// hash, this call computes it from the frame's bytes. Call `flow_hash` before you change the
-    /// headers.
+    /// Returns the hash by which steerage steers the packet's flow, computed from the frame's bytes
+    /// if steering did not need the hash. Call `flow_hash` before you change the headers.
     #[inline]
     pub fn flow_hash(&self) -> FlowHash {
         self.0
@@ -477,10 +446,9 @@ impl Packet<'_> {
         link_of(self.0.frame.link(), || self.header())
     }
 
-    /// Sets the type of the first header in the packet. Call `set_link` after you have removed the
-    /// link header or added another header at the front, because outputs check the type. `set_link`
-    /// stores only types that have a name in [`LinkType`]. Other types are ignored. If you need the
-    /// hash, call [`flow_hash`](Self::flow_hash) before `set_link`.
+    /// Sets the type of the packet's first header, which outputs check, after you have removed or
+    /// added a header at the front. Call [`flow_hash`](Self::flow_hash) before if you need the
+    /// hash. Types without a name in [`LinkType`] are ignored.
     #[inline]
     pub fn set_link(&mut self, link: LinkType) {
         self.forget_dissection();
@@ -492,8 +460,7 @@ impl Packet<'_> {
         BucketId { group: self.0.context.group, bucket: bucket_of(self.flow_hash()) }
     }
 
-    /// Discards the packet, because the packet function does not want it. A discarded packet does
-    /// not count as lost.
+    /// Discards the packet. A discarded packet does not count as lost.
     pub fn discard(mut self) {
         if *self.0.verdict == Verdict::Consumed {
             self.0.acted.set(true);
@@ -501,10 +468,8 @@ impl Packet<'_> {
         }
     }
 
-    /// Sends the packet to the output `to` after the handler has returned from this batch. If the
-    /// output has no room for the packet, the packet is dropped and counts as `tx_full`. If the
-    /// output cannot send the packet or does not exist, the packet is dropped and counts as
-    /// `tx_refused`.
+    /// Sends the packet to the output `to` after the handler has returned. Without room, the packet
+    /// is dropped as `tx_full`; if the output cannot send it or does not exist, as `tx_refused`.
     pub fn transmit(mut self, to: TxId) {
         if *self.0.verdict == Verdict::Consumed {
             self.0.acted.set(true);
@@ -512,14 +477,13 @@ impl Packet<'_> {
         }
     }
 
-    /// Takes the packet out of its batch, so that the handler can use the packet later. The kept
-    /// packet is owned and `Send`. When the kept packet is dropped, on any thread, its pages return
-    /// to the pool. A lent frame is copied.
+    /// Takes the packet out of its batch for later use. The kept packet is owned and `Send`; when
+    /// dropped, on any thread, its pages return to the pool. A lent frame is copied.
     ///
     /// # Errors
-    /// Returns the packet itself in these cases: the queue's limit of kept packets is reached, no
-    /// page is free for a copy, or the packet was already discarded, transmitted or kept. A
-    /// super-frame cannot be kept, but each of its packets can: [`keep_part`](Self::keep_part).
+    /// Returns the packet itself if the queue's limit of kept packets is reached, if no page is
+    /// free for a copy, or if the packet has a verdict already. A super-frame cannot be kept, but
+    /// each of its packets can: [`keep_part`](Self::keep_part).
     pub fn keep(mut self) -> Result<Kept, Self> {
         let is_super_frame = |told: Option<Offload>| told.is_some_and(|told| told.is_super_frame());
         let is_super_frame = self.written().map_or(is_super_frame(self.offload()), |copy| copy.front().is_some());
@@ -544,9 +508,7 @@ impl Packet<'_> {
         Ok(Kept { frame: kept, home })
     }
 
-    /// Creates a copy of a lent frame (a frame in the device's memory). The copy contains either
-    /// the whole frame, only the headers (of a super-frame), or only the first `most` bytes, as a
-    /// separate frame.
+    /// Copies a lent frame, the headers of a super-frame, or only the first `most` bytes.
     fn copied(&self, most: Option<usize>) -> Result<WrittenCopy, NoRoom> {
         let (bytes, header, told) = (self.0.frame.bytes(), self.0.frame.header(), offload(&self.0.frame, None));
         if let Some(cut) = most.and_then(|most| bytes.len().checked_sub(most)).filter(|cut| *cut > 0) {
@@ -571,8 +533,7 @@ impl Packet<'_> {
     /// Keeps a copy of one packet of a super-frame. The copy is owned and `Send`.
     ///
     /// # Errors
-    /// [`NoRoom`] if no page is free, if the packet is longer than a page, or if too many packets
-    /// are kept.
+    /// [`NoRoom`] if no page is free, if the packet is too long, or if too many packets are kept.
     pub fn keep_part(&self, part: &Segment<'_>) -> Result<Kept, NoRoom> {
         let header = self.0.frame.header().map(|header| FrameHeader { wire_len: part.len() as u32, ..header });
         let mut kept = self.copy_of(&[part.header(), part.payload()], header)?;

@@ -1,13 +1,11 @@
 //! The page pool: each receive queue has a local page cache in front of a shared pool.
 //!
-//! The local page cache follows the model of the local page cache (LPC) of Amazon's ENA driver,
-//! which was proposed in March 2021 for Linux 5.12. A receive queue reuses its own pages and rarely
-//! needs the shared allocator. To find free pages, the ENA driver checks its pages one after
-//! another, and stops at the first page that is still in use. steerage does not search for free
-//! pages. A page returns when the finished index of a ring (the position up to which all packets
-//! are handled) has passed the page's packet. The pages of kept packets return through a stack.
-//! Therefore a page in use does not delay the return of other pages. When an instance has ended and
-//! no packet is kept any more, the shared pool has all pages again.
+//! The local page cache follows the local page cache (LPC) of Amazon's ENA driver, proposed in
+//! March 2021 for Linux 5.12: a receive queue reuses its own pages and rarely needs the shared
+//! allocator. The ENA driver checks its pages one after another, and stops at the first page in
+//! use. steerage does not search: a page returns when the finished index of a ring has passed its
+//! packet, and the pages of kept packets return through a stack. When an instance has ended and no
+//! packet is kept any more, the shared pool has all pages again.
 //!
 //! Three techniques reduce the cost of pages, as benchmarks confirm:
 //!
@@ -18,21 +16,17 @@
 //!   ([`PAGE_BYTES_MIN`](crate::limits::PAGE_BYTES_MIN)). With pages of 2048 bytes, the first cache
 //!   lines of all frames would compete for a few sets of the CPU's cache.
 //! - Pages are handed out in random order, because the shared pool is shuffled when it is created.
-//!   If pages were handed out in the order of their addresses, the stride prefetcher of the
-//!   handling CPU would fetch the next frames while the receiving CPU still writes them. This
-//!   prefetching by the handling CPU would double the time that the receiving CPU needs for a
+//!   In the order of addresses, the stride prefetcher of the handling CPU would fetch the next
+//!   frames while the receiving CPU still writes them, and double the receiving CPU's time for a
 //!   packet.
 //!
-//! Each CPU has its share of the pages on the CPU's own NUMA node. All shares are parts of one
-//! memory region, because all AF_XDP sockets of an interface share one region. A page's number
-//! shows to which part of the region the page belongs. A queue takes pages of another NUMA node
-//! when its own node has no free page. When a page of another node returns, it goes to the shared
-//! pool instead of the local cache. In this way, a queue replaces pages of other NUMA nodes by
-//! pages of its own node, as the ENA driver does. To check the NUMA node of a page takes two
-//! comparisons.
+//! Each CPU's pages are on the CPU's own NUMA node, and all are parts of one memory region, because
+//! all AF_XDP sockets of an interface share one region. A page's number shows its part. A queue
+//! takes pages of another NUMA node when its own node has no free page. When such a page returns,
+//! it goes to the shared pool instead of the local cache, so that pages of the own node replace it,
+//! as in the ENA driver. The check takes two comparisons.
 //!
-//! In debug and fuzz builds, `steerage-mem` detects a page that is used after its release, and a
-//! page that is released twice.
+//! In debug and fuzz builds, `steerage-mem` detects use after release and double release of a page.
 
 #[cfg(test)]
 pub(crate) mod fault;
@@ -54,22 +48,17 @@ pub struct PagePool {
     region: Arc<Region>,
     shared: Arc<SharedPool>,
     kept_pages: Arc<KeptPages>,
-    /// The local cache is last in, first out, because the pages that returned last are most likely
-    /// still in the CPU's caches.
+    /// Last in, first out: the pages that returned last are most likely still in the CPU's caches.
     cache: Vec<Page>,
     cache_max: usize,
     own: Range<u32>,
-    /// `has` is the number of pages of the shared pool that the queue has at present. `has_had` is
-    /// the largest value of `has` since the size of the cache last changed.
+    /// The queue's pages of the shared pool, and the largest number since the cache size changed.
     has: usize,
     has_had: usize,
     spill: Vec<Page>,
-    /// The number of pages of other NUMA nodes in the list `spill`, whose pages will return to the
-    /// shared pool.
+    /// The pages of other NUMA nodes in `spill`, on their way to the shared pool.
     foreign: u64,
     served: u64,
-    /// The number of pages that were taken from the shared pool and that `recycled` has not yet
-    /// counted.
     from_shared: u64,
     came_home: u64,
     copied_out: u64,
@@ -77,7 +66,7 @@ pub struct PagePool {
 }
 
 impl PagePool {
-    /// Creates a pool with up to `cache_max` pages in the local cache. With 0, there is no cache.
+    /// Creates a pool with up to `cache_max` pages in the local cache, or without a cache if 0.
     pub fn new(region: Arc<Region>, shared: Arc<SharedPool>, kept_pages: Arc<KeptPages>, cache_max: usize) -> Self {
         Self {
             own: region.numbers(shared.node()),
@@ -98,8 +87,6 @@ impl PagePool {
         }
     }
 
-    /// Sets how many pages the local cache keeps. Cached pages above the limit return to the shared
-    /// pool.
     pub(crate) fn set_cache_max(&mut self, cache_max: usize) {
         if cache_max == self.cache_max {
             return;
@@ -108,7 +95,6 @@ impl PagePool {
         let beyond = self.cache.len().saturating_sub(cache_max);
         self.spill.extend(self.cache.drain(..beyond));
         self.give_spilt();
-        // After a change of its size, the local cache fills up again.
         self.has_had = self.has;
         let room = cache_max.max(POOL_BULK) + POOL_BULK;
         self.cache.reserve(room.saturating_sub(self.cache.len()));
@@ -125,8 +111,7 @@ impl PagePool {
         self.cache.len()
     }
 
-    /// Of the pages that were taken, returns how many came from the local cache, and how many came
-    /// from the shared pool.
+    /// Returns how many pages came from the local cache, and how many from the shared pool.
     pub fn served(&self) -> (u64, u64) {
         (self.counters.alloc_fast.get(), self.counters.alloc_slow.get())
     }
@@ -152,8 +137,7 @@ impl PagePool {
         Some(page)
     }
 
-    /// Takes up to `most` pages, so that the caller can fill many pages in one step. Also returns
-    /// the region that contains the pages.
+    /// Takes up to `most` pages at once. Also returns the region that contains the pages.
     #[inline(always)]
     pub fn take_many(&mut self, most: usize) -> (&Region, impl ExactSizeIterator<Item = Page> + '_) {
         #[cfg(test)]
@@ -171,15 +155,12 @@ impl PagePool {
         (region, taken)
     }
 
-    /// Takes back a page that the caller took but did not use. The next call of `take` returns the
-    /// same page again.
     pub(crate) fn put_back(&mut self, mut page: Page) {
         self.region.release(&mut page);
         self.served -= 1;
         self.cache.push(page);
     }
 
-    /// Fills the local cache until it has `least` pages, if enough pages are free.
     #[cold]
     #[inline(never)]
     fn refill(&mut self, least: usize) {
@@ -206,9 +187,8 @@ impl PagePool {
         }
     }
 
-    /// Copies a frame to a new page: calls `copy` with the new page, in which the copy begins at
-    /// the same alignment as the frame at `offset`. `copy` returns the length of the copy in bytes.
-    /// Returns `None` if no page is free, or if `copy` fails.
+    /// Copies a frame to a new page with the alignment of the frame at `offset`. `copy` writes to
+    /// the page and returns the length. Returns `None` if no page is free, or if `copy` fails.
     #[inline]
     pub(crate) fn copy_out(
         &mut self,
@@ -225,8 +205,7 @@ impl PagePool {
         Some(Completion::new(page, at, len))
     }
 
-    /// Takes a page back. A page of another region, which a device may return by mistake, is
-    /// ignored.
+    /// Takes a page back. Ignores a page of another region, which a device may return by mistake.
     #[inline(always)]
     pub fn recycle(&mut self, mut page: Page) {
         self.region.release(&mut page);
@@ -234,7 +213,7 @@ impl PagePool {
             self.came_home += 1;
             self.cache.push(page);
         } else if self.region.holds(&page) {
-            // The capacity of the list `spill` must not grow, because that would allocate memory.
+            // The list `spill` must not grow, because that would allocate memory.
             if self.spill.len() == self.spill.capacity() {
                 self.recycled();
             }
@@ -244,9 +223,7 @@ impl PagePool {
         }
     }
 
-    /// Takes back the pages of finished frames. The pages return to the local cache while it has
-    /// room, and otherwise to the shared pool. The cache and the shared pool each receive many
-    /// pages in one step.
+    /// Takes back the pages of finished frames: to the local cache, or to the pool if it is full.
     #[inline(always)]
     pub fn recycle_many(&mut self, frames: Finished<'_>) {
         let room = self.cache_max.saturating_sub(self.cache.len());
@@ -262,8 +239,6 @@ impl PagePool {
         }
     }
 
-    /// Counts the pages that have returned to the local cache or to the list `spill`. If the pages
-    /// of many frames could not be taken back in one step, they are taken back frame by frame.
     #[inline(always)]
     fn count_home(&mut self, returned: Result<usize, Finished<'_>>) {
         match returned {
@@ -272,9 +247,7 @@ impl PagePool {
         }
     }
 
-    /// Takes back the pages of one frame. A lent frame is in the device's memory and has no page. A
-    /// lent frame that does not lie in this queue's memory blocks belongs to another queue, so the
-    /// frame is not counted.
+    /// A lent frame has no page. In blocks of another queue, it is not counted here.
     #[inline(always)]
     pub(crate) fn recycle_frame(&mut self, frame: Completion) {
         match frame.into_page() {
@@ -295,8 +268,8 @@ impl PagePool {
         pages.into_iter().flatten().for_each(|page| self.recycle(page));
     }
 
-    /// Call this method after one or more calls of [`recycle`](Self::recycle). Updates the
-    /// counters. Pages for which the cache has no room return to the shared pool, in bulk.
+    /// Call this after one or more calls of [`recycle`](Self::recycle): updates the counters, and
+    /// returns pages for which the cache has no room to the shared pool, in bulk.
     pub fn recycled(&mut self) {
         let served = std::mem::take(&mut self.served);
         let slow = served.min(self.from_shared);
@@ -310,16 +283,12 @@ impl PagePool {
             self.counters.lpc_wrong_numa.add(foreign);
             self.counters.recycle_cache_full.add(spilt - foreign);
             self.give_spilt();
-            // The pages of other NUMA nodes have left the queue. When the queue later takes pages
-            // from the shared pool to replace pages of other NUMA nodes, that counts as filling the
-            // cache.
             self.has_had = self.has_had.saturating_sub(foreign as usize);
         }
     }
 
     fn give_spilt(&mut self) {
-        // A queue may return more pages than it took, because it also gets back pages that other
-        // CPUs took for copies of its lent frames.
+        // The queue also gets back pages that other CPUs took for copies of its lent frames.
         self.has = self.has.saturating_sub(self.spill.len());
         self.shared.give(&mut self.spill);
     }
@@ -345,8 +314,7 @@ impl PagePool {
         self.shared.give(&mut self.cache);
     }
 
-    /// Prefetches, for writing, the first cache line of the frame in a free page. The prefetched
-    /// page is the one that the queue will take after `nth` other pages.
+    /// Prefetches, for writing, the first cache line of the page after the next `nth` pages.
     #[inline(always)]
     pub fn prefetch(&self, nth: usize) {
         if let Some(page) = self.cache.len().checked_sub(nth + 1).and_then(|at| self.cache.get(at)) {

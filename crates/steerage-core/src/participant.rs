@@ -1,10 +1,8 @@
-//! The part of a packet CPU (a CPU that handles packets) that carries out requests of control
-//! threads: moves, new limits and hooks.
+//! The part of a packet CPU that carries out requests: moves, new limits and hooks.
 //!
-//! Requests are stored in the state that the control lock protects. A CPU tries to take the control
-//! lock between two rounds (passes of its loop), and only if a request concerns this CPU. A packet
-//! CPU never waits for the control lock. If another thread holds the control lock, the CPU stores
-//! its report and tries again in the next round.
+//! Requests are in the state that the control lock protects. A packet CPU never waits for this
+//! lock: it tries to take the lock between two rounds if a request concerns the CPU, and otherwise
+//! stores its report and tries again in the next round.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -22,16 +20,11 @@ use crate::shared::Shared;
 use crate::sleep::Sleep;
 use crate::steering::{InTransit, Offer, State};
 
-/// The result of the handler's last task for the moving slice (set of buckets). The CPU stores the
-/// handler's result until it has reported the result to the state machine of moves.
+/// What the handler did for the moving slice (set of buckets), until it is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Report {
-    /// The handler has nothing to report.
     Nothing,
-    /// The handler has returned the state of the buckets that leave this CPU. This state is in
-    /// `states`.
     Left { epoch: u64 },
-    /// The handler has taken over the state of the buckets that arrive at this CPU.
     Arrived { epoch: u64 },
 }
 
@@ -48,8 +41,7 @@ pub(crate) struct Own<'a, H: Handler> {
     pub(crate) runner: &'a mut Runner<H>,
 }
 
-/// The parts of this CPU that do not depend on the handler's type. Code that uses only these parts
-/// is compiled once and not for each handler.
+/// Not generic over the handler, so that code is compiled once and not for each handler.
 #[derive(Clone, Copy)]
 struct Me<'a> {
     index: CpuIndex,
@@ -58,11 +50,9 @@ struct Me<'a> {
 }
 
 pub(crate) struct Participant<M> {
-    /// The version of the control state that this CPU last applied.
     seen: u64,
     pub(crate) pending: bool,
-    /// True if this CPU was declared dead. A CPU that was declared dead may steer only after the
-    /// control state records that it is alive.
+    /// Declared dead: the CPU may steer only after the control state records that it is alive.
     is_void: bool,
     pub(crate) limits: Limits,
     hook: Option<Arc<dyn BetweenRounds>>,
@@ -74,8 +64,6 @@ pub(crate) struct Participant<M> {
     wake: Vec<CpuIndex>,
     published: Vec<Published>,
     pub(crate) has_other_queues: bool,
-    /// The time at which this CPU last checked whether the move of the current slice (set of
-    /// buckets) takes too long.
     checked: Timestamp,
 }
 
@@ -104,9 +92,8 @@ impl<M: Send> Participant<M> {
         self.seen != version
     }
 
-    /// Acts on the control requests to this CPU, if there are any. Returns true if the CPU may
-    /// steer and handle packets in this round. A CPU that was declared dead may steer and handle
-    /// packets only after the control state records that it is alive.
+    /// Returns true if the CPU may steer and handle packets in this round. A CPU that was declared
+    /// dead may do so only after the control state records that it is alive.
     #[inline]
     pub(crate) fn take_part<H: Handler<Moved = M>>(
         &mut self,
@@ -121,16 +108,13 @@ impl<M: Send> Participant<M> {
         !self.is_void
     }
 
-    /// Carries out the requests of control threads. Also runs the handler's tasks for the moving
-    /// slice (set of buckets) that can be done now.
     #[cold]
     #[inline(never)]
     fn apply_requests<H: Handler<Moved = M>>(&mut self, own: &mut Own<'_, H>, sampler: &mut Sampler) {
         let shared = Arc::clone(&own.runner.shared);
         loop {
             let me = Me { index: own.runner.index, now: own.runner.cpu.now, shared: &shared };
-            // The handler runs without the control lock, because its task may take time. After the
-            // handler has run, this CPU reports to the control state.
+            // The handler runs without the control lock, because its task may take time.
             let Some(part) = self.follow(me, own.queues, own.sleep, sampler) else { return };
             let is_void = match part.phase {
                 MovePhase::Leave => self.give_up_state(part, own.runner),
@@ -142,8 +126,6 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Applies new limits, and advances this CPU's queues in the move of the current slice (set of
-    /// buckets). Returns the handler's task in the move, if there is one.
     fn follow(
         &mut self,
         me: Me<'_>,
@@ -172,12 +154,9 @@ impl<M: Send> Participant<M> {
         self.hook = state.take_hook(index).or(self.hook.take());
         self.report(index, &mut state);
         let handler_part = self.advance_move(me, queues, &mut state);
-        // Some CPU must detect that the move of a slice (set of buckets) takes too long. Therefore
-        // a CPU watches the moving slice if one of the CPU's queues takes part in the move or waits
-        // for the move.
+        // If a queue awaits the move, its CPU checks that the move does not take too long.
         self.pending |= queues.iter().any(|queue| state.moves.awaits_move(queue.id));
-        // A check reads all queues. Many CPUs may watch the same slice, so each CPU checks the
-        // slice only from time to time and not in every round.
+        // A check reads all queues, and many CPUs may watch the same move.
         if self.pending && now.since(self.checked) >= MOVE_LOOK {
             self.checked = now;
             state.check_deadline((index, now), &self.open, &shared.gates, &shared.ledgers.queues);
@@ -186,13 +165,11 @@ impl<M: Send> Participant<M> {
         handler_part
     }
 
-    /// Carries out the requests that other threads made to this CPU: calls the handler's `woken`,
-    /// and sends the packets of these threads.
     #[cold]
     pub(crate) fn serve<H: Handler<Moved = M>>(&mut self, runner: &mut Runner<H>) {
         let (me, shared) = (runner.index, Arc::clone(&runner.shared));
         if runner.call("woken", Handler::woken).is_err() {
-            // The request is repeated, so that the new handler gets the request too.
+            // The new handler must get the request too.
             shared.request(me);
             return self.start_over(runner);
         }
@@ -241,9 +218,7 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Releases this CPU's queues that other CPUs should poll from now on. Frames that a queue has
-    /// received are published before the queue is released. A queue that takes part in the move of
-    /// a slice (set of buckets) is not released until the move is over.
+    /// Frames are published first. A queue that takes part in a move is not released until its end.
     fn offer_queues(&mut self, me: Me<'_>, queues: &mut Vec<OwnedQueue>, sleep: &Sleep, state: &mut State) {
         for at in (0..queues.len()).rev() {
             let Some(to) = state.wanted_owner(queues[at].id, me.index).filter(|_| !queues[at].state.ended) else {
@@ -269,8 +244,7 @@ impl<M: Send> Participant<M> {
         let (map, group) = state.moves.map_of(queue.id);
         shared.ledgers.queues[queue.id].set_group(group);
         queue.start_over(map);
-        // If the move of a slice (set of buckets) has begun, this CPU's queue must not send any
-        // more packets of these buckets to the old CPU.
+        // If a move has begun, its buckets' packets must not go to the old CPU.
         if let Some(slice) = state.moves.slice().filter(|s| s.phase != MovePhase::Release && s.includes(queue.id)) {
             queue.park(slice.epoch, &slice.moves, &mut self.published);
         }
@@ -280,8 +254,7 @@ impl<M: Send> Participant<M> {
         match self.pending_report {
             Report::Nothing => {}
             Report::Left { epoch } => {
-                // The state machine of moves ignores the state that a handler returned if the
-                // handler's CPU was declared dead, or if the state belongs to an old slice.
+                // The state is ignored if this CPU was declared dead, or if the slice is old.
                 let slice = state.moves.slice();
                 if !slice.is_some_and(|s| s.is_at(epoch, MovePhase::Leave) && s.waits_for(usize::from(me))) {
                     self.states.clear();
@@ -301,9 +274,7 @@ impl<M: Send> Participant<M> {
         self.pending_report = Report::Nothing;
     }
 
-    /// Advances the move of the current slice (set of buckets) for this CPU's queues, through as
-    /// many phases of the move as possible. Returns the handler's task in the move, if there is
-    /// one.
+    /// Advances the current move as far as possible. Returns the handler's task, if any.
     fn advance_move(&mut self, me: Me<'_>, queues: &mut [OwnedQueue], state: &mut State) -> Option<HandlerPart> {
         let Me { index, .. } = me;
         self.open.clear();
@@ -330,8 +301,7 @@ impl<M: Send> Participant<M> {
                 MovePhase::Release => self.release(me, queues, state),
             }
             let next = state.moves.slice()?;
-            // Packets wait while this CPU moves buckets. In one round, a CPU takes part in the move
-            // of at most one slice (set of buckets).
+            // Packets wait while this CPU moves buckets, so a round moves one slice.
             self.pending |= next.epoch != epoch;
             if next.epoch != epoch || next.phase == phase {
                 return None;
@@ -344,9 +314,8 @@ impl<M: Send> Participant<M> {
         for queue in queues {
             let Some(slice) = state.moves.slice() else { break };
             let epoch = slice.epoch;
-            // A queue that has ended and has no frame in flight is closed in this round. A closed
-            // queue counts as finished with the move. If an ended queue parked its buckets for each
-            // new move, the queue would never be closed.
+            // An ended queue with no frame in flight is closed in this round, which finishes its
+            // part. If it parked for each new move, it would never be closed.
             let is_part = slice.phase == MovePhase::Park && slice.waits_for(queue.id);
             if !is_part || (!queue.is_parked() && queue.is_at_rest()) {
                 continue;
@@ -382,8 +351,6 @@ impl<M: Send> Participant<M> {
         me.shared.notify(&mut self.published, me.index);
     }
 
-    /// Lets the handler return the state of the leaving buckets. Returns true if this CPU was
-    /// declared dead during the call.
     fn give_up_state<H: Handler<Moved = M>>(&mut self, part: HandlerPart, runner: &mut Runner<H>) -> bool {
         let (group, buckets, states) = (part.group, &self.buckets, &mut self.states);
         let given = runner.call("bucket_leaves", |handler, _| {
@@ -400,8 +367,6 @@ impl<M: Send> Participant<M> {
         given.is_err()
     }
 
-    /// Lets the handler take over the state of the arriving buckets. Returns true if this CPU was
-    /// declared dead during the call.
     fn take_over_state<H: Handler<Moved = M>>(&mut self, part: HandlerPart, runner: &mut Runner<H>) -> bool {
         let (group, states) = (part.group, &mut self.states);
         let arrived = runner.call("bucket_arrives", |handler, _| {
@@ -411,9 +376,8 @@ impl<M: Send> Participant<M> {
         arrived.is_err()
     }
 
-    /// Called when this CPU detects that it was declared dead. The CPU drops all outdated state.
-    /// After the CPU has recorded in the control state that it is alive, the CPU counts as alive
-    /// again: see [`take_part`](Self::take_part).
+    /// Drops all state after this CPU was declared dead. The CPU counts as alive again when the
+    /// control state records it: see [`take_part`](Self::take_part).
     #[cold]
     pub(crate) fn start_over<H: Handler>(&mut self, runner: &mut Runner<H>) {
         if std::mem::replace(&mut self.is_void, true) {

@@ -1,7 +1,7 @@
-//! The data that a policy reads from an instance, and the data that it stores in the instance. A
-//! policy reads counters and groups through the [`Handle`](crate::control::Handle), decides on its
-//! own thread, and stores its plan. The core never calls a policy and never waits for a policy. If
-//! a mask or the set of usable CPUs changes, the core follows the stored [`Plan`].
+//! The data that a policy reads from an instance, and stores in the instance. A policy reads
+//! counters and groups through the [`Handle`](crate::control::Handle), decides on its own thread,
+//! and stores its [`Plan`]. The core never calls or waits for a policy, and follows the stored plan
+//! if a mask or the set of usable CPUs changes.
 
 use std::fmt;
 
@@ -28,17 +28,15 @@ pub struct View {
 /// One steering group.
 #[derive(Clone, Debug)]
 pub struct GroupView {
-    /// The number and version of the group. A policy passes the group's version with each request.
+    /// The number and version of the group, which a policy passes with each request.
     pub version: GroupVersion,
-    /// The CPUs that the group can use, in the order in which they should be added to the group.
-    /// CPUs that poll a queue of the group come first.
+    /// The usable CPUs in the order in which they should be added, those that poll a queue first.
     pub order: Vec<CpuIndex>,
     /// The number of CPUs at the front of `order` that poll queues of the group. At least 1.
     pub owners: usize,
     /// The CPU of each bucket.
     pub map: Box<[CpuIndex; BUCKETS]>,
-    /// The queues of the group that have not ended. The list is empty if all queues of the group
-    /// have ended.
+    /// The queues of the group that have not ended.
     pub queues: Vec<usize>,
 }
 
@@ -62,16 +60,15 @@ pub struct GroupFindings {
     pub elephants: Vec<Elephant>,
 }
 
-/// A hook: code that a CPU runs between two rounds (passes of its loop), without a lock, for at
-/// most [`BETWEEN_ROUNDS_MAX`](crate::limits::BETWEEN_ROUNDS_MAX). An example of a hook is the part
-/// of a measurement that must run on this CPU. A hook must neither wait for a lock nor allocate
-/// memory.
+/// A hook: code that a CPU runs between two rounds, for at most
+/// [`BETWEEN_ROUNDS_MAX`](crate::limits::BETWEEN_ROUNDS_MAX), such as this CPU's part of a
+/// measurement. A hook must neither wait for a lock nor allocate memory.
 pub trait BetweenRounds: Send + Sync + fmt::Debug {
     /// Runs the hook on the CPU. `now` reads the CPU's clock.
     fn run(&self, now: &dyn Fn() -> Timestamp) -> HookStatus;
 }
 
-/// The result of a hook: states whether the hook is done.
+/// Whether a hook is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookStatus {
     /// The hook is done.

@@ -1,5 +1,4 @@
-//! The interface through which the receive path gets the clock, sleep and random numbers. With this
-//! interface, the same receive path runs on a machine and in a simulator.
+//! Clock, sleep and random numbers, of a machine or of a simulator.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -41,20 +40,17 @@ pub trait Platform {
     /// The time now. All CPUs read the same clock.
     fn now(&self) -> Timestamp;
 
-    /// Sleeps until the bell (an eventfd) rings, a device is readable, or the time `until` has come
-    /// (`None`: no time limit). `park` may also return before any of these events.
+    /// Sleeps until the bell rings, a device is readable, or `until` has come (`None`: no limit).
     ///
     /// # Errors
     /// Returns the kernel's error if the CPU cannot wait for one of the `devices`.
     fn park(&mut self, bell: &Bell, devices: &[BorrowedFd<'_>], until: Option<Timestamp>) -> io::Result<()>;
 
-    /// Returns a random number, which decides which backlog a CPU handles first. A simulator
-    /// computes the random number from its seed.
+    /// Returns a random number, which decides which backlog a CPU handles first.
     fn random(&mut self) -> u64;
 }
 
-/// The machine on which this process runs. The example of [`Softnet`](crate::softnet::Softnet) runs
-/// a CPU on this platform.
+/// The machine of this process, as in the example of [`Softnet`](crate::softnet::Softnet).
 #[derive(Clone, Debug)]
 pub struct Machine {
     start: Instant,
@@ -62,7 +58,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// All CPUs of an instance have the same `start` of the clock. Each CPU has a different `seed`.
+    /// All CPUs of an instance share the `start` of the clock, and have different seeds.
     pub fn new(start: Instant, seed: u64) -> Self {
         Self { start, random: fastrand::Rng::with_seed(seed) }
     }
@@ -80,8 +76,7 @@ impl Platform for Machine {
     }
 
     fn random(&mut self) -> u64 {
-        // The random number may be predictable, because it only decides in which order backlogs are
-        // handled.
+        // May be predictable, because it only decides in which order backlogs are handled.
         self.random.u64(..)
     }
 }

@@ -1,23 +1,20 @@
-//! A receive queue: everything that its owner needs to poll it and to hand its frames to other
-//! CPUs.
+//! A receive queue: what its owner needs to poll it and to hand its frames to other CPUs.
 //!
-//! In outline, [`poll`](OwnedQueue::poll) takes frames from the device, up to a budget.
+//! [`poll`](OwnedQueue::poll) takes frames from the device, up to a budget.
 //! [`steer`](OwnedQueue::steer) determines the hash, the bucket and the CPU of each frame, and
-//! writes a slot of 16 bytes to the ring of that CPU. The frames for the polling CPU itself stay in
-//! a list, the [lane](steerage_mem::ring::Lane), and become this CPU's next batch.
-//! [`publish`](OwnedQueue::publish) makes whole lists of slots visible to the other CPUs, with one
-//! store for each list. After these CPUs have finished the slots, [`reclaim`](OwnedQueue::reclaim)
-//! reads the same slots again, and returns their pages to the queue's cache.
+//! writes a slot of 16 bytes to the ring of that CPU. Frames for the polling CPU itself stay in a
+//! list, the [lane](steerage_mem::ring::Lane). [`publish`](OwnedQueue::publish) makes lists of
+//! slots visible to other CPUs, with one store for each list. [`reclaim`](OwnedQueue::reclaim)
+//! reads finished slots again, and returns their pages to the queue's cache.
 //!
 //! | file | content |
 //! |---|---|
 //! | `hash` | the hashes of a poll's frames |
 //! | `moving` | the queue's part in a move: park, wait for the fences, release |
 //!
-//! The flow limit is the same as in Linux: while a backlog is more than half full, packets of a
-//! flow are dropped if that flow has more than half of the backlog's latest packets. The packets
-//! that a flow limit drops are counted by the queue's owner, because the owner detects that the
-//! backlog is full.
+//! The flow limit is that of Linux: while a backlog is more than half full, packets of a flow that
+//! has more than half of the backlog's latest packets are dropped. The queue's owner counts these
+//! packets, because the owner detects that the backlog is full.
 
 pub(crate) mod hash;
 mod moving;
@@ -57,12 +54,10 @@ pub(crate) struct OwnedQueue {
     table: RingTable<BUCKETS>,
     rings_in_use: RingsInUse,
     flow_limits: FlowLimits,
-    /// The number of frames that the queue has steered. The number of steered frames is also the
-    /// arrival number of the last frame.
+    /// The number of steered frames, which is the arrival number of the last frame.
     arrivals: u64,
-    /// After a poll, the lane (a list of frames in this outbox) contains all frames of the poll.
-    /// After steering, the lane (the list for this CPU) contains only the frames that stay on this
-    /// CPU. The queue is not polled while frames are in the lane (the list for this CPU).
+    /// After a poll, the lane (a list in the outbox) has all frames of the poll, and after
+    /// steering, those for this CPU. The queue is not polled while the lane has frames.
     pub(crate) outbox: Outbox,
     polls_unpublished: u32,
     moving: Moving,
@@ -81,11 +76,9 @@ struct PollLimits {
 
 pub(crate) struct PollState {
     pub(crate) polled: Polled,
-    /// True if the queue is not polled again, because it has ended, has failed or was stopped.
     pub(crate) ended: bool,
     pub(crate) blocked: bool,
-    /// The time since which a ring has had no room. The field is set only if the queue may wait,
-    /// for a limited time, until the ring has room.
+    /// The time since which a ring has had no room, if the queue may wait for a limited time.
     full_since: Option<Timestamp>,
     pub(crate) listens: bool,
 }
@@ -95,10 +88,9 @@ fn ring_of(table: &[CpuIndex; BUCKETS], frame: &Completion) -> usize {
     usize::from(table[usize::from(bucket_of(FlowHash(frame.hash_or_zero())))])
 }
 
-/// Samples one frame of a poll, and adds the number of all frames of the poll to the count of this
-/// frame's bucket. The position of the sampled frame differs from poll to poll. Sampling one frame
-/// takes one store per poll, in a table that only the owner writes. If each frame were counted,
-/// 4096 counters would compete for the caches of the receiving CPU, which is the bottleneck.
+/// Counts all frames of a poll for the bucket of one frame, at varying positions, by one store in a
+/// table of the owner. With a count for each frame, 4096 counters would compete for the caches of
+/// the receiving CPU, which is the bottleneck.
 #[inline]
 fn sample_load(frames: &[Completion], nth: usize, ledger: &QueueLedger) {
     let frame = nth.checked_rem(frames.len()).and_then(|nth| frames.get(nth));
@@ -190,15 +182,13 @@ impl OwnedQueue {
             self.state.full_since = None;
             return room;
         }
-        // A CPU whose ring has got no room within [`PATIENCE`] is overloaded. The queue waits for
-        // an overloaded CPU again only after that CPU's ring has had room.
+        // An overloaded CPU is waited for again only after its ring has had room.
         let since = *self.state.full_since.get_or_insert(now);
         if now.since(since) < PATIENCE { 0 } else { weight }
     }
 
-    /// Returns how many frames may be received now. Every ring has room for the returned number of
-    /// frames. The result is either 0 or the full budget (maximum number of frames) of a poll. If a
-    /// backlog is almost full, polling for a few frames would cost as much as polling for many.
+    /// Returns a number of frames for which every ring has room: 0 or the full budget. Polling for
+    /// a few frames would cost as much as polling for many.
     fn room_everywhere(&mut self) -> usize {
         let weight = self.limits.weight;
         let budget = weight.min(self.outbox.backlog()).min(self.outbox.lot().limit());
@@ -226,8 +216,7 @@ impl OwnedQueue {
         let (polled, first, prefetch) = (self.outbox.staying(), self.arrivals + 1, self.prefetch);
         self.arrivals += polled as u64;
         let (table, pool) = (&self.table.ring_of, &self.pages.pool);
-        // One page is prefetched with each frame. Prefetching all pages together would fill the
-        // CPU's line fill buffers, and the CPU would have to wait.
+        // Prefetching all pages together would fill the CPU's line fill buffers.
         let prefetch_page = |nth| {
             if nth < prefetch {
                 pool.prefetch(nth);
@@ -244,9 +233,7 @@ impl OwnedQueue {
         self.ledger.in_lane.set(self.outbox.staying() as u64);
     }
 
-    /// Stages the frames of a poll (writes them to rings, not yet visible) one by one, except the
-    /// first `staged` frames. This function is used if the frames of a poll are for too many rings,
-    /// or for rings that are full.
+    /// For polls with frames for too many or full rings. `staged` frames are staged already.
     #[inline]
     fn stage_singly(&mut self, staged: usize, first: u64) {
         self.outbox.touch(&self.table.in_use);
@@ -261,17 +248,13 @@ impl OwnedQueue {
         self.outbox.put_list(frames);
     }
 
-    /// Takes up to `most` frames from the lane, the list of this CPU's own frames.
     #[inline]
     pub(crate) fn take(&mut self, most: usize) -> Hand<'_> {
-        // Some devices announce the pages that they will write, and some devices lend their own
-        // memory blocks. Both have written the frames just now. So the frames are in the CPU's
-        // cache.
+        // Frames in announced pages or in blocks were written just now, and are in the CPU's cache.
         let is_cold = self.prefetch == 0 && self.pages.blocks.is_none();
         self.outbox.lane().take(most, is_cold)
     }
 
-    /// Finishes the frames that were last taken from the lane, the list of this CPU's own frames.
     /// The memory of the finished frames returns to the queue immediately.
     #[inline]
     pub(crate) fn finish(&mut self) {
@@ -284,8 +267,7 @@ impl OwnedQueue {
         self.ledger.in_lane.set(self.outbox.staying() as u64);
     }
 
-    /// Returns true if frames in the lane (the list for this CPU) wait for this CPU. If `held_back`
-    /// is true, frames of a queue that can wait are not counted.
+    /// If `held_back` is true, frames of a queue that can wait do not count.
     #[inline]
     pub(crate) fn is_due(&self, held_back: bool) -> bool {
         self.outbox.staying() > 0 && !(held_back && self.limits.can_wait)
@@ -308,13 +290,10 @@ impl OwnedQueue {
         }
     }
 
-    /// Drops frames that exceed a flow limit. The newest frames are dropped first, so that the
-    /// oldest frames are kept. Frames that stay on this CPU do not wait in a backlog, so no flow
-    /// limit applies to them.
+    /// Newest frames first. Frames that stay on this CPU have no backlog and no flow limit.
     #[cold]
     fn limit_flows(&mut self) {
-        // Finished frames are taken back before the limit is checked, so that they no longer count
-        // as waiting.
+        // Finished frames must not count as waiting.
         self.reclaim_all();
         let mut frames = self.outbox.take_list();
         for at in (0..frames.len()).rev() {
@@ -329,9 +308,8 @@ impl OwnedQueue {
         self.outbox.put_list(frames);
     }
 
-    /// Publishes (makes visible) the staged frames of each ring that has enough of them. All rings
-    /// are published if the poll was not full, or if the last publication of all rings was many
-    /// polls ago. Each CPU that got frames is added to `published`.
+    /// Publishes the rings with enough staged frames, or all rings if the poll was not full or the
+    /// last time was many polls ago. Adds each CPU that got frames to `published`.
     pub(crate) fn publish(&mut self, published: &mut Vec<Published>) {
         self.polls_unpublished += 1;
         let all = self.frames_polled < self.limits.weight || self.polls_unpublished >= PUBLISH_POLLS;
@@ -353,8 +331,6 @@ impl OwnedQueue {
         ledger.parked.raise_to(outbox.lot().tail());
     }
 
-    /// Takes back the finished frames of all rings, and the pages of kept packets that were
-    /// dropped.
     fn reclaim_all(&mut self) {
         let mut next = self.outbox.next_out(0);
         while let Some(at) = next {
@@ -364,8 +340,7 @@ impl OwnedQueue {
         self.pages.pool.collect_kept();
     }
 
-    /// Takes back the finished frames of one ring. (Frames in the parking lot are never finished
-    /// there: `unpark` takes them out.)
+    /// Frames in the parking lot are never finished there: `unpark` takes them out.
     fn reclaim(&mut self, target: usize) {
         let QueuePages { pool, blocks, .. } = &mut self.pages;
         let recycled = match blocks {
@@ -383,15 +358,13 @@ impl OwnedQueue {
         self.outbox.set_backlog(limits.backlog);
         // A queue that waits for room loses no packets, so it needs no flow limit.
         let flow_limited = if self.limits.can_wait { &[] } else { flow_limited };
-        // Setting a new flow limit allocates its tables, which is allowed outside of a round. No
-        // packet allocates memory.
+        // New flow limits allocate tables, which is allowed outside of a round.
         let _outside = round::leave();
         self.flow_limits.set(flow_limited, limits.flow_limit_table_len);
     }
 
-    /// The device's file descriptor, if the queue waits for the device. A queue does not wait for
-    /// its device if it is blocked, has returned the time of its next frames, or has ended. In
-    /// these three cases, the device's file descriptor may be readable all the time.
+    /// `None` if the queue is blocked, has returned the time of its next frames, or has ended: then
+    /// the device's file descriptor may be readable all the time.
     pub(crate) fn waits_on(&self) -> Option<BorrowedFd<'_>> {
         let drained = self.state.polled == Polled::Drained && !self.state.blocked && !self.state.ended;
         if drained { self.rx.wait_on() } else { None }
@@ -405,8 +378,7 @@ impl OwnedQueue {
         self.limits.can_wait
     }
 
-    /// Requests to be woken by each CPU whose full backlog blocks this queue: the CPU wakes the
-    /// queue's owner when half of the backlog is finished.
+    /// The CPUs whose full backlogs block this queue wake the owner at half of their backlog.
     pub(crate) fn wake_when_there_is_room(&mut self) {
         self.outbox.wake_when_there_is_room(self.limits.weight);
     }
@@ -415,20 +387,16 @@ impl OwnedQueue {
         self.outbox.has_owner_finished() && self.room_everywhere() > 0
     }
 
-    /// Ends the run for this queue. After a stop, a live queue is polled as long as its device
-    /// still hands over frames that arrived before the stop. After a stop, a queue that is not live
-    /// is not polled again.
+    /// After a stop, a live queue is polled as long as its device hands over frames that arrived
+    /// before the stop. Any other queue is not polled again.
     pub(crate) fn stop(&mut self) {
         if !self.state.ended {
             self.state.ended = !self.rx.stop();
-            // The device may have returned a later time for its next poll, but its remaining frames
-            // must be polled now.
+            // The device may have returned a later time for its next poll.
             self.state.polled = Polled::More;
         }
     }
 
-    /// Returns true if the queue has ended and has no frames in flight, so that its pages can be
-    /// returned.
     pub(crate) fn is_at_rest(&mut self) -> bool {
         if !self.state.ended {
             return false;

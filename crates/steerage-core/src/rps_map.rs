@@ -1,9 +1,9 @@
-//! Maps a flow hash to its bucket, and each bucket to the CPU that has the bucket at the start.
+//! Maps a flow hash to its bucket, and each bucket to its first CPU.
 
 use crate::limits::{BUCKET_SHIFT, BUCKETS};
 use steerage_flow::FlowHash;
 
-/// Returns the bucket of a hash. The bucket number is the topmost 12 bits of the hash.
+/// Returns the bucket of a hash: its topmost 12 bits.
 ///
 /// ```
 /// # mod steerage { pub mod flow { pub use {steerage_core::rps_map::*, steerage_flow::*}; } }
@@ -20,8 +20,7 @@ pub const fn bucket_of(hash: FlowHash) -> u16 {
     (hash.0 >> BUCKET_SHIFT) as u16
 }
 
-/// Returns a hash that belongs to the bucket with the number `bucket`, for a device that chooses
-/// buckets itself. Buckets are numbered from 0 to [`BUCKETS`] - 1. Larger numbers wrap around.
+/// Returns a hash of `bucket`, modulo [`BUCKETS`], for a device that chooses buckets.
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_core::completions::*; } pub mod flow { pub use steerage_core::rps_map::*; } }
@@ -38,9 +37,8 @@ pub const fn hash_of_bucket(bucket: u16) -> FlowHash {
     FlowHash((bucket as u32) << BUCKET_SHIFT)
 }
 
-/// The CPU of `bucket` (an index from 0 to `cpus` - 1), if the buckets are divided into `cpus`
-/// equal ranges. After a CPU mask was set, the buckets are first divided into equal ranges, one for
-/// each CPU: `hash * cpus >> 32`, as in Linux. Returns 0 if `cpus` is 0.
+/// The CPU of `bucket` (from 0 to `cpus` - 1) if the buckets are divided into equal ranges, as
+/// after a new mask: `hash * cpus >> 32`, as in Linux. Returns 0 if `cpus` is 0.
 #[must_use]
 pub const fn even_share(bucket: u16, cpus: usize) -> usize {
     steerage_moves::even_share(bucket as usize, cpus, BUCKETS)

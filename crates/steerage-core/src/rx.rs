@@ -1,11 +1,8 @@
-//! The receiving side of a device ([`RxQueue`]). The receive path sees a device as [`RxQueue`]
-//! objects. Each [`RxQueue`] hands over filled buffers when it is polled.
+//! The receiving side of a device: [`RxQueue`] objects hand over filled buffers.
 //!
-//! When a run is stopped, [`RxQueue::stop`] is called for each queue. After a stop, a capture file
-//! is not polled again. A live queue receives no more frames after a stop, but its ring may still
-//! contain received frames. The live queue is polled until it has handed over the frames in its
-//! ring, and then reports that it has ended. Frames that the queue does not hand over in time count
-//! as lost.
+//! When a run is stopped, [`RxQueue::stop`] is called for each queue. A capture file is not polled
+//! again. A live queue is polled until it has handed over the frames in its ring, and then reports
+//! that it has ended. Frames that are not handed over in time count as lost.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -17,9 +14,7 @@ use steerage_flow::Timestamp;
 use steerage_mem::{Page, Region};
 
 /// A receive queue: a hardware ring, a socket, a queue of a TAP, a capture file or a traffic
-/// generator.
-///
-/// One CPU, the queue's owner, polls the queue. A minimal implementation looks like this:
+/// generator. One CPU, the queue's owner, polls the queue. A minimal implementation:
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::device::DeviceError; pub mod device { pub use steerage_core::{completions::*, device::*, rx::*}; } }
@@ -44,68 +39,55 @@ use steerage_mem::{Page, Region};
 /// }
 /// ```
 pub trait RxQueue: Send {
-    /// The requirements and capabilities of the queue. `capabilities` must return the same values
-    /// each time. `capabilities` is called when the instance is built.
+    /// Returns the requirements and capabilities of the queue, which must never change.
     fn capabilities(&self) -> Capabilities;
 
-    /// Opens the queue. `open` is called once, before the first poll. If the queue writes frames to
-    /// pages, it uses pages of `region`. If the queue [lends memory blocks of its
-    /// own](Capabilities::lends), `open` returns these blocks.
+    /// Opens the queue, once, before the first poll. A queue that writes frames to pages uses pages
+    /// of `region`. A queue that [lends memory blocks](Capabilities::lends) returns them.
     ///
     /// # Errors
-    /// Returns an error if the device cannot work with pages of `region`, cannot allocate its own
-    /// memory, or was opened before.
+    /// If pages of `region` do not fit, if memory is missing, or if the queue was opened before.
     fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
         let _ = region;
         Ok(Opened::default())
     }
 
-    /// Hands over up to `budget` frames that have arrived. All frames of a poll begin with a header
-    /// of the same type. The type of this header is Ethernet unless the queue calls
-    /// [`Completions::set_link`]. `poll` must not block. `poll` must not allocate memory after the
-    /// first few calls.
+    /// Hands over up to `budget` frames that have arrived. All frames of a poll begin with an
+    /// Ethernet header, or with the header set by [`Completions::set_link`]. `poll` must not block,
+    /// and must not allocate memory after the first few calls.
     ///
     /// # Errors
-    /// An error ends the queue. Frames that the queue handed over before an error are still
-    /// handled.
+    /// An error ends the queue. Frames that were handed over before are still handled.
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError>;
 
-    /// Returns true if a live queue has memory of its own for the frames that arrive during the
-    /// next [`PATIENCE`](crate::limits::PATIENCE). While a CPU has no room for the frames of a
-    /// poll, a queue with memory of its own is not polled, but for no longer than
-    /// [`PATIENCE`](crate::limits::PATIENCE). After
-    /// [`PATIENCE`](crate::limits::PATIENCE), the queue is polled again, and frames for which a CPU
-    /// has no room are dropped.
+    /// Returns true if a live queue has memory for the frames of the next
+    /// [`PATIENCE`](crate::limits::PATIENCE). While a CPU has no room, such a queue is not polled
+    /// for up to this time. Then it is polled again, and frames without room are dropped.
     fn has_room(&self) -> bool {
         false
     }
 
-    /// The file descriptor that becomes readable when frames arrive. The CPU waits for the file
-    /// descriptor after [`Polled::Drained`]. Returns `None` if polls of this queue never return
-    /// `Drained`. Polls that never return `Drained` return the time of the next frames instead.
+    /// Returns the file descriptor that becomes readable when frames arrive after
+    /// [`Polled::Drained`], or `None` if polls never return `Drained`.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Informs the queue that the run ends: frames that arrive after this call are not needed.
-    /// Return true if the queue should be polled until it has handed over all frames that have
-    /// already arrived and returns [`Polled::Ended`]. Return false if the queue need not be polled
-    /// again.
+    /// Informs the queue that the run ends. Returns true if the queue should be polled until it has
+    /// handed over all frames that have already arrived and returns [`Polled::Ended`].
     fn stop(&mut self) -> bool {
         false
     }
 
-    /// Informs the queue that it will not be polled again, because it has ended or because the run
-    /// stops. The queue appends its remaining pages of `region` to `pages`, except pages to which
-    /// the device may still write. The appended pages include the pages of a frame that the queue
-    /// was [assembling](steerage_mem::Gather::close). If the queue does not return a page, nobody
-    /// can use this page as long as the region exists.
+    /// Appends the queue's remaining pages to `pages`, with those of a frame that the queue was
+    /// [assembling](steerage_mem::Gather::close), but not those to which the device may still
+    /// write. A page that is not returned is lost as long as the region exists.
     fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
         let _ = (region, pages);
     }
 }
 
-/// The result of a poll. The result of a poll states when the queue has to be polled again.
+/// The result of a poll, which states when the queue has to be polled again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Polled {
@@ -115,20 +97,15 @@ pub enum Polled {
     Drained,
     /// No more frames will arrive before the returned time.
     NotBefore(Timestamp),
-    /// No more frames have arrived. Frames that arrive before the returned time may wait until that
-    /// time. If all queues of a CPU return `Coalesce`, and the CPU has no other work, the CPU
-    /// sleeps immediately, until the earliest of the returned times. If a queue returns
-    /// [`NotBefore`](Self::NotBefore) instead, the CPU continues to poll for a while before it
-    /// sleeps. The frames share one wake-up of the CPU, as packets share an interrupt of a network
-    /// card that *coalesces* interrupts.
+    /// Frames that arrive before the returned time may wait until then, and share one wake-up, as
+    /// with a network card that *coalesces* interrupts. If all queues return `Coalesce`, an idle
+    /// CPU sleeps immediately. After [`NotBefore`](Self::NotBefore), it would poll for a while.
     Coalesce(Timestamp),
     /// No more frames will ever arrive.
     Ended,
 }
 
 impl Polled {
-    /// Returns the time before which the queue need not be polled again, if the poll returned such
-    /// a time.
     pub(crate) fn due(self) -> Option<Timestamp> {
         match self {
             Self::NotBefore(due) | Self::Coalesce(due) => Some(due),
@@ -150,12 +127,11 @@ impl Polled {
 /// ```
 #[non_exhaustive]
 pub struct Input {
-    /// The name that the user gave the device. If the device was renamed, this is its current name.
+    /// The name that the user gave the device, or its current name after a renaming.
     pub name: DeviceName,
     /// The kind of the device, such as `synthetic`, `capture`, `af_packet` or `af_xdp`.
     pub kind: &'static str,
-    /// The mode of the device, such as `zero-copy` or `copy`. The mode is an empty text if the
-    /// device has only one mode.
+    /// The mode of the device, such as `zero-copy` or `copy`. Empty if there is only one mode.
     pub mode: &'static str,
     /// The receive queues, in the order of their numbers.
     pub queues: Vec<Box<dyn RxQueue>>,
@@ -167,9 +143,7 @@ impl Input {
         Self { name: name.into(), kind, mode: "", queues }
     }
 
-    /// Replaces each queue by the queue that `wrap` creates. `wrap` gets the original queue and its
-    /// number. The device's name, kind and mode stay the same. This function is for devices that
-    /// wrap other devices.
+    /// Replaces each queue by `wrap(queue, number)`, for devices that wrap other devices.
     #[must_use]
     pub fn wrap_queues(self, mut wrap: impl FnMut(Box<dyn RxQueue>, usize) -> Box<dyn RxQueue>) -> Self {
         let wrapped = self.queues.into_iter().enumerate().map(|(number, queue)| wrap(queue, number)).collect();

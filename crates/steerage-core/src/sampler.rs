@@ -1,17 +1,10 @@
-//! Samples the CPU time of receiving and handling, for policies that steer by load. CPUs take
-//! samples only if the policy measures load.
+//! Samples the CPU time of receiving and handling, if the policy measures load:
 //!
-//! A policy mainly uses counters that the receive path always maintains. In addition, CPUs take
-//! three samples:
+//! - the time spent receiving, in one of [`RECEIVE_TIMED_ONCE_IN`] rounds;
+//! - the time of the handler for a single packet, in one of [`TIMED_ONCE_IN`] batches;
+//! - the load of the buckets, for which one frame represents each poll (in `steer`).
 //!
-//! - the time spent receiving, in one round out of [`RECEIVE_TIMED_ONCE_IN`];
-//! - the time that the handler needs for a batch of a single packet, in one batch out of
-//!   [`TIMED_ONCE_IN`];
-//! - the load of the buckets, for which one frame of each poll represents the whole poll (in
-//!   `steer`).
-//!
-//! Whether buckets move depends on the work of each CPU, which is measured exactly. The samples
-//! only decide which buckets move.
+//! The samples only decide which buckets move; the exact work of CPUs decides whether they move.
 
 use std::time::Duration;
 
@@ -27,16 +20,11 @@ use steerage_ledger::CpuLedger;
 
 pub(crate) struct Sampler {
     is_on: bool,
-    /// The numbers of this CPU's current round (pass of its loop) and batch. The numbers of the
-    /// round and the batch select the few rounds and batches that are timed.
     nth_round: u32,
     nth_batch: u32,
-    /// Set while a packet is timed: the start of the measurement, the packet's queue, and the
-    /// packet's bucket (`None` if it is unknown).
+    /// The start, the queue and the bucket (if known) of a packet that is timed.
     timed: Option<(Timestamp, usize, Option<u16>)>,
     mean: u64,
-    /// The buckets whose largest flow is to be identified. CPUs examine some packets of these
-    /// buckets.
     to_name: Vec<BucketId>,
 }
 
@@ -52,16 +40,12 @@ impl Sampler {
         self.to_name.extend(to_name.iter().take(FLOWS_SEEN_MAX));
     }
 
-    /// Returns true if the next batch should have only one packet, so that this packet can be
-    /// timed.
     #[inline]
     pub(crate) fn wants_one_alone(&mut self) -> bool {
         self.nth_batch = self.nth_batch.wrapping_add(1);
         self.is_on && self.nth_batch % TIMED_ONCE_IN == 0
     }
 
-    /// Begins to time the single packet in `hand`, which came from the queue with the index
-    /// `queue`.
     pub(crate) fn begin(&mut self, queue: usize, hand: &mut Hand<'_>, shared: &Shared, now: Timestamp) {
         let hash = hand.frames().next().and_then(|frame| frame.hash());
         if !self.to_name.is_empty() {
@@ -77,7 +61,6 @@ impl Sampler {
 
     #[inline]
     pub(crate) fn end(&mut self, shared: &Shared, now: Timestamp) {
-        // If the packet has no hash, its bucket is unknown.
         let Some((since, queue, Some(bucket))) = self.timed.take() else { return };
         let took = now.since(since).as_nanos() as u64;
         let took = if self.mean > 0 { took.min(self.mean * TIMED_MAX) } else { took };
@@ -99,7 +82,7 @@ impl Sampler {
     }
 }
 
-/// Records the duration of the last batch: the time since this CPU last read the clock.
+/// The duration is the time since this CPU last read the clock.
 #[inline(always)]
 pub(crate) fn note_batch(ledger: &CpuLedger, cpu: &Cpu, now: Timestamp) {
     if ledger.note_batch(now.as_nanos().saturating_sub(cpu.now.as_nanos())) {

@@ -1,5 +1,4 @@
-//! Lets threads outside of the receive path send packets. A handler keeps a packet, another thread
-//! decides what to do with it, and the CPU that kept the packet sends it.
+//! Lets threads outside of the receive path send packets that a CPU has kept, through that CPU.
 
 use std::fmt;
 use std::io;
@@ -15,12 +14,11 @@ use crate::shared::Shared;
 use steerage_flow::LinkType;
 use steerage_mem::outlet::Outlet;
 
-/// A sender sends packets from any thread. `Builder::add_sender` creates a sender. All clones of a
-/// sender share one queue of waiting packets.
+/// Sends packets from any thread. All clones of a sender share one queue of waiting packets.
 ///
-/// The packets are counted in `originated` and `originated_dropped` of the CPU that sends the
-/// packets. An instance with a sender does not end as long as packets are kept. After a stop, an
-/// instance with a sender ends after [`DRAIN_MAX`](crate::limits::DRAIN_MAX) at the latest.
+/// The packets count as `originated` and `originated_dropped` of the sending CPU. An instance with
+/// a sender does not end as long as packets are kept, but at the latest
+/// [`DRAIN_MAX`](crate::limits::DRAIN_MAX) after a stop.
 ///
 /// ```
 /// # mod steerage { pub mod packet { pub use steerage_core::{packet::*, sender::Sender}; } }
@@ -43,12 +41,10 @@ pub(crate) struct SendQueue {
     pub(crate) to: TxId,
     pub(crate) waiting: Outlet<Item>,
     path: OnceLock<(Arc<Shared>, QueueHasher)>,
-    /// Empty buffers, which are reused for copies of packets, so that no CPU of the receive path
-    /// frees memory.
+    /// Empty buffers for copies of packets, so that no CPU of the receive path frees memory.
     pub(crate) buffers: Mutex<Vec<Vec<u8>>>,
 }
 
-/// A packet that waits for the CPU that should send it.
 pub(crate) enum Item {
     Kept(Kept),
     Copy(LinkType, Vec<u8>),
@@ -61,9 +57,8 @@ impl fmt::Debug for Sender {
 }
 
 impl Sender {
-    /// Creates a sender to the output `to`. At most `places` packets can wait in the sender. The
-    /// sender works after an instance was built from a [`Spec`](crate::build::Spec) that contains
-    /// the sender.
+    /// Creates a sender to the output `to` with room for `places` packets. The sender works after
+    /// an instance was built from a [`Spec`](crate::build::Spec) with the sender.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -72,13 +67,11 @@ impl Sender {
         Ok(Self(Arc::new(SendQueue { to, waiting: Outlet::new(places)?, path: OnceLock::new(), buffers })))
     }
 
-    /// Asks the CPU that kept the packet to send it. The packets of a flow are sent in the order in
-    /// which `try_send` was called for them. If the CPU sleeps, `try_send` wakes the CPU.
+    /// Asks the CPU that kept the packet to send it. The packets of a flow are sent in call order.
     ///
     /// # Errors
-    /// Returns the packet if the sender has no room, if its instance has not been built yet or has
-    /// ended, or if the packet was kept in another instance. [`ready_fd`](Self::ready_fd) becomes readable when the
-    /// sender has room again.
+    /// Returns the packet if the sender has no room (see [`ready_fd`](Self::ready_fd)), if its
+    /// instance has not been built or has ended, or if another instance kept the packet.
     pub fn try_send(&self, packet: Kept) -> Result<(), Kept> {
         let is_its = |(shared, _): &&(Arc<Shared>, QueueHasher)| packet.frame.is_in(shared.supply.region());
         let (Some((shared, _)), Some((cpu, bucket))) = (self.0.path.get().filter(is_its), packet.home) else {
@@ -92,9 +85,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Like [`try_send`](Self::try_send), but sends a copy of `frame`, which begins with a header
-    /// of type `link`. Returns true if the sender had room for the copy. This sender sends the copy
-    /// in order with its other packets of the same flow.
+    /// Sends a copy of `frame`, which begins with a header of type `link`, in order with other
+    /// packets of its flow. Returns false if the sender had no room.
     pub fn try_send_copy(&self, link: LinkType, frame: &[u8]) -> bool {
         let Some((shared, hasher)) = self.0.path.get() else { return false };
         let mut buffer = self.0.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
@@ -109,8 +101,7 @@ impl Sender {
         self.0.waiting.room()
     }
 
-    /// A file descriptor for an event loop. The file descriptor is readable as long as the sender
-    /// has room. The program must not read from this file descriptor.
+    /// Returns a file descriptor that is readable while the sender has room. Do not read from it.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -120,8 +111,6 @@ impl Sender {
 }
 
 impl SendQueue {
-    /// Connects the sender to an instance. A sender belongs to the first instance that was built
-    /// with it.
     pub(crate) fn open(&self, shared: &Arc<Shared>, hasher: &QueueHasher) {
         self.waiting.open(shared.cpus.len(), BUCKETS);
         let _ = self.path.set((Arc::clone(shared), hasher.clone()));

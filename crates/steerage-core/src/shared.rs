@@ -1,5 +1,3 @@
-//! The state that all CPUs of an instance share.
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -15,9 +13,8 @@ use crate::steering::{State, Steering};
 use steerage_ledger::{Facts, Ledgers, MemoryUse, Snapshot};
 use steerage_moves::cpus_in;
 
-/// The state that all CPUs of an instance share. The state does not include `make`, the function
-/// that creates handlers. So a handle that outlives the instance does not keep `make`, the function
-/// that creates handlers, alive.
+/// The state that all CPUs of an instance share. Without `make`, the function that creates
+/// handlers, so that a handle that outlives the instance does not keep `make` alive.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) steering: Steering,
@@ -25,39 +22,32 @@ pub(crate) struct Shared {
     pub(crate) sleepers: Sleepers,
     pub(crate) bells: Vec<Bell>,
     pub(crate) inboxes: Arc<[Inbox]>,
-    /// For each CPU, the number of frames that wait for that CPU. The numbers of waiting frames
-    /// exist only if the instance has several live queues.
+    /// For each CPU, the number of waiting frames, if the instance has several live queues.
     pub(crate) admissions: Arc<[Admission]>,
     pub(crate) gates: Vec<Gate>,
     pub(crate) ledgers: Ledgers,
-    /// For each CPU, the shared page pool as seen from the CPU's NUMA node.
     pub(crate) pools: Vec<Arc<SharedPool>>,
     pub(crate) supply: Supply,
-    /// The size of the blocks of all devices, in bytes.
     pub(crate) lent_bytes: u64,
     pub(crate) start: Instant,
-    /// The number of queues that are not closed yet. When this number is 0, all received packets
-    /// are finished.
+    /// Queues that are not closed yet. When 0, all received packets are finished.
     pub(crate) open_queues: AtomicUsize,
     pub(crate) stopping: AtomicBool,
     pub(crate) finished: Signal,
-    /// For each CPU, a flag that is set if another thread requests that the CPU calls [`woken`] and
-    /// sends packets.
+    /// The CPUs that another thread asks to call [`woken`] and to send packets.
     ///
     /// [`woken`]: crate::handler::Handler::woken
     pub(crate) requests: Requests,
 }
 
 impl Shared {
-    /// Wakes the sleeping CPUs in `cpus` after any change except the publication of packets. `by`
-    /// is the CPU that calls this function (`None` if another thread calls it). The calling CPU is
-    /// not woken.
+    /// Wakes sleeping CPUs, except `by`, after a change other than published packets.
     pub(crate) fn wake(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>) {
         self.sleepers.after_publishing();
         self.wake_sleepers(cpus, by, false);
     }
 
-    /// Only this function rings the bells (eventfds) of CPUs.
+    /// The only function that rings bells (eventfds).
     fn wake_sleepers(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>, for_packets: bool) {
         for cpu in cpus.into_iter().filter(|cpu| Some(*cpu) != by).map(usize::from) {
             if self.sleepers.must_wake(cpu) {
@@ -67,8 +57,7 @@ impl Shared {
         }
     }
 
-    /// Wakes the sleeping CPUs for which the CPU `by` has published frames. A CPU that is awake
-    /// finds the published frames through its inbox.
+    /// A CPU that is awake finds the published frames through its inbox.
     pub(crate) fn notify(&self, published: &mut Vec<Published>, by: CpuIndex) {
         self.sleepers.after_publishing();
         published.iter().for_each(|(cpu, queue)| self.inboxes[usize::from(*cpu)].note(*queue));
@@ -80,8 +69,6 @@ impl Shared {
         self.wake(0..self.cpus.len() as CpuIndex, None);
     }
 
-    /// For a control thread: changes the state under the control lock, and wakes the CPUs that the
-    /// change concerns.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.steering.lock();
         let result = change(&mut state);
@@ -94,21 +81,17 @@ impl Shared {
     }
 
     pub(crate) fn stop(&self) {
-        // T1. Relaxed: no other memory is published by this store. The memory fence in `wake_all`
-        // ensures that sleeping CPUs see the stored value.
+        // T1. Relaxed: publishes no other memory. The fence in `wake_all` shows it to sleepers.
         self.stopping.store(true, Ordering::Relaxed);
         self.wake_all();
     }
 
-    /// Requests that a CPU calls `Handler::woken` and sends the packets of senders. Also wakes the
-    /// CPU.
     pub(crate) fn request(&self, cpu: CpuIndex) {
         if self.requests.set(usize::from(cpu)) {
             self.wake([cpu], None);
         }
     }
 
-    /// Returns the CPU of a bucket, and true if the bucket may be moving.
     pub(crate) fn owner_of(&self, state: &State, bucket: BucketId) -> Option<(CpuId, bool)> {
         let moves = &state.moves;
         let queue = (0..self.ledgers.queues.len()).find(|queue| moves.map_of(*queue).1 == bucket.group)?;
@@ -121,12 +104,9 @@ impl Shared {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Counts a queue as closed. If the closed queue was the last open queue, all other CPUs are
-    /// woken.
     pub(crate) fn close_one(&self) {
-        // O1, release: pairs with O2. O1 (`fetch_sub`) is also an acquire operation. So the CPU
-        // that closes the last queue also publishes the stores that other CPUs made before they
-        // closed their queues.
+        // O1, release: pairs with O2. Also acquire, so that the CPU that closes the last queue
+        // publishes the stores that other CPUs made before they closed their queues.
         if self.open_queues.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.finished.set(true);
             self.wake_all();
@@ -135,8 +115,7 @@ impl Shared {
 
     #[inline(always)]
     pub(crate) fn all_closed(&self) -> bool {
-        // O2, acquire: pairs with O1. A thread that reads 0 open queues also sees the final value
-        // of every counter of the ledger, and all pages in the pool.
+        // O2, acquire: pairs with O1. At 0, all counters are final, and all pages are in the pool.
         self.open_queues.load(Ordering::Acquire) == 0
     }
 
@@ -184,9 +163,7 @@ impl Shared {
         visible.collect()
     }
 
-    /// After all queues were closed, takes the pages of kept packets that the program has dropped,
-    /// and returns these pages to the shared pool. After all queues were closed, their owners no
-    /// longer collect the pages of kept packets.
+    /// After all queues were closed, their owners no longer collect the pages of kept packets.
     pub(crate) fn collect_kept(&self) {
         if self.all_closed() {
             let mut pages = Vec::new();
@@ -196,9 +173,7 @@ impl Shared {
     }
 }
 
-/// Stops the instance if a CPU's loop ends before the run has finished, because of a panic or
-/// because the CPU's future was dropped. Otherwise, the other CPUs of the instance would wait
-/// forever for the CPU whose loop has ended.
+/// Stops the instance if a CPU's loop ends early, because the other CPUs would wait forever.
 #[derive(Debug)]
 pub(crate) struct StopsUnlessFinished {
     pub(crate) shared: Arc<Shared>,

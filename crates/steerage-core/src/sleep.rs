@@ -1,17 +1,14 @@
 //! The rules by which a CPU goes to sleep and is woken.
 //!
-//! A CPU without work first continues to poll for up to [`IDLE_POLL`](crate::limits::IDLE_POLL).
-//! The CPU polls for a shorter time if its recent sleeps were long. KVM's `halt_poll_ns` adapts
-//! the duration of polling in the same way as `Softnet::run`. Before a CPU sleeps, it sets its bit
-//! in `Sleepers`, executes a memory fence, and checks for work once more. Finally, one call of
-//! `ppoll` waits on the CPU's eventfd (its bell), and on those devices that have no waiting frames.
-//! A CPU that hands frames to other CPUs executes one memory fence per poll, and then checks the
-//! `Sleepers` bits of those CPUs. So either the sleeping CPU sees the frames, or the CPU that hands
-//! over the frames sees the bit and rings the bell.
+//! A CPU without work polls for up to [`IDLE_POLL`](crate::limits::IDLE_POLL), and for a shorter
+//! time after long sleeps, like KVM's `halt_poll_ns`. Before a CPU sleeps, it sets its bit in
+//! `Sleepers`, executes a memory fence, and checks for work once more. Then one call of `ppoll`
+//! waits on the CPU's eventfd (its bell), and on the devices without waiting frames. A CPU that
+//! hands frames over executes one memory fence per poll, and then checks the `Sleepers` bits. So
+//! either the sleeping CPU sees the frames, or the other CPU sees the bit and rings the bell.
 //!
-//! A caller with its own event loop gets a single epoll file descriptor for the bell (the CPU's
-//! eventfd) and all devices (`Softnet::event_fd`). A device is added to the epoll instance when the
-//! CPU begins to wait for this device, and removed after the wait.
+//! A caller with its own event loop gets one epoll file descriptor for the bell and all devices
+//! (`Softnet::event_fd`). A device is in the epoll instance only while the CPU waits for it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,12 +23,10 @@ use crate::queue::OwnedQueue;
 use crate::rx::Polled;
 use crate::shared::Shared;
 
-/// The result of [`arm`](crate::softnet::Softnet::arm), which states whether the CPU may sleep.
+/// The result of [`arm`](crate::softnet::Softnet::arm): whether the CPU may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
     /// The CPU may sleep until its event file descriptor is readable, or until the returned time.
-    /// After `arm` has returned `Sleep`, CPUs that hand work to this CPU ring its bell (an
-    /// eventfd).
     Sleep(Option<Timestamp>),
     /// The CPU has work: call `step` again.
     Work,
@@ -41,9 +36,8 @@ pub enum Armed {
 pub(crate) struct Sleep {
     armed: bool,
     events: Option<Events>,
-    /// The number of times that other CPUs have cleared the bit of this sleeping CPU, minus the
-    /// rings of the bell (an eventfd) that this CPU has read. A CPU that has cleared the bit has
-    /// also rung this CPU's bell (an eventfd), or is about to ring it.
+    /// The number of times that other CPUs have cleared this CPU's bit, minus the rings of the bell
+    /// that were read. A CPU that has cleared the bit has rung the bell, or is about to ring it.
     rings: u64,
 }
 
@@ -52,8 +46,7 @@ impl Sleep {
         self.armed
     }
 
-    /// Announces that this CPU is about to sleep. After `arm`, the caller must check for work once
-    /// more.
+    /// After `arm`, the caller must check for work once more.
     pub(crate) fn arm(&mut self, me: CpuIndex, shared: &Shared) {
         if self.armed {
             self.awake(me, shared);
@@ -64,16 +57,14 @@ impl Sleep {
 
     pub(crate) fn awake(&mut self, me: CpuIndex, shared: &Shared) {
         self.armed = false;
-        // Another CPU that clears this CPU's `Sleepers` bit rings this CPU's bell once, but
-        // possibly only after this CPU is awake again.
+        // A CPU that clears this CPU's bit rings the bell once, possibly later than this point.
         self.rings += u64::from(!shared.sleepers.awake(usize::from(me)));
         if self.rings > 0 {
             self.rings = self.rings.saturating_sub(shared.bells[usize::from(me)].hush());
         }
     }
 
-    /// Makes the epoll instance listen only to those devices for which the CPU waits. Other devices
-    /// are excluded, because they would make the epoll file descriptor readable again and again.
+    /// Devices for which the CPU does not wait would keep the epoll file descriptor readable.
     pub(crate) fn listen(&self, queues: &mut [OwnedQueue]) {
         let Some(events) = &self.events else { return };
         for queue in queues {
@@ -118,13 +109,11 @@ impl Sleep {
     }
 }
 
-/// Decides how long a CPU continues to poll before it sleeps.
 pub(crate) struct Patience {
     longest: Duration,
     now: Duration,
     idle_since: Option<Timestamp>,
-    /// The time of the last round without work. The `bool` is true if the frames of all queues were
-    /// allowed to wait at that time.
+    /// The last round without work, and whether the frames of all queues were allowed to wait then.
     idle: (Timestamp, bool),
 }
 
@@ -137,7 +126,6 @@ impl Patience {
         self.idle_since = None;
     }
 
-    /// Returns true if the CPU should poll again after a round without work at the time `now`.
     pub(crate) fn keeps_polling(&mut self, now: Timestamp, queues: &[OwnedQueue]) -> bool {
         let coalesces = |queue: &OwnedQueue| matches!(queue.state.polled, Polled::Coalesce(due) if due > now);
         let mut open = queues.iter().filter(|queue| !queue.state.ended).peekable();
@@ -145,20 +133,15 @@ impl Patience {
         now.since(*self.idle_since.get_or_insert(now)) < self.now && !self.idle.1
     }
 
-    /// Adapts the polling time to the duration of the sleep that has just ended.
     pub(crate) fn slept(&mut self, now: Timestamp) {
         let (since, may_wait) = self.idle;
-        // If frames were coalesced (collected) during a sleep, the duration of the sleep does not
-        // show when packets arrive. So the duration is ignored.
+        // A sleep in which frames were coalesced does not show when packets arrive.
         if !may_wait {
             self.now = if now.since(since) < self.longest { self.longest } else { self.now / 2 };
         }
     }
 }
 
-/// Returns the time until which a CPU's queues have no work, unless the CPU is woken earlier. The
-/// returned time is the earliest of `until` and the times that the queues returned. Returns `None`
-/// if a queue has work now.
 pub(crate) fn queues_sleep_until(
     queues: &mut [OwnedQueue],
     now: Timestamp,
@@ -226,8 +209,7 @@ mod tests {
         }
     }
 
-    /// A CPU reads its bell (an eventfd) only if another CPU has rung the bell or may still ring
-    /// it.
+    /// A CPU reads its bell only if another CPU has rung it or may still ring it.
     #[test]
     fn a_bell_is_read_once_for_each_ring() {
         let mut spec = spec(1);
@@ -242,8 +224,6 @@ mod tests {
         sleep.awake(0, shared);
         assert_eq!(bell.hush(), 1, "no CPU had a reason to ring, so the bell was not read");
         for is_armed_again in [false, true] {
-            // In this test, another CPU clears the sleeping CPU's bit, but rings the bell only
-            // after the sleep has ended.
             sleep.arm(0, shared);
             assert!(shared.sleepers.must_wake(0));
             if is_armed_again {

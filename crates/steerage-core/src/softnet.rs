@@ -1,11 +1,8 @@
-//! [`Softnet`] is one CPU of the receive path: the object whose rounds a thread runs, with all data
-//! that only this CPU uses.
+//! [`Softnet`] is one CPU of the receive path, with all data that only this CPU uses.
 //!
 //! A round (one pass of a CPU's loop) runs the phases of [`Phase`] in order. As in a Linux network
-//! softirq, a round has two halves: receive and handle. The CPU first receives from the queues that
-//! it owns. The CPU then handles those received packets that stay on this CPU, and last the packets
-//! that other CPUs have handed to this CPU. After a round without work, the CPU waits (module
-//! `waiting`).
+//! softirq, a CPU first receives from its queues. Then it handles the packets that stay on it, and
+//! last the packets that other CPUs have handed over. Without work, it waits (module `waiting`).
 
 mod waiting;
 
@@ -39,14 +36,12 @@ pub enum Stepped {
     Worked,
     /// The round found no work.
     Idle,
-    /// Every queue has ended and all received packets are finished, or the maximum time for
-    /// draining is over.
+    /// Every queue has ended and all packets are finished, or the time for draining is over.
     Finished,
 }
 
-/// The phases of a round (one pass of a CPU's loop), in order. The number in a variant of `Phase`
-/// is the index of one of the CPU's queues or backlogs. [`Softnet::advance`] runs one phase, and
-/// the example of [`Softnet`] runs whole rounds.
+/// The phases of a round, in order. A variant's number is the index of one of the CPU's queues or
+/// backlogs. [`Softnet::advance`] runs one phase, and the example of [`Softnet`] runs whole rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Carry out requested changes: moves of buckets, new limits, the end of the run.
@@ -65,15 +60,14 @@ pub enum Phase {
     Finish(usize),
 }
 
-/// The part of an instance that one CPU will run. A `CpuPart` is this part before the CPU's thread
-/// starts. `Instance::split` of the crate `steerage` creates one `CpuPart` for each CPU.
+/// The part of an instance that one CPU will run, before the CPU's thread starts. `Instance::split`
+/// of the crate `steerage` creates one `CpuPart` for each CPU.
 pub struct CpuPart<H: Handler> {
     pub(crate) side: CpuSide,
     pub(crate) make: MakeHandler<H>,
     pub(crate) in_transit: Arc<InTransit<H::Moved>>,
 }
 
-/// The data of a [`CpuPart`] that does not depend on the type of the handler.
 pub(crate) struct CpuSide {
     pub(crate) index: CpuIndex,
     pub(crate) shared: Arc<Shared>,
@@ -159,17 +153,13 @@ pub struct Softnet<H: Handler, P: Platform> {
     control: Participant<H::Moved>,
     sampler: Sampler,
     sleep: Sleep,
-    /// True if the instance has a queue that can wait, and also has outputs for which the queue can
-    /// wait. Only if this field is true, the CPU checks whether its outputs have room.
+    /// True if a queue can wait for outputs. Otherwise, outputs are not checked for room.
     can_wait: bool,
     phase: Phase,
     round: Round,
-    /// The number of frames that were received, and the number that were handled, since
-    /// [`poll`](Self::poll) was last called.
     received: usize,
     handled: usize,
-    /// The time until which packets in flight are still handled. The time is set after a stop was
-    /// requested.
+    /// After a stop was requested: the time until which packets in flight are still handled.
     drain_until: Option<Timestamp>,
     finished: bool,
 }
@@ -220,8 +210,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// Runs rounds until at least `budget` packets were received or handled, or until a round finds
-    /// no work.
+    /// Runs rounds until `budget` packets were received or handled, or a round finds no work.
     pub fn poll(&mut self, budget: usize) -> Stepped {
         (self.received, self.handled) = (0, 0);
         loop {
@@ -232,20 +221,19 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// Returns how many packets the handler got since the last call of [`poll`](Self::poll) began.
-    /// If `poll` was never called, returns how many packets the handler got since the start.
+    /// Returns how many packets the handler got since the last [`poll`](Self::poll) began.
     pub fn handled(&self) -> usize {
         self.handled
     }
 
-    /// Runs only the next phase of a round. Returns `Some` if this phase was the last phase of a
-    /// round. A simulator uses `advance` to run the phases of many CPUs in any order.
+    /// Runs only the next phase. Returns `Some` after the last phase of a round. A simulator uses
+    /// `advance` to run the phases of many CPUs in any order.
     #[inline]
     pub fn advance(&mut self) -> Option<Stepped> {
         self.next_phase()
     }
 
-    // `next_phase` is always inlined into `step`, because a round has at least seven phases.
+    // Always inlined into `step`, because a round has at least seven phases.
     #[inline(always)]
     fn next_phase(&mut self) -> Option<Stepped> {
         let _in_round = round::enter();
@@ -293,8 +281,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 if place < self.queues.len() {
                     let again = if self.control.is_void() { place + 1 } else { place };
                     let next = self.next_to_handle(again);
-                    // If the round ends after this batch, the clock need not be read, because the
-                    // next round reads the clock when it begins.
+                    // If the round ends here, the next round reads the clock when it begins.
                     if next != Phase::Control || self.sampler.is_timing() {
                         self.end_batch();
                     }
@@ -325,8 +312,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.finished
     }
 
-    /// Returns the time at which the handler's next tick is due. Returns `None` if the handler
-    /// requested no tick.
+    /// Returns the time at which the handler's next tick is due, if a tick was requested.
     pub fn next_tick(&self) -> Option<Timestamp> {
         self.runner.next_tick
     }
@@ -340,8 +326,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if queue < self.queues.len() { Phase::Poll(queue) } else { Phase::Wake }
     }
 
-    /// Returns the next phase. The CPU first handles the lanes of its own queues (frames that stay
-    /// on this CPU), and then the rings.
     #[inline(always)]
     fn next_to_handle(&mut self, from: usize) -> Phase {
         let held_back = self.can_wait && self.holds_back();
@@ -355,17 +339,14 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.backlogs.next_to_serve(held_back).map_or(Phase::Control, |queue| Phase::Handle(own + queue))
     }
 
-    /// Maps a position in the order of handling to a queue: first the CPU's own queues, and then
-    /// the rings of all queues by their numbers.
     #[inline]
     fn queue_at(&self, place: usize) -> usize {
         self.queues.get(place).map_or_else(|| place - self.queues.len(), |queue| queue.id)
     }
 
-    /// Returns true if an output is full. While an output is full, packets of a queue that can wait
-    /// must wait. Because packets wait for a full output, a capture file is read only as fast as
-    /// its packets are written to the output. After a stop was requested, packets wait for outputs
-    /// only during the first half of the maximum time for draining.
+    /// While an output is full, packets of a queue that can wait must wait. A capture file is
+    /// therefore read only as fast as its packets are written. After a stop was requested, packets
+    /// wait only during the first half of the maximum time for draining.
     #[inline(never)]
     fn holds_back(&self) -> bool {
         let time_left = self.drain_until.is_none_or(|until| self.runner.cpu.now + DRAIN_MAX / 2 < until);
@@ -411,8 +392,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     fn begin_round(&mut self, now: Timestamp) {
         let round = &mut self.round;
         if std::mem::take(&mut round.worked) {
-            // The previous round has just ended, so one reading of the clock gives both the end of
-            // the previous round and the start of this round.
+            // One reading of the clock ends the previous round and starts this round.
             note_batch(self.runner.ledger(), &self.runner.cpu, now);
             let ledger = self.runner.ledger();
             ledger.busy_nanos.add(now.since(round.start).as_nanos() as u64);
@@ -425,8 +405,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.runner.cpu.now = now;
     }
 
-    /// Closes the queues that have ended and have no frames in flight. If another thread holds the
-    /// control lock, the CPU tries again in the next round.
+    /// If another thread holds the control lock, the CPU tries again in the next round.
     fn close_queues(&mut self) {
         let at_rest = |queue: &mut OwnedQueue| !queue.is_parked() && queue.is_at_rest();
         while let Some(at) = self.queues.iter_mut().position(at_rest) {
@@ -435,7 +414,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             state.on(Event::Closed { queue: queue.id });
             self.control.publish(&self.shared, state, self.runner.index);
             self.sleep.forget(&queue);
-            // Closing a device is not part of the packet path, so it may allocate memory.
+            // Closing a device may allocate memory.
             let _outside = round::leave();
             queue.close();
             self.shared.close_one();
@@ -448,12 +427,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             tracing::error!(device = %error.device, offset = error.offset, "{error}");
             self.shared.ledgers.queues[queue.id].failed(error.to_string(), error.offset);
         }
-        // Frames that a device received before an error are counted.
+        // A device may receive frames before an error.
         let polled = queue.frames_polled;
         if polled > 0 {
             self.round.worked = true;
-            // The poll of the device may have returned fewer frames than allowed. If the device's
-            // next poll is due now, the device has more frames.
+            // If the device's next poll is due now, the device has more frames.
             let has_more = matches!(queue.state.polled, Polled::NotBefore(due) if due <= self.runner.cpu.now);
             self.round.full |= has_more || polled >= self.control.limits.dev_weight;
             self.received += polled;
@@ -461,7 +439,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// Reads the clock after a batch. Returns the time.
     #[inline(always)]
     fn end_batch(&mut self) -> Timestamp {
         let now = self.platform.now();
@@ -546,11 +523,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// Ends this CPU's part in the run, and returns the report of its handler. Packets that are
-    /// still in this CPU's rings stay in the rings, and count as in flight.
+    /// Ends this CPU's part, and returns its handler's report. Packets in rings count as in flight.
     pub fn finish(mut self) -> H::Report {
-        // If this CPU ends its rounds before the run has finished, other CPUs would wait for this
-        // CPU forever. Before the end of the run, dropping `stops` stops the other CPUs too.
+        // If a CPU ends before the run has finished, the other CPUs would wait for this CPU
+        // forever. Dropping `stops` with `finished` false stops them too.
         self.stops.finished = self.is_finished();
         self.runner.cpu.now = self.platform.now();
         self.runner.finish()

@@ -1,12 +1,10 @@
-//! The state that control threads and the packet CPUs share under one lock. This state consists of
-//! the state machine that moves buckets, the limits, and the data that a policy stores.
+//! The state that control threads and packet CPUs share under one lock: the state machine that
+//! moves buckets, the limits, and the data that a policy stores.
 //!
-//! Control threads wait for the lock of the shared state. A packet CPU only tries to take the
-//! control lock. A CPU tries to take the lock between two rounds of its loop, and only if a request
-//! concerns the CPU. If another thread holds the control lock, the CPU stores its report and tries
-//! again in the next round. A CPU detects a change of the control state by loading one version
-//! number. The data path takes no lock in a move: it parks packets, waits for the fence (a ring
-//! position), and releases the packets.
+//! Control threads wait for this lock. A packet CPU only tries to take it, between two rounds and
+//! only if a request concerns the CPU, and otherwise tries again in the next round. A CPU detects a
+//! change by loading one version number. The data path takes no lock in a move: it parks packets,
+//! waits for the fence (a ring position), and releases the packets.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -45,14 +43,12 @@ pub(crate) struct State {
     pub(crate) policy: PolicyInfo,
     pub(crate) findings: Vec<GroupFindings>,
     pub(crate) others: Vec<f64>,
-    /// The buckets whose largest flow is to be identified. CPUs examine some packets of these
-    /// buckets, and store the flows in `flows_seen`.
+    /// The buckets whose largest flow CPUs identify, by examining some of their packets.
     to_name: Vec<BucketId>,
     flows_seen: Vec<(BucketId, FlowKey)>,
     hooks: Vec<Option<Arc<dyn BetweenRounds>>>,
     wanted: Vec<(usize, CpuIndex)>,
-    /// The queues that their owners have released. A released queue is not polled until a CPU takes
-    /// the queue.
+    /// Queues that their owners have released, and that are not polled until a CPU takes them.
     offers: Vec<Offer>,
 }
 
@@ -73,14 +69,11 @@ impl fmt::Debug for Offer {
 pub(crate) struct Steering {
     state: ControlLock<State>,
     version: AtomicU64,
-    /// A slice (set of moving buckets) is stored in this field before queues park the slice's
-    /// buckets. The end of the slice's move is stored after the queues have released the parked
-    /// packets. A CPU may handle a packet that a queue received after the queue had parked a moving
-    /// bucket. A CPU that handles a packet received during the move reads `None` from this field
-    /// until the queue has released the parked packets.
+    /// The moving slice is stored here before queues park its buckets, and removed after the queues
+    /// have released the parked packets. A CPU that handles a packet received during the move
+    /// therefore reads `None` until the packets are released.
     pub(crate) slice: LastSlice,
-    /// A signal that shows whether [`State::is_settled`] returns true. The signal is set by the
-    /// thread that holds the control lock.
+    /// Shows whether [`State::is_settled`] returns true. Set under the control lock.
     pub(crate) settled: Signal,
 }
 
@@ -113,8 +106,7 @@ impl Steering {
 
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
-        // The acquire load pairs with the release in `publish`. The control lock orders all other
-        // accesses to this state.
+        // Pairs with the release in `publish`. The control lock orders all other accesses.
         self.version.load(Ordering::Acquire)
     }
 
@@ -126,8 +118,6 @@ impl Steering {
         self.state.lock()
     }
 
-    /// Releases the control lock. If the control state has changed, its version number is
-    /// incremented. The CPUs that must be woken are added to `wake`.
     pub(crate) fn publish(&self, mut state: MutexGuard<'_, State>, wake: &mut Vec<CpuIndex>) {
         wake.clear();
         wake.append(&mut state.actions.wake);
@@ -144,8 +134,7 @@ impl State {
         self.moves.on(event, &mut self.actions);
     }
 
-    /// Checks whether the current phase of the slice's move takes too long. If the phase takes too
-    /// long, reports this to the state machine of moves. The list `open` contains the CPUs whose
+    /// Reports a phase that takes too long to the state machine of moves. `open` has the CPUs whose
     /// fences (ring positions) the caller still waits for.
     pub(crate) fn check_deadline(
         &mut self,
@@ -159,8 +148,6 @@ impl State {
             return;
         }
         self.on(Event::Overdue { by: me, open });
-        // The outcome of each action is passed to the state machine as an event, which may request
-        // more actions.
         let mut nth = 0;
         while let Some(ask) = self.actions.asks.get(nth).copied() {
             nth += 1;
@@ -180,8 +167,7 @@ impl State {
         self.actions.asks.clear();
     }
 
-    /// Returns true if `cpu` has frames of a queue that can wait. A queue that can wait must not
-    /// lose any frame.
+    /// A queue that can wait must not lose any frame.
     fn is_waited_for(&self, cpu: CpuIndex, queues: &[QueueInfo]) -> bool {
         let has_frames = |at: usize, queue: &QueueInfo| {
             let is_in_lane = self.moves.owner_of(at) == cpu && queue.ledger.in_lane.get() > 0;
@@ -190,9 +176,8 @@ impl State {
         queues.iter().enumerate().any(|(at, queue)| self.moves.waits(at) && has_frames(at, queue))
     }
 
-    /// Checks the frames of a queue whose owner is a dead CPU. Returns the epoch (number) of the
-    /// moving slice if all old CPUs of the slice that are alive have finished the frames of this
-    /// queue. Frames that this queue sent to dead CPUs are revoked (must be discarded).
+    /// For a queue whose owner is dead: returns the epoch of the moving slice if all living old
+    /// CPUs have finished the queue's frames. Frames at dead CPUs are revoked (must be discarded).
     fn are_fences_passed(&self, rings: &[Arc<RingLedger>]) -> Option<u64> {
         let slice = self.moves.slice()?;
         let mut all_passed = true;
@@ -243,9 +228,7 @@ impl State {
         self.offers.iter().any(|offer| offer.from == cpu)
     }
 
-    /// Removes and returns a queue that another CPU has released for `cpu`. Also returns a queue
-    /// that `cpu` itself has released, if the CPU that should take the queue did not take it in
-    /// time or is dead.
+    /// Removes a queue released for `cpu`, or released by `cpu` and not taken in time.
     pub(crate) fn take_queue(&mut self, cpu: CpuIndex, now: Timestamp) -> Option<Offer> {
         let in_vain = |offer: &Offer| now.since(offer.since) >= OFFER_WAIT || self.moves.is_dead(offer.to);
         let mine = |offer: &Offer| offer.to == cpu || (offer.from == cpu && in_vain(offer));
@@ -286,7 +269,7 @@ impl State {
     pub(crate) fn set_policy(&mut self, policy: PolicyInfo) {
         self.policy = policy;
         self.findings.clear();
-        // Sleeping CPUs are woken, so that they learn whether the new policy measures load.
+        // Sleeping CPUs must learn whether the new policy measures load.
         (0..self.hooks.len() as CpuIndex).for_each(|cpu| self.actions.wake(cpu));
     }
 
@@ -301,9 +284,7 @@ impl State {
         }
     }
 
-    /// Records the flow of a packet that belongs to one of the buckets in
-    /// [`to_name`](Self::to_name). If the policy does not collect the recorded flows, flows beyond
-    /// a maximum number are ignored.
+    /// If the policy does not collect the flows, further flows are ignored.
     pub(crate) fn saw_flow(&mut self, bucket: BucketId, flow: FlowKey) {
         if self.flows_seen.len() < FLOWS_SEEN_MAX {
             self.flows_seen.push((bucket, flow));

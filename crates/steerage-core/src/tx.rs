@@ -1,21 +1,16 @@
 //! Sends the packets that a packet function transmits.
 //!
-//! Each CPU has its own queue to each output, so a CPU that sends never waits for a lock. All
-//! packets of a batch for one output are passed to the CPU's queue in one call of `send`, in order
-//! of arrival. The CPU calls `send` after it has left its gate (the marker that it runs a handler).
-//! The CPU leaves its gate first, because verdicts of a CPU that was declared dead do not count.
-//! The batch counts as finished only after the call of `send`. A move waits until earlier packets
-//! are finished, and therefore until they are sent. So when a flow moves, its new CPU sends nothing
-//! before all earlier packets of the flow were sent, and the flow keeps its order on the wire.
+//! Each CPU has its own queue to each output, without a lock. One call of `send` passes all packets
+//! of a batch, in order of arrival, after the CPU has left its gate (the marker that it runs a
+//! handler), because verdicts of a dead CPU do not count. The batch counts as finished only after
+//! `send`. A move waits for that, so that the flow keeps its order on the wire.
 //!
-//! If a device cannot send a packet immediately, it copies the packet, or takes the packet's page
-//! in exchange for a page of its own ([`OutgoingPacket::swap`]). To exchange pages, the device gets
-//! pages of the pool ([`TxCapabilities::pages_max`]). The page that the device gives in exchange
-//! returns through the packet's slot. The device keeps the packet's page after the packet was sent.
-//! Without an exchange, a device that keeps pages would need a counter, a limit and a second way to
-//! return pages. (Measured with AF_XDP on a veth, in five pairs of runs on a busy machine: with
-//! frames of 64 bytes, the exchange was as fast as a copy. With frames of 1500 bytes, the exchange
-//! had 1.06 times the packet rate of a copy.)
+//! A device that cannot send a packet immediately copies the packet, or takes the packet's page in
+//! exchange for a page of its own ([`OutgoingPacket::swap`], [`TxCapabilities::pages_max`]). The
+//! page given in exchange returns through the packet's slot. Without an exchange, a device that
+//! keeps pages would need a counter, a limit and a second way to return pages. (Measured with
+//! AF_XDP on a veth, in five pairs of runs on a busy machine: with frames of 64 bytes, the exchange
+//! was as fast as a copy. With frames of 1500 bytes, the exchange had 1.06 times the packet rate.)
 
 use std::fmt;
 use std::slice;
@@ -57,14 +52,12 @@ use steerage_topology::CpuId;
 /// assert_eq!(output.kind, "example");
 /// ```
 pub trait TxQueue: Send {
-    /// The requirements and capabilities of the queue. `capabilities` must return the same values
-    /// each time. `capabilities` is called when the instance is built.
+    /// Returns the requirements and capabilities of the queue, which must never change.
     fn capabilities(&self) -> TxCapabilities {
         TxCapabilities::default()
     }
 
-    /// Opens the queue, and passes the memory resources for sending. `open` is called once, before
-    /// the first packet.
+    /// Opens the queue with the memory resources for sending. Called once, before the first packet.
     ///
     /// # Errors
     /// Returns an error if the device cannot work with the pages in `resources`.
@@ -74,47 +67,39 @@ pub trait TxQueue: Send {
     }
 
     /// Returns true if the queue has room for a batch now. If a queue of the instance can wait,
-    /// `has_room` is called before each batch is handled. If the packets of a batch [can
-    /// wait](crate::device::Capabilities::can_wait), the batch waits until all outputs of the CPU
-    /// have room. If an output accepts no more packets at all, its `has_room` must not return false
-    /// forever. After a stop, packets wait for a full output for half of the maximum time for
-    /// draining, and then count as `tx_full`.
+    /// `has_room` is called before each batch, and batches that [can
+    /// wait](crate::device::Capabilities::can_wait) are handled only while all outputs of the CPU
+    /// have room. A failed output must return true. After a stop, packets wait for half of the
+    /// drain time (then `tx_full`).
     fn has_room(&self) -> bool {
         true
     }
 
-    /// Sends packets, in order. After `send` has returned, the queue must not access the packets.
-    /// For each packet, `send` sends it, copies it, or swaps its pages for pages of the queue
-    /// ([`OutgoingPacket::swap`]). `send` must not block. `send` must not allocate memory after the
-    /// first few calls. `send` is called once for each batch that has packets for this output.
+    /// Sends the packets of a batch for this output, in order. Sends or copies each packet, or
+    /// swaps its pages ([`OutgoingPacket::swap`]); the packets are gone after the call. `send` must
+    /// not block, and must not allocate memory after the first few calls.
     ///
     /// # Errors
-    /// An error of `send` ends the queue of this CPU. All packets of this batch and all later
-    /// packets are then refused.
+    /// An error ends this CPU's queue. This batch and later batches are refused.
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError>;
 
-    /// Sends the packets that the queue has held back to fill a larger unit. `flush` is called when
-    /// this CPU has no other work, and when the CPU's part in the run ends. `flush` is called only
-    /// if packets were sent since the last flush. The held-back packets must be sent first, because
-    /// another CPU may later send packets of the same flow.
+    /// Sends packets that the queue has held back to fill a larger unit, before another CPU sends
+    /// packets of these flows. Called when this CPU has no other work, and when it ends.
     ///
     /// # Errors
-    /// Returns the same errors as [`send`](Self::send). If `flush` fails, the packets that were
-    /// held back have already been counted as sent.
+    /// Returns the errors of [`send`](Self::send). Held-back packets already count as sent.
     fn flush(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    /// Informs the queue that the run is over, or that the queue ends because of an error. The
-    /// queue appends its pages to `pages`. If the queue does not return a page, nobody can use this
-    /// page as long as the region exists.
+    /// Appends the queue's pages to `pages`, because the run is over or the queue has failed. A
+    /// page that is not returned is lost as long as the region exists.
     fn close(&mut self, pages: &mut Vec<Page>) {
         let _ = pages;
     }
 }
 
-/// The result of [`TxQueue::send`]. A packet that is in none of the counts of [`Sent`] was not
-/// sent, because the queue had no room.
+/// The result of [`TxQueue::send`]. A packet that is in no count was not sent for lack of room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
@@ -128,11 +113,10 @@ pub struct Sent {
     pub link_type: u64,
     /// The number of packets that the device did not send because a capture had truncated them.
     pub cut: u64,
-    /// The number of packets that the device cannot send for another reason, for example because
-    /// its interface is down.
+    /// The number of packets that the device cannot send for another reason (interface down).
     pub refused: u64,
-    /// The number of packets that `send` accepted but that the device will finish later. Deferred
-    /// packets are in flight until the device reports their outcome to its [`TxAccount`].
+    /// The number of accepted packets that the device will finish later. They are in flight until
+    /// the device reports their outcome to its [`TxAccount`].
     pub deferred: u64,
 }
 
@@ -149,7 +133,7 @@ pub type OpenTx = Box<dyn FnMut(CpuId) -> Result<Box<dyn TxQueue>, DeviceError> 
 /// A device that sends packets, which a program passes to the builder.
 #[non_exhaustive]
 pub struct Output {
-    /// The name that the user gave the device. If the device was renamed, this is its current name.
+    /// The name that the user gave the device, or its current name after a renaming.
     pub name: DeviceName,
     /// The kind of the device, for example `pcap`.
     pub kind: &'static str,
@@ -158,8 +142,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Describes a device that has the given name and kind. The function `open` creates the
-    /// device's queues.
+    /// Describes a device whose queues `open` creates.
     pub fn new(
         name: impl Into<DeviceName>,
         kind: &'static str,
@@ -192,7 +175,6 @@ impl fmt::Debug for Outgoing<'_> {
 }
 
 impl<'a> Outgoing<'a> {
-    /// Selects those packets in `frames` that the handler transmits to the output `to`.
     pub(crate) fn new(
         frames: Frames<'a>,
         (verdicts, copies): (slice::Iter<'a, Verdict>, slice::Iter<'a, Option<Kept>>),
@@ -207,14 +189,12 @@ impl<'a> Outgoing<'a> {
         self.now
     }
 
-    /// The source of the packets. A device that finishes packets later passes this source to its
-    /// [`TxAccount`].
+    /// The source of the packets, for a device that reports to its [`TxAccount`] later.
     pub fn source(&self) -> TxSource {
         self.source
     }
 
-    /// The next packet. `Outgoing` is not an `Iterator`, because each packet is read without a
-    /// copy, and only until the next packet is requested.
+    /// Returns the next packet. Not an `Iterator`: a packet is valid until the next call.
     pub fn next_packet(&mut self) -> Option<OutgoingPacket<'a>> {
         loop {
             let frame = self.frames.next()?;
@@ -240,39 +220,34 @@ impl OutgoingPacket<'_> {
         received(&self.frame, self.copy)
     }
 
-    /// Returns the bytes to send, one part for each page. [`received`](Self::received) returns only
-    /// the first part.
+    /// Returns the bytes to send, one part for each page.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
         self.copy.map_or_else(|| self.frame.segments(), |copy| copy.segments_with(&self.frame))
     }
 
     /// The offload work that the packet still needs: see
-    /// [`Packet::offload`](crate::packet::Packet::offload). If an output cannot send super-frames,
-    /// it splits them into packets. If an output does not check for super-frames, all super-frames
-    /// for this output are refused.
+    /// [`Packet::offload`](crate::packet::Packet::offload). An output that cannot send super-frames
+    /// splits them into packets. If an output does not check, all super-frames for it are refused.
     #[inline]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.frame, self.copy)
     }
 
-    /// The packets of a super-frame, one after another: see
-    /// [`Packet::parts`](crate::packet::Packet::parts).
+    /// The packets of a super-frame: see [`Packet::parts`](crate::packet::Packet::parts).
     pub fn parts(&self, offload: &Offload) -> Parts<'_> {
         parts(&self.frame, self.copy, offload)
     }
 
-    /// Returns how many packets this packet counts as in [`Sent`]: the number of received frames
-    /// that were merged into this packet, or 1. A super-frame that arrived as one frame counts as
-    /// 1.
+    /// Returns how many packets this packet counts as in [`Sent`]: the number of merged frames, or
+    /// 1. A super-frame that arrived as one frame counts as 1.
     pub fn frames(&self) -> u64 {
         self.copy.map_or(1, Kept::frames)
     }
 
-    /// Takes the packet together with its pages, so that the device can send the packet without a
-    /// copy. In exchange, the same number of pages is taken from the end of `pages`. After the call
-    /// of `swap`, the packet in the batch is empty. Returns `None` and takes nothing if `pages` has
-    /// too few pages, or if the bytes of the packet are not in pages of the pool.
+    /// Takes the packet with its pages, for sending without a copy, in exchange for as many pages
+    /// from the end of `pages`. Afterwards, the packet in the batch is empty. Returns `None` and
+    /// takes nothing if `pages` has too few pages, or if the packet is not in pages of the pool.
     #[inline]
     pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
         if self.copy.is_some() { None } else { self.frame.swap(pages) }
@@ -288,8 +263,6 @@ pub(crate) struct OwnedTx {
     pub(crate) can: TxCapabilities,
 }
 
-/// The outcome of sending a batch's packets to one output: how many packets were sent, deferred and
-/// dropped.
 pub(crate) struct Fate {
     pub(crate) sent: u64,
     pub(crate) deferred: u64,
@@ -304,8 +277,7 @@ impl OwnedTx {
         self.unflushed = true;
         self.ledger.packets.add(sent.packets);
         self.ledger.bytes.add(sent.bytes);
-        // A faulty device may report more packets than it was given, but the ledger must still
-        // balance.
+        // A faulty device may report more packets than it got, but the ledger must balance.
         let left = count.saturating_sub(sent.packets);
         let deferred = if self.can.defers { sent.deferred.min(left) } else { 0 };
         if let Some(account) = self.ledger.deferred.as_ref().filter(|_| deferred > 0) {
@@ -356,8 +328,6 @@ impl OwnedTx {
     }
 }
 
-/// Creates the queues of each CPU to all outputs. Returns the descriptions of the outputs, and the
-/// queues of each CPU.
 pub(crate) fn make_outputs(
     outputs: Vec<Output>,
     cpus: &[CpuId],

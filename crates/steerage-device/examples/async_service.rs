@@ -2,8 +2,7 @@
 //! handler keeps. An async task decides on the answer, and the CPU that kept the packet sends it:
 //! `cargo run --release -p steerage-device --example async_service -- eth0`
 //!
-//! The service answers UDP packets to port 7 (echo). With AF_XDP, the service takes the UDP packets
-//! to port 7 away from the kernel.
+//! The service answers UDP packets to port 7 (echo), which AF_XDP takes away from the kernel.
 #![expect(clippy::print_stdout, reason = "an example shows what it did")]
 
 use std::{error::Error, time::Duration};
@@ -12,8 +11,7 @@ use steerage::{Batch, Builder, Cpu, Handler, Output, Packet, Snapshot, flow::pro
 use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput};
 use tokio::{runtime, signal, sync::mpsc, task, time::sleep};
 
-/// The maximum number of queries that wait for a task. This number is also the maximum number of
-/// answers that wait for a CPU.
+/// The maximum number of queries that wait for a task, and of answers that wait for a CPU.
 const WAITING_MAX: usize = 512;
 
 /// The number of bytes before the payload of a query: Ethernet, IPv4 without options, UDP.
@@ -45,16 +43,13 @@ impl Handler for Ask {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Turns a query into its answer: swaps the addresses and the ports, which leaves all checksums
-/// valid.
 fn answer(frame: &mut [u8]) {
     frame[..12].rotate_left(6);
     frame[26..34].rotate_left(4);
     frame[34..38].rotate_left(2);
 }
 
-/// Answers queries until the inputs end or `stop` is ready. The answer to each query is delayed by
-/// the time `think`.
+/// Answers each query after the time `think`, until the inputs end or `stop` is ready.
 pub(crate) async fn serve(
     mut builder: Builder,
     output: Output,
@@ -124,8 +119,7 @@ mod tests {
         let serving = serve(builder, output, Duration::from_millis(1), pending::<()>());
         let ledger = runtime.block_on(serving).unwrap();
         let sent: BTreeSet<Vec<u8>> = recorded.packets().into_iter().map(|packet| packet.bytes).collect();
-        // The frame builder uses the same Ethernet addresses for both directions. In the answers,
-        // these addresses are swapped too.
+        // The answers also swap the Ethernet addresses, the frame builder does not.
         let turned = |number: u16| {
             let mut frame = datagram((us, 7), (client, 1000 + number), number);
             frame[..12].rotate_left(6);

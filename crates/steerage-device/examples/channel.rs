@@ -1,5 +1,4 @@
-//! A device whose packets are created by another thread of the program, and are received through a
-//! channel.
+//! A device whose packets come from another thread of the program, through a channel.
 //!
 //! ```sh
 //! cargo run --release -p steerage-device --example channel
@@ -12,10 +11,8 @@ use steerage::device::{Capabilities, Completions, Polled, RxQueue};
 use steerage::testing::QueueTester;
 use steerage::{DeviceError, Timestamp};
 
-/// The longest frame, in bytes.
 const LONGEST: usize = 1514;
-/// The interval at which an empty channel is checked. A packet is delayed by at most the check
-/// interval.
+/// The interval at which an empty channel is checked: the longest delay of a packet.
 const CHECK_EVERY: Duration = Duration::from_millis(1);
 
 struct Channel {

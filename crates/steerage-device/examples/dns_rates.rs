@@ -6,8 +6,7 @@ use std::{collections::HashMap, error::Error, mem::take, sync::mpsc, time::Durat
 
 use steerage::{Batch, Builder, Cpu, Handler, Packet, Timestamp, flow::protocol::UDP};
 
-/// The maximum number of names that a CPU counts separately per second, so that random names cannot
-/// fill the memory.
+/// Limits the names that a CPU counts per second, so that random names cannot fill the memory.
 const NAMES_MAX: usize = 10_000;
 type Queries = HashMap<Vec<u8>, u64>;
 
@@ -39,14 +38,12 @@ impl Handler for DnsRates {
     }
 }
 
-/// Returns the DNS message of a packet to UDP port 53.
 fn query<'p>(packet: &'p Packet<'_>) -> Option<&'p [u8]> {
     let to = packet.flow_key().filter(|flow| flow.protocol() == Some(UDP))?.destination()?;
     packet.data().get(packet.dissection().payload_offset.filter(|_| to.port() == 53)? as usize..)
 }
 
-/// Writes the queried name of a DNS message to `text`, in lower case and with a dot before each
-/// label. Returns `None` if the message is not a query.
+/// Writes the queried name in lower case, with a dot before each label. `None`: not a query.
 fn name<'t>(message: &[u8], text: &'t mut [u8; 256]) -> Option<&'t [u8]> {
     let mut at = 12;
     while let len @ 1..64 = usize::from(*message.get(at)?) {
@@ -55,8 +52,7 @@ fn name<'t>(message: &[u8], text: &'t mut [u8; 256]) -> Option<&'t [u8]> {
         at += 1 + len;
     }
     text.make_ascii_lowercase();
-    // The byte after the labels must be 0. Any other byte begins a pointer to an earlier name, but
-    // the first name of a message has no earlier name.
+    // A byte other than 0 begins a pointer to an earlier name, but there is no earlier name.
     (message[at] == 0 && at < 12 + 255 && message[2] < 0x80).then_some(&text[..at - 12])
 }
 
@@ -90,8 +86,6 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Builds a frame between the given ports. The frame's DNS message has the given flags and
-    /// queries the given name.
     fn frame(ports: (u16, u16), flags: u8, name: &[u8]) -> Vec<u8> {
         let message = [&[0, 1, flags, 0, 0, 1, 0, 0, 0, 0, 0, 0], name, &[0, 1, 0, 1]].concat();
         let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
@@ -129,8 +123,7 @@ mod tests {
         let name = b"\x01a\x01b\0";
         let from_server = frame((53, 4000), 0x81, name);
         let response_to_53 = frame((53, 53), 0x81, name);
-        // An ICMP error (port unreachable) that quotes a packet to port 53. The error belongs to
-        // the flow of the quoted packet.
+        // An ICMP error belongs to the flow of the packet that it quotes.
         let mut error = Vec::new();
         let icmp =
             PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64).icmpv4_raw(3, 3, [0; 4]);
@@ -149,8 +142,7 @@ mod tests {
         for cut in 0..whole.len() {
             assert_eq!(find(&whole[..cut]), None, "{cut}");
         }
-        // Invalid names: a pointer to itself, a pointer after a label, and label lengths that are
-        // not allowed.
+        // A pointer to itself, a pointer after a label, and label lengths that are not allowed.
         for name in [&b"\xc0\x0c"[..], b"\x01a\xc0\x0c\0", b"\xff\xff", b"\x40", b"\x80\0"] {
             assert_eq!(find(&[&[0; 12], name, &[0; 99]].concat()), None, "{name:?}");
         }

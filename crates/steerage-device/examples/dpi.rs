@@ -8,7 +8,6 @@ use std::{collections::BTreeMap, error::Error, time::Duration};
 
 use steerage::{Batch, Builder, Cpu, Handler, Packet};
 
-/// The bytes with which the payload of an application begins.
 const SIGNATURES: [(&[u8], &str); 8] = [
     (b"\x16\x03", "TLS"),
     (b"SSH-", "SSH"),
@@ -20,7 +19,6 @@ const SIGNATURES: [(&[u8], &str); 8] = [
     (b"\x13BitTorrent protocol", "BitTorrent"),
 ];
 
-/// The applications by port, for packets whose payload has no known signature.
 const PORTS: [(u16, &str); 5] = [(22, "SSH"), (53, "DNS"), (80, "HTTP"), (123, "NTP"), (443, "TLS or QUIC")];
 
 fn application(packet: &Packet<'_>) -> &'static str {

@@ -21,21 +21,18 @@ pub(crate) struct Card {
 
 impl RxQueue for Card {
     fn capabilities(&self) -> Capabilities {
-        // Both directions of a flow belong to one tenant, so all packets of the flow are in one
-        // bucket.
+        // Both directions of a flow belong to one tenant, and so to one bucket.
         Capabilities::pages(64).can_wait().names_buckets(Affinity::BothDirections)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let count = out.fill(budget.min(self.left as usize), |page| {
             let tenant = (self.next % u32::from(TENANTS)) as u8;
-            // No two packets have the same ports, so each packet is a new flow.
             let (from, to) = ((self.next >> 16) as u16, self.next as u16);
             let udp = FrameBuilder::udp(([10, 0, 0, tenant], from), ([0; 4], to));
             page[..60].copy_from_slice(&udp.frame_of(60));
             self.next += 1;
-            // Tenants with consecutive numbers get buckets that are far apart, because each CPU
-            // starts with a contiguous range of buckets.
+            // Consecutive tenants get distant buckets: a CPU starts with a contiguous range.
             let bucket = u16::from(tenant).wrapping_mul(41);
             Some(Filled::whole(60).with_hash(Some(hash_of_bucket(bucket))))
         });

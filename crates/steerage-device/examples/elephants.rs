@@ -9,9 +9,8 @@ use steerage::packet::each;
 use steerage::policy::{GroupLoad, GroupStart, MapRequest, Plan, Policy};
 use steerage::{Builder, Snapshot, stats::MoveCause};
 
-/// A bucket becomes an elephant when it takes the share `ELEPHANT` of a CPU's time. The bucket
-/// stays an elephant until it takes less than half of the share `ELEPHANT`, so that a bucket near
-/// the limit does not move back and forth.
+/// A bucket with this share of a CPU's time becomes an elephant. It stays an elephant until its
+/// share is less than half of `ELEPHANT`, so that it does not move back and forth.
 const ELEPHANT: f64 = 0.1;
 
 #[derive(Clone, Debug)]
@@ -74,7 +73,6 @@ mod tests {
         (tester.work()[7], tester.work()[9]) = (0.3, 0.09);
         assert_eq!((tester.check(), tester.map()[7], tester.busy(3)), (Some(MoveCause::Balance), 3, 0.3));
         assert_eq!((tester.check(), tester.buckets_of(3)), (None, 1));
-        // The bucket's load is below the limit `ELEPHANT`, but above half of the limit.
         tester.work()[7] = 0.06;
         assert_eq!(tester.check(), None);
         tester.work()[7] = 0.04;

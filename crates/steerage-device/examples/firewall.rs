@@ -9,8 +9,7 @@ use steerage::messages::TakesMessages;
 use steerage::{Batch, Builder, Cpu, Handler, TxId, flow::protocol::has_ports};
 use steerage_device::tap::{Layer, TapOptions};
 
-/// The blocked ports. A flow is blocked if either of its two ports is in the set `Rules`. The rules
-/// file has one port per line.
+/// Blocked ports, one per line of the rules file. A flow is blocked if either port is in the set.
 pub(crate) type Rules = HashSet<u16>;
 
 /// At the start and after a panic, the firewall has no rules, and no packet passes.
@@ -90,7 +89,6 @@ mod tests {
         let firewall = move |cpu| WithMessages::new(cpu, Firewall(None, [TxId(0), TxId(1)]), &of_cpu);
         let mut tester = HandlerTester::new(firewall);
         post.connect(tester.control());
-        // A ping whose ICMP identifier has the same number as a blocked port.
         let mut ping = Vec::new();
         let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(HOST, [10, 0, 0, 2], 64);
         packet.icmpv4_echo_request(25, 1).write(&mut ping, &[]).unwrap();

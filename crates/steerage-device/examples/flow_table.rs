@@ -1,9 +1,7 @@
-//! An example of state that moves with its bucket: each CPU has a flow table, and the mask changes
-//! under load.
+//! State that moves with its bucket: each CPU has a flow table, and the mask changes under load.
 //!
-//! Each packet of the synthetic traffic contains its sequence number within its flow. The flow
-//! table expects the sequence numbers of a flow in order. A gap in the numbers would mean that the
-//! state of a flow was lost or left on another CPU, or that two packets of a flow were reordered.
+//! Each packet contains its sequence number within its flow. A gap would mean that the state of a
+//! flow was lost or left on another CPU, or that two packets of a flow were reordered.
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::collections::HashMap;
@@ -29,7 +27,6 @@ pub(crate) type Flows = HashMap<u32, Flow>;
 const FLOWS_MAX: usize = 1_000_000;
 const IDLE: Duration = Duration::from_secs(60);
 
-/// The flows of one CPU, grouped by bucket.
 #[derive(Debug)]
 struct FlowTable(Table<u32, Flow>);
 
@@ -76,8 +73,6 @@ pub(crate) fn run(device: &str, cpus: u16) -> Result<Outcome, Box<dyn Error>> {
         .build(|_cpu| FlowTable(Table::new(FLOWS_MAX, IDLE)))?
         .start()?;
     let handle = running.handle();
-    // Set a mask with one CPU, then with two, and so on up to all CPUs. Then start again with one
-    // CPU.
     for count in (1..=cpus).cycle() {
         if handle.is_finished() {
             break;

@@ -13,8 +13,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// The run stops when a CPU has found `ALERTS_MAX` scans.
 const ALERTS_MAX: usize = 10;
 
-/// The maximum number of sources in the table of a CPU. A source that is silent for the time
-/// `WINDOW` is removed to make room for another source.
+/// The maximum number of sources per CPU. A source that is silent for `WINDOW` is removed.
 const SOURCES_MAX: usize = 100_000;
 
 /// For each port that a source tried, the time of the last attempt to connect to the port.
@@ -101,8 +100,6 @@ mod tests {
         WallTime::from_nanos(seconds * 1_000_000_000)
     }
 
-    /// Builds a SYN packet to the given port, or the response to such a SYN. `source` sends the
-    /// packet at the given time in seconds.
     fn syn(source: [u8; 4], port: u16, time: u64, is_response: bool) -> Frame {
         let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(source, TARGET, 64).tcp(4000, port, 0, 1000).syn();
         let packet = if is_response { packet.ack(1) } else { packet };
@@ -132,14 +129,11 @@ mod tests {
         // The source tries the 20th port after 19 intervals. Then counting starts again.
         assert_eq!(alerts(attempts(1)), [(seconds(19), source.into()), (seconds(39), source.into())]);
         assert_eq!(alerts(attempts(3)), [(seconds(57), source.into()), (seconds(117), source.into())]);
-        // 19 intervals of 4 seconds are longer than `WINDOW`.
         assert_eq!(alerts(attempts(4)), []);
-        // Two hosts that are not scanners: a source that tries one port repeatedly, and a server
-        // that answers many clients.
+        // No scans: one port tried repeatedly, and a server that answers many clients.
         assert_eq!(alerts((0..40).map(|_| syn(source, 80, 1, false)).collect()), []);
         assert_eq!(alerts((0..40).map(|port| syn(source, port, 1, true)).collect()), []);
-        // Two sources together try as many ports as one scanner would try. Each source alone tries
-        // too few ports for a scan.
+        // Each of two sources alone tries too few ports for a scan.
         assert_eq!(alerts((0..38).map(|nth| syn([10, 0, 0, nth as u8 % 2], nth, 1, false)).collect()), []);
     }
 
@@ -151,15 +145,13 @@ mod tests {
         assert!(outcome.reports[0].1.len() >= ALERTS_MAX);
     }
 
-    /// The test runs the rounds of two CPUs. Each source has tried some ports when its bucket moves
-    /// to the other CPU.
+    /// Each source has tried some ports when its bucket moves to the other CPU.
     #[test]
     fn a_scan_is_seen_although_its_bucket_moves() {
         let sources: Vec<[u8; 4]> = (0..ALERTS_MAX as u8 - 1).map(|source| [10, 0, 1, source]).collect();
         let ports =
             |ports: Range<u16>| ports.flat_map(|port| sources.iter().map(move |source| syn(*source, port, 1, false)));
-        // Each source tries half of its ports before the move. Then many other packets arrive, so
-        // that the move ends before the sources try their other ports.
+        // Because of these packets, the move ends before the sources try their other ports.
         let between = (0..30_000).map(|port| syn([10, 0, 2, 1], port, 1, true));
         let frames = ports(0..PORTS as u16 / 2).chain(between).chain(ports(PORTS as u16 / 2..PORTS as u16));
         let (parts, handle) = instance(2, frames).split();

@@ -11,7 +11,6 @@ use steerage::{
 };
 
 const RING: usize = 256;
-/// The longest Ethernet frame without a VLAN tag.
 const FRAME_BYTES_MAX: usize = 1514;
 
 struct Nic {
@@ -21,8 +20,7 @@ struct Nic {
 }
 
 impl Nic {
-    /// Simulates the hardware: writes a frame into the page. The frames are alternately short and
-    /// long. Returns the frame's length, or `None` after the last frame.
+    /// Simulates the hardware: writes short and long frames in turn. `None` after the last frame.
     fn receive(&mut self, memory: &mut [u8]) -> Option<usize> {
         self.frames_left = self.frames_left.checked_sub(1)?;
         let len = [60, FRAME_BYTES_MAX][self.frames_left as usize % 2];
@@ -38,8 +36,7 @@ impl RxQueue for Nic {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // Refill the ring. The first poll fills the whole ring. Later polls replace only the pages
-        // that have left the ring.
+        // The first poll fills the ring. Later polls replace the pages that have left the ring.
         out.refill(RING - self.ring.len(), Fit::new(FRAME_BYTES_MAX), |page| {
             self.ring.push(page);
             Ok(())
@@ -51,8 +48,7 @@ impl RxQueue for Nic {
                 self.ring.drain(..).for_each(|page| out.give_page(page));
                 return Ok(Polled::Ended);
             };
-            // The frame is handed to a CPU. The page that `rx_finish` returns replaces the frame's
-            // page in the ring.
+            // The page that `rx_finish` returns replaces the frame's page in the ring.
             self.ring.push(out.rx_finish(page, HEADROOM, Filled::whole(len)));
             self.next = (self.next + 1) % self.ring.len();
         }

@@ -1,23 +1,17 @@
-//! Steers QUIC packets by connection id, with a custom flow key. A connection whose address changes
-//! stays on the CPU that has its state.
+//! Steers QUIC packets by connection id, so that a new address does not change the CPU.
 //!
-//! Other traffic is steered by addresses and ports. If QUIC were steered by addresses and ports
-//! too, a connection would move to another CPU whenever a phone leaves its WLAN or a NAT forgets a
-//! mapping. QUIC therefore puts a connection id into each packet (RFC 9000, 5.1). A short QUIC
-//! header does not contain the length of the connection id, but the server that chose the id knows
-//! this length.
+//! By addresses and ports, a QUIC connection would move to another CPU whenever a phone leaves its
+//! WLAN or a NAT forgets a mapping. QUIC puts a connection id into each packet (RFC 9000, 5.1). A
+//! short header does not contain the length of the id, but the server that chose the id knows it.
 //!
-//! For two kinds of connection ids, the server cannot freely choose the CPU. This example handles
-//! both kinds:
+//! The server cannot freely choose the CPU of two kinds of connection ids:
 //!
 //! * The first packets of a client contain an id that the *client* chose. The server answers with
 //!   an id in the same *bucket*: it draws random ids until one of them is in this bucket. So all
-//!   packets of the connection go to the same CPU, even if the bucket moves to another CPU
-//!   meanwhile.
+//!   packets of the connection go to the same CPU, even if the bucket moves meanwhile.
 //! * A client that changes its address on purpose switches to another id, so that observers cannot
-//!   link the two addresses (RFC 9000, 9.5). The server issued the client's other ids earlier, and
-//!   chose these ids from the same bucket too. The hash has a secret key, so an observer learns
-//!   nothing from the ids.
+//!   link the two addresses (RFC 9000, 9.5). The server issued this id earlier, from the same
+//!   bucket. The hash has a secret key, so an observer learns nothing from the ids.
 //!
 //! The example creates its own packets in a small [`RxQueue`]. Run it without arguments.
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
@@ -39,8 +33,7 @@ const QUIC_PORT: u16 = 443;
 
 // ---- the flow key
 
-/// Returns the connection id of a QUIC packet to this server, as the packet's flow key. Returns
-/// `None` for packets that are not QUIC, which are steered by their flow.
+/// Returns the destination connection id of a QUIC packet. `None`: steered by its flow.
 fn quic_key(frame: &[u8]) -> Option<FlowKey> {
     match SlicedPacket::from_ethernet(frame).ok()?.transport? {
         TransportSlice::Udp(udp) if udp.destination_port() == QUIC_PORT => {
@@ -50,8 +43,7 @@ fn quic_key(frame: &[u8]) -> Option<FlowKey> {
     }
 }
 
-/// Returns the destination connection id of a packet. The position of the destination connection id
-/// is the same in all versions of QUIC (RFC 8999, 5).
+/// The position of the id is the same in all versions of QUIC (RFC 8999, 5).
 fn destination_cid(packet: &[u8]) -> Option<&[u8]> {
     match packet {
         [first, rest @ ..] if first & LONG_HEADER == 0 => rest.get(..CID_BYTES),
@@ -95,14 +87,11 @@ impl Issuer {
         self.rng.u64(..).to_be_bytes()
     }
 
-    /// Returns the bucket of packets to the connection id `cid`. A handler gets the bucket from
-    /// [`steerage::Packet::bucket`].
     fn bucket(&self, cid: &[u8]) -> u16 {
         bucket_of(self.hasher.hash(&FlowKey::from_bytes(cid)))
     }
 
-    /// Returns a connection id in the same bucket as the connection id `cid`. To find such an id
-    /// takes 4096 random draws on average, and less than 100 us.
+    /// Takes 4096 random draws on average, and less than 100 us.
     fn issue_beside(&mut self, cid: &[u8]) -> [u8; CID_BYTES] {
         let bucket = self.bucket(cid);
         loop {
@@ -116,8 +105,6 @@ impl Issuer {
 
 // ---- the clients
 
-/// Returns the packets of `connections` clients. Each client sends from three addresses to three
-/// connection ids.
 fn traffic(connections: u32, issuer: &mut Issuer) -> Vec<Vec<u8>> {
     let mut stages = [const { Vec::new() }; 4];
     for connection in 0..connections {
@@ -129,8 +116,7 @@ fn traffic(connections: u32, issuer: &mut Issuer) -> Vec<Vec<u8>> {
 
         stages[0].push(frame(home, 40_000, &initial(&chosen_by_client), connection));
         stages[1].push(frame(home, 40_000, &short(&first), connection));
-        // A NAT gave the client another port. The client does not know that its port has changed,
-        // so it continues to use the same id.
+        // A NAT gave the client another port. The client does not know, and keeps its id.
         stages[2].push(frame(home, 50_000, &short(&first), connection));
         // The client knows that it moved to another network, so it uses its next id.
         stages[3].push(frame(abroad, 40_000, &short(&second), connection));
@@ -150,8 +136,7 @@ fn short(destination: &[u8; CID_BYTES]) -> Vec<u8> {
     [&[0x40], &destination[..]].concat()
 }
 
-/// Builds a frame that ends with the connection's number in clear text, so that the server can
-/// check the steering. A real server could not see the connection's number.
+/// Ends with the connection's number in clear text, which a real server could not see.
 fn frame(source: [u8; 4], port: u16, header: &[u8], connection: u32) -> Vec<u8> {
     let packet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
         .ipv4(source, [192, 0, 2, 1], 64)
@@ -194,8 +179,7 @@ pub(crate) struct Seen {
 }
 
 pub(crate) fn run(cpus: usize, connections: u32) -> Result<(Seen, Seen), Box<dyn Error>> {
-    // The hash key of a real server must be random and secret. A client that knows the hash key can
-    // direct all packets to one CPU.
+    // The key of a real server must be random and secret, or clients could overload one CPU.
     let hasher = FlowHasher::keyed(&HashKey::new([0x51; HashKey::LEN]));
     let frames = traffic(connections, &mut Issuer { hasher: hasher.clone(), rng: fastrand::Rng::with_seed(1) });
     let builder = || {

@@ -8,8 +8,7 @@ use steerage::threads::{Armed, CpuPart, Stepped};
 use steerage::{Batch, Builder, Cpu, Handler, Snapshot, packet::Kept};
 use tokio::{io::unix::AsyncFd, runtime, signal, sync::mpsc, task, time::timeout};
 
-/// Sends packets to async code through a channel, and drops packets for which the channel has no
-/// room.
+/// Drops packets for which the channel has no room.
 struct ToAsync(mpsc::Sender<Kept>);
 
 impl Handler for ToAsync {
@@ -45,8 +44,6 @@ async fn serve<H: Handler>(part: CpuPart<H>) -> io::Result<H::Report> {
     Ok(softnet.finish())
 }
 
-/// Runs until the device has ended or `stop` is ready. Returns the number of packets that async
-/// code received, and the ledger.
 fn run<S: Future + Send + 'static>(device: &str, cpus: usize, stop: S) -> Result<(u64, Snapshot), Box<dyn Error>> {
     let runtime = || runtime::Builder::new_current_thread().enable_all().build();
     let (sender, mut receiver) = mpsc::channel(512);
@@ -56,8 +53,7 @@ fn run<S: Future + Send + 'static>(device: &str, cpus: usize, stop: S) -> Result
     let threads: Vec<_> = parts.into_iter().map(serve).collect();
     let (policy, running, mut packets) = (handle.clone(), handle.clone(), 0);
     runtime()?.block_on(async {
-        // This task runs the policy, which lets further CPUs handle packets. The policy's task ends
-        // when this async runtime ends.
+        // Runs the policy, which lets further CPUs handle packets, until this runtime ends.
         task::spawn(async move {
             while let Some(next) = policy.control(policy.now()) {
                 tokio::time::sleep(next.since(policy.now())).await;

@@ -1,5 +1,4 @@
-//! Passes packets between two TUN interfaces, each in its own network namespace. The program is a
-//! minimal tunnel without encryption.
+//! Passes packets between two TUN interfaces in two network namespaces, without encryption.
 //!
 //! ```text
 //! ip netns add a; ip netns add b
@@ -11,11 +10,9 @@
 //! With the argument `on`, super-frames pass in one piece. With the argument `off`, the kernel
 //! splits super-frames into packets before it passes them on.
 //!
-//! Each packet is handled by the CPU that receives it, and each TUN has its own CPU. This small
-//! handler would not be faster on another CPU, and super-frames stay in the cache of one CPU. With
-//! `steered` as a further argument, the default policy spreads packets over CPUs. Spreading the
-//! packets over CPUs would help a tunnel that encrypts. The program ends when its standard input
-//! ends.
+//! Each TUN has its own CPU, which also handles the packets: this small handler would not be faster
+//! on another CPU. With `steered` as a further argument, the default policy spreads packets over
+//! CPUs, which would help a tunnel that encrypts. The program ends when its standard input ends.
 #![expect(clippy::print_stdout, reason = "an example shows what it counted")]
 
 use std::fs::File;
@@ -26,7 +23,6 @@ use nix::sched::{CloneFlags, setns};
 use steerage::{Batch, Builder, Cpu, CpuMask, Handler, TxId};
 use steerage_device::tap::{Layer, Tap, TapOptions};
 
-/// Sends packets from the first TUN to the second, and packets from the second to the first.
 struct Bridge;
 
 impl Handler for Bridge {

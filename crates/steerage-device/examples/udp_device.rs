@@ -86,8 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// An empty socket produces no packet, even if it is polled often. A datagram of zero bytes
-    /// produces one packet.
+    /// An empty socket produces no packet, a datagram of zero bytes produces one.
     #[test]
     fn each_datagram_makes_one_packet_unless_it_is_too_long() {
         let tunnel = Tunnel::bind().unwrap();
@@ -111,8 +110,7 @@ mod tests {
         let tunnel = Tunnel::bind().unwrap();
         let to = tunnel.0.local_addr().unwrap();
         let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        // The datagrams of this test fit into the socket's buffer. All datagrams belong to one
-        // flow, so they arrive on one CPU.
+        // All datagrams fit into the socket's buffer, and belong to one flow.
         for _ in 0..50 {
             sender.send_to(&[0x45; 40], to).unwrap();
         }

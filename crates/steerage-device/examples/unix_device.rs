@@ -36,8 +36,7 @@ impl Receiver {
         Ok(Self { socket, frame: Gather::default() })
     }
 
-    /// Adds the next part to the frame. A frame with a missing part is lost, and is counted as one
-    /// lost frame.
+    /// A frame with a missing part counts as one lost frame.
     fn add(&mut self, out: &mut Completions<'_>, page: Page, len: usize, [low, high, marks, _]: [u8; HEADER_BYTES]) {
         match (marks & FIRST != 0, self.frame.is_empty()) {
             (true, false) => {
@@ -58,16 +57,14 @@ impl Receiver {
 impl RxQueue for Receiver {
     /// The sender waits for room in the socket, so no frame is lost while the queue is not polled.
     fn capabilities(&self) -> Capabilities {
-        // The page has room for one byte more than a part. A datagram that is too long fills the
-        // extra byte of the page, and is detected by this byte.
+        // A datagram that is too long fills the extra byte.
         Capabilities::pages(PART_BYTES_MAX + 1).segments(PARTS_MAX).hashes(Affinity::BothDirections).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         for _ in 0..budget {
             let Some(mut page) = out.take_page() else { break }; // All pages are in use.
-            // The header is written to the headroom of the page, so that the part begins at the
-            // position where a frame must begin.
+            // With the header in the headroom, the part begins where a frame must begin.
             let place = &mut out.page_mut(&mut page)[HEADROOM - HEADER_BYTES..][..=DATAGRAM_BYTES_MAX];
             let received = self.socket.recv(place);
             let header = [place[0], place[1], place[2], place[3]];
@@ -138,7 +135,6 @@ fn bytes(packet: &OutgoingPacket<'_>) -> u64 {
     packet.received().total_len as u64
 }
 
-/// Sends each packet back, until the other end of the socket ends the input.
 pub(crate) fn echo(socket: UnixDatagram, cpus: usize) -> Result<Snapshot, Box<dyn Error>> {
     let input = Input::new("socket", "unix", vec![Box::new(Receiver::new(socket.try_clone()?)?)]);
     let socket = Arc::new(socket);
@@ -150,8 +146,6 @@ pub(crate) fn echo(socket: UnixDatagram, cpus: usize) -> Result<Snapshot, Box<dy
     Ok(builder.build(each(move |packet| packet.transmit(to)))?.start()?.join().snapshot)
 }
 
-/// The program at the other end of the socket. `peer` sends a few frames at a time, and waits until
-/// the same number of frames has come back.
 pub(crate) fn peer(socket: &UnixDatagram, frames: &[Vec<u8>], flows: u16) -> io::Result<Vec<Vec<u8>>> {
     socket.set_read_timeout(Some(Duration::from_secs(60)))?; // If a frame is lost, this is an error.
     let (mut received, mut buffer) = (Vec::new(), [0; DATAGRAM_BYTES_MAX]);

@@ -1,11 +1,8 @@
-//! The devices that require a cargo feature, and the error for a device whose feature is off.
-
 use std::io;
 
 use steerage::DeviceError;
 
-/// The devices that belong to a cargo feature. Each entry has three elements: the first characters
-/// of the text that names the device, the cargo feature, and true if the feature is on.
+/// The first characters of a device's text, its cargo feature, and whether the feature is on.
 const FEATURES: [(&str, Feature, bool); 3] = [
     ("af_xdp:", Feature::AfXdp, cfg!(feature = "af_xdp")),
     ("tap:", Feature::Tap, cfg!(feature = "tap")),
@@ -20,20 +17,16 @@ enum Feature {
     Tap,
 }
 
-/// Returns true if `spec` names a device that requires a cargo feature. Capture files are not
-/// detected, because their paths have no fixed first characters.
+/// Capture files are not detected, because their paths have no fixed first characters.
 pub(crate) fn has_feature(spec: &str) -> bool {
     FEATURES.iter().any(|(begins, ..)| spec.starts_with(begins))
 }
 
-/// Returns an error if `spec` names a device whose cargo feature is off.
 pub(crate) fn check(spec: &str) -> Result<(), DeviceError> {
     let absent = FEATURES.iter().find(|(begins, _, is_on)| !is_on && spec.starts_with(begins));
     absent.map_or(Ok(()), |(_, feature, _)| Err(error(spec, *feature)))
 }
 
-/// Returns the error for a capture file in a program that was built without the cargo feature
-/// `capture`.
 #[cfg(not(feature = "capture"))]
 pub(crate) fn no_captures(spec: &str) -> DeviceError {
     error(spec, Feature::Capture)

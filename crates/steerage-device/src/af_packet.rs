@@ -2,21 +2,19 @@
 //! packets. The user's guide is docs/interfaces.md.
 //!
 //! Each queue is a socket with a TPACKET_V3 ring. The kernel copies each frame into a block of the
-//! ring. The kernel passes a block to the process when the block is full or the block's timeout
-//! expires. Handlers read the frames directly in the ring ("lent" frames), without another copy. A
+//! ring, and passes the block to the process when the block is full or its timeout expires.
+//! Handlers read the frames directly in the ring ("lent" frames). A
 //! [`FrameHeader`](steerage::device::FrameHeader) precedes each frame. With PACKET_FANOUT, several
 //! sockets share an interface. Frames that the kernel drops because the ring is full are counted as
 //! [lost](steerage::device::Completions::lost).
 //!
 //! The kernel fills the blocks of a ring in turn, and stops at the first block that was not
-//! returned to the kernel. If a block is not returned for too long, a copy of the block replaces
-//! it, and the kernel gets the block back. So a slow handler cannot stop the ring: see
-//! `af_packet/ring.rs`.
+//! returned. If a block is not returned for too long, a copy replaces the block, and the kernel
+//! gets the block back, so that a slow handler cannot stop the ring: see `af_packet/ring.rs`.
 //!
 //! Each socket is set up in the same order as in libpcap, so that it never receives an unwanted
-//! frame. The steps are: create a socket without a protocol, create its ring, attach a filter that
-//! accepts no frame, bind to the interface, join the fanout group, and finally attach the real
-//! filter.
+//! frame: create a socket without a protocol, create its ring, attach a filter that accepts no
+//! frame, bind to the interface, join the fanout group, and attach the real filter.
 
 mod interface;
 mod program;
@@ -50,63 +48,49 @@ use sys::{Memory, Shape, Socket};
 pub use send::AfPacketOutput;
 pub use spec::Named;
 
-/// The default size of a ring in bytes. At a million small frames per second, the ring has room for
-/// the frames of 0.2 s.
+/// The default size of a ring in bytes: the frames of 0.2 s at a million small frames per second.
 pub const BUFFER_DEFAULT: usize = 32 << 20;
 
-/// The minimum size of a ring. A ring of this size has just enough blocks to rescue (copy) one
-/// block while the kernel fills other blocks.
+/// The minimum size of a ring in bytes: one block can be rescued (copied) while others fill.
 pub const BUFFER_MIN: usize = BLOCKS_MIN * BLOCK_BYTES_MIN;
 
-/// The maximum size of a ring. The kernel counts the bytes of the ring in 32 bits, and never swaps
-/// out the ring.
+/// The maximum size of a ring in bytes. The kernel counts them in 32 bits, and never swaps the ring
+/// out.
 pub const BUFFER_MAX: usize = 2 << 30;
 
-/// The default block timeout. After the block timeout, the kernel passes a block to the process
-/// even if the block is not full. A timeout of 10 ms is short enough for counting and metering. The
-/// resulting hundred wake-ups per second cost little. Users who need less delay can set 1 ms.
+/// The default block timeout, after which the kernel passes on a block that is not full. 10 ms is
+/// short enough for counting and metering, and a hundred wake-ups per second cost little.
 pub const BLOCK_TIMEOUT_DEFAULT: Duration = Duration::from_millis(10);
 
-/// The longest block timeout. With a longer timeout, the first frames would appear so late that a
-/// user might think that no frames arrive.
+/// The longest block timeout. With a longer timeout, users might think that no frames arrive.
 pub const BLOCK_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
-/// The maximum number of sockets per interface: the kernel's default for a fanout group
-/// (`PACKET_FANOUT_MAX`).
+/// The maximum number of sockets per interface: the kernel's default limit (`PACKET_FANOUT_MAX`).
 pub const QUEUES_MAX: usize = 256;
 
-/// The longest frame in bytes: tcpdump's maximum, which is larger than any frame that receive
-/// offload creates.
+/// The longest frame in bytes: tcpdump's maximum, more than any frame that receive offload creates.
 pub const SNAPLEN_MAX: usize = 262_144;
 
-/// The size of a block if the ring has room for [`BLOCKS`] such blocks. A frame of [`SNAPLEN_MAX`]
-/// bytes fits into such a block.
+/// The largest block, in bytes. A frame of [`SNAPLEN_MAX`] bytes fits into such a block.
 const BLOCK_BYTES_MAX: usize = 512 << 10;
-/// The smallest block. Frames merged by receive offload are up to 64 KiB long.
+/// The smallest block, in bytes. Frames merged by receive offload are up to 64 KiB long.
 const BLOCK_BYTES_MIN: usize = 128 << 10;
-/// The number of blocks in a ring, if the ring is large enough. The ring is full when all of its
-/// blocks are lent (in use by handlers) or wait for their timeout.
+/// The number of blocks in a large ring, which is full when all are lent or wait for their timeout.
 const BLOCKS: usize = 64;
 const BLOCKS_MIN: usize = 4;
-/// The number of units in a full block: the limit on the lent memory that one CPU holds is counted
-/// in units (see [`Blocks::shared`](steerage::device::Blocks::shared)). A block that the kernel
-/// passed on before it was full counts for fewer units. With the default ring, a unit is 64 KiB,
-/// the size of a super-frame.
+/// The number of units in a full block. The limit on the lent memory that a CPU holds is counted in
+/// units (see [`Blocks::shared`](steerage::device::Blocks::shared)). A block that is not full
+/// counts for fewer units. With the default ring, a unit is 64 KiB, the size of a super-frame.
 const BLOCK_UNITS: usize = 8;
 
-/// The number of bytes that a sending socket may have in flight, as the kernel counts them. The
-/// send buffer is large enough for about 1800 frames of 1500 bytes, which is more frames than the
-/// ring of a network card holds. The kernel's default send buffer is large enough for 90 frames of
-/// 1500 bytes.
+/// The bytes that a sending socket may have in flight, as the kernel counts them: about 1800 frames
+/// of 1500 bytes. The kernel's default suffices for 90 such frames.
 const SEND_BUFFER: i32 = 4 << 20;
 
-/// The number of bytes that the kernel leaves free before each frame. The frame header of steerage
-/// and a reinserted VLAN tag fit into the free space, so that they do not overwrite the kernel's
-/// data.
+/// The bytes before each frame that the kernel leaves free, for steerage's header and a VLAN tag.
 const RESERVE_BYTES: u32 = 8;
 
-/// The length of the longest frame that a handler can keep or write to, in bytes. Jumbo frames are
-/// shorter. Every page has this length.
+/// The length of every page in bytes. Handlers cannot keep or change frames that are longer.
 const COPY_BYTES_MAX: usize = 9_728;
 
 const _: () = assert!(BLOCK_BYTES_MAX >= SNAPLEN_MAX + 4096 && BLOCK_BYTES_MIN >= (64 << 10) + 4096);
@@ -121,8 +105,8 @@ pub enum Direction {
     In,
     /// Frames that this machine sends through the interface.
     Out,
-    /// Both directions. On the loopback interface, each frame is both sent and received. On the
-    /// loopback interface, the device delivers only the received frames.
+    /// Both directions. On the loopback interface, where each frame is both sent and received, the
+    /// device delivers only the received frames.
     #[default]
     InOut,
 }
@@ -141,7 +125,7 @@ pub enum Direction {
 pub struct AfPacketOptions {
     /// The interface's name.
     pub interface: String,
-    /// The number of sockets that share the interface's frames by flow. Each socket is a queue.
+    /// The number of queues (sockets) that share the interface's frames by flow.
     pub queues: usize,
     /// The size of each socket's ring, in bytes.
     pub buffer: usize,
@@ -153,19 +137,16 @@ pub struct AfPacketOptions {
     pub direction: Direction,
     /// The length to which each frame is cut. `None` if frames are not cut.
     pub snaplen: Option<usize>,
-    /// The filter that the kernel applies. `None` if all frames pass. The field exists only with
-    /// the cargo feature `capture`, which compiles filters.
+    /// The filter that the kernel applies, if any. Requires the cargo feature `capture`.
     #[cfg(feature = "capture")]
     pub filter: Option<Filter>,
-    /// States when steerage uses the hash that the kernel reports for a frame. The kernel's hash
-    /// may send packets of the same flow to different CPUs: docs/interfaces.md lists such packets.
+    /// When to use the hash that the kernel reports. That hash may send packets of the same flow to
+    /// different CPUs: docs/interfaces.md lists such packets.
     pub device_hash: DeviceHash,
-    /// If true, the device computes checksums that the sender left to a network card. Programs that
-    /// forward packets need the finished checksums. The device cannot split merged datagrams: with
-    /// this option, it drops them and counts them as lost.
+    /// If true, the device computes checksums that the sender left to a network card, as forwarding
+    /// needs. Merged datagrams, which the device cannot split, are then lost.
     pub finish_checksums: bool,
-    /// If true, super-frames are delivered whole, and are marked as super-frames. The output that
-    /// sends a super-frame completes its checksums.
+    /// If true, super-frames are delivered whole, with unfinished checksums.
     pub offloads: bool,
     /// If true, a frame that the network card stamps has the time of the card's clock.
     pub card_time: bool,
@@ -216,26 +197,21 @@ impl AfPacketOptions {
         direction: Direction;
         /// Cuts each frame to this many bytes, 1 to [`SNAPLEN_MAX`]. Default: frames are not cut.
         snaplen: usize => Some;
-        /// Makes the kernel drop frames that do not match the filter. Default: no filter. For a
-        /// filter in text form, use [`filtered`](Self::filtered).
+        /// Makes the kernel drop frames that do not match the filter. Default: no filter.
+        /// [`filtered`](Self::filtered) takes a filter in text form.
         #[cfg(feature = "capture")]
         filter: Filter => Some;
-        /// States when steerage uses the hash that the kernel reports for a frame. Default: never.
-        /// [`DeviceHash::IfSafe`] does not use a hash that the card computes, because the frames do
-        /// not show whether they are fragments.
+        /// Sets when steerage uses the kernel's hash. Default: never. [`DeviceHash::IfSafe`] uses
+        /// no card's hash, because the frames do not show whether they are fragments.
         device_hash: DeviceHash;
-        /// Sets whether steerage computes checksums that the sender left to a network card.
-        /// Programs that forward packets need the finished checksums. Default: no.
+        /// Sets whether steerage computes checksums that a sender left to a card. Default: no.
         finish_checksums: bool;
-        /// Some frames stand for many packets: merged packets (GRO) and packets that are not
-        /// segmented yet (TSO, USO). Sets whether such frames are received as
-        /// [super-frames](steerage::Packet::offload) with unfinished checksums. Use this option in
+        /// Sets whether merged packets (GRO) and packets that are not segmented yet (TSO, USO) are
+        /// received as [super-frames](steerage::Packet::offload) with unfinished checksums, for
         /// programs that forward packets through interfaces. Default: no.
         offloads: bool;
-        /// Sets whether the time of a frame is the time at which the card received it, on the
-        /// card's clock. Frames that the card does not stamp have the system's time. Time stamping
-        /// must be switched on in the card (`hwstamp_ctl`). Default: the system's time for all
-        /// frames.
+        /// Sets whether frames that the card stamps have the card's time of reception. Time
+        /// stamping must be switched on in the card (`hwstamp_ctl`). Default: no.
         card_time: bool;
     }
 
@@ -260,10 +236,8 @@ impl AfPacketOptions {
         Ok(self.filter(filter))
     }
 
-    /// The type of the first header of the interface's frames.
     #[cfg(feature = "capture")]
     pub(crate) fn link(&self) -> LinkType {
-        // If the interface is missing or not supported, `open` reports this error later.
         Interface::read(&self.interface).map_or(LinkType::ETHERNET, |interface| interface.link)
     }
 
@@ -289,9 +263,8 @@ impl AfPacketOptions {
         let offloads = (self.finish_checksums || self.offloads) && !interface.cooked;
         let mut shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
         if self.offloads {
-            // Super-frames cannot be copied to pages. Therefore the super-frames that wait for CPUs
-            // may occupy at most a part of the ring. There are enough places (address ranges of
-            // blocks) for all lent frames and for the whole ring.
+            // Super-frames cannot be copied to pages, so those that wait for CPUs may occupy only a
+            // part of the ring. There are places for all lent frames and the whole ring.
             let units = BLOCK_UNITS * shape.blocks;
             (shape.units, shape.places) = (Some(units as u32), units + shape.blocks);
         }
@@ -342,20 +315,18 @@ impl AfPacketOptions {
         Ok(AfPacket { input, notes })
     }
 
-    /// Returns the instructions of the user's filter.
     #[cfg(feature = "capture")]
     fn filter_program(&self) -> Option<Vec<libc::sock_filter>> {
         self.filter.as_ref().map(program::of_filter)
     }
 
-    /// The crate was compiled without the feature `capture`, so no filter can be compiled.
     #[cfg(not(feature = "capture"))]
     fn filter_program(&self) -> Option<Vec<libc::sock_filter>> {
         None
     }
 
-    /// Returns a hint for the user if the network card cannot put timestamps on frames. Frames of a
-    /// virtual interface may have the time of the physical card that received them.
+    /// Returns a hint if the network card cannot stamp frames. Frames of a virtual interface may
+    /// have the time of the physical card that received them, so virtual interfaces get no hint.
     fn note_on_time(&self) -> Option<String> {
         let (_, has_card) = crate::sys::driver(&self.interface).ok()?;
         let stamped = Ethtool::open().and_then(|mut ethtool| ethtool.stamped_frames(&self.interface)).ok()?;
@@ -364,7 +335,6 @@ impl AfPacketOptions {
             .then(|| format!("{name}: its card stamps no frames: they have the system's time"))
     }
 
-    /// Sets up a socket that listens. At first, the socket has a filter that accepts no frame.
     fn listen(
         &self,
         socket: &Socket,
@@ -385,8 +355,8 @@ impl AfPacketOptions {
         let memory = Memory::map(socket.as_fd(), shape).map_err(cannot("map the socket's ring"))?;
         socket.attach(&program::NOTHING).map_err(cannot("attach a filter"))?;
         if self.direction_on(interface) == Direction::In && self.queues == 1 {
-            // Kernels before 4.20 do not have the option `PACKET_IGNORE_OUTGOING`, and a fanout
-            // group ignores this option. The socket's filter excludes outgoing frames in any case.
+            // Ignore an error: the option exists since Linux 4.20, and not for fanout groups. The
+            // socket's filter excludes outgoing frames in any case.
             let _ = socket.ignore_outgoing();
         }
         socket.bind(interface.index).map_err(cannot("listen to the interface"))?;
@@ -399,8 +369,7 @@ impl AfPacketOptions {
         Ok(Ring::new(memory))
     }
 
-    /// Returns the direction of the frames to receive from this interface. On the loopback
-    /// interface, a socket sees each frame twice: when it is sent and when it is received.
+    /// On the loopback interface, a socket sees each frame twice: sent and received.
     fn direction_on(&self, interface: &Interface) -> Direction {
         match self.direction {
             Direction::InOut if interface.loopback => Direction::In,
@@ -434,12 +403,11 @@ impl AfPacketOptions {
 
 const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
 
-/// Returns the names of the interfaces that the name `any` selects: all interfaces that are up and
-/// that steerage can listen to.
+/// The interfaces that the name `any` selects: all that are up and that steerage can listen to.
 #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
 pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     let failed = |operation| move |cause| DeviceError::new("any", operation, cause);
-    // A missing permission to listen is reported once, and not for each interface.
+    // Report a missing permission to listen once, and not for each interface.
     Socket::new(false).map_err(|cause| failed("open a packet socket")(cause).advise(PERMISSION))?;
     let names = Interface::listenable().map_err(failed("list the interfaces"))?;
     if names.is_empty() {
@@ -449,7 +417,7 @@ pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     Ok(names)
 }
 
-/// Returns the ring size for each interface. The default size is divided among `count` interfaces.
+/// Divides the default ring size among `count` interfaces.
 #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
 pub(crate) fn divided_buffer(buffer: usize, count: usize) -> usize {
     if buffer == BUFFER_DEFAULT { (buffer / count.max(1)).max(BUFFER_MIN) } else { buffer }

@@ -1,17 +1,16 @@
 //! Receives from live interfaces with AF_XDP. The device takes packets away from the kernel, and is
-//! the fastest device for receiving packets. The user's guide is docs/af_xdp.md.
+//! the fastest device for receiving. The user's guide is docs/af_xdp.md.
 //!
 //! An XDP program of steerage runs for each frame that the driver receives. The program sends
 //! wanted frames to the AF_XDP socket of their receive queue, and leaves all other frames to the
-//! kernel. Each receive queue has a socket. All sockets share one memory region: the pages of the
-//! pool. The device posts free pages in a queue's fill ring, the kernel fills these pages, and the
-//! filled pages return through the rx ring as completions. A chunk is the part of a page that the
-//! kernel fills. A frame that does not fit into one chunk arrives in several chunks, and remains a
-//! chain of pages.
+//! kernel. All sockets share one memory region: the pages of the pool. The device posts free pages
+//! in a queue's fill ring, the kernel fills these pages, and the filled pages return through the rx
+//! ring as completions. A chunk is the part of a page that the kernel fills. A frame of several
+//! chunks remains a chain of pages.
 //!
-//! The XDP program is attached by a BPF link. The kernel removes this link when the process ends,
-//! even after a crash. By default, an XDP program that is already attached is not replaced. The
-//! device begins to take frames at its first poll.
+//! A BPF link attaches the XDP program. The kernel removes the link when the process ends, even
+//! after a crash. By default, an XDP program that is already attached is not replaced. The device
+//! begins to take frames at its first poll.
 
 mod assembler;
 mod attach;
@@ -59,38 +58,32 @@ pub use send::AfXdpOutput;
 pub use spec::Named;
 pub use take::{TESTS_MAX, Take, TakeError};
 
-/// The default length of each ring of a queue, in frames. libbpf and libxdp have the same default.
-/// At a million frames per second, a ring of this length fills up in 2 ms.
+/// The default length of each ring of a queue, in frames, as in libbpf and libxdp. At a million
+/// frames per second, such a ring fills up in 2 ms.
 pub const RING_DEFAULT: u32 = 2048;
 
-/// The length of the shortest ring. The shortest ring has room for the frames of one poll while
-/// they are in flight, and for the same number of frames that the kernel receives meanwhile.
+/// The length of the shortest ring, in frames: room for the frames of one poll while they are in
+/// flight, and for the same number of frames that the kernel receives meanwhile.
 pub const RING_MIN: u32 = 128;
 
-/// The length of the longest ring. The length is limited because the kernel pins the memory of the
-/// pages in the rings.
+/// The length of the longest ring, in frames. The kernel pins the memory of the pages in the rings.
 pub const RING_MAX: u32 = 32_768;
 
-/// The longest time for which one busy poll may wait for frames. If a busy poll could wait longer,
-/// the CPU would spend almost all of its time waiting.
+/// The longest time for which one busy poll may wait for frames.
 pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
 
-/// The default time for which programs that only listen coalesce (collect) frames. By default, a
-/// CPU continues to poll for the same time (50 us) before it sleeps. Therefore, without coalescing,
-/// a CPU never sleeps if a packet arrives every 50 us.
+/// The default time for which programs that only listen coalesce (collect) frames. A CPU polls as
+/// long before it sleeps, so without coalescing, a packet every 50 us would keep the CPU awake.
 pub const COALESCE_DEFAULT: Duration = Duration::from_micros(50);
 
-/// The longest time for which frames are coalesced. This limit is equal to the default block
-/// timeout of AF_PACKET. Users who accept more delay can use AF_PACKET.
+/// The longest time for which frames are coalesced: the default block timeout of AF_PACKET.
 pub const COALESCE_MAX: Duration = crate::af_packet::BLOCK_TIMEOUT_DEFAULT;
 
-/// The shortest time for which frames are coalesced. A CPU needs more than 1 us to go to sleep, so
-/// shorter pauses save no CPU time.
+/// The shortest time for which frames are coalesced. A CPU needs more than 1 us to go to sleep.
 pub const COALESCE_MIN: Duration = Duration::from_micros(1);
 
-/// The default number of pages that each CPU has for sending. The tx ring of a CPU has the same
-/// number of descriptors. At a million packets per second, such a ring holds the packets of 1 ms,
-/// like the ring of a network card.
+/// The default number of pages, and of descriptors in the tx ring, that each CPU has for sending:
+/// the packets of 1 ms at a million packets per second, as in a network card's ring.
 pub const SEND_RING_DEFAULT: u32 = 1024;
 
 /// The maximum number of a bond's ports that [`AfXdpOptions::ports`] can reserve room for.
@@ -98,56 +91,52 @@ pub const PORTS_MAX: u32 = 64;
 
 /// The number of bytes that the kernel keeps free before a frame (`XDP_PACKET_HEADROOM`).
 const HEADROOM_BYTES: usize = 256;
-/// The length of the longest chunk that the kernel supports, in bytes: one page of the kernel.
+/// The longest chunk that the kernel supports, in bytes: one page of the kernel.
 const CHUNK_BYTES_MAX: usize = 4096;
 
 const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON and CAP_IPC_LOCK: run it with sudo";
 
-/// Returns the XDP programs of this process that run in dispatchers of libxdp. Only XDP programs on
-/// interfaces in the network namespace of this thread are listed.
+/// Returns the XDP programs of this process that run in dispatchers of libxdp, on interfaces in the
+/// network namespace of this thread.
 pub fn components() -> Vec<Component> {
     Device::components()
 }
 
 /// Returns true if this process takes packets from the ports of a bond, in the network namespace of
-/// this thread. If the process takes packets from a bond's ports, `Builder::build` starts a thread
-/// that binds sockets to the queues of new ports.
+/// this thread. `Builder::build` then starts a thread that binds sockets to the queues of new
+/// ports.
 pub fn follows_bonds() -> bool {
     Device::follows_bonds()
 }
 
-/// Returns the interface indexes of the interfaces that this process polls busily (`busy_poll`), in
-/// the network namespace of this thread. The interrupts of these interfaces should be deferred
-/// (`napi_defer_hard_irqs` and `gro_flush_timeout`). The crate `steerage-tune` can defer these
-/// interrupts.
+/// Returns the indexes of the interfaces that this process polls busily (`busy_poll`), in the
+/// network namespace of this thread. Their interrupts should be deferred (`napi_defer_hard_irqs`
+/// and `gro_flush_timeout`), for example by the crate `steerage-tune`.
 pub fn busily_polled() -> Vec<u32> {
     Device::busily_polled()
 }
 
-/// Lets this process write a line to the pipe `to` for each interface of [`busily_polled`] whose
-/// driver cannot be polled busily. The line that is written to the pipe contains the interface
-/// index. If a driver cannot be polled busily, the interrupts of its interface should not be
-/// deferred any more. With deferred interrupts, only the kernel's timer would run such a driver.
-/// The first packet shows whether the driver can be polled: the driver must report which of its
-/// NAPI instances delivered the packet.
+/// Lets this process write a line with the interface index to the pipe `to` for each interface of
+/// [`busily_polled`] whose driver cannot be polled busily. The interrupts of such an interface
+/// should not be deferred any more: only the kernel's timer would run its driver. The first packet
+/// shows whether the driver reports which of its NAPI instances delivered the packet, as busy
+/// polling requires.
 ///
-/// No line is written after the last clone of `to` is dropped. A write that waits for the pipe's
-/// reader would block a packet thread, so the pipe should have room for one line per interface.
+/// No line is written after the last clone of `to` is dropped. The pipe should have room for one
+/// line per interface, because a write that waits for the reader would block a packet thread.
 pub fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
     Device::report_vain_busy_polling(to);
 }
 
 /// Lets the [`components`], this process's XDP programs, stay in their dispatchers when this
-/// process ends. This function is for a process that drops its privileges. Another process then
-/// removes the XDP programs with
-/// [`dispatcher::remove`]. After this process has ended, the programs leave all packets to the next
+/// process ends, for a process that drops its privileges. Another process then removes the programs
+/// with [`dispatcher::remove`]. Programs without their process leave all packets to the next
 /// program.
 ///
-/// After this call, this process does not notice if other software removes one of its components
-/// (XDP programs in a dispatcher). Therefore the other process waits for the removal of a component
-/// ([`dispatcher::wait_for_removal`]), and then writes a line with the [`Component`] to the pipe
-/// `reports`. When this process reads that line from the pipe, the queues of the component's
-/// interface end with an error.
+/// After this call, this process does not notice if other software removes one of its components.
+/// The other process waits for a removal ([`dispatcher::wait_for_removal`]), and writes a line with
+/// the [`Component`] to the pipe `reports`. Then the queues of the component's interface end with
+/// an error.
 ///
 /// # Errors
 /// Returns an error if the pipe cannot be made non-blocking.
@@ -165,13 +154,11 @@ pub enum Mode {
     /// Native mode if the driver supports XDP, otherwise skb mode.
     #[default]
     Auto,
-    /// The XDP program runs in the driver, before the kernel processes the frame. Frames are not
-    /// copied if the driver supports reception without a copy.
+    /// The XDP program runs in the driver, and frames are not copied if the driver supports that.
     Native,
     /// Like [`Mode::Native`], but always with a copy.
     Copy,
-    /// The XDP program gets a frame after the driver has processed the frame (skb mode). This mode
-    /// is slower, but works with every driver.
+    /// The XDP program runs after the driver (skb mode): slower, but works with every driver.
     Skb,
 }
 
@@ -190,34 +177,28 @@ pub enum Mode {
 pub struct AfXdpOptions {
     /// The interface's name.
     pub interface: String,
-    /// The packets to take away from the kernel. The option `take` has no default:
-    /// [`open`](Self::open) fails without an expression.
+    /// The packets to take away from the kernel. [`open`](Self::open) fails without an expression.
     pub take: Option<Take>,
-    /// The range of the interface's receive queues to use. `None` means all receive queues.
+    /// The receive queues to use. `None` means all.
     pub queues: Option<RangeInclusive<u32>>,
     /// The point in the kernel at which the XDP program gets frames, and whether frames are copied.
     pub mode: Mode,
     /// The length of each queue's rings in frames: a power of two from [`RING_MIN`] to
     /// [`RING_MAX`].
     pub ring: u32,
-    /// The interval at which a busily polling CPU runs the driver. `None` means that the driver
-    /// uses interrupts.
+    /// The interval at which a busily polling CPU runs the driver. `None` means interrupts.
     pub busy_poll: Option<Duration>,
-    /// The longest time for which frames may wait in the ring after a poll that emptied the ring.
-    /// `None` means that the ring is polled again immediately.
+    /// The longest time for which frames may wait after a poll that emptied the ring.
     pub coalesce: Option<Duration>,
-    /// Sets whether steerage uses the hash that the hardware computed, if the driver reports the
-    /// hash. The hardware's hash may send packets of the same flow to different CPUs:
-    /// docs/af_xdp.md lists such packets.
+    /// When to use the hash that the hardware computed. That hash may send packets of the same flow
+    /// to different CPUs: docs/af_xdp.md lists such packets.
     pub device_hash: DeviceHash,
-    /// The number of ports for which there is room if the interface is a bond: 1 to [`PORTS_MAX`].
-    /// `None` means one port more than the bond has at the start.
+    /// The number of ports of a bond for which there is room, or `None` for the default.
     pub ports: Option<u32>,
     /// If true, an XDP program that is already attached is replaced.
     pub replace: bool,
-    /// The priority of the XDP program in libxdp's dispatcher. If a priority is set and no XDP
-    /// program is attached, a dispatcher is attached. `None` means [`dispatcher::PRIORITY_DEFAULT`]
-    /// if a dispatcher is attached.
+    /// The priority of the XDP program in libxdp's dispatcher. If no XDP program is attached, a
+    /// priority makes steerage attach a dispatcher.
     pub priority: Option<u32>,
 }
 
@@ -229,14 +210,13 @@ pub struct AfXdp {
     pub input: Input,
     /// Notes for the user, one line each.
     pub notes: Vec<String>,
-    /// True if the device only [listens](AfXdpOptions::open_or_listen), so that the kernel gets the
-    /// packets too.
+    /// True if the device only [listens](AfXdpOptions::open_or_listen): the kernel gets packets
+    /// too.
     pub is_listening: bool,
 }
 
 impl AfXdpOptions {
-    /// Creates options for taking packets from `interface`, with default values. `new` itself takes
-    /// no packets.
+    /// Creates options for taking packets from `interface`, with default values.
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
             interface: interface.into(),
@@ -254,13 +234,12 @@ impl AfXdpOptions {
     }
 
     setters! {
-        /// The packets to take away from the kernel. The option `take` has no default:
-        /// [`open`](Self::open) fails without an expression.
+        /// The packets to take away from the kernel. [`open`](Self::open) fails without an
+        /// expression.
         take: Take => Some;
-        /// The range of the interface's receive queues to use. Default: all queues.
+        /// The receive queues to use. Default: all.
         queues: RangeInclusive<u32> => Some;
-        /// The point in the kernel at which the XDP program gets frames, and whether frames are
-        /// copied. Default: [`Mode::Auto`].
+        /// The XDP mode, and whether frames are copied. Default: [`Mode::Auto`].
         mode: Mode;
         /// The length of each queue's rings in frames: a power of two from [`RING_MIN`] to
         /// [`RING_MAX`]. Default: [`RING_DEFAULT`].
@@ -269,36 +248,32 @@ impl AfXdpOptions {
         /// the driver runs once in the interval `busy_poll`, which is at most [`BUSY_POLL_MAX`].
         /// Default: the driver uses interrupts.
         busy_poll: Duration => Some;
-        /// Sets a pause after each poll that emptied the ring, from [`COALESCE_MIN`] to
-        /// [`COALESCE_MAX`]. During the pause, the ring is not polled. The pause is shorter if a
-        /// quarter of the ring fills up earlier. Like the setting `rx-usecs` of a network card,
-        /// this option delays packets. Coalescing saves most of the CPU time if packets arrive so
-        /// fast that a CPU cannot sleep between two packets. If the last poll found no frame, the
-        /// next frame wakes the CPU immediately. A busy poll never sleeps, so `coalesce` and
-        /// `busy_poll` exclude each other. Default: off.
+        /// Sets a pause from [`COALESCE_MIN`] to [`COALESCE_MAX`] after each poll that emptied the
+        /// ring. The pause ends early if a quarter of the ring fills up. Like `rx-usecs` of a
+        /// network card, this option delays packets, and saves most of the CPU time if packets
+        /// arrive so fast that a CPU cannot sleep between two packets. If the last poll found no
+        /// frame, the next frame wakes the CPU immediately. `coalesce` and `busy_poll` exclude each
+        /// other. Default: off.
         coalesce: Duration => Some;
         /// Sets whether steerage uses the hash that the hardware computed. Default: no. The
         /// hardware computes no hash for fragments, so steerage computes the hash of fragments.
         device_hash: DeviceHash;
-        /// Sets the number of ports for which there is room if the interface is a bond: 1 to
-        /// [`PORTS_MAX`]. Packets of further ports are left to the kernel. The room that is
-        /// reserved for a port takes as much memory as a port in use. Default: one port more than
-        /// the bond has when the device is opened.
+        /// Sets the number of ports of a bond for which there is room: 1 to [`PORTS_MAX`]. Packets
+        /// of further ports are left to the kernel. A reserved port takes as much memory as a port
+        /// in use. Default: one port more than the bond has when the device is opened.
         ports: u32 => Some;
         /// Sets whether to replace an XDP program that is attached already. Default: no.
         replace: bool;
-        /// Shares the interface with other XDP programs by libxdp's dispatcher. The dispatcher runs
-        /// XDP programs in the order of their priorities, the lowest number first. Default:
-        /// [`dispatcher::PRIORITY_DEFAULT`] if a dispatcher is attached. If no program is attached,
-        /// the default is to attach the XDP program without a dispatcher.
+        /// Shares the interface with other XDP programs by libxdp's dispatcher, which runs XDP
+        /// programs by priority, the lowest number first. Default: [`dispatcher::PRIORITY_DEFAULT`]
+        /// in a dispatcher that is attached already, and otherwise no dispatcher.
         priority: u32 => Some;
     }
 
-    /// Attaches the XDP program. No packet is taken before the first poll. When the instance is
-    /// built, the kernel pins the instance's pages. Therefore a process that drops its privileges
-    /// before it calls `Builder::build` must keep `CAP_IPC_LOCK`
-    /// ([`Needed::pinned_memory`](https://docs.rs/steerage-guard)), or raise the limit on locked
-    /// memory.
+    /// Attaches the XDP program. No packet is taken before the first poll. `Builder::build` makes
+    /// the kernel pin the instance's pages, so a process that drops its privileges before must keep
+    /// `CAP_IPC_LOCK` ([`Needed::pinned_memory`](https://docs.rs/steerage-guard)), or raise the
+    /// limit on locked memory.
     ///
     /// # Errors
     /// [`DeviceError`] if the options do not say which packets to take, the interface or queue does
@@ -371,8 +346,7 @@ impl AfXdpOptions {
         let mut rows: Vec<_> = devices.into_iter().map(|(_, device, queues)| (device, queues)).collect();
         if let Some(places) = &places {
             // The other elements of `rows` are reserved for ports that the bond does not have yet.
-            // The queues that are reserved for new ports are created like the queues of the first
-            // port.
+            // Their queues are created like the queues of the first port.
             rows.resize_with(places.count(), || (Arc::clone(places.model()), most.clone()));
         }
         let mut inputs: Vec<Box<dyn RxQueue>> = Vec::new();
@@ -387,21 +361,19 @@ impl AfXdpOptions {
         Ok(AfXdp { input, notes, is_listening: false })
     }
 
-    /// Like [`open`](Self::open). If packets cannot be taken away from the kernel, this function
-    /// listens to the same packets instead ([`Take::filter`]). Possible reasons are a missing
-    /// permission for XDP, an interface that is not Ethernet, and an XDP program that other
-    /// software has attached. While the device listens, the kernel gets the packets as well, and
-    /// each packet is copied. The first of [`AfXdp::notes`] then states why packets cannot be taken
-    /// away.
-    /// [`AfXdp::is_listening`] is true if the device listens.
+    /// Like [`open`](Self::open), but if packets cannot be taken away from the kernel, listens to
+    /// the same packets instead ([`Take::filter`]): for example without the permission for XDP, on
+    /// an interface that is not Ethernet, or if other software has attached an XDP program. While
+    /// the device listens ([`AfXdp::is_listening`]), the kernel gets the packets too, and each
+    /// packet is copied. The first of [`AfXdp::notes`] states why packets cannot be taken away.
     ///
-    /// The memory of the instance is pinned when the instance is built. If the memory cannot be
-    /// pinned when the instance is built, the device does not fall back to listening.
+    /// The device does not fall back to listening if `Builder::build` cannot pin the instance's
+    /// memory.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open) if an option is wrong, or if this process or another
     /// steerage process already takes packets from the interface. If listening also fails, the
-    /// function returns the error that occurred when it tried to listen.
+    /// error of the attempt to listen.
     ///
     /// ```no_run
     /// use steerage::Builder;
@@ -444,10 +416,8 @@ impl AfXdpOptions {
     }
 }
 
-/// Returns true if the error is a reason not to listen to the interface instead. The reason is
-/// either a wrong option, or that steerage already takes away the packets, so that a listener would
-/// not get them. Errors for these two reasons (a wrong option, packets already taken) are created
-/// by steerage and not by the kernel.
+/// Returns true if listening would not help: an option is wrong, or steerage already takes the
+/// packets. These two errors of steerage have no OS error code.
 fn is_final(error: &DeviceError) -> bool {
     let is_ours = error.cause.raw_os_error().is_none();
     is_ours && matches!(error.cause.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::ResourceBusy)

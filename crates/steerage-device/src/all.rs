@@ -1,5 +1,3 @@
-//! Opens several devices at once. All capture files become one device.
-
 use std::sync::Arc;
 
 use steerage::Input;
@@ -11,7 +9,6 @@ use crate::af_xdp::{self, AfXdpOptions};
 use crate::limit::Limit;
 use crate::{OpenError, could_be_a_file, open, takes_filter};
 
-/// The options for an interface whose packets AF_XDP takes away from the kernel.
 #[cfg(feature = "af_xdp")]
 type Taking = AfXdpOptions;
 #[cfg(not(feature = "af_xdp"))]
@@ -30,8 +27,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Limits the number of frames. The devices end after all of them together have delivered
-    /// `frames` frames.
+    /// Ends the devices after all of them together have delivered `frames` frames.
     #[must_use]
     pub fn limited(self, frames: u64) -> Self {
         Self { inputs: Limit::over(self.inputs, frames), ..self }
@@ -39,9 +35,8 @@ impl Opened {
 }
 
 /// Opens the device of each text in `specs`, like [`open`]. The text `any` means all interfaces
-/// that are up now. Each of these interfaces becomes a separate device with its own link type. All
-/// capture files become one device with one queue, which delivers the files in the given order and
-/// with the options in `files`.
+/// that are up now, each as a separate device. All capture files become one device with one queue,
+/// which delivers the files in the given order and with the options in `files`.
 ///
 /// # Errors
 /// The errors of [`open`], and the errors of the filter in `files`.
@@ -49,12 +44,10 @@ pub fn open_all(specs: &[impl AsRef<str>], files: &CaptureOptions) -> Result<Ope
     open_all_with(specs, files, |interface| Ok(AfPacketOptions::new(interface)))
 }
 
-/// Like [`open_all`], but `live` gets the name of each interface to listen to, and returns the
-/// options for this interface. Options in the text of a device override the options that `live`
-/// returns.
+/// Like [`open_all`], but `live` returns the options for each interface to listen to. Options in
+/// the text of a device override the options from `live`.
 ///
-/// `live` is called for all interfaces before any device is opened. Therefore `live` may compile
-/// filters, which requires child processes.
+/// All calls of `live` come before any device is opened, so `live` may start child processes.
 ///
 /// # Errors
 /// The errors of [`open`], and the errors of `live`.
@@ -97,8 +90,6 @@ pub fn open_all_taking(
     open_each(specs, files, live, taken_by(taking))
 }
 
-/// Returns a function that parses `af_xdp:NAME,option=value,...`. For any other text, the returned
-/// function returns `None`. `taking` returns the options for an interface.
 #[cfg(feature = "af_xdp")]
 fn taken_by(mut taking: impl FnMut(&str) -> AfXdpOptions) -> impl FnMut(&str) -> Result<Option<Taking>, OpenError> {
     move |spec| {
@@ -133,7 +124,6 @@ fn open_each(
         plans.push(if let Some(options) = taking(spec)? {
             Plan::Take(options)
         } else if !takes_filter(spec) {
-            // If the cargo feature of the device is off, `open` returns an error.
             Plan::Spec(spec)
         } else if let Some(named) = Named::read(spec) {
             Plan::Listen(named.apply(live(named.interface)?).map_err(OpenError::Spec)?)
@@ -143,8 +133,7 @@ fn open_each(
             Plan::Files
         });
     }
-    // The capture is opened before the other devices, because opening it may run the filter's
-    // compiler.
+    // The capture is opened first, because opening it may run the filter's compiler.
     let mut capture = if paths.is_empty() { None } else { Some(files.open(&paths)?) };
     let info = capture.as_ref().map(Capture::info);
     let mut opened = Opened { inputs: Vec::new(), capture: info, notes: of_any };
@@ -175,6 +164,5 @@ enum Plan<'a> {
     Spec(&'a str),
     Take(Taking),
     Listen(AfPacketOptions),
-    /// The device for a text that is the path of a capture file. All capture files are one device.
     Files,
 }

@@ -1,11 +1,9 @@
-//! Decides whether steerage uses the flow hash that an interface provides. For this decision,
-//! determines whether the key of the interface's hash is random.
+//! Decides whether steerage uses the flow hash that an interface provides.
 //!
-//! A network card that hashes packets uses a hash key that its driver sets. Most drivers use the
-//! kernel's random key (`netdev_rss_key`). Some drivers use a published hash key. With a published
-//! hash key, an attacker can compute which packets get the same hash. If the card does not hash,
-//! the kernel hashes with its own random key. A packet keeps its hash when the kernel forwards it.
-//! So a packet from a bridge or a veth may have a hash from an unknown network card.
+//! Most drivers set the kernel's random key (`netdev_rss_key`) in the card, some a published key,
+//! with which an attacker can compute which packets get the same hash. If the card does not hash,
+//! the kernel hashes with its own random key. A forwarded packet keeps its hash, so a packet from a
+//! bridge or a veth may have a hash from an unknown card.
 
 use std::fs;
 
@@ -14,8 +12,7 @@ use steerage_netlink::ethtool::Ethtool;
 
 use crate::sys;
 
-/// Selects the flow hash of an interface's packets: the hash of the device, or the hash of
-/// steerage.
+/// Selects what computes the flow hash of an interface's packets: the device or steerage.
 ///
 /// ```
 /// use steerage_device::DeviceHash;
@@ -32,32 +29,25 @@ pub enum DeviceHash {
     /// steerage computes the hash.
     #[default]
     Never,
-    /// The device's hash is used under two conditions. The first condition for the device's hash is
-    /// that steerage knows that the hash key is random. The second condition for the device's hash
-    /// is that all fragments of a datagram get the same hash, or that fragments get no hash. With
-    /// the device's hash, the two directions of a flow may get different hashes
-    /// ([`Affinity::OneDirection`]).
+    /// The device computes the hash, if steerage knows that the hash key is random, and that the
+    /// fragments of a datagram all get the same hash or no hash. The two directions of a flow may
+    /// get different hashes ([`Affinity::OneDirection`]).
     IfSafe,
-    /// The device's hash is used if the device provides a hash. The user guarantees that all
-    /// packets of a flow have the same hash.
+    /// The device computes the hash if it can. The user guarantees one hash for each flow.
     Always,
 }
 
 pub(crate) const DEVICE_HASHES: [(&str, DeviceHash); 3] =
     [("auto", DeviceHash::IfSafe), ("device", DeviceHash::Always), ("ours", DeviceHash::Never)];
 
-/// The part of the system that hashes the packets of an interface. `Unknown` means that steerage
-/// cannot determine what hashes the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashedBy {
-    /// The kernel hashes the packets with a random key. All fragments of a datagram have the same
-    /// hash, because the kernel does not hash the ports of any fragment.
+    /// The kernel's key is random. All fragments of a datagram have the same hash, because the
+    /// kernel does not hash the ports of any fragment.
     Kernel,
-    /// The card hashes. The card's hash key may or may not be random. The card may hash the first
-    /// fragment of a datagram by its ports.
+    /// The card may hash the first fragment of a datagram by its ports.
     Card { random_key: bool },
-    /// steerage cannot determine which part hashes the packets. The packets may have arrived
-    /// through another interface, and still have the hash that they got there.
+    /// Packets may have the hash of another interface, through which they arrived.
     Unknown,
 }
 
@@ -87,13 +77,10 @@ impl DeviceHash {
     }
 }
 
-/// The driver of TUN and TAP devices. A process that writes packets to a TUN or TAP provides no
-/// hash, so the kernel hashes these packets. Drivers without a card, other than TUN, may pass on
-/// packets from other interfaces.
+/// The driver of TUN and TAP devices. The kernel hashes the packets that a process writes to them.
+/// Other drivers without a card may pass on packets from other interfaces.
 const TUN: &str = "tun";
 
-/// Determines which part of the system hashes the packets of the interface, if `wanted` requests
-/// the device's hash.
 pub(crate) fn hashed_by(interface: &str, wanted: DeviceHash) -> HashedBy {
     if wanted == DeviceHash::Never {
         return HashedBy::Unknown;
@@ -124,13 +111,11 @@ fn judge(driver: (&str, bool), hashes: Option<bool>, key: Option<&[u8]>, kernels
     }
 }
 
-/// Parses a hash key in hexadecimal bytes, such as `6d:5a:56`.
+/// Parses hexadecimal bytes, such as `6d:5a:56`.
 fn key_of(text: &str) -> Vec<u8> {
     text.trim().split(':').map_while(|byte| u8::from_str_radix(byte, 16).ok()).collect()
 }
 
-/// If the key of the device's hash is not random, returns a warning for a user who requires this
-/// hash.
 pub(crate) fn note(interface: &str, by: HashedBy) -> Option<String> {
     (by == HashedBy::Card { random_key: false }).then(|| {
         format!(
@@ -144,8 +129,7 @@ pub(crate) fn note(interface: &str, by: HashedBy) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The key that was published with the RSS specification. Many drivers set this published key
-    /// in the card.
+    /// The key in the RSS specification, which many drivers set in the card.
     const PUBLISHED: &str = "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:\
                              f2:0c:6a:42:b7:3b:be:ac:01:fa";
 
@@ -166,10 +150,8 @@ mod tests {
     #[test]
     fn who_hashes_depends_on_the_driver() {
         assert_eq!(judge(("tun", false), Some(false), None, &[]), HashedBy::Kernel);
-        // The network card cannot compute hashes, or its hashing is disabled.
         assert_eq!(judge(("virtio_net", true), Some(false), None, &[]), HashedBy::Kernel);
-        // Packets of interfaces without a card may have arrived through another interface's card,
-        // and keep that card's hash.
+        // Packets may keep the hash of the card through which they arrived.
         for name in ["veth", "dummy", "802.1Q VLAN Support", "bridge", "bonding", "macvlan", ""] {
             for hashes in [Some(false), Some(true), None] {
                 assert_eq!(judge((name, false), hashes, None, &[]), HashedBy::Unknown, "{name}");
@@ -180,8 +162,7 @@ mod tests {
     }
 
     /// A card may hash the first fragment of a datagram by its ports, and the other fragments
-    /// without ports. With AF_PACKET, steerage cannot distinguish the hash of a fragment from the
-    /// hash of a flow.
+    /// without ports. AF_PACKET does not show which hashes are those of fragments.
     #[test]
     fn a_hash_is_used_where_it_is_known_and_keeps_fragments_together() {
         let one = Some(Affinity::OneDirection);

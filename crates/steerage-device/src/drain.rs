@@ -1,5 +1,4 @@
-//! A wrapper around a device. A wrapped device ends only after another part of the program has
-//! processed all packets of the device.
+//! A wrapper that ends a device's input after its packets were processed elsewhere.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,25 +12,23 @@ use steerage::{
 
 use crate::wrapper::delegate_to_queue;
 
-/// After the device has ended, its queues check at this interval whether the input may end.
+/// The interval at which queues without frames check whether the input may end.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The part of the program that processes an input's frames. The input ends only after its
-/// `Downstream` (the part of the program that processes its frames) allows the end. The polling
-/// CPUs call the methods of `Downstream`, so the methods must not block.
+/// The part of the program that processes an input's frames. The methods must not block, because
+/// the polling CPUs call them.
 pub trait Downstream: Send + Sync {
-    /// Returns true if the input is allowed to end. `handed_over` is the number of frames that the
-    /// input has delivered. The queues call `may_end` every 2 ms after their frames have ended.
+    /// Returns true if the input may end. `handed_over` is the number of frames that the input has
+    /// delivered. The queues call `may_end` every 2 ms after their frames have ended.
     fn may_end(&self, handed_over: u64) -> bool;
 
-    /// If enough packets are waiting, returns the time for which the input should deliver no
-    /// frames. The queues call `pause` before each poll.
+    /// Returns how long the input should deliver no frames. Called before each poll.
     fn pause(&self) -> Option<Duration> {
         None
     }
 }
 
-/// One queue of a wrapped device. The wrapped queue ends later than the queue of the device.
+/// One queue of a wrapped device.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -71,11 +68,8 @@ impl fmt::Debug for Drain {
 }
 
 impl Drain {
-    /// Wraps `inputs`. The queues of the wrapped inputs end when no queue has more frames and
-    /// [`Downstream::may_end`] returns true. The names, kinds and modes of the inputs stay
-    /// unchanged.
-    ///
-    /// If `end_now` becomes true, the wrapped devices are not polled any more.
+    /// Wraps `inputs`. The queues end when no queue has more frames and [`Downstream::may_end`]
+    /// returns true. If `end_now` becomes true, the wrapped devices are not polled any more.
     pub fn over(inputs: Vec<Input>, end_now: &Arc<AtomicBool>, downstream: Box<dyn Downstream>) -> Vec<Input> {
         let unfinished = inputs.iter().map(|input| input.queues.len()).sum::<usize>().into();
         let shared =
@@ -101,8 +95,6 @@ impl RxQueue for Drain {
             shared.handed_over.fetch_add((out.len() - before) as u64, Ordering::Relaxed);
             self.ended = Some(match polled {
                 Ok(Polled::Ended) => Ok(()),
-                // The device's error is returned only when the input ends, because packets that
-                // were delivered before the error are valid.
                 Err(error) => Err(error),
                 polled => return polled,
             });

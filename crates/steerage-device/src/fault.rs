@@ -1,6 +1,5 @@
-//! A wrapper around a device that simulates the faults of a network: the wrapper loses, duplicates,
-//! reorders, corrupts and delays frames. If the device delivers the same frames again, the same
-//! seed causes exactly the same faults.
+//! A wrapper that simulates the faults of a network: lost, duplicated, reordered, corrupted and
+//! delayed frames. With the same frames and the same seed, the faults are the same.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,15 +15,12 @@ use steerage::{
 use crate::options::setters;
 use crate::wrapper::delegate_to_queue;
 
-/// The maximum number of frames that a queue delays at the same time. While a queue delays
-/// `HELD_MAX` frames, all further frames pass without delay.
+/// The maximum number of frames that a queue delays at a time. Further frames are not delayed.
 pub const HELD_MAX: usize = 1024;
 
-/// The longest time that a reordered frame waits for later frames to overtake it.
 const OVERTAKE_MAX: Duration = Duration::from_millis(5);
 
-/// The options: the seed of the random numbers, and for each type of fault the number of affected
-/// frames per thousand.
+/// A seed, and for each type of fault the number of affected frames per thousand.
 ///
 /// ```
 /// use steerage_device::fault::{Fault, Faults};
@@ -47,8 +43,7 @@ pub struct Faults {
     pub duplicate: u32,
     /// The number of frames per thousand that get a flipped bit after their first 14 bytes.
     pub corrupt: u32,
-    /// The number of frames per thousand that are reordered. A reordered frame arrives after the
-    /// frames of the next poll that has frames.
+    /// The number of frames per thousand that arrive after the next poll's frames.
     pub reorder: u32,
     /// The number of frames per thousand that are delayed by `delay_time`.
     pub delay: u32,
@@ -72,8 +67,7 @@ impl Faults {
         duplicate: u32;
         /// The number of frames per thousand that get a flipped bit after their first 14 bytes.
         corrupt: u32;
-        /// The number of frames per thousand that are reordered (arrive after the frames of the
-        /// next poll that has frames).
+        /// The number of frames per thousand that arrive after the next poll's frames.
         reorder: u32;
     }
 
@@ -128,8 +122,7 @@ pub struct FaultTotals {
 #[derive(Debug)]
 struct Held {
     frame: Vec<u8>,
-    /// The time at which a delayed frame becomes due for delivery. If `until_overtaken` is true, a
-    /// delayed frame is also delivered as soon as later frames have overtaken it.
+    /// The time of delivery. With `until_overtaken`, delivered earlier if later frames overtake.
     due: Timestamp,
     until_overtaken: bool,
 }
@@ -140,7 +133,7 @@ pub struct Fault {
     faults: Faults,
     rng: Rng,
     held: VecDeque<Held>,
-    /// Duplicates of frames. The current poll must still deliver these duplicates.
+    /// Duplicated and corrupted frames, which the current poll must still deliver.
     now: Vec<Vec<u8>>,
     counts: Arc<FaultCounts>,
 }
@@ -156,9 +149,8 @@ enum Happens {
 }
 
 impl Fault {
-    /// Simulates faults in each queue of `input`. Returns the new input and the counts of its
-    /// faults. The input's name, kind and mode stay unchanged. The wrapper copies frames and
-    /// allocates memory, so use it in tests only.
+    /// Simulates faults in each queue of `input`, whose name, kind and mode stay unchanged. The
+    /// wrapper copies frames and allocates memory, so use it in tests only.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, faults: Faults) -> (Input, Arc<FaultCounts>) {
         let counts = Arc::new(FaultCounts::default());
@@ -171,7 +163,6 @@ impl Fault {
         (input, counts)
     }
 
-    /// Chooses the fault of each new frame, starting with frame number `from`.
     fn happen(&mut self, out: &mut Completions<'_>, from: usize) {
         let later = out.now();
         let Self { faults, rng, held, now, counts, .. } = self;
@@ -214,8 +205,6 @@ impl Fault {
         });
     }
 
-    /// Delivers the delayed frames that are due, in the order in which they were delayed, until the
-    /// budget is reached.
     fn release(&mut self, out: &mut Completions<'_>, is_overtaken: bool, budget: usize) {
         let now = out.now();
         let mut at = 0;
@@ -254,12 +243,10 @@ impl RxQueue for Fault {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let from = out.len();
-        // Each frame may be delivered twice, so the wrapper polls the device for at most half of
-        // the budget.
+        // Each frame may be delivered twice, so the device gets at most half of the budget.
         let polled = self.queue.poll(out, budget.div_ceil(2))?;
         let came = out.len() > from;
-        // The new frames overtake the frames that earlier polls delayed, but not the frames that
-        // the current poll delays.
+        // New frames overtake the frames that earlier polls delayed, not those of this poll.
         let before = self.held.len();
         self.happen(out, from);
         for frame in self.now.drain(..) {
@@ -269,7 +256,6 @@ impl RxQueue for Fault {
         self.release(out, came, budget);
         self.held.extend(later);
         match (polled, self.held.iter().map(|held| held.due).min()) {
-            // The device has ended, but the queue must deliver the delayed frames before it ends.
             (Polled::Ended, Some(_)) => {
                 self.held.iter_mut().for_each(|held| held.due = Timestamp::ZERO);
                 Ok(Polled::More)
@@ -280,8 +266,7 @@ impl RxQueue for Fault {
     }
 }
 
-/// The interval at which a queue with delayed frames polls its device. A queue with delayed frames
-/// does not wait until its device is readable.
+/// The interval at which a queue with delayed frames polls its device, readable or not.
 const LOOK: Duration = Duration::from_micros(500);
 
 #[cfg(test)]
@@ -329,8 +314,7 @@ mod tests {
             let FaultTotals { lost, duplicated, corrupted, reordered, delayed } = totals;
             let counts = [lost, duplicated, corrupted, reordered, delayed];
             assert!(counts.iter().enumerate().all(|(at, count)| at == nth || *count == 0), "{counts:?}");
-            // The expected number of affected frames is a tenth of 20,000. The test allows a
-            // difference of six standard deviations from the expected number.
+            // A tenth of 20,000 frames, within six standard deviations.
             assert!(counts[nth].abs_diff(2000) < 260, "{counts:?}");
             (frames, counts[nth])
         };

@@ -16,19 +16,14 @@
 //! | [`rules`] | no device: the rules by which a card leads chosen traffic to chosen queues |
 //! | [`limit`] | a wrapper that ends the input after a number of frames |
 //!
-//! All cargo features of this crate are on by default. The cargo feature `capture` adds most of the
-//! dependencies.
+//! All cargo features are on by default. The feature `capture` adds most of the dependencies.
+//! [`steerage::testing::QueueTester`] tests the queues of devices.
 //!
-//! [`open`] opens a device that a text describes. A device has a [`steerage::device::RxQueue`]
-//! for each of its queues. [`steerage::testing::QueueTester`] tests queues of devices.
-//!
-//! Architecture invariant: the code of devices does not depend on CPUs, hashes or handlers. No
-//! device has its own clock, and only three kinds of devices have threads. Each capture file or
-//! stream is written by its own thread, because writing may block. For each capture that is read, a
-//! thread opens the files, so that packet threads never open files. For each bond, a thread follows
-//! the bond's ports.
-// Only the `sys` modules contain unsafe code. Each device has a `sys` module for its system calls,
-// and one more `sys` module contains system calls that several devices use.
+//! Architecture invariant: devices do not depend on CPUs, hashes or handlers, and have no clock of
+//! their own. Only three kinds have threads: one thread writes each capture file or stream (writing
+//! may block), one opens the files of each capture that is read, and one follows the ports of each
+//! bond.
+// Only the `sys` modules contain unsafe code: one for each device, and one that devices share.
 #![deny(unsafe_code)]
 
 mod absent;
@@ -164,8 +159,7 @@ pub fn takes_filter(spec: &str) -> bool {
 /// Checks the text `spec` without opening the device.
 ///
 /// # Errors
-/// [`OpenError::Spec`] for a mistake in the text. A device with a correct text may still fail to
-/// open.
+/// [`OpenError::Spec`] for a mistake in the text. The device may still fail to open.
 ///
 /// ```
 /// use steerage_device::check;
@@ -241,8 +235,7 @@ impl From<steerage_capture::CaptureError> for OpenError {
     }
 }
 
-/// `Debug` shows the text of the error, because an error that `main` returns is printed with
-/// `Debug`.
+/// `Debug` shows the text, because an error that `main` returns is printed with `Debug`.
 impl fmt::Debug for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -26,18 +26,15 @@ pub struct Limit {
 #[derive(Debug)]
 struct Allowance {
     free: AtomicU64,
-    /// The number of frames that may still be delivered. It is at least `free`. The difference of
-    /// `left` and `free` is the number of frames that are reserved for polls in progress.
+    /// Frames that may still be delivered: `free`, plus frames reserved for polls in progress.
     left: AtomicU64,
 }
 
 impl Limit {
-    /// Limits `input`. The queues of `input` end after they have delivered `packets` frames in
-    /// total, or earlier if the device has fewer frames. Lost frames are not counted. The name,
-    /// kind and mode of the input stay unchanged.
+    /// Limits `input`: its queues end after they have delivered `packets` frames in total. Lost
+    /// frames are not counted. The name, kind and mode of the input stay unchanged.
     ///
-    /// A queue that sleeps on its [`wait_on`](RxQueue::wait_on) does not notice before its next
-    /// poll that the limit was reached.
+    /// A queue that sleeps on its [`wait_on`](RxQueue::wait_on) notices the limit at its next poll.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, packets: u64) -> Input {
         Self::with(&Self::allowance(packets), input)
@@ -61,15 +58,13 @@ impl Limit {
 
 impl Allowance {
     fn take(&self, wanted: u64) -> u64 {
-        // `Relaxed` suffices for all accesses to `left` and `free`, because these counts do not
-        // guard other memory.
+        // `Relaxed` suffices for `left` and `free`, because they guard no other memory.
         let taken = |free| Some(free - wanted.min(free));
         let free = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
         free.map_or(0, |free| free.min(wanted))
     }
 
-    /// Ends the reservation of a poll that reserved `taken` frames and delivered `used` frames.
-    /// Returns the number of frames that may still be delivered.
+    /// Ends the reservation of a poll. Returns how many frames may still be delivered.
     fn settle(&self, taken: u64, used: u64) -> u64 {
         self.free.fetch_add(taken - used, Ordering::Relaxed);
         self.left.fetch_sub(used, Ordering::Relaxed) - used
@@ -82,8 +77,7 @@ impl RxQueue for Limit {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let taken = self.allowance.take(budget as u64);
         if taken == 0 {
-            // The limit is used up, but another queue's poll may return a part of the frames that
-            // it reserved. Therefore this queue cannot end before the other queue's poll is over.
+            // Another queue's poll may return frames that it reserved, so `left` decides the end.
             let over = self.allowance.left.load(Ordering::Relaxed) == 0;
             return Ok(if over { Polled::Ended } else { Polled::More });
         }

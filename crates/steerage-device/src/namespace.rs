@@ -1,5 +1,3 @@
-//! The network namespace of a thread, which determines to which interface a name refers.
-
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -7,8 +5,7 @@ use std::os::unix::fs::MetadataExt;
 pub(crate) struct Namespace(u64, u64);
 
 impl Namespace {
-    /// Returns the network namespace of this thread. If /proc does not show the namespace, returns
-    /// the same value for all threads.
+    /// If /proc does not show the namespace, all threads get the same value.
     pub(crate) fn here() -> Self {
         fs::metadata("/proc/thread-self/ns/net").map_or(Self(0, 0), |file| Self(file.dev(), file.ino()))
     }

@@ -1,5 +1,4 @@
-//! Code that all devices with super-frames share. A super-frame is a frame of up to 64 KiB that
-//! represents many packets of a flow.
+//! Super-frames: frames of up to 64 KiB that represent many packets of a flow.
 //!
 //! | file | what it holds |
 //! |---|---|

@@ -1,15 +1,10 @@
-//! Parses the options of a device, which are written as `option=value,...` after the device's name,
-//! and reports mistakes in the options.
-
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// An error message shows at most this number of characters of an invalid text.
 const SHOWN_CHARS_MAX: usize = 64;
 
-/// An error for a mistake in a device's options. The message is one line, and contains the option,
-/// its value and the allowed values.
+/// A mistake in a device's options: one line with the option, its value and the allowed values.
 ///
 /// ```
 /// use steerage_device::synthetic::SyntheticOptions;
@@ -37,8 +32,7 @@ impl SpecError {
     }
 }
 
-/// Defines a setter for each field. Each generated setter takes the options by value and returns
-/// the changed options. `=> Some` marks a field whose type is an `Option`.
+/// Defines a setter by value for each field. `=> Some` marks a field whose type is an `Option`.
 macro_rules! setters {
     ($($(#[$attribute:meta])* $field:ident: $value:ty $(=> $wrap:ident)?;)*) => {$(
         $(#[$attribute])*
@@ -62,7 +56,6 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-/// Splits the text `list` into pairs of an option and its value. An option may occur once.
 pub(crate) fn read<'a>(device: &'static str, list: &'a str) -> Result<Vec<(&'a str, &'a str)>, SpecError> {
     let mut read: Vec<(&str, &str)> = Vec::new();
     for item in list.split(',').filter(|item| !item.is_empty()) {

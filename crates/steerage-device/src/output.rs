@@ -21,7 +21,6 @@ const PCAP: &str = "pcap:";
 const FIFO: &str = "fifo:";
 const TCP_LISTEN: &str = "tcp-listen:";
 
-/// The end of the error message for a text that does not name an output.
 macro_rules! kinds {
     ($begin:literal) => {
         concat!(
@@ -89,7 +88,6 @@ pub fn expand(spec: &str) -> Result<Vec<String>, OutputError> {
     if names.iter().all(|name| is_output(name)) { Ok(names) } else { Err(wrong(what_is_wrong(spec))) }
 }
 
-/// Returns the error message for a text that names no output.
 fn what_is_wrong(spec: &str) -> &'static str {
     let is_file = [".pcap", ".pcapng"].iter().any(|end| spec.ends_with(end));
     match spec.contains(':') {
@@ -103,13 +101,11 @@ fn is_output(spec: &str) -> bool {
     capture_of(spec).is_some() || absent::has_feature(spec) || udp::is_spec(spec) || Named::read(spec).is_some()
 }
 
-/// Creates the output that `spec` names, for as many CPUs as this process may use. If the output's
-/// interface is also an input, the output and the input share the interface: see [`tap`] and
-/// [`af_xdp`]. If an input and an output share an interface, open the input before the output.
+/// Creates the output that `spec` names, for as many CPUs as this process may use. If an input and
+/// an output share an interface (see [`tap`] and [`af_xdp`]), open the input first.
 ///
 /// # Errors
-/// [`OutputError`] if `spec` is not an output, or the output cannot be created. An output whose
-/// cargo feature is off cannot be created.
+/// [`OutputError`] if `spec` is no output, if its cargo feature is off, or if it cannot be created.
 ///
 /// ```no_run
 /// use steerage::{Builder, TxId};
@@ -123,8 +119,7 @@ pub fn open(spec: &str) -> Result<Output, OutputError> {
     open_for(spec, thread::available_parallelism().map_or(1, NonZero::get))
 }
 
-/// Like [`open`], but for up to `cpus` CPUs. Outputs of some kinds can be opened only if the number
-/// of CPUs is known.
+/// Like [`open`], but for up to `cpus` CPUs, which some kinds of outputs must know.
 ///
 /// # Errors
 /// The errors of [`open`].
@@ -139,12 +134,8 @@ pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
     output
 }
 
-/// Like [`open_for`], but calls `waits` while it waits for the reader of a FIFO or for a TCP
-/// client.
-///
-/// `waits` is called repeatedly until the FIFO has a reader or a TCP client has connected. `waits`
-/// has two arguments: the path of the FIFO or the listening address, and the state of the wait.
-/// `waits` returns true to continue waiting.
+/// Like [`open_for`], but calls `waits` while a FIFO has no reader or no TCP client has connected,
+/// with the path or address and the state of the wait. `waits` returns true to continue waiting.
 ///
 /// # Errors
 /// The errors of [`open`], and an error if `waits` returns false.
@@ -163,14 +154,12 @@ pub fn open_when_read(
     created.map_err(OutputError::Device)
 }
 
-/// If `spec` names a capture output, returns the prefix for this kind of output, and the output's
-/// path or address.
 fn capture_of(spec: &str) -> Option<(&'static str, &str)> {
     let mut kinds = [PCAP, FIFO, TCP_LISTEN].into_iter();
     kinds.find_map(|kind| Some((kind, spec.strip_prefix(kind).filter(|place| !place.is_empty())?)))
 }
 
-/// Opens an output that is not a capture. Only an AF_XDP output needs the number of CPUs.
+/// Only an AF_XDP output needs the number of CPUs.
 #[cfg_attr(not(feature = "af_xdp"), allow(unused_variables))]
 fn open_device(spec: &str, cpus: usize) -> Result<Output, OutputError> {
     absent::check(spec).map_err(OutputError::Device)?;

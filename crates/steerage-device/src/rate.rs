@@ -1,5 +1,4 @@
-//! A wrapper that limits the rate of a device in frames per second. The wrapped device must be able
-//! to wait, like a capture file.
+//! A wrapper that limits the frames per second of a device that can wait, such as a capture file.
 
 use steerage::{
     DeviceError, Input, Timestamp,
@@ -30,11 +29,9 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Limits the rate of `input` to `per_second` frames per second over all queues. Each queue has
-    /// the same share of the rate, except for a remainder of less than one frame per queue. A
-    /// queue's share of the rate applies from the first poll of the queue. If a queue is polled
-    /// late, it delivers all frames that have become due since its last poll. The name, kind and
-    /// mode of the input stay unchanged.
+    /// Limits `input` to `per_second` frames per second over all queues, in equal shares. A queue's
+    /// share counts from its first poll. A queue that is polled late delivers all frames that have
+    /// become due. The name, kind and mode of the input stay unchanged.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, per_second: u64) -> Input {
         let queues = input.queues.len().max(1) as u64;
@@ -116,7 +113,6 @@ mod tests {
         assert_eq!((polled, frames.len()), (Polled::More, 64));
         let (polled, frames) = queue.poll(Timestamp::from_nanos(start + S), 64).unwrap();
         assert_eq!((polled, frames.len()), (Polled::NotBefore(Timestamp::from_nanos(start + S + S / 100)), 36));
-        // A device that has no more frames ends, even if it is polled late.
         let late = Timestamp::from_nanos(start + 100 * S);
         let mut left = 0;
         loop {

@@ -1,7 +1,5 @@
-//! Reads and changes the steering rules of a network card, which direct selected traffic to
-//! selected queues (`ethtool -n`, `ethtool -N`). The kernel's interface for rules is `struct
-//! ethtool_rxnfc` of linux/ethtool.h. Any user may read rules. To change rules requires
-//! `CAP_NET_ADMIN`.
+//! Reads and changes the steering rules of a network card (`ethtool -n`, `ethtool -N`), which
+//! direct traffic to queues. Any user may read rules. Changes require `CAP_NET_ADMIN`.
 //!
 //! A rule is written in the syntax of `ethtool -N`:
 //!
@@ -21,8 +19,8 @@ use std::str::FromStr;
 
 use crate::sys;
 
-/// The types of flows. Each entry describes a type of flow: its name in ethtool, the kernel's
-/// number for it (`TCP_V4_FLOW` and others), and the fields that a rule compares.
+/// The name of each type of flow in ethtool, the kernel's number for it (`TCP_V4_FLOW` and others),
+/// and the fields that a rule compares.
 const KINDS: [(&str, u32, &[Field]); 7] = [
     ("ether", 0x12, &ETHER),
     ("tcp4", 1, &IPV4),
@@ -33,8 +31,7 @@ const KINDS: [(&str, u32, &[Field]); 7] = [
     ("sctp6", 7, &IPV6),
 ];
 
-/// A field of a frame: the field's name in ethtool, and its offset and length in the kernel's
-/// structure.
+/// A field's name in ethtool, and its offset and length in the kernel's structure.
 type Field = (&'static str, usize, usize);
 
 /// `struct ethhdr`.
@@ -45,7 +42,6 @@ const IPV4: [Field; 4] =
 /// `struct ethtool_tcpip6_spec`.
 const IPV6: [Field; 4] =
     [("src-ip", 0, 16), ("dst-ip", 16, 16), (SOURCE_PORT, 32, PORT_BYTES), ("dst-port", 34, PORT_BYTES)];
-/// If several queues share a flow, bits of this field select one of the queues.
 const SOURCE_PORT: &str = "src-port";
 /// The length in bytes of a port and of an EtherType. Both are written as numbers.
 const PORT_BYTES: usize = 2;
@@ -53,8 +49,8 @@ const MAC_BYTES: usize = 6;
 const FIELDS_MAX: usize = 4;
 const FIELD_BYTES_MAX: usize = 16;
 
-/// Offsets in `struct ethtool_rxnfc`. In order, these are the offsets of the flow's type, the
-/// values to compare, their masks, the end of all masks, the queue, and the location.
+/// Offsets in `struct ethtool_rxnfc` of linux/ethtool.h: the flow's type, the values to compare,
+/// their masks, the end of all masks, the queue, and the location.
 const KIND: usize = 16;
 const VALUES: usize = 20;
 const MASKS: usize = 92;
@@ -64,24 +60,21 @@ const LOCATION: usize = 176;
 /// The index of the 32-bit word that contains the size of the rule table.
 const SIZE: usize = 2;
 
-/// The maximum number of locations in a rule table that are read. The largest rule tables of
-/// network cards have 64 Ki rules.
+/// The maximum number of rules that are read. The largest tables of network cards have 64 Ki rules.
 const RULES_MAX: usize = 1 << 16;
 
-/// The text that [`read`] returns for a rule that [`Rule`] cannot express.
 const OF_ANOTHER_KIND: &str = "a rule of another kind";
 
-/// The maximum number of queues that share a flow. For 256 queues, 1,024 rules are needed. The
-/// smallest rule tables of network cards have room for about that many rules.
+/// The maximum number of queues that share a flow. 256 queues need 1,024 rules, about as many as
+/// the smallest rule tables of network cards can hold.
 const SHARING_MAX: usize = 256;
 
-/// The number of low bits of the source port that are not used to distribute traffic. Linux
-/// connects from even ports as long as an even port is free (`__inet_hash_connect`).
+/// The low bits of the source port that are not compared. Linux connects from even ports as long as
+/// an even port is free (`__inet_hash_connect`).
 const PARITY_BITS: u32 = 1;
 
-/// A flow is divided among `queues` queues by bits of the source port. Returns the number of values
-/// that the compared bits can have. The number is the smallest power of two with which no queue
-/// gets more than 1.25 times an equal share of the values.
+/// The number of values of the compared bits: the smallest power of two with which no queue gets
+/// more than 1.25 times an equal share.
 fn values(queues: usize) -> Option<u16> {
     if !(1..=SHARING_MAX).contains(&queues) {
         return None;
@@ -95,8 +88,7 @@ fn values(queues: usize) -> Option<u16> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     kind: usize,
-    /// For each field that this type of flow has: the bytes to compare, and the mask of the
-    /// compared bits.
+    /// In the order of the fields in [`KINDS`].
     fields: [Compared; FIELDS_MAX],
 }
 
@@ -121,7 +113,6 @@ impl Compared {
         compared
     }
 
-    /// Parses `text` as an IP address or link address of `length` bytes.
     fn address(text: &str, length: usize) -> Option<Self> {
         let octets = match length {
             MAC_BYTES => text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect::<Option<Vec<u8>>>()?,
@@ -150,10 +141,9 @@ pub struct Rule {
 /// The table of rules of a network card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// The number of locations (slots for a rule) in the table. The number of locations is 0 if the
-    /// card chooses the locations itself.
+    /// The number of locations (slots for a rule), or 0 if the card chooses the locations itself.
     pub size: u32,
-    /// The locations (slots of the table) that contain a rule.
+    /// The locations that contain a rule.
     pub used: Vec<u32>,
 }
 
@@ -163,14 +153,12 @@ pub struct Table {
 pub struct RuleError(String);
 
 impl Flow {
-    /// Returns rules that direct this flow to the queues in `queues`. A single queue gets the whole
-    /// flow. If there are several queues, a few bits of the source port are compared. Each queue
-    /// gets the packets with certain values of these bits. If the number of queues is not a power
-    /// of two, some queues get one value of these bits more than others, but at most 1.25 times an
-    /// equal share.
+    /// Returns rules that direct this flow to `queues`. Several queues share the flow by a few bits
+    /// of the source port. If the number of queues is not a power of two, some queues get more
+    /// values of these bits than others, but at most 1.25 times an equal share.
     ///
     /// # Errors
-    /// Returns an error if the flow cannot be divided among this number of queues.
+    /// If the flow cannot be divided among this number of queues.
     pub fn to_queues(self, queues: &[u32]) -> Result<Vec<Rule>, RuleError> {
         let Some(values) = values(queues.len()) else {
             return Err(RuleError(format!(
@@ -234,7 +222,6 @@ impl FromStr for Flow {
     }
 }
 
-/// Parses a number as ethtool does: `0x` precedes hexadecimal digits.
 fn number(text: &str) -> Option<u16> {
     match text.strip_prefix("0x") {
         Some(digits) => u16::from_str_radix(digits, 16).ok(),
@@ -291,7 +278,7 @@ impl FromStr for Rule {
 /// Returns the rule table of the interface's network card.
 ///
 /// # Errors
-/// Returns an error if the interface does not exist, or if its driver does not support rules.
+/// If the interface does not exist, or if its driver does not support rules.
 pub fn table(interface: &str) -> io::Result<Table> {
     let mut words = request(sys::ETHTOOL_GRXCLSRLCNT, 0);
     sys::rules(interface, &mut words)?;
@@ -304,8 +291,7 @@ pub fn table(interface: &str) -> io::Result<Table> {
     Ok(Table { size: u32::try_from(size).unwrap_or(0), used: words[sys::RULE_LOCATIONS..][..count].to_vec() })
 }
 
-/// Returns the rule at `location`, in the syntax of `ethtool -N`. Returns `None` if the location
-/// has no rule.
+/// Returns the rule at `location` in the syntax of `ethtool -N`, or `None` without a rule.
 ///
 /// # Errors
 /// The errors of [`table`].
@@ -322,7 +308,7 @@ pub fn read(interface: &str, location: u32) -> io::Result<Option<String>> {
 /// Adds a rule at a location, or replaces the rule at that location.
 ///
 /// # Errors
-/// Returns an error if the process lacks `CAP_NET_ADMIN`, or if the driver refuses the rule.
+/// If the process lacks `CAP_NET_ADMIN`, or if the driver refuses the rule.
 pub fn insert(interface: &str, location: u32, rule: &Rule) -> io::Result<()> {
     let mut bytes = bytes(&request(sys::ETHTOOL_SRXCLSRLINS, location));
     encode(rule, &mut bytes);
@@ -334,7 +320,7 @@ pub fn insert(interface: &str, location: u32, rule: &Rule) -> io::Result<()> {
 /// Removes the rule at a location.
 ///
 /// # Errors
-/// Returns an error if the process lacks `CAP_NET_ADMIN`, or if the location has no rule.
+/// If the process lacks `CAP_NET_ADMIN`, or if the location has no rule.
 pub fn delete(interface: &str, location: u32) -> io::Result<()> {
     sys::rules(interface, &mut request(sys::ETHTOOL_SRXCLSRLDEL, location))
 }
@@ -358,9 +344,7 @@ fn encode(rule: &Rule, bytes: &mut [u8]) {
     }
 }
 
-/// Decodes the rule in a reply of the kernel. Returns `None` if the rule in the reply compares a
-/// field that
-/// [`Rule`] cannot express.
+/// Returns `None` if the rule compares a field that [`Rule`] cannot express.
 fn decoded(bytes: &[u8]) -> Option<Rule> {
     let number = u32::from_ne_bytes(bytes.get(KIND..KIND + 4)?.try_into().ok()?);
     let kind = KINDS.iter().position(|(_, known, _)| *known == number)?;
@@ -370,7 +354,6 @@ fn decoded(bytes: &[u8]) -> Option<Rule> {
         let mask = &mut masks[*at..at + length];
         let is_whole = mask.iter().all(|byte| *byte == u8::MAX);
         let is_any = mask.iter().all(|byte| *byte == 0);
-        // Only fields that are written as numbers may have a mask.
         if is_whole || *length == PORT_BYTES && !is_any {
             compared.value[..*length].copy_from_slice(bytes.get(VALUES + at..VALUES + at + length)?);
             compared.mask[..*length].copy_from_slice(mask);
@@ -441,8 +424,7 @@ mod tests {
         assert!(with_port.to_queues(&[0, 1]).is_err() && with_port.to_queues(&[0]).is_ok());
     }
 
-    /// Tests that each source port matches exactly one rule. Linux prefers even source ports. So
-    /// flows with even ports must already be spread over all queues.
+    /// Linux prefers even source ports, so flows with even ports must be spread over all queues.
     #[test]
     fn any_number_of_queues_has_equal_shares() {
         let flow: Flow = "udp4".parse().unwrap();
@@ -454,8 +436,7 @@ mod tests {
             let at = flow.known().iter().position(|(name, ..)| *name == SOURCE_PORT).unwrap();
             let number = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
             let mask = number(&rules[0].flow.fields[at].mask);
-            // All rules have the same mask. A port matches a rule if those bits of the port that
-            // the rule's mask selects are equal to the rule's value.
+            // A port matches a rule if its masked bits equal the value.
             let by_bits: std::collections::HashMap<u16, u32> =
                 rules.iter().map(|rule| (number(&rule.flow.fields[at].value), rule.queue)).collect();
             assert_eq!(by_bits.len(), rules.len());
@@ -467,7 +448,7 @@ mod tests {
         }
     }
 
-    /// This test assumes the layout that the kernel's structures have on x86-64 and aarch64.
+    /// The layout is that of the kernel's structures on x86-64 and aarch64.
     #[test]
     fn the_kernels_structure_is_read_back() {
         for text in [
@@ -480,7 +461,6 @@ mod tests {
             encode(&rule, &mut bytes);
             assert_eq!((bytes.len(), bytes[LOCATION]), (192, 7));
             assert_eq!(decoded(&bytes).unwrap().to_string(), text);
-            // A rule with a mask for a VLAN or for a type of service cannot be decoded.
             for other in [154, MASKS + 36] {
                 let mut bytes = bytes.clone();
                 bytes[other] = 1;

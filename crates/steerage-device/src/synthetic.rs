@@ -1,5 +1,4 @@
-//! A device that generates its packets itself. The packets are valid Ethernet frames. Each frame
-//! contains a sequence number, which reveals losses and reordering that happen after the device.
+//! Generates valid Ethernet frames with sequence numbers, which reveal losses and reordering.
 //!
 //! ```text
 //! synthetic
@@ -26,12 +25,10 @@
 //!
 //! # The frames
 //!
-//! Checksums are correct. The data after the UDP or TCP header is in big-endian order. The data
-//! after the header consists of the magic number [`MAGIC`] (32 bits), the flow's number (32 bits),
-//! and the frame's number within its flow (64 bits), which starts at 0. [`parse_payload`] reads
-//! these numbers. Some kinds of flow need more than `size` bytes for the headers and the data. The
-//! frames of these kinds are longer than `size`: `tcp4` frames have at least 70 bytes, `udp6`
-//! frames 78, and `tcp6` frames 90.
+//! Checksums are correct. The data after the UDP or TCP header is in big-endian order: the magic
+//! number [`MAGIC`] (32 bits), the flow's number (32 bits), and the frame's number within its flow
+//! (64 bits), which starts at 0. [`parse_payload`] reads these numbers. Frames of some kinds are
+//! longer than `size`: at least 70 (`tcp4`), 78 (`udp6`) or 90 bytes (`tcp6`).
 //!
 //! Each flow has its own source address in 10.0.0.0/8 or 2001:db8:0:1::/104, permuted by the seed,
 //! and a source port between 32768 and 65535. The destination of all flows is port 9 (discard) of
@@ -44,14 +41,12 @@
 //! Without `rate`, the device [can wait](steerage::device::Capabilities::can_wait): it generates
 //! the frames that a poll requests. With `rate`, the device is live: frames become due by the clock
 //! of the receive path, and fill a ring of [`RING`] descriptors per queue. Frames that do not fit
-//! into the ring are lost and counted, as in a network card. Frames that the ring loses get no
-//! number. So a gap in a flow's numbers means that a frame was lost after the device. Each queue
-//! gets a part of the packets and of the rate, in proportion to the weights of its flows.
+//! are lost, counted, and not numbered, so a gap in a flow's numbers is a loss after the device.
+//! The weights of its flows determine a queue's part of the packets and of the rate.
 //!
 //! # Memory
 //!
-//! The device needs 8 bytes per flow. With `zipf`, the device needs 16 bytes per flow, and 20 bytes
-//! per flow while it starts.
+//! The device needs 8 bytes per flow. With `zipf`, it needs 16 bytes, and 20 bytes at the start.
 
 mod frame;
 mod queue;
@@ -69,32 +64,25 @@ pub use schedule::RING;
 use queue::SyntheticQueue;
 use sample::Sampler;
 
-/// The maximum number of flows. The number of flows is limited, because the 24 free bits of
-/// 10.0.0.0/8 must distinguish all flows.
+/// The maximum number of flows: the 24 free bits of 10.0.0.0/8 distinguish all flows.
 pub const FLOWS_MAX: u32 = 1 << 24;
 
-/// The length of the shortest frame in bytes: one cache line. (The minimum of Ethernet is 60 bytes,
-/// without the checksum.)
+/// The shortest frame in bytes: one cache line. (The minimum of Ethernet is 60 bytes.)
 pub const SIZE_MIN: usize = 64;
 
-/// The length of the longest frame in bytes: 9000 for the payload of a jumbo frame, 14 for an
-/// Ethernet header, and 4 for a VLAN tag.
+/// The longest frame in bytes: 9000 of a jumbo frame, an Ethernet header, and a VLAN tag.
 pub const SIZE_MAX: usize = 9018;
 
-/// The length of the shortest receive buffer in bytes. A buffer of this length contains all headers
-/// of a frame and the data (numbers) after the headers.
+/// The shortest receive buffer in bytes, with room for all headers and numbers of a frame.
 pub const BUFFER_MIN: usize = 128;
 
-/// The highest exponent of the flows' weights. With the exponent 10, only one packet in a thousand
-/// does not belong to the first flow.
+/// The highest exponent of the weights. All but one packet in a thousand are of the first flow.
 pub const ZIPF_MAX: f64 = 10.0;
 
-/// The highest rate in packets per second. At this rate, the frames of a full poll become due every
-/// 64 ns. One CPU can generate about a tenth of this rate.
+/// The highest rate in packets per second. One CPU can generate about a tenth of this rate.
 pub const RATE_MAX: u64 = 1_000_000_000;
 
-/// The maximum number of kinds of flows in a mix. A kind that occurs several times in a mix gets a
-/// larger part of the flows.
+/// The maximum number of kinds in a mix. Kinds that occur several times get more flows.
 pub const MIX_MAX: usize = 16;
 
 /// The maximum number of receive queues, which is also the limit of a steerage instance.
@@ -122,8 +110,7 @@ pub struct SyntheticOptions {
     pub zipf: f64,
     /// The number of frames over all queues. If `packets` is `None`, the device does not end.
     pub packets: Option<u64>,
-    /// The rate in frames per second over all queues. If `rate` is `None`, frames are generated as
-    /// fast as polls take them.
+    /// The rate in frames per second over all queues. `None`: as fast as polls take frames.
     pub rate: Option<u64>,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -166,8 +153,7 @@ impl SyntheticOptions {
         self
     }
 
-    /// The kinds of flows, at most [`MIX_MAX`]. Each kind in the list has the same number of flows.
-    /// Default: UDP over IPv4.
+    /// The kinds of flows, up to [`MIX_MAX`], with equally many flows. Default: UDP over IPv4.
     #[must_use]
     pub fn mix(mut self, mix: impl Into<Vec<Kind>>) -> Self {
         self.mix = mix.into();
@@ -177,23 +163,19 @@ impl SyntheticOptions {
     setters! {
         /// The number of flows, 1 to [`FLOWS_MAX`]. Default: 65536.
         flows: u32;
-        /// The length of a frame in bytes, without its checksum, [`SIZE_MIN`] to [`SIZE_MAX`].
-        /// Default: [`SIZE_MIN`].
+        /// Bytes of a frame, without checksum, [`SIZE_MIN`] (default) to [`SIZE_MAX`].
         size: usize;
-        /// The exponent of the flows' weights, 0 to [`ZIPF_MAX`]. Default: 0, which gives all flows
-        /// the same weight.
+        /// The exponent of the flows' weights, 0 (default, equal weights) to [`ZIPF_MAX`].
         zipf: f64;
         /// The number of frames over all queues after which the device ends. Default: no end.
         packets: u64 => Some;
-        /// The rate in frames per second over all queues, 1 to [`RATE_MAX`]. Default: frames are
-        /// generated as fast as polls take them.
+        /// Frames per second over all queues, 1 to [`RATE_MAX`]. Default: no limit.
         rate: u64 => Some;
         /// The seed of the random numbers. Default: 1.
         seed: u64;
         /// The number of receive queues, 1 to [`QUEUES_MAX`]. Default: 1.
         queues: usize;
-        /// The length of a receive buffer in bytes, [`BUFFER_MIN`] to [`SIZE_MAX`]. Default: every
-        /// frame fits into one buffer.
+        /// Bytes of a receive buffer, [`BUFFER_MIN`] to [`SIZE_MAX`]. Default: each frame fits.
         buffer: usize => Some;
     }
 
@@ -212,18 +194,15 @@ impl SyntheticOptions {
         Ok(Input::new(self.name.as_str(), "synthetic", queues.collect()))
     }
 
-    /// Returns the number of flows in the queue `queue`. A flow is in the queue `queue` if the
-    /// flow's number modulo the number of queues is `queue`.
+    /// The flow `f` is in the queue `f % queues`.
     fn flows_of(&self, queue: usize) -> u32 {
         let before = queue as u32;
         (self.flows - before).div_ceil(self.queues as u32)
     }
 }
 
-/// The share of the packets and of the rate that a queue gets. The share is a range of the numbers
-/// 0 to
-/// [`Share::WHOLE`]. The share is a range and not a fraction, so that the shares of all queues add
-/// up exactly.
+/// A queue's share of the packets and of the rate: a range in 0 to [`Share::WHOLE`], so that the
+/// shares of all queues add up exactly.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     from: u64,
@@ -239,14 +218,12 @@ impl Share {
         up_to(self.to) - up_to(self.from)
     }
 
-    /// Returns the size of the share, which is the length of the range.
     fn parts(self) -> u64 {
         self.to - self.from
     }
 }
 
-/// Divides [`Share::WHOLE`] into shares that are proportional to `weights`. Returns the bounds of
-/// the shares: one more bound than there are weights.
+/// Returns the bounds of shares proportional to `weights`: one more bound than weights.
 fn share_bounds(weights: &[f64]) -> Vec<u64> {
     let total: f64 = weights.iter().sum();
     let mut sum = 0.0;

@@ -1,5 +1,4 @@
-//! System calls that several kinds of devices use, such as requests about an interface: see
-//! netdevice(7).
+//! System calls of several kinds of devices, such as requests about an interface (netdevice(7)).
 
 use std::ffi::{c_int, c_ulong};
 use std::io;
@@ -14,20 +13,16 @@ pub(crate) const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
 pub(crate) const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
 pub(crate) const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
 
-/// The length of `struct ethtool_drvinfo` (linux/ethtool.h) in 32-bit words. The structure has the
-/// command, five texts of 32 bytes, and 32 more bytes.
+/// `struct ethtool_drvinfo` in 32-bit words: the command, five texts of 32 bytes, 32 more bytes.
 const DRIVER_WORDS: usize = 1 + 5 * TEXT_WORDS + 8;
 const TEXT_WORDS: usize = 8;
-/// The length of `struct ethtool_rxfh` in 32-bit words, without the data after it. The structure
-/// has the command, the context, two sizes, and eight more bytes.
+/// `struct ethtool_rxfh` in 32-bit words: the command, the context, two sizes, eight bytes.
 const RSS_WORDS: usize = 6;
-/// The length of the longest hash key that is read, in bytes. The kernel's own key has 52 bytes
-/// (`NETDEV_RSS_KEY_LEN`).
+/// The longest hash key in bytes. The kernel's own key has 52 bytes (`NETDEV_RSS_KEY_LEN`).
 const KEY_BYTES_MAX: usize = 256;
 
-/// The length of `struct ethtool_rxnfc` in 32-bit words, on machines that align 64-bit numbers to 8
-/// bytes. `RULE_COUNT` is the index of the 32-bit word with the number of locations.
-/// `RULE_LOCATIONS` is the index of the word at which the list of locations begins.
+/// `struct ethtool_rxnfc` in 32-bit words, on machines that align 64-bit numbers to 8 bytes, and
+/// the words with the number of locations and with the first location.
 pub(crate) const RULE_WORDS: usize = 48;
 pub(crate) const RULE_COUNT: usize = 46;
 pub(crate) const RULE_LOCATIONS: usize = 47;
@@ -35,8 +30,7 @@ pub(crate) const RULE_LOCATIONS: usize = 47;
 /// The maximum length of an interface's name in bytes, including the terminating zero.
 pub(crate) const NAME_BYTES: usize = libc::IFNAMSIZ;
 
-/// `struct ifreq` of linux/if.h: it contains the name of an interface, and a value that the kernel
-/// reads or writes.
+/// `struct ifreq` of linux/if.h: an interface's name, and a value that the kernel reads or writes.
 #[repr(C, align(8))]
 pub(crate) struct InterfaceRequest {
     name: [u8; NAME_BYTES],
@@ -45,8 +39,7 @@ pub(crate) struct InterfaceRequest {
 }
 
 impl InterfaceRequest {
-    /// Creates a request about the interface `name`. If the kernel should return the interface's
-    /// name, `name` is empty.
+    /// `name` is empty if the kernel should return the interface's name.
     pub(crate) fn of(name: &str) -> io::Result<Self> {
         let mut request = Self { name: [0; NAME_BYTES], answer: [0; 24] };
         match request.name[..NAME_BYTES - 1].get_mut(..name.len()) {
@@ -93,14 +86,11 @@ pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Sends a command of ethtool(8) to the kernel. The command is about an interface in this thread's
-/// network namespace. `words` is the structure for the command, and begins with the command's
-/// number.
+/// Sends an ethtool(8) command about an interface in this thread's network namespace. `words` is
+/// the structure of the command, and begins with the command's number.
 ///
-/// For some requests, `steerage_netlink::ethtool` does not work on every kernel since 5.10. This
-/// function is only for requests that need ioctl(2) on some kernels. In netlink, no message
-/// contains the driver's name or the card's rules, and the key of the card's hash is reported only
-/// since 6.3.
+/// For what `steerage_netlink::ethtool` cannot do on each kernel since 5.10: netlink does not
+/// report drivers' names and cards' rules, and reports the hash key only since 6.3.
 ///
 /// # Safety
 /// `words` must be at least as long as the structure of the command, because the kernel reads and writes that many bytes.
@@ -112,14 +102,12 @@ unsafe fn ethtool(name: &str, words: &mut [u32]) -> io::Result<()> {
     // SAFETY: the kernel follows the pointer to `words`. The `words` are alive, and long enough by
     // this function's contract.
     checked(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) })?;
-    // `black_box` is needed because the compiler cannot know that the kernel has written to
-    // `words`.
+    // The compiler cannot know that the kernel has written to `words`.
     std::hint::black_box(words);
     Ok(())
 }
 
-/// Returns the name of the interface's driver. Also returns true if the interface is a device on a
-/// bus of a real or virtual machine.
+/// Returns the name of the driver, and true if the interface is a device on a real or virtual bus.
 pub(crate) fn driver(name: &str) -> io::Result<(String, bool)> {
     let mut words = [0; DRIVER_WORDS];
     words[0] = ETHTOOL_GDRVINFO;
@@ -130,9 +118,8 @@ pub(crate) fn driver(name: &str) -> io::Result<(String, bool)> {
         let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
         String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
     };
-    // The first four texts in the structure are the names of the driver, the version, the firmware
-    // and the bus. Some drivers without a device, such as the driver of bridges, report "N/A" as
-    // the bus.
+    // The first four texts are driver, version, firmware and bus. Some drivers without a device,
+    // such as the driver of bridges, report "N/A" as the bus.
     Ok((text(0), !matches!(text(3).as_str(), "" | "N/A")))
 }
 
@@ -153,9 +140,8 @@ pub(crate) fn rss_key(name: &str) -> io::Result<Vec<u8>> {
     Ok(words[RSS_WORDS..].iter().flat_map(|word| word.to_ne_bytes()).take(bytes).collect())
 }
 
-/// Sends one of the commands that read or change a card's rules. The structure for commands about
-/// rules begins with `struct ethtool_rxnfc`. The 32-bit word `RULE_COUNT` of the structure states
-/// how many locations the kernel may write after the structure.
+/// Sends a command about a card's rules. The word `RULE_COUNT` states how many locations the kernel
+/// may write after `struct ethtool_rxnfc`.
 pub(crate) fn rules(name: &str, words: &mut [u32]) -> io::Result<()> {
     let commands = ETHTOOL_GRXCLSRLCNT..=ETHTOOL_SRXCLSRLINS;
     let is_long_enough = words.len() >= RULE_WORDS && words.len() - RULE_LOCATIONS >= words[RULE_COUNT] as usize;

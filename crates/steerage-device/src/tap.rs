@@ -1,26 +1,18 @@
-//! TUN and TAP interfaces of the kernel. A TUN or TAP interface has two ends: one in the kernel and
-//! one in this process. The user's guide is docs/outputs.md.
+//! TUN and TAP interfaces of the kernel, whose other end is here. User's guide: docs/outputs.md.
 //!
-//! The device receives the packets that the kernel sends through the interface. The kernel receives
-//! the packets that the device sends. Packets of a TAP begin with an Ethernet header. Packets of a
-//! TUN begin with an IPv4 or IPv6 header. If the interface does not exist, it is created. An
-//! interface that was created in this way is removed by the kernel when no process has it open any
-//! more. Each queue is a file descriptor. One CPU reads packets one by one from the queue's file
-//! descriptor into pages. Any CPU may write packets to the queue's file descriptor, because the
-//! kernel accepts each packet as a whole.
+//! The device receives the packets that the kernel sends through the interface, and sends packets
+//! to the kernel. Packets of a TAP begin with an Ethernet header, packets of a TUN with an IP
+//! header. The device creates the interface if it does not exist, and the kernel removes it when no
+//! process has it open any more. Each queue is a file descriptor, from which one CPU reads packets
+//! into pages. Any CPU may write to it, because the kernel accepts each packet as a whole.
 //!
-//! A process cannot attach to an interface twice, so an input and an output with the same name
-//! share the interface. [`Tap`] provides both the input and the output. Within a process and
-//! network namespace,
-//! [`open`](crate::open) and [`output::open`](crate::output::open) share the interfaces that they
-//! open by name.
+//! A process cannot attach to an interface twice, so input and output share a [`Tap`]. Within a
+//! process and network namespace, [`open`](crate::open) and [`output::open`](crate::output::open)
+//! share the interfaces that they open by name.
 //!
-//! By default, the device requests no offloads. Without offloads, the kernel completes checksums
-//! and segments packets before it delivers them, so that the packets are the same as on a wire.
-//! With
-//! [`TapOptions::offloads`], the kernel delivers and accepts uncut super-frames: The code in
-//! `offloads/lent.rs` receives super-frames. The code in `offloads/merged.rs` merges packets into
-//! super-frames, and splits super-frames.
+//! By default, the kernel completes checksums and segments packets, as on a wire. With
+//! [`TapOptions::offloads`], the kernel delivers and accepts super-frames (`offloads/lent.rs`
+//! receives them, `offloads/merged.rs` sends them).
 
 mod drops;
 mod queue;
@@ -60,8 +52,7 @@ pub use spec::is_spec;
 /// The maximum number of queues of an interface: the kernel's `MAX_TAP_QUEUES`.
 pub const QUEUES_MAX: usize = 256;
 
-/// The smallest MTU. Every IPv4 host must accept packets of 68 bytes (RFC 791), and the kernel has
-/// the same minimum.
+/// The smallest MTU, as in the kernel: every IPv4 host must accept 68 bytes (RFC 791).
 pub const MTU_MIN: usize = 68;
 
 /// The largest MTU of a TAP in the kernel: 65535 bytes minus an Ethernet header.
@@ -102,8 +93,6 @@ impl Layer {
         }
     }
 
-    /// Returns true if an interface of this type (TUN or TAP) accepts packets of the link type
-    /// `link`.
     fn takes(self, link: LinkType) -> bool {
         const IP: [LinkType; 5] =
             [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
@@ -136,14 +125,11 @@ pub struct TapOptions {
     pub layer: Layer,
     /// The interface's name.
     pub name: String,
-    /// The number of queues. The kernel spreads flows over the queues. `None` means one queue. If
-    /// this process already has the interface open, `None` means as many queues as are open.
+    /// The number of queues. `None`: 1, or as many as this process already has open.
     pub queues: Option<usize>,
-    /// The length of the longest packet in bytes, without an Ethernet header. `None` leaves the
-    /// interface's MTU unchanged, which is 1500 for a new interface.
+    /// The longest packet in bytes, without an Ethernet header. `None` keeps the interface's MTU.
     pub mtu: Option<usize>,
-    /// If true, super-frames are received and sent whole. The checksums of the packets in a
-    /// super-frame are completed by its last sender.
+    /// Whether super-frames are received and sent whole, with incomplete checksums.
     pub offloads: bool,
 }
 
@@ -155,26 +141,20 @@ pub struct Tap(Arc<Shared>);
 struct Shared {
     name: String,
     layer: Layer,
-    /// The network namespace in which the interface was opened.
     namespace: Namespace,
     queues: Vec<TunFd>,
-    /// The length of the header before each packet. The length is not 0 if offloads are used, or if
-    /// the caller's file descriptor uses such a header.
+    /// The length of the header before each packet, or 0 if there is no header.
     header_bytes: usize,
     mtu: usize,
-    /// Describes the longest super-frames that the kernel accepts. `None` if offloads are off.
     whole: Option<Whole>,
-    /// True if this process receives from the interface.
     is_input: AtomicBool,
-    /// The counter of the packets that the kernel dropped. The first receive queue takes the
-    /// counter of dropped packets. `None` if the kernel does not report drops.
+    /// The first receive queue takes the counter. `None` if the kernel does not report drops.
     drops: Mutex<Option<Drops>>,
     /// True if the interface was deleted and a sender has reported the deletion.
     gone: AtomicBool,
 }
 
-/// The interfaces that this process has opened by name. The list is locked while an interface is
-/// opened.
+/// The interfaces that this process has opened by name. Locked while an interface is opened.
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 impl TapOptions {
@@ -184,28 +164,22 @@ impl TapOptions {
     }
 
     setters! {
-        /// The number of queues, 1 to [`QUEUES_MAX`]. Default: 1. If this process already has the
-        /// interface open, the default is the number of open queues.
+        /// The number of queues, 1 to [`QUEUES_MAX`]. Default: 1, or as many as are already open.
         queues: usize => Some;
         /// The length of the longest packet in bytes, without an Ethernet header: [`MTU_MIN`] to
-        /// [`MTU_MAX`]. Default: the interface's MTU stays unchanged. A new interface has an MTU of
-        /// 1500.
+        /// [`MTU_MAX`]. Default: the interface's MTU, which is 1500 for a new interface.
         mtu: usize => Some;
-        /// Sets whether packets that the kernel has merged, or has not segmented yet, are received
-        /// and sent in one piece (TSO, USO, GRO). With the option `offloads`, the checksums of such
-        /// packets are not completed, and handlers get [super-frames](steerage::Packet::offload).
-        /// Default: no.
+        /// Whether packets are received and sent merged and unsegmented (TSO, USO, GRO), as
+        /// [super-frames](steerage::Packet::offload) without complete checksums. Default: no.
         offloads: bool;
     }
 
-    /// Opens the interface. If this process already has the interface open, the new `Tap` shares
-    /// the open interface. Otherwise, `open` attaches to an existing interface, or creates an
-    /// interface and sets it up.
+    /// Opens the interface: shares it if this process has it open, attaches to an existing
+    /// interface, or creates an interface and sets it up.
     ///
     /// # Errors
-    /// [`DeviceError`] if the interface may not be created, is not of this layer (TUN or TAP),
-    /// belongs to another process, or is open in this process with a different number of queues or
-    /// a different MTU.
+    /// [`DeviceError`] if the interface may not be created, has another layer or another owner, or
+    /// is open in this process with a different number of queues or a different MTU.
     pub fn open(&self) -> Result<Tap, DeviceError> {
         if let Some(wrong) = spec::wrong_name(&self.name) {
             let cause = io::Error::new(io::ErrorKind::InvalidInput, format!("its name {wrong}"));
@@ -250,8 +224,7 @@ impl TapOptions {
         let queues = self.attach_queues(asked, is_new)?;
         let (name, flags) = queues[0].attached().map_err(|e| self.error("look at the interface", e))?;
         if flags & IFF_VNET_HDR != 0 && !self.offloads {
-            // The interface has a header before each packet, although this process did not request
-            // it. So another process has opened a queue of the interface with this header.
+            // Another process has opened a queue of the interface with a header before each packet.
             let cause = io::Error::other("another program has queues of it that want a header before each packet");
             return Err(self.error("attach to the interface", cause).advise(BUSY));
         }
@@ -296,8 +269,7 @@ impl TapOptions {
             })?;
             match queue.attach(&self.name, flags | multi) {
                 Ok(()) => queues.push(queue),
-                // An interface that was created for several queues requires the flag
-                // `IFF_MULTI_QUEUE`.
+                // An interface that was created for several queues requires `IFF_MULTI_QUEUE`.
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) && !is_new && multi == 0 => multi = IFF_MULTI_QUEUE,
                 Err(e) => {
                     let advice = match e.raw_os_error() {
@@ -320,15 +292,12 @@ impl TapOptions {
 }
 
 impl Tap {
-    /// Creates a `Tap` from file descriptors of the caller. Each file descriptor is a queue of the
-    /// same interface. The descriptors are made non-blocking. The kernel is configured so that it
-    /// completes all checksums and segmentation itself. If the descriptors use a header before each
-    /// packet (`IFF_VNET_HDR`), the `Tap` reads and writes this header. The caller must have set
-    /// `IFF_NO_PI` for the descriptors. (The kernel does not report this flag.)
+    /// Creates a `Tap` from file descriptors of the caller: queues of one interface, with
+    /// `IFF_NO_PI` (which the kernel does not report). The descriptors become non-blocking, and the
+    /// kernel completes checksums and segmentation. `IFF_VNET_HDR` may be set.
     ///
-    /// Packets of up to `mtu` bytes are received. If `mtu` is `None`, the MTU of the interface with
-    /// the same name in this network namespace is used. If there is no such interface, an MTU of
-    /// 1500 is used.
+    /// Packets of up to `mtu` bytes are received. `None` means the MTU of the interface of this
+    /// name in this network namespace, or 1500 if there is no such interface.
     ///
     /// # Errors
     /// [`DeviceError`] if the descriptors are not queues of one interface.
@@ -371,8 +340,7 @@ impl Tap {
         self.0.layer
     }
 
-    /// Returns an input. The input receives the packets that the kernel sends through the
-    /// interface.
+    /// Returns an input that receives the packets that the kernel sends through the interface.
     ///
     /// # Errors
     /// [`DeviceError`] if this interface has an input already.
@@ -390,8 +358,7 @@ impl Tap {
         ))
     }
 
-    /// Returns an output. The kernel receives the packets that are sent to this output. The
-    /// interface's queues are assigned to CPUs in turn.
+    /// Returns an output to the kernel. The interface's queues are assigned to CPUs in turn.
     pub fn output(&self) -> Output {
         let shared = Arc::clone(&self.0);
         let mut next = 0;
@@ -418,19 +385,17 @@ impl Shared {
         Self { name, layer, namespace, queues, header_bytes, mtu, whole: None, is_input, drops, gone }
     }
 
-    /// Returns the length of the longest frame that the device receives, in bytes.
     fn frame_bytes_max(&self) -> usize {
         self.mtu + if self.layer == Layer::Tap { ethernet::TAGGED_BYTES } else { 0 }
     }
 
-    /// Returns the error for a failed system call with the cause `cause`.
     fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
         let cause = if is_gone(&cause) { io::Error::new(cause.kind(), "the interface was deleted") } else { cause };
         DeviceError::new(self.name.clone(), operation, cause)
     }
 }
 
-/// Returns true if the error means that the interface was deleted.
+/// `EBADFD` means that the interface was deleted.
 fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EBADFD)
 }

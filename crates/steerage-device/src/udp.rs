@@ -1,12 +1,9 @@
-//! A device that receives and sends through UDP sockets, for tunnels and overlays. The user's guide
-//! is docs/tunnels.md.
+//! Receives and sends by UDP sockets, for tunnels and overlays. User's guide: docs/tunnels.md.
 //!
-//! Each packet of this device is an IP packet. For a received datagram, the device creates the IP
-//! and UDP headers from the datagram's addresses. For a packet to send, the device reads the
-//! addresses from the packet's IP and UDP headers. The kernel merges the datagrams of a flow
-//! (`UDP_GRO`) into one [super-frame](steerage::Packet::offload), which is steered as one packet.
-//! Packets of a batch that have the same addresses and the same traffic class are sent as one
-//! message (`UDP_SEGMENT`). One system call sends as many messages as possible.
+//! Each packet is an IP packet, whose headers the device creates or reads. The kernel merges the
+//! received datagrams of a flow (`UDP_GRO`) into one [super-frame](steerage::Packet::offload).
+//! Packets of a batch with the same addresses and traffic class are sent as one message
+//! (`UDP_SEGMENT`), and one system call sends as many messages as possible.
 //!
 //! Each queue is a socket. Several sockets share one address (`SO_REUSEPORT`). The kernel spreads
 //! flows over the sockets of an address. If an input and an output of a process have the same
@@ -38,8 +35,7 @@ use crate::sys::socket;
 
 pub use spec::is_spec;
 
-/// The maximum number of sockets per address. The kernel does not limit the number of sockets per
-/// address, but more sockets than CPUs are useless.
+/// The maximum number of sockets per address. (The kernel has no limit.)
 pub const QUEUES_MAX: usize = 256;
 
 /// The smallest MTU. Every IPv4 host must accept packets of 68 bytes (RFC 791).
@@ -53,16 +49,13 @@ pub const BUFFER_MIN: usize = 4096;
 /// The largest size of the kernel's buffer for received datagrams, in bytes.
 pub const BUFFER_MAX: usize = 1 << 30;
 
-/// The default size of the kernel's buffer for received datagrams. At 6 Gbit/s, a buffer of this
-/// size holds the datagrams of 10 ms. Without CAP_NET_ADMIN, the kernel limits the size to
-/// `net.core.rmem_max`.
+/// 10 ms of datagrams at 6 Gbit/s. Without CAP_NET_ADMIN, `net.core.rmem_max` is the limit.
 const BUFFER: usize = 8 << 20;
 
 /// The maximum number of entries that one call of `take_errors` reads from a socket's error queue.
 const ERRORS_MAX: usize = 64;
 
-/// The maximum number of log lines about path MTUs. The number of log lines is limited, because
-/// peers on the network can cause them.
+/// The number of log lines about path MTUs is limited, because peers can cause them.
 const MTU_LINES_MAX: u64 = 16;
 
 /// The address to which the sockets are bound, and the options of the sockets.
@@ -79,13 +72,11 @@ const MTU_LINES_MAX: u64 = 16;
 pub struct UdpOptions {
     /// The address and port.
     pub address: SocketAddr,
-    /// The number of sockets. `None` means one socket. If this process already has the address
-    /// open, `None` means as many sockets as are open.
+    /// The number of sockets. `None`: 1, or as many as this process already has open.
     pub queues: Option<usize>,
     /// The size of the kernel's receive buffer for each socket, in bytes.
     pub receive_buffer: usize,
-    /// The length of the longest packet that handlers can write to or keep. Merged packets can be
-    /// longer.
+    /// The longest packet that handlers can write to or keep. Merged packets can be longer.
     pub mtu: usize,
     /// True if the kernel adapts to the MTU of the path (path MTU discovery).
     pub pmtu: bool,
@@ -103,22 +94,17 @@ struct Shared {
     local: SocketAddr,
     namespace: Namespace,
     sockets: Vec<OwnedFd>,
-    /// The free space in the send buffer of each socket.
     rooms: Vec<SendRoom>,
     mtu: usize,
     is_input: AtomicBool,
-    /// Describes the longest messages that the kernel accepts and splits into datagrams.
     whole: Whole,
-    /// The counts that the first queue reports. The first queue's counts include the counts that
-    /// all queues and senders share.
+    /// The counts that the first queue reports. Some are shared by all queues and senders.
     counts: Arc<DeviceCounts>,
-    /// The path MTU in the most recent error report. The next field, `lines`, is the number of log
-    /// lines about path MTUs.
+    /// The path MTU in the last error report, and the number of log lines about path MTUs.
     path_mtu: AtomicU64,
     lines: AtomicU64,
 }
 
-/// The names of the counts that UDP devices have in addition to the ledger's counts of frames.
 const COUNTS: &[&str] = &[
     "super_frames",
     "wire_packets",
@@ -134,8 +120,7 @@ const COUNTS: &[&str] = &[
 const TRUNCATED: usize = 5;
 const DROPS: usize = 6;
 /// The first queue reports `ICMP_ERRORS` and the next two counts for all sockets. Any thread may
-/// increase the counts of all sockets, even after the first queue has ended. The report at the end
-/// always has the final counts.
+/// increase these counts, even after the first queue has ended. The final report is complete.
 const ICMP_ERRORS: usize = 7;
 const TOO_LONG: usize = 8;
 const PATH_MTU: usize = 9;
@@ -150,30 +135,23 @@ impl UdpOptions {
     }
 
     setters! {
-        /// The number of sockets, 1 to [`QUEUES_MAX`]. Default: 1. If this process already has the
-        /// address open, the default is the number of open sockets.
+        /// The number of sockets, 1 to [`QUEUES_MAX`]. Default: 1, or as many as are already open.
         queues: usize => Some;
         /// The size of the kernel's receive buffer for each socket, in bytes. Default: 8 MiB.
         receive_buffer: usize;
-        /// The length of the longest packet, with its headers, that handlers can write to or keep.
-        /// Merged packets can be longer. Handlers can read packets that are longer than `mtu`.
-        /// Default: 1500.
+        /// The longest packet, with headers, that handlers can write to or keep. Merged packets can
+        /// be longer, and handlers can read longer packets. Default: 1500.
         mtu: usize;
-        /// Sets whether the kernel adapts to the MTU of the path (path MTU discovery). With path
-        /// MTU discovery, the kernel refuses packets that are longer than the path's MTU. Refused
-        /// packets are counted as `too_long`. Without path MTU discovery, the kernel fragments
-        /// packets that are longer than the path's MTU. Default: yes, because fragments have no
-        /// ports for steering, and a packet is lost if one of its fragments is lost.
+        /// Whether the kernel discovers the MTU of the path and refuses longer packets
+        /// (`too_long`), instead of fragmenting them. Default: yes, because fragments have no ports
+        /// for steering, and a lost fragment loses the packet.
         pmtu: bool;
-        /// Sets whether the kernel merges received datagrams of a flow into
-        /// [super-frames](steerage::Packet::offload), and whether packets to one destination are
-        /// sent as one message. Default: yes. Without offloads, each datagram is received and sent
-        /// on its own.
+        /// Whether datagrams of a flow are received as [super-frames](steerage::Packet::offload),
+        /// and packets to one destination are sent as one message. Default: yes.
         offloads: bool;
     }
 
-    /// Opens the sockets. If this process already has the same address open, the new `Udp` shares
-    /// the open sockets.
+    /// Opens the sockets. Shares the sockets if this process has the same address open.
     ///
     /// # Errors
     /// [`DeviceError`] if the address is in use, if it is not an address of this machine, or if
@@ -242,8 +220,7 @@ impl UdpOptions {
         let fd = socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)?;
         let discover = if self.pmtu { libc::IP_PMTUDISC_DO } else { libc::IP_PMTUDISC_DONT };
         let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
-        // An IPv6 socket without IPV6_V6ONLY also receives and sends IPv4, so it needs the IPv4 and
-        // the IPv6 options.
+        // An IPv6 socket without IPV6_V6ONLY also receives and sends IPv4.
         for (option, value) in
             [(libc::IP_PKTINFO, 1), (libc::IP_RECVTOS, 1), (libc::IP_RECVERR, 1), (libc::IP_MTU_DISCOVER, discover)]
         {
@@ -267,8 +244,7 @@ impl UdpOptions {
         }
         let bytes = self.receive_buffer as i32;
         for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
-            // Without CAP_NET_ADMIN, the kernel limits the buffers to `net.core.rmem_max` and
-            // `net.core.wmem_max`.
+            // Without CAP_NET_ADMIN: `net.core.rmem_max` and `net.core.wmem_max` are the limits.
             if sys::set(&fd, libc::SOL_SOCKET, forced, bytes).is_err() {
                 sys::set(&fd, libc::SOL_SOCKET, plain, bytes)?;
             }
@@ -287,7 +263,7 @@ impl Udp {
         self.0.local
     }
 
-    /// Returns an input. The input receives the datagrams that peers send to the address.
+    /// Returns an input that receives the datagrams that peers send to the address.
     ///
     /// # Errors
     /// [`DeviceError`] if these sockets have an input already.
@@ -301,8 +277,7 @@ impl Udp {
         Ok(Input::new(self.0.name(), "udp", (0..self.0.sockets.len()).map(queue).collect()))
     }
 
-    /// Returns an output. The output sends datagrams from the sockets' address. The sockets are
-    /// assigned to the CPUs in turn.
+    /// Returns an output that sends from the sockets' address. CPUs get the sockets in turn.
     pub fn output(&self) -> Output {
         let (shared, mut next) = (Arc::clone(&self.0), 0);
         let open = move |_cpu| {
@@ -323,9 +298,8 @@ impl Shared {
         DeviceError::new(self.name(), operation, cause)
     }
 
-    /// Reads the error reports of routers and peers from a socket's error queue. The error queue
-    /// must be read, because poll(2) reports a socket as ready as long as its error queue has an
-    /// entry.
+    /// Empties a socket's error queue of the reports of routers and peers, because poll(2) reports
+    /// a socket as ready as long as its error queue has an entry.
     #[cold]
     fn take_errors(&self, nth: usize) {
         use std::os::fd::AsFd;
@@ -348,8 +322,7 @@ impl Shared {
     }
 }
 
-/// Returns true if the error is about an earlier datagram or about a single peer. An error about an
-/// earlier datagram or a single peer does not end the socket's use.
+/// Errors about an earlier datagram or about one peer do not end the socket's use.
 fn is_of_a_peer(error: &io::Error) -> bool {
     const OF_A_PEER: [i32; 12] = [
         libc::ECONNREFUSED,

@@ -1,10 +1,7 @@
-//! Reinserts VLAN tags that the kernel or a card has removed from a frame.
-
 use steerage::flow::wire::{ethernet, vlan};
 
-/// Inserts a VLAN tag into the frame that begins at `at`. Moves the frame's MAC addresses towards
-/// the start of `bytes`, and writes the tag after the addresses. Returns false if `bytes` has too
-/// little space before the frame.
+/// Inserts a VLAN tag that the kernel or a card has removed from the frame at `at`. Returns false
+/// if there is too little space before the frame.
 pub(crate) fn put_back(bytes: &mut [u8], at: usize, len: usize, tag: [u8; vlan::BYTES]) -> bool {
     let Some(start) = at.checked_sub(vlan::BYTES).filter(|_| len >= ethernet::TYPE_AT) else { return false };
     let Some(frame) = bytes.get_mut(start..at + ethernet::TYPE_AT) else { return false };

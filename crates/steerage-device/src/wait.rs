@@ -1,5 +1,4 @@
-//! A wrapper around a live device. A wrapped live device waits for room in backlogs and outputs, as
-//! a capture file does.
+//! A wrapper that lets a live device wait for room in backlogs and outputs, as a capture file does.
 
 use steerage::{
     DeviceError, Input,
@@ -8,15 +7,13 @@ use steerage::{
 
 use crate::wrapper::delegate_to_queue;
 
-/// One queue of a wrapped live device. The queue waits for room in backlogs and outputs.
+/// One queue of a wrapped live device.
 ///
-/// Without the wrapper `Wait`, a live device is always polled. Without waiting, packets for which a
-/// backlog or an output has no room are dropped (`backlog_full`, `tx_full`). With the wrapper
-/// `Wait`, the device is polled only while each CPU has room for the packets of a poll. While an
-/// output has no room ([`TxQueue::has_room`](steerage::device::TxQueue::has_room)), packets wait in
-/// the backlogs. While the device is not polled, further packets stay in the buffer of the device.
-/// When the device's buffer is full, either the device loses packets (drop reason `device`), or the
-/// sender of the packets waits.
+/// Without `Wait`, packets for which a backlog or an output has no room are dropped
+/// (`backlog_full`, `tx_full`). With `Wait`, the device is polled only while each CPU has room for
+/// the packets of a poll, and packets wait in the backlogs while an output has no room
+/// ([`TxQueue::has_room`](steerage::device::TxQueue::has_room)). When the device's buffer is full,
+/// the device loses packets (drop reason `device`), or their sender waits.
 ///
 /// If a handler does not return, the whole input stops, and the handler's CPU is not declared dead.
 /// After a stop of the run, packets that wait for an output wait for one second at most.
@@ -37,7 +34,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Makes `input` wait for room. The wrapped input has the name, kind and mode of `input`.
+    /// Makes `input` wait for room. The name, kind and mode stay unchanged.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input) -> Input {
         input.wrap_queues(|queue, _| Box::new(Self { queue }))

@@ -1,10 +1,5 @@
-//! Support for wrappers. A wrapper is a device that takes its packets from another device and
-//! changes, for example, the rate of the packets.
-
-/// Delegates all methods of [`RxQueue`](steerage::device::RxQueue) except `poll` to `self.queue`.
-/// If the macro gets the argument `except capabilities`, it does not delegate the method
-/// `capabilities`. All wrappers use this macro, so a new method of the trait must be added only to
-/// this macro.
+/// Delegates all methods of [`RxQueue`](steerage::device::RxQueue) except `poll` to `self.queue`,
+/// so that wrappers get new methods of the trait.
 macro_rules! delegate_to_queue {
     () => {
         fn capabilities(&self) -> steerage::device::Capabilities {

@@ -1,6 +1,3 @@
-//! Checks the CPUs: how many CPUs this process may use, and which CPUs share a cache or a NUMA
-//! node.
-
 use std::collections::BTreeSet;
 
 use serde::Serialize;
@@ -13,37 +10,31 @@ use crate::{Finding, State};
 #[derive(Debug, Serialize)]
 pub(crate) struct Cpus {
     online: Option<String>,
-    /// The CPUs in the affinity mask of the process. A cgroup's cpuset limits the affinity mask of
-    /// a process.
+    /// The affinity of the process, which the cpuset of a cgroup limits.
     usable: String,
-    /// The CPU time that the cgroup of the process allows, expressed as a number of CPUs. `None` if
-    /// there is no limit.
+    /// The CPU time that the cgroup allows, in CPUs. `None` without a limit.
     quota: Option<f64>,
-    /// For each core with several hardware threads, the list of the core's usable CPUs.
+    /// The usable CPUs of each core with several threads.
     smt: Vec<String>,
-    /// The CPUs that share a last-level cache.
     caches: Vec<Cache>,
     nodes: Vec<Node>,
-    /// The online CPUs on which the kernel does not run its own work (isolated CPUs).
+    /// The online CPUs that the kernel does not use for its own work.
     isolated: Option<String>,
     #[serde(skip)]
     count: usize,
-    /// The CPUs that a run uses by default. `distances` contains the distance of each default CPU
-    /// from the first default CPU.
+    /// The CPUs of a run by default, and their distances from the first one.
     #[serde(skip)]
     default: CpuMask,
     #[serde(skip)]
     distances: Option<(CpuId, Distances)>,
 }
 
-/// A cache that CPUs share.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct Cache {
     level: u32,
     cpus: String,
 }
 
-/// A NUMA node.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Node {
     node: u32,
@@ -76,7 +67,6 @@ impl Cpus {
         }
     }
 
-    /// The number of CPUs that a run uses by default.
     pub(crate) fn of_a_run(&self) -> usize {
         self.default.len()
     }
@@ -116,9 +106,7 @@ impl Cpus {
         findings
     }
 
-    /// Describes the measured distances between the default CPUs if they contradict what the kernel
-    /// reports. The measured distances contradict the kernel if the CPUs are far apart although the
-    /// kernel reports that they share a cache.
+    /// Describes CPUs that are far apart although the kernel reports a shared cache.
     fn measured_otherwise(&self) -> Option<String> {
         let (first, distances) =
             self.distances.as_ref().filter(|(_, distances)| !distances.unlike_reported.is_empty())?;
@@ -177,8 +165,7 @@ mod tests {
         assert!(found(&none).starts_with("Missing CPUs: it cannot be read"), "{}", found(&none));
     }
 
-    /// A machine with two CPU packages, two cores per package, and two hardware threads per core.
-    /// In this test, the process may use three quarters of the machine's CPUs.
+    /// Two packages of two cores with two threads. The process may use three quarters.
     #[test]
     fn threads_caches_and_nodes() {
         let mut files: Vec<(String, String)> = vec![

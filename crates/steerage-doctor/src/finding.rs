@@ -1,5 +1,3 @@
-//! The result of one check.
-
 use std::fmt;
 
 use serde::Serialize;
@@ -10,22 +8,22 @@ use serde::Serialize;
 pub enum State {
     /// The item works.
     Ok,
-    /// The checked item is missing, or it limits programs that receive packets.
+    /// The item is missing, or limits programs that receive packets.
     Missing,
-    /// The finding is neither good nor bad, but useful to know.
+    /// Neither good nor bad, but useful to know.
     Info,
 }
 
-/// The result of one check. As text, one line.
+/// The result of one check, one line as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The name of the checked item.
+    /// What was checked.
     pub about: &'static str,
     /// The state of the item.
     pub state: State,
-    /// What the check found.
+    /// What was found.
     pub found: String,
-    /// How to fix or improve the checked item. In most cases, the fix is a command.
+    /// How to fix or improve the item, usually with a command.
     pub fix: Option<String>,
 }
 
@@ -42,7 +40,6 @@ impl Finding {
         Self { about, state: State::Missing, found: found.into(), fix: Some(fix.into()) }
     }
 
-    /// Adds advice to the finding.
     pub(crate) fn or(self, fix: impl Into<String>) -> Self {
         Self { fix: Some(fix.into()), ..self }
     }

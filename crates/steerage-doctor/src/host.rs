@@ -1,43 +1,35 @@
-//! Reads the files of /proc and /sys below a root directory.
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A machine, as the files in /proc and /sys describe it. Any file may be missing: containers hide
-/// files, and kernels differ.
+/// The files of /proc and /sys below a root directory. Any may be missing: containers hide files,
+/// and kernels differ.
 #[derive(Debug)]
 pub(crate) struct Host {
     root: PathBuf,
 }
 
 impl Host {
-    /// This machine.
     pub(crate) fn this() -> Self {
         Self { root: PathBuf::from("/") }
     }
 
-    /// A fake machine, whose files are below `root`.
     #[cfg(test)]
     pub(crate) fn below(root: PathBuf) -> Self {
         Self { root }
     }
 
-    /// The full path of a file. `path` is relative to the root directory.
     pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         self.root.join(path)
     }
 
-    /// The text of a file, without white space at both ends.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         Some(fs::read_to_string(self.path(path)).ok()?.trim().to_owned())
     }
 
-    /// The number in a file.
     pub(crate) fn number(&self, path: impl AsRef<Path>) -> Option<i64> {
         self.text(path)?.parse().ok()
     }
 
-    /// The directory entries whose names consist of `prefix` and a number.
     pub(crate) fn numbered(&self, directory: impl AsRef<Path>, prefix: &str) -> Vec<(u32, PathBuf)> {
         let directory = directory.as_ref();
         let entries = fs::read_dir(self.path(directory)).into_iter().flatten().flatten();
@@ -52,23 +44,20 @@ impl Host {
         numbered
     }
 
-    /// The last component of the target of a symbolic link.
+    /// The last component of a link's target.
     pub(crate) fn link(&self, path: impl AsRef<Path>) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 }
 
-/// Fake machines for tests: directories with made-up files.
 #[cfg(test)]
 pub(crate) mod fake {
     use super::*;
 
-    /// A root directory that is removed at the end of the test.
     pub(crate) struct FakeHost(PathBuf);
 
     impl FakeHost {
-        /// Creates files with these paths and contents.
         pub(crate) fn new(name: &str, files: &[(&str, &str)]) -> Self {
             let root = std::env::temp_dir().join(format!("steerage-doctor-{}-{name}", std::process::id()));
             let fake = Self(root);

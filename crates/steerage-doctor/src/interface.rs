@@ -1,5 +1,4 @@
-//! Checks an interface: its number of queues, and whether its offloads change packets before
-//! programs see them.
+//! Checks an interface: its queues, and offloads that change packets before programs see them.
 
 use serde::Serialize;
 use steerage_netlink::ethtool::{Channels, Features};
@@ -11,53 +10,44 @@ use crate::Finding;
 use crate::host::Host;
 use crate::masks::KernelMasks;
 
-/// `IFF_UP`: net/if.h.
+/// `IFF_UP` in net/if.h.
 const UP: u32 = 1;
 
-/// The facts about an interface.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Interface {
     name: String,
-    /// The driver, or `None` if the interface exists only in software.
+    /// The driver, or `None` for a virtual interface.
     driver: Option<String>,
     mtu: Option<i64>,
-    /// The kernel's name for the state of the interface, such as `up`, `down`, or `unknown` for
-    /// interfaces without a link.
+    /// The kernel's name of the state: `up`, `down`, or `unknown` without a link.
     state: Option<String>,
     up: bool,
-    /// The speed of the link in Mbit/s, if the link reports its speed.
+    /// The speed in Mbit/s, if the link reports it.
     speed: Option<i64>,
     rx_queues: Vec<RxQueue>,
     #[serde(skip)]
     masks: KernelMasks,
-    /// The offloads that are switched on, with the names that ethtool uses. `None` if the kernel
-    /// does not report offloads.
+    /// The offloads that are on, by ethtool's names, or `None` if the kernel does not report them.
     features: Option<Vec<String>>,
-    /// The settings that must be changed to prepare the interface for a capture or for AF_XDP.
     #[serde(skip)]
     nic: Nic,
     xdp: Option<Xdp>,
-    /// Whether the driver passes the hash that the card computed to XDP programs. `None` if the
-    /// kernel does not report whether the driver has this feature.
+    /// Whether the driver passes the card's hash to XDP programs, if the kernel reports this.
     xdp_hash: Option<bool>,
-    /// Whether the driver passes the card's time of reception to XDP programs. `xdp_vlan_tag` says
-    /// whether the driver passes the VLAN tag that the card removed.
+    /// Whether the driver passes the card's time of reception, and a VLAN tag that was removed.
     xdp_time: Option<bool>,
     xdp_vlan_tag: Option<bool>,
-    /// The kinds of received frames to which the card can add a timestamp, with the names that
-    /// ethtool uses.
+    /// The kinds of received frames that the card can stamp, by ethtool's names.
     pub(crate) stamps: Vec<String>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct RxQueue {
     queue: u32,
-    /// The mask by which the kernel itself steers the packets of the queue. If the kernel does not
-    /// steer these packets, the mask is 0.
+    /// The mask of the kernel's own steering, or 0.
     rps_cpus: Option<String>,
 }
 
-/// How well the driver of the interface supports XDP.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Xdp {
     driver: bool,
@@ -65,11 +55,9 @@ struct Xdp {
 }
 
 impl Xdp {
-    /// Names the socket type (AF_PACKET or AF_XDP) that is faster with this driver. Without
-    /// zero-copy, AF_XDP moves the kernel's part of receiving to the CPU that polls. If AF_XDP runs
-    /// without zero-copy, the polling CPU receives fewer packets than with AF_PACKET. For the
-    /// command `forward`, AF_XDP is faster, because with AF_PACKET the kernel would also handle
-    /// each packet (lab/notes/interfaces.md).
+    /// Without zero-copy, AF_XDP moves the kernel's part of receiving to the polling CPU, which
+    /// then receives fewer packets than with AF_PACKET. Only `forward` is faster, because with
+    /// AF_PACKET the kernel handles each packet too (lab/notes/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",
@@ -80,13 +68,11 @@ impl Xdp {
 }
 
 impl Interface {
-    /// Whether an interface with the name `name` exists.
     pub(crate) fn is_there(host: &Host, name: &str) -> bool {
         let is_name = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
         is_name && host.path(format!("sys/class/net/{name}/ifindex")).exists()
     }
 
-    /// Reads what the kernel reports about the interface.
     pub(crate) fn read(
         host: &Host,
         name: &str,
@@ -214,15 +200,11 @@ impl Interface {
         Finding::info("rx queues", found)
     }
 
-    /// Reports whether the kernel itself steers the packets of the interface's receive queues
-    /// (RPS).
     fn kernel_steers(&self) -> Option<Finding> {
         let masks = self.masks.in_force()?;
         Some(Finding::info("rps_cpus", format!("the kernel steers {masks}")).or(self.masks.remedy()))
     }
 
-    /// Reports whether a capture would show the packets as they were on the wire. Offloads may
-    /// merge packets or cut them.
     fn listening(&self) -> Vec<Finding> {
         let needs = self.nic.needs(Purpose::Listen);
         let ok = || Finding::ok("offloads", "none merges packets: they are seen as on the wire");
@@ -231,9 +213,6 @@ impl Interface {
     }
 }
 
-/// The crate steerage-tune finds the changes that an interface needs for a purpose, such as
-/// listening. This function converts one needed change to a finding (the result of a check) with a
-/// fix.
 fn finding(need: &Need) -> Finding {
     match need.fix() {
         Some(fix) if need.is_missing => Finding::missing(need.about, need.found.clone(), fix),
@@ -292,9 +271,8 @@ mod tests {
         assert_eq!(off, "sudo ethtool -K eth0 gro off");
     }
 
-    /// The test checks facts about an ENA card. Users notice these facts only when something fails.
-    /// The checked facts about an ENA card concern its number of queues (too large for AF_XDP), its
-    /// MTU, and merged UDP packets.
+    /// What users notice only when something fails: too many queues for AF_XDP, the MTU, and merged
+    /// UDP packets.
     #[test]
     fn a_cloud_machine_with_ena() {
         let fake = FakeHost::new(
@@ -342,7 +320,7 @@ mod tests {
              Info rx queues: 16: it spreads flows over as many CPUs by itself\n\
              Info AF_PACKET time: the system's clock; the card can stamp all, ptpv2-event (af_packet:p1,time=card)\n"
         );
-        // Receive queues are sorted by number, not by name: `rx-10` comes after `rx-9`.
+        // Queues are sorted by number: `rx-10` comes after `rx-9`.
         assert_eq!(
             interface.rx_queues.iter().map(|queue| queue.queue).collect::<Vec<_>>(),
             (0..16).collect::<Vec<_>>()

@@ -1,12 +1,9 @@
 //! Checks a machine's support for receiving and steering packets, and says how to fix what is
-//! missing. The checks change nothing on the machine.
+//! missing, without changing anything. [`check`] returns the [`Finding`]s, one line each, and a
+//! [`Diagnosis`] also has numbers for scripts.
 //!
-//! A [`Diagnosis`] has a list of [`Finding`]s and numbers for scripts. Each finding is printed as
-//! one line. The checks read all files below a root directory. Tests replace this directory by a
-//! directory with made-up files. The module `probe` contains the checks that must run on the real
-//! machine.
-//!
-//! [`check`] returns the findings about an interface and the machine.
+//! Files are read below a root directory, which tests replace. `probe` has the checks that must run
+//! on the real machine.
 #![forbid(unsafe_code)]
 
 mod cpus;
@@ -33,7 +30,7 @@ use interface::Interface;
 pub use masks::KernelMasks;
 use probe::{Capability, Probes};
 
-/// The results of all checks. As text, a diagnosis has one line for each finding.
+/// The results of all checks. As text, one line for each finding.
 #[derive(Debug, Serialize)]
 pub struct Diagnosis {
     schema: u32,
@@ -47,7 +44,7 @@ pub struct Diagnosis {
     interface: Option<Interface>,
 }
 
-/// The error if the machine has no interface with the requested name.
+/// The machine has no interface with this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoInterface(pub String);
 
@@ -59,9 +56,8 @@ impl fmt::Display for NoInterface {
 
 impl std::error::Error for NoInterface {}
 
-/// Checks this machine, and the interface with this name, with the privileges of this process. A
-/// program calls `check` before it opens the interface, for example to show the user what is
-/// missing.
+/// Checks this machine and the interface, with the privileges of this process, for example before a
+/// program opens the interface.
 ///
 /// # Errors
 /// [`NoInterface`] if the machine has no interface with this name.
@@ -80,7 +76,7 @@ pub fn check(interface: &str) -> Result<Vec<Finding>, NoInterface> {
 }
 
 impl Diagnosis {
-    /// Checks this machine, and the interface with this name, with the privileges of this process.
+    /// Checks this machine, and the interface if there is one, with the privileges of this process.
     ///
     /// # Errors
     /// [`NoInterface`] if the machine has no interface with this name.
@@ -90,8 +86,7 @@ impl Diagnosis {
         let interface = match interface {
             Some(name) if !Interface::is_there(&host, name) => return Err(NoInterface(name.to_owned())),
             Some(name) => {
-                // If the kernel does not support a netlink family, the checks that need this family
-                // report nothing.
+                // If the kernel lacks a netlink family, the checks that need it report nothing.
                 let mut ethtool = Ethtool::open().ok();
                 let features = ethtool.as_mut().and_then(|ethtool| ethtool.features(name).ok());
                 let channels = ethtool.as_mut().and_then(|ethtool| ethtool.channels(name).ok());
@@ -124,8 +119,7 @@ impl Diagnosis {
         })
     }
 
-    /// Adds a finding about the sandbox that the calling program entered on this machine. Pass
-    /// `None` if the user switched the sandbox off.
+    /// Adds a finding about the sandbox, or with `None` that the user switched it off.
     #[must_use]
     pub fn with_sandbox(mut self, in_force: Option<InForce>) -> Self {
         let at = self.findings.iter().position(|finding| finding.about == "capabilities").map_or(0, |at| at + 1);
@@ -133,7 +127,7 @@ impl Diagnosis {
         self
     }
 
-    /// The results of the checks.
+    /// Returns the results of the checks.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }

@@ -1,13 +1,11 @@
-//! The masks by which the kernel itself steers the queues of an interface (`rps_cpus`), and advice
-//! about these masks. The commands `doctor` and `explain` both use this module, so that they never
-//! contradict each other.
+//! The masks with which the kernel itself steers (`rps_cpus`), and advice about them.
 
 use steerage_text::shell_word;
 use steerage_tune::same;
 
 use crate::host::Host;
 
-/// The current masks of an interface's receive queues.
+/// The masks of an interface's receive queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelMasks {
     interface: String,
@@ -15,7 +13,7 @@ pub struct KernelMasks {
 }
 
 impl KernelMasks {
-    /// Reads the masks of an interface of this machine.
+    /// Reads the masks of an interface.
     pub fn read(interface: &str) -> Self {
         Self::below(&Host::this(), interface)
     }
@@ -26,13 +24,12 @@ impl KernelMasks {
         Self { interface: interface.to_owned(), queues: queues.filter_map(mask).collect() }
     }
 
-    /// Whether all queues have the mask `mask`, which is in the kernel's format.
+    /// Returns true if all queues have the mask `mask`, in the kernel's format.
     pub fn are(&self, mask: &str) -> bool {
         !self.queues.is_empty() && self.queues.iter().all(|(_, now)| same(now, mask))
     }
 
-    /// The queues that the kernel steers, with their masks, such as `rx-0 3`. Returns `None` if the
-    /// kernel steers the packets of no queue.
+    /// Returns the queues that the kernel steers, with their masks, such as `rx-0 3`, if any.
     pub fn in_force(&self) -> Option<String> {
         let is_set = |mask: &str| mask.contains(|c| !"0,".contains(c));
         let set: Vec<String> = (self.queues.iter().filter(|(_, mask)| is_set(mask)))
@@ -41,8 +38,7 @@ impl KernelMasks {
         (!set.is_empty()).then(|| set.join(", "))
     }
 
-    /// Advice about the masks by which the kernel currently steers packets. Only a measurement
-    /// shows whether the kernel's masks help.
+    /// Returns advice about the masks. Only a measurement shows whether they help.
     pub fn remedy(&self) -> String {
         format!(
             "steerage tune {} measures whether that helps; a run of steerage steers by itself",

@@ -1,5 +1,3 @@
-//! Probes that must run on the real machine. The probes change nothing on the machine.
-
 use std::env;
 use std::path::PathBuf;
 
@@ -14,12 +12,11 @@ use steerage::{
     memory::usable_memory,
 };
 
-/// A Linux capability (capabilities(7)) that programs need to receive or send packets.
+/// A Linux capability (capabilities(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Capability {
     pub(crate) name: &'static str,
     pub(crate) held: bool,
-    /// The purpose of the capability.
     #[serde(rename = "for")]
     pub(crate) what_for: &'static str,
 }
@@ -33,24 +30,18 @@ const CAPABILITIES: [(CapabilitySet, &str, &str); 6] = [
     (CapabilitySet::IPC_LOCK, "CAP_IPC_LOCK", "locking memory beyond the limit"),
 ];
 
-/// The results of the probes.
 #[derive(Debug)]
 pub(crate) struct Probes {
-    /// Whether AF_PACKET sockets and AF_XDP sockets can be opened. The probe closes the opened
-    /// sockets immediately.
     pub(crate) af_packet: Result<(), Errno>,
     pub(crate) af_xdp: Result<(), Errno>,
-    /// Whether /dev/fuse can be opened.
     pub(crate) fuse: Result<(), Errno>,
     pub(crate) capabilities: Vec<Capability>,
-    /// The maximum amount of memory that this process may lock, in bytes. `None` if there is no
-    /// limit.
+    /// The bytes that this process may lock, or `None` without a limit.
     pub(crate) memlock: Option<u64>,
-    /// The memory in bytes that this process may use. `None` if the kernel does not report this
-    /// amount of memory.
+    /// The bytes of memory that this process may use, if known.
     pub(crate) memory: Option<u64>,
     pub(crate) tcpdump: Option<PathBuf>,
-    /// The path of the program that mounts FUSE file systems for unprivileged users.
+    /// This program mounts FUSE file systems for unprivileged users.
     pub(crate) fusermount: Option<PathBuf>,
     pub(crate) aes: bool,
     pub(crate) gfni: bool,
@@ -72,14 +63,12 @@ impl Probes {
         }
     }
 
-    /// Whether this process has the capability `name`.
     pub(crate) fn holds(&self, name: &str) -> bool {
         self.capabilities.iter().any(|capability| capability.name == name && capability.held)
     }
 }
 
-/// Checks whether a socket of this address family can be opened. The probe opens the socket without
-/// a protocol, so the socket receives nothing. The probe closes the socket immediately.
+/// A socket without a protocol receives nothing.
 fn opens(family: AddressFamily) -> Result<(), Errno> {
     socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None).map(drop)
 }
@@ -98,12 +87,10 @@ fn in_path(program: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|directory| directory.join(program)).find(is_program)
 }
 
-/// Results of probes, for tests.
 #[cfg(test)]
 pub(crate) mod fake {
     use super::*;
 
-    /// The results of the probes on a machine where every probe succeeds.
     pub(crate) fn probes() -> Probes {
         let held = |(_, name, what_for): &(_, &'static str, &'static str)| Capability { name, held: true, what_for };
         Probes {

@@ -1,4 +1,4 @@
-//! Checks the kernel, and the permissions of this process.
+//! The kernel, and the permissions of this process.
 
 use rustix::io::Errno;
 use steerage::{
@@ -14,16 +14,14 @@ use crate::probe::{Capability, Probes};
 
 const PROGRAM: &str = "\"$(command -v steerage)\"";
 
-/// The minimum locked memory for a useful AF_XDP socket. 16 MiB hold 8,192 frames of 2 KiB.
+/// 16 MiB hold 8,192 frames of 2 KiB for an AF_XDP socket.
 const LOCKED_BYTES_MIN: u64 = 16 << 20;
 
-/// The kernel's version.
 pub(crate) fn kernel(host: &Host) -> String {
     host.text("proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// The findings about the system: all findings except those about CPUs and interfaces. A run of
-/// steerage uses `cpus` CPUs by default.
+/// Returns all findings except those about CPUs and interfaces. A run uses `cpus` CPUs by default.
 pub(crate) fn findings(host: &Host, probes: &Probes, cpus: usize) -> Vec<Finding> {
     vec![
         Finding::info("kernel", format!("Linux {}", kernel(host))),
@@ -49,14 +47,12 @@ fn capabilities(all: &[Capability]) -> Finding {
         (held, absent) => {
             let absent = absent.iter().map(what_for).collect::<Vec<_>>().join(", ");
             let held = if held.is_empty() { String::new() } else { format!("{}; ", names(held)) };
-            // If programs need a missing capability to receive or send packets, another finding
-            // reports this capability separately.
+            // Another finding reports capabilities that receiving or sending needs.
             Finding::info("capabilities", format!("{held}without {absent}"))
         }
     }
 }
 
-/// The finding about the sandbox that a run of steerage would have on this machine.
 pub(crate) fn sandbox(in_force: Option<InForce>) -> Finding {
     const ABOUT: &str = "sandbox";
     match in_force {
@@ -142,7 +138,7 @@ fn huge_pages(host: &Host) -> Finding {
     const RESERVE: &str = "sudo sysctl vm.nr_hugepages=64";
     let free = host.number(format!("{RESERVED}/free_hugepages")).unwrap_or(0);
     let reserved = host.number(format!("{RESERVED}/nr_hugepages")).unwrap_or(0);
-    // In the kernel's file `transparent_hugepage/enabled`, brackets mark the current setting.
+    // Brackets mark the current setting.
     let transparent = host.text("sys/kernel/mm/transparent_hugepage/enabled");
     let transparent = transparent.is_some_and(|text| text.contains("[always]") || text.contains("[madvise]"));
     match (free, transparent) {
@@ -170,8 +166,7 @@ fn locked_memory(probes: &Probes) -> Finding {
     }
 }
 
-/// The maximum packet memory of a run with its default CPUs, default settings and frames of usual
-/// length.
+/// Returns the maximum memory of a run with default CPUs and settings, and usual frames.
 fn packet_memory(cpus: usize) -> Finding {
     const ABOUT: &str = "packet memory";
     let cpus = cpus.max(1);
@@ -207,8 +202,7 @@ fn packet_memory(cpus: usize) -> Finding {
     Finding::info(ABOUT, found).or(format!("of {} at most: --memory, --backlog", size(cap)))
 }
 
-/// The maximum packet memory in the local page caches (the stocks of free packet pages) of a run's
-/// receive queues, with frames of usual length.
+/// Returns the maximum memory in the local page caches of a run's queues, with usual frames.
 fn page_cache(memory: Option<u64>) -> Finding {
     const ABOUT: &str = "page cache";
     let memory = memory.unwrap_or(u64::MAX).min(MEMORY_MAX_DEFAULT as u64);
@@ -248,7 +242,6 @@ mod tests {
 
     fn lacks(host: &Host, probes: &Probes) -> Vec<(&'static str, String)> {
         let findings = findings(host, probes, 2);
-        // Each finding with the state `Missing` has a fix.
         assert!(findings.iter().all(|one| one.state != State::Missing || one.fix.is_some()));
         findings.into_iter().filter(|one| one.state == State::Missing).map(|one| (one.about, one.found)).collect()
     }

@@ -1,6 +1,3 @@
-//! Advice about traffic that no hash can spread over CPUs, and about traffic that only steerage's
-//! hash can spread.
-
 use steerage::{
     FlowKey,
     flow::{FlowHasher, HashKey},
@@ -12,25 +9,21 @@ use super::analysis::Analysis;
 use super::explained::{DEVICE, TrafficExplanation, is_ip, tunnels};
 use super::shares::Shares;
 
-/// A flow with more than this share of the packets is an elephant. If one flow is an elephant,
-/// eight CPUs cannot each have an eighth of the packets.
+/// With a flow above this share, eight CPUs cannot each have an eighth of the packets.
 const ELEPHANT: f64 = 1.0 / 8.0;
 
-/// The advice mentions a share of the packets only if the share is at least this large.
+/// Notes do not mention smaller shares of the packets.
 const WORTH_A_WORD: f64 = 0.01;
 
-/// The advice compares steerage with a network card that has `NIC_QUEUES` queues and an indirection
-/// table of `NIC_ENTRIES` entries (see `ethtool -x`).
+/// The network card of the comparison: queues, and entries of its indirection table (`ethtool -x`).
 const NIC_QUEUES: u32 = 8;
 const NIC_ENTRIES: u32 = 128;
 
-/// The advice warns about the hashes of a device if at least `HASHES_SAMPLE` packets arrived, and
-/// fewer than one in `HASHES_FEW` buckets has packets. The notes of a run that warn about a
-/// device's hashes use the same limits.
+/// Warns about a device's hashes if at least `HASHES_SAMPLE` packets filled fewer than one in
+/// `HASHES_FEW` buckets. The notes of a run use these limits too.
 const HASHES_SAMPLE: u64 = 10_000;
 const HASHES_FEW: usize = 100;
 
-/// The notes of the advice. Each note is a paragraph.
 pub(super) fn notes(traffic: &TrafficExplanation) -> Vec<String> {
     let all = [
         hashes(traffic.snapshot.queues.iter().any(|queue| queue.hash == DEVICE), &traffic.survey),
@@ -48,8 +41,7 @@ fn share(part: u64, traffic: &TrafficExplanation) -> f64 {
     percent(part as f64, traffic.survey.all.packets as f64) / 100.0
 }
 
-/// Warns about a device whose hashes differ too little to spread the flows. A run of steerage can
-/// only suspect that hashes differ too little, because a run does not count flows.
+/// Only suspected in a run, which does not count flows: the hashes differ too little.
 fn hashes(are_of_device: bool, survey: &Analysis) -> Option<String> {
     let (flows, filled) = (survey.flows.len(), survey.buckets.iter().filter(|bucket| bucket.packets > 0).count());
     let few = filled * HASHES_FEW < BUCKETS && flows > 2 * filled;
@@ -105,7 +97,7 @@ fn in_tunnels(traffic: &TrafficExplanation) -> Option<String> {
     ))
 }
 
-/// The number of packets of the largest flow that the kernel's own hash distinguishes.
+/// Returns the packets of the largest flow that the kernel's own hash distinguishes.
 pub(super) fn largest_of_kernel(survey: &Analysis) -> u64 {
     survey.kernel_flows.first().copied().unwrap_or(0)
 }
@@ -118,9 +110,8 @@ fn of_kernel(traffic: &TrafficExplanation) -> String {
     )
 }
 
-/// The number of flows whose two directions a network card with its default hash would put on
-/// different queues. If the command does not keep both directions of a flow together, the number of
-/// flows on different queues is 0.
+/// Returns the flows whose directions a network card would put on different queues, or 0 if the
+/// command does not keep directions together.
 pub(super) fn torn(traffic: &TrafficExplanation) -> usize {
     let nic = FlowHasher::toeplitz(&HashKey::MICROSOFT);
     let queue = |key: &FlowKey| nic.hash(key).0 % NIC_ENTRIES % NIC_QUEUES;
@@ -202,7 +193,6 @@ mod tests {
     use super::*;
     use crate::analysis::{AnalyzedFlow, Volume};
 
-    /// Creates the analysis of `flows` flows, whose packets are in `filled` different buckets.
     fn survey(packets: u64, flows: u16, filled: usize) -> Analysis {
         let key = |port| FlowKey::v4(SocketAddrV4::new([10, 0, 0, 1].into(), port), "10.0.0.2:9".parse().unwrap(), 17);
         let flow = |port| AnalyzedFlow {

@@ -1,6 +1,3 @@
-//! Analyzes traffic: the buckets of its packets, its largest flows, and the reasons why the flow of
-//! some packets is unknown.
-
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::AddAssign;
 
@@ -12,9 +9,8 @@ use steerage::{
     limits::BUCKETS,
 };
 
-/// The maximum number of flows that are counted separately. At 170 bytes per flow, the maximum
-/// number of flows takes 170 MiB of memory. The packets of flows beyond the maximum number of flows
-/// count only in the totals.
+/// The maximum number of flows that are counted separately: 170 MiB at 170 bytes each. Packets of
+/// further flows count only in the totals.
 pub const ANALYSIS_FLOWS_MAX: usize = 1 << 20;
 
 /// An amount of traffic.
@@ -22,7 +18,7 @@ pub const ANALYSIS_FLOWS_MAX: usize = 1 << 20;
 pub struct Volume {
     /// The number of packets.
     pub packets: u64,
-    /// The sum of the packets' lengths on the wire, in bytes.
+    /// The packets' lengths on the wire.
     pub bytes: u64,
 }
 
@@ -33,41 +29,35 @@ impl AddAssign for Volume {
     }
 }
 
-/// A flow, which consists of all packets with the same flow key. Steering never separates the
-/// packets of a flow.
-///
-/// [`Analysis::affinity`] says whether a flow is one direction or both directions of a
-/// conversation.
+/// All packets with one flow key, in one direction or both ([`Analysis::affinity`]).
 #[derive(Clone, Copy, Debug)]
 pub struct AnalyzedFlow {
-    /// The flow key of the flow's first packet, in the direction of that packet.
+    /// The key of the first packet, in its direction.
     pub flow: FlowKey,
-    /// The flow key that is hashed for each packet of the flow. For most flows, the hashed key is
-    /// made from the field `flow`. If the first fragment of a datagram did not arrive before the
-    /// other fragments, the datagram has its own flow key.
+    /// The hashed key, made from `flow`, or from the datagram if its first fragment came late.
     pub key: FlowKey,
-    /// The number of packets and the number of bytes of the flow.
+    /// The packets and bytes.
     pub weight: Volume,
-    /// The hash by which the flow's first packet was steered.
+    /// The hash by which the first packet was steered.
     pub hash: FlowHash,
-    /// Whether packets of both directions of the flow arrived.
+    /// True if packets of both directions arrived.
     pub is_two_way: bool,
-    /// Whether the flow's first packet arrived in a tunnel.
+    /// True if the first packet arrived in a tunnel.
     pub in_tunnel: bool,
 }
 
 /// Details of one packet.
 #[derive(Clone, Debug)]
 pub struct PacketDetail {
-    /// The captured bytes of the packet.
+    /// The captured bytes.
     pub data: Vec<u8>,
-    /// The packet's length on the wire, in bytes.
+    /// The length on the wire, in bytes.
     pub wire_len: usize,
-    /// The type of the packet's first header.
+    /// The type of the first header.
     pub link: LinkType,
     /// The hash by which the packet was steered.
     pub hash: FlowHash,
-    /// The packet's flow, written like [`AnalyzedFlow::flow`].
+    /// The flow, like [`AnalyzedFlow::flow`].
     pub flow: FlowKey,
     /// The key that was hashed.
     pub key: FlowKey,
@@ -76,8 +66,7 @@ pub struct PacketDetail {
 /// The result of [`Analyze`].
 #[derive(Debug)]
 pub struct Analysis {
-    /// Which packets steering keeps together on one CPU. In this analysis, all packets that
-    /// steering keeps together are one flow.
+    /// Which packets steering keeps together: those are one flow.
     pub affinity: Affinity,
     /// All traffic.
     pub all: Volume,
@@ -85,30 +74,27 @@ pub struct Analysis {
     pub buckets: Box<[Volume; BUCKETS]>,
     /// The flows, in no particular order.
     pub flows: Vec<AnalyzedFlow>,
-    /// The number of packets of all flows after the first [`ANALYSIS_FLOWS_MAX`] flows.
+    /// The packets of all flows after the first [`ANALYSIS_FLOWS_MAX`].
     pub beyond: u64,
-    /// The traffic in tunnels. The key of the map is the type of a packet's innermost tunnel.
+    /// The traffic in tunnels, by the type of the innermost tunnel.
     pub tunnels: HashMap<HeaderKind, Volume>,
-    /// The number of distinct flows according to the outermost headers of tunnelled packets.
+    /// The flows by the outermost headers of tunnelled packets.
     pub outer_flows: usize,
-    /// The number of packets of each flow that Linux's own hash distinguishes, in descending order.
-    /// The list has at most [`ANALYSIS_FLOWS_MAX`] flows.
+    /// The packets of at most [`ANALYSIS_FLOWS_MAX`] flows of Linux's own hash, the most first.
     pub kernel_flows: Vec<u64>,
     /// The number of fragments.
     pub fragments: u64,
-    /// The number of packets whose flow could not be determined. The key is the reason.
+    /// The packets whose flow is unknown, by reason.
     pub unparsed: BTreeMap<String, u64>,
-    /// The packet whose number the user requested, if that packet arrived.
+    /// The requested packet, if it arrived.
     pub packet_detail: Option<PacketDetail>,
 }
 
 /// Analyzes the headers and the hash of every packet.
 ///
-/// The handler numbers packets in the order of arrival, so the instance must have exactly one CPU.
-/// The instance must also compute [hashes at arrival](steerage::Builder::always_hash).
-///
-/// If `BOTH` is true, both directions of a conversation are one flow. If `BOTH` is false, each
-/// direction is a flow ([`Affinity`]).
+/// The instance must have exactly one CPU, because packets are numbered by arrival, and compute
+/// [hashes at arrival](steerage::Builder::always_hash). With `BOTH`, both directions of a
+/// conversation are one flow ([`Affinity`]).
 ///
 /// ```
 /// use steerage::flow::{FlowHasher, HashKey, Layers};
@@ -131,7 +117,7 @@ pub struct Analysis {
 pub struct Analyze<const BOTH: bool> {
     layers: Layers,
     hasher: FlowHasher,
-    /// The number of the packet that the analysis copies, counted from 1.
+    /// The number of the packet to copy, counted from 1.
     wanted: u64,
     keys: Vec<SteeringKeys>,
     flows: HashMap<FlowKey, AnalyzedFlow>,
@@ -148,8 +134,7 @@ impl<const BOTH: bool> std::fmt::Debug for Analyze<BOTH> {
 }
 
 impl<const BOTH: bool> Analyze<BOTH> {
-    /// Creates an analysis for an instance that uses the hasher `hasher` and the layers `layers`.
-    /// The analysis keeps a copy of the packet with the number `wanted`, counted from 1.
+    /// Creates an analysis with this hasher and these layers that copies packet `wanted` (from 1).
     pub fn new(hasher: FlowHasher, layers: Layers, wanted: u64) -> Self {
         let found = Analysis {
             affinity: Self::AFFINITY,
@@ -205,8 +190,6 @@ impl<const BOTH: bool> Analyze<BOTH> {
         self.count(AnalyzedFlow { flow, key, weight, hash, is_two_way: false, in_tunnel });
     }
 
-    /// Counts a packet. The argument `new` describes the packet as a flow that has only this
-    /// packet.
     fn count(&mut self, new: AnalyzedFlow) {
         let full = self.flows.len() >= ANALYSIS_FLOWS_MAX;
         let Some(known) = self.flows.get_mut(&new.key) else {
@@ -222,9 +205,8 @@ impl<const BOTH: bool> Analyze<BOTH> {
     }
 }
 
-/// Returns the flow key that the report shows for a packet. A fragmented datagram may have its own
-/// flow key, because the fragment that arrived first did not show the ports. For a fragmented
-/// datagram with its own flow key, the report shows only addresses and protocol.
+/// A datagram with its own key is shown with addresses and protocol only: the fragment that arrived
+/// first had no ports.
 fn shown(key: &SteeringKey, headers: &Dissection) -> FlowKey {
     let is_custom = || matches!(key.flow.parts(), FlowParts::Bytes { .. });
     if headers.key.protocol().is_some() && is_custom() { headers.key.without_ports() } else { key.flow }

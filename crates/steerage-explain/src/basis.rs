@@ -1,5 +1,3 @@
-//! The information on which the advice of `steerage explain` is based, in addition to the traffic.
-
 use std::fs;
 use std::time::Duration;
 
@@ -8,30 +6,30 @@ use steerage_tune::KernelLoad;
 
 use super::candidates::CandidateCpus;
 
-/// A command of the program `steerage` that steers packets, such as `count`.
+/// A command that steers packets, such as `count`.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
-    /// The command's name on the command line.
+    /// The name.
     pub name: &'static str,
-    /// Which packets the command's packet function needs together on one CPU.
+    /// Which packets the packet function needs together on one CPU.
     pub affinity: Affinity,
-    /// What follows the name.
+    /// The operands of the command.
     pub operands: Operands,
 }
 
-/// The kind of operands (interfaces, for example) that a command needs on its command line.
+/// The operands of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operands {
     /// Inputs.
     Inputs,
     /// Inputs, and an output.
     InputsAndOutput,
-    /// The operands are interfaces, and each interface is both an input and an output.
+    /// Interfaces, each both an input and an output.
     Interfaces,
 }
 
 impl Command {
-    /// Whether both directions of a flow stay on one CPU.
+    /// Returns true if both directions of a flow stay on one CPU.
     pub fn keeps_both_directions(self) -> bool {
         self.affinity == Affinity::BothDirections
     }
@@ -49,46 +47,46 @@ pub struct Rate {
 /// Where a rate comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateFrom {
-    /// The packet rate of an interface, as measured during the run.
+    /// The rate of an interface, measured during the run.
     Listening,
-    /// The average packet rate of a recording.
+    /// The average of a recording.
     Recording,
-    /// The packet rate that the user specified.
+    /// The rate that the user stated.
     Asked,
 }
 
-/// The information on which the advice of `steerage explain` is based, in addition to the traffic.
+/// What the advice is based on, besides the traffic.
 #[derive(Debug)]
 pub struct AdviceBasis {
     /// The command that should run.
     pub command: Command,
-    /// The CPUs from which the advice chooses.
+    /// The CPUs to choose from.
     pub candidates: CandidateCpus,
-    /// The packet rate, if it is known.
+    /// The packet rate, if known.
     pub rate: Option<Rate>,
-    /// The time that the packet function takes per packet, if the user stated this time.
+    /// The packet function's time per packet, if stated by the user.
     pub work: Option<Duration>,
-    /// The names of the devices, as the user wrote them.
+    /// The devices, as the user wrote them.
     pub devices: Vec<String>,
-    /// The network interfaces among the devices.
+    /// The interfaces among the devices.
     pub interfaces: Vec<InterfaceQueues>,
-    /// For each interface, a sentence about the packet metadata that its network card provides.
+    /// A sentence about the packet metadata of each interface's network card.
     pub cards: Vec<String>,
-    /// The CPU time that the kernel spent on the packets, if the only device is an interface.
+    /// The kernel's CPU time on the packets, if the only device is an interface.
     pub kernel: Option<KernelLoad>,
 }
 
-/// An interface, with the number of its receive queues.
+/// An interface and its receive queues.
 #[derive(Clone, Debug)]
 pub struct InterfaceQueues {
     /// The name of the interface.
     pub name: String,
-    /// The number of receive queues, or 1 if the number cannot be read.
+    /// The receive queues, or 1 if unknown.
     pub queues: usize,
 }
 
 impl InterfaceQueues {
-    /// Reads the number of receive queues of an interface of this machine.
+    /// Reads the number of receive queues of an interface.
     pub fn read(name: &str) -> Self {
         let entries = fs::read_dir(format!("/sys/class/net/{name}/queues")).into_iter().flatten().flatten();
         let is_rx = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("rx-");

@@ -1,31 +1,27 @@
-//! The candidate CPUs: the CPUs that the advice may add to a run.
-
 use steerage::{CpuId, CpuMask, topology::Topology};
 use steerage_tune::Distances;
 
-/// The candidate CPUs, in the order in which the advice adds CPUs to a run. The first candidate CPU
-/// is the CPU that receives packets.
+/// The CPUs that the advice may use, in the order in which it adds them. The first one receives.
 #[derive(Debug)]
 pub struct CandidateCpus {
-    /// The CPUs in this order.
+    /// The CPUs in order.
     pub order: Vec<CpuId>,
-    /// The distance of each candidate CPU from the receiving CPU.
+    /// The distances of the CPUs from the receiving CPU.
     pub distances: Distances,
-    /// The candidate CPUs that share their core with an earlier candidate CPU.
+    /// The CPUs that share their core with an earlier CPU.
     pub siblings: CpuMask,
     /// The number of bits in the kernel's CPU masks.
     pub nr_cpu_ids: usize,
 }
 
 impl CandidateCpus {
-    /// Creates `cpus` candidate CPUs that all share one cache.
+    /// Creates `cpus` CPUs that share one cache.
     pub fn even(cpus: usize) -> Self {
         Self::of(&Topology::even(cpus), cpus, None)
     }
 
-    /// Returns the candidate CPUs of this machine, whose topology is `topology`. This function
-    /// takes a fraction of a second, because it measures the distances between the CPUs. `receiver`
-    /// is the CPU that receives the packets, if that CPU is known.
+    /// Returns the CPUs of this machine after measuring their distances, which takes a fraction of
+    /// a second. `receiver` is the receiving CPU, if known.
     pub fn this(mut topology: Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
         let ours = topology.default_mask();
         if let Some(first) = first(&ours, receiver) {
@@ -34,7 +30,7 @@ impl CandidateCpus {
         Self::of(&topology, nr_cpu_ids, receiver)
     }
 
-    /// Returns the candidate CPUs of `topology`, with the distances that `topology` contains.
+    /// Returns the CPUs of `topology`, with the distances that it contains.
     pub fn of(topology: &Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
         let ours = topology.default_mask();
         let known = first(&ours, receiver);
@@ -56,9 +52,7 @@ impl CandidateCpus {
     }
 }
 
-/// Returns the CPU that receives packets. If a run uses the CPU `receiver` by default, this
-/// function returns `receiver`. If a run does not use `receiver` by default, this function returns
-/// the first CPU that a run uses.
+/// Returns `receiver` if a run uses it by default, or else the first CPU that a run uses.
 fn first(ours: &CpuMask, receiver: Option<CpuId>) -> Option<CpuId> {
     receiver.filter(|cpu| ours.contains(*cpu)).or_else(|| ours.first())
 }

@@ -1,5 +1,3 @@
-//! The subject of an explanation: a flow, or the traffic of devices.
-
 use std::borrow::Cow;
 
 use steerage::flow::{FlowHash, FlowParts, HeaderKind, Layers};
@@ -8,27 +6,24 @@ use steerage::{FlowKey, Snapshot};
 use super::analysis::{Analysis, AnalyzedFlow, Volume};
 use super::basis::{AdviceBasis, Command};
 
-/// The name that the report shows for a hash that the device computed.
+/// The name of a hash that the device computed.
 pub(super) const DEVICE: &str = "device";
 
-/// For each number of CPUs in this list, the explanation shows how evenly the CPUs would share the
-/// packets.
+/// The numbers of CPUs for which an explanation shows how evenly they share the packets.
 pub(super) const CPUS: [usize; 5] = [2, 4, 8, 16, 32];
 
-/// Explains which CPU handles which packets. The `Display` form of an explanation is a page for
-/// people.
+/// Which CPU handles which packets. `Display` writes a page for people.
 #[derive(Debug)]
 pub struct Explanation {
     /// What is explained.
     pub what: Subject,
-    /// The command whose steering is explained.
+    /// The command that steers.
     pub command: Command,
     /// The name of the hash.
     pub hash: Cow<'static, str>,
-    /// Whether the secret key of the flow hash is random. If the hash key is random, each run uses
-    /// a different key.
+    /// True if the hash key is random, so that each run has another one.
     pub random_key: bool,
-    /// The number of flows that the explanation lists, the largest first.
+    /// How many flows are listed, the largest first.
     pub top: usize,
 }
 
@@ -47,36 +42,36 @@ pub enum Subject {
     Traffic(Box<TrafficExplanation>),
 }
 
-/// The explanation of a flow that the user named on the command line.
+/// A flow that the user named.
 #[derive(Debug)]
 pub struct FlowExplanation {
     /// The flow.
     pub flow: FlowKey,
-    /// The flow key that is hashed for the flow.
+    /// The key that is hashed.
     pub key: FlowKey,
     /// The hash of the key.
     pub hash: FlowHash,
 }
 
-/// The explanation of a device's traffic.
+/// The traffic of devices.
 #[derive(Debug)]
 pub struct TrafficExplanation {
     /// The names of the devices.
     pub device: String,
     /// The traffic.
     pub survey: Analysis,
-    /// The ledger of the run that examined the traffic.
+    /// The ledger of the run.
     pub snapshot: Snapshot,
-    /// The number of the packet that the explanation shows in detail.
+    /// The packet that is shown in detail.
     pub packet: u64,
-    /// Whether the flow key of a tunnelled packet is made from the packet's outer or inner headers.
+    /// Whether a tunnelled packet's outer or inner headers make its flow key.
     pub layers: Layers,
-    /// The information on which the advice is based, in addition to the traffic.
+    /// What the advice is based on, besides the traffic.
     pub basis: AdviceBasis,
 }
 
 impl TrafficExplanation {
-    /// The flows, in descending order of their number of packets.
+    /// Returns the flows with the most packets first.
     pub fn largest(&self) -> Vec<AnalyzedFlow> {
         let mut flows = self.survey.flows.clone();
         flows.sort_by_cached_key(|flow| {
@@ -85,8 +80,7 @@ impl TrafficExplanation {
         flows
     }
 
-    /// The numbers of CPUs for which the explanation shows how evenly CPUs would share the packets:
-    /// the numbers in `CPUS`, and the number of candidate CPUs.
+    /// Returns the numbers in `CPUS` and the number of candidate CPUs.
     pub(super) fn cpus(&self) -> Vec<usize> {
         let mut cpus = [&CPUS[..], &[self.basis.candidates.order.len()]].concat();
         cpus.retain(|cpus| *cpus > 1);
@@ -96,7 +90,7 @@ impl TrafficExplanation {
     }
 }
 
-/// A description of the flow. `None` if the flow's key is readable and needs no description.
+/// Returns `None` if the key of the flow is readable by itself.
 pub(super) fn described(flow: &FlowKey) -> Option<String> {
     match flow.parts() {
         FlowParts::Link { source: [0, 0, 0, 0, 0, 0], destination: [0, 0, 0, 0, 0, 0], ethertype: 0 } => {
@@ -110,24 +104,20 @@ pub(super) fn described(flow: &FlowKey) -> Option<String> {
     }
 }
 
-/// The description of the flow if the flow has a description, or else the flow's key.
 pub(super) fn name(flow: &FlowKey) -> String {
     described(flow).unwrap_or_else(|| flow.to_string())
 }
 
-/// Whether this is a flow of IP. Steering also keeps packets without an IP header together, but
-/// such packets are not a conversation and cannot be divided into flows.
+/// Packets without an IP header stay together too, but are no conversation that could be divided.
 pub(super) fn is_ip(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some()
 }
 
-/// Whether the flow is a fragmented datagram that has its own key because its first fragment did
-/// not arrive first.
+/// A datagram with a key of its own, because its first fragment did not arrive first.
 pub(super) fn is_datagram(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some() && matches!(flow.key.parts(), FlowParts::Bytes { .. })
 }
 
-/// The kinds of tunnels in the traffic, in descending order of their number of packets.
 pub(super) fn tunnels(survey: &Analysis) -> Vec<(HeaderKind, Volume)> {
     let mut tunnels: Vec<_> = survey.tunnels.iter().map(|(kind, weight)| (*kind, *weight)).collect();
     tunnels.sort_by_key(|(kind, weight)| (std::cmp::Reverse(weight.packets), kind.to_string()));

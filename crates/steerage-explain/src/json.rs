@@ -1,4 +1,4 @@
-//! The explanation as one JSON object, whose fields `docs/explain.md` describes.
+//! The explanation as one JSON object: `docs/explain.md`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,13 +23,10 @@ struct ExplanationJson<'a> {
     schema: u32,
     r#type: &'static str,
     version: &'static str,
-    /// The command whose steering is explained.
     r#for: &'static str,
-    /// Whether the command keeps both directions of a flow together.
     both_directions: bool,
     hash: &'a str,
     random_hash_key: bool,
-    /// The ledger of the run that examined the traffic.
     #[serde(skip_serializing_if = "Option::is_none")]
     snapshot: Option<&'a Snapshot>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,15 +35,15 @@ struct ExplanationJson<'a> {
     traffic: Option<TrafficJson>,
 }
 
-/// The CPU that would handle a flow, for several numbers of CPUs.
+/// The CPU of a flow, for several numbers of CPUs.
 #[derive(Serialize)]
 struct FlowPlacement {
     flow: String,
-    /// The flow key that was hashed, or `None` if the device computed the hash.
+    /// `key` is `None` if the device computed the hash.
     key: Option<String>,
     hash: String,
     bucket: u16,
-    /// The CPU of the flow, for each number of CPUs. The key is the number of CPUs.
+    /// The flow's CPU for each number of CPUs.
     cpus: BTreeMap<usize, usize>,
 }
 
@@ -61,8 +58,7 @@ struct TrafficJson {
     largest: Vec<FlowJson>,
     tunnels: BTreeMap<String, u64>,
     outer_flows: usize,
-    /// Two values: the number of flows that the kernel's own hash distinguishes, and the share of
-    /// the packets that the largest of these flows has.
+    /// The flows for the kernel's own hash, and the largest one's share of the packets.
     kernel_flows: usize,
     kernel_largest: f64,
     fragments: u64,
@@ -70,22 +66,19 @@ struct TrafficJson {
     beyond: u64,
     notes: Vec<String>,
     suggestion: Option<Suggestion>,
-    /// If the device is an interface, the CPU time that the kernel spends on the interface's
-    /// packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<KernelJson>,
 }
 
-/// The share of the packets that each of `cpus` CPUs would have if a map gave each CPU an equal
-/// part of the buckets.
+/// The shares of `cpus` CPUs with equal parts of the buckets.
 #[derive(Serialize)]
 struct Spread {
     cpus: usize,
-    /// The busiest CPU's shares of the packets and of the bytes, from 0 to 1.
+    /// These shares are from 0 to 1.
     busiest_packets: f64,
     busiest_bytes: f64,
     speed_up: f64,
-    /// The number of packets that each CPU would have, in the order of the CPUs in the mask.
+    /// The packets of each CPU, in the order of the CPUs in the mask.
     packets: Vec<u64>,
 }
 
@@ -117,9 +110,7 @@ struct FlowJson {
 }
 
 impl Explanation {
-    /// The explanation as one line of JSON that ends with a newline. The line contains a snapshot
-    /// of the counters, in the format of the program's JSON reports. `schema` is the version number
-    /// of the reports' JSON schema.
+    /// Returns one line of JSON with its newline. `schema` is the version of the program's reports.
     ///
     /// # Errors
     /// Returns an error if a value cannot be written as JSON.

@@ -1,6 +1,5 @@
-//! Computes the CPU time that the kernel spends on an interface, and whether another RPS mask would
-//! help. The module creates a *verdict* on the kernel's steering: a text of one sentence, with
-//! commands and figures.
+//! The CPU time that the kernel spends on an interface, and a *verdict* on its steering: one
+//! sentence about whether another RPS mask would help, with commands.
 
 use std::fmt::Write as _;
 
@@ -9,27 +8,22 @@ use steerage::CpuMask;
 use steerage_text::{counted, grouped};
 use steerage_tune::{CpuLoad, KernelLoad};
 
-/// The maximum number of CPUs in the table of CPU loads. The table lists the CPUs that spend the
-/// most time in softirq.
+/// The table lists at most this many CPUs, those with the most time in softirq.
 const ROWS_MAX: usize = 16;
 
-/// The advice is to spread packets only if the busiest CPU's time in softirq would fall to this
-/// fraction of the current time, or below it.
+/// Spreading is advised only if the busiest CPU's time in softirq falls to this fraction or below.
 const GAIN_MIN: f64 = 0.8;
 
-/// Shares of CPU time below this limit are written as "less than 1 %".
+/// Smaller shares are written as "less than 1 %".
 const SHARE_MIN: f64 = 0.01;
 
-/// The verdict on the kernel's own steering, with the commands that improve it.
 #[derive(Debug, Serialize)]
 pub(super) struct Verdict {
     pub(super) sentence: String,
-    /// The commands that change the kernel's steering. The list is empty if the kernel's steering
-    /// should not change.
+    /// The list of commands is empty if the kernel's steering should not change.
     pub(super) commands: Vec<String>,
 }
 
-/// The figures on which the verdict on the kernel's steering is based, for the JSON report.
 #[derive(Debug, Serialize)]
 pub(super) struct KernelJson {
     #[serde(flatten)]
@@ -37,11 +31,10 @@ pub(super) struct KernelJson {
     seconds: f64,
     packets: u64,
     receive_cpu: Option<u16>,
-    /// The time in nanoseconds that the kernel spends in softirq per packet. `null` if the kernel's
-    /// softirq time was too short to be counted.
+    /// The nanoseconds in softirq per packet, or `null` if too short to be counted.
     packet_ns: Option<f64>,
     cpus: Vec<CpuJson>,
-    /// The queues whose packets the kernel steers, and the CPUs of each queue's mask.
+    /// The queues that the kernel steers, with the CPUs of each mask.
     rps_cpus: Vec<(String, String)>,
     dropped: u64,
     time_squeeze: u64,
@@ -60,18 +53,18 @@ fn percents(share: f64) -> String {
     if share < SHARE_MIN { "less than 1 %".to_owned() } else { format!("{:.0} %", 100.0 * share) }
 }
 
-/// The part of the advice on CPUs that also applies to the kernel's own steering.
+/// The advice that also applies to the kernel's own steering.
 #[derive(Clone, Debug)]
 pub(super) struct Advised {
-    /// The number of CPUs to use. The field `of` contains the number of CPUs that the machine has.
+    /// The advised number of CPUs, of the machine's `of` CPUs.
     pub(super) cpus: usize,
     pub(super) of: usize,
     pub(super) mask: CpuMask,
     /// The load of the busiest of the advised CPUs.
     pub(super) load: Option<f64>,
-    /// Whether the advised CPUs keep up with the packet rate.
+    /// True if these CPUs keep up with the packet rate.
     pub(super) is_enough: bool,
-    /// A flow with more than half of the packets, and its share of the packets.
+    /// A flow with more than half of the packets, and its share.
     pub(super) largest: Option<(String, f64)>,
     pub(super) commands: Vec<String>,
 }
@@ -118,7 +111,6 @@ impl Verdict {
         nothing_to_do(format!("{spends} and is {all} busy, and spreading would not help: {why}"))
     }
 
-    /// Writes the verdict on the kernel's steering as the first lines of the page.
     pub(super) fn page(&self) -> String {
         let mut page = format!("{}\n", self.sentence);
         for command in &self.commands {
@@ -128,7 +120,6 @@ impl Verdict {
     }
 }
 
-/// Writes the figures of the kernel's load as lines of text.
 pub(super) fn figures(load: &KernelLoad) -> String {
     let mut page = format!("\nkernel     {:>5} {:>8} {:>13} {:>11}\n", "busy", "softirq", "packets", "interrupts");
     let mut cpus: Vec<_> = load.cpus.iter().filter(|cpu| cpu.packets > 0 || cpu.softirq >= SHARE_MIN).collect();
@@ -190,8 +181,7 @@ mod tests {
         CpuMask::parse_list(list, 8).unwrap()
     }
 
-    /// The kernel's load from an interface. CPU 1 handles 203,100 packets per second, as measured
-    /// in a flood of veth0.
+    /// CPU 1 handles 203,100 packets per second, as measured in a flood of veth0.
     fn load(busy: f64, mask: Option<&str>) -> KernelLoad {
         let cpu = |cpu, busy, softirq| CpuLoad { cpu: CpuId(cpu), busy, softirq, packets: 1_015_500, interrupts: 0 };
         KernelLoad {

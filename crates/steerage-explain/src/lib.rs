@@ -1,12 +1,11 @@
 //! Explains which CPU handles which packets, how evenly the CPUs would share the packets, and what
 //! to change.
 //!
-//! [`Analyze`] is a packet function that reads the traffic of a device and creates an [`Analysis`]
-//! of this traffic. An [`Explanation`] shows the analysis: one packet in detail, the busiest CPU's
-//! share for several numbers of CPUs, and the largest flows. The explanation also lists traffic
-//! that cannot be spread. The explanation also advises how many CPUs, which mask and which hash to
-//! use. The advice is based on the costs per packet that the policy `balance` assumes. The
-//! explanation lists the commands for steerage and for the kernel's own steering.
+//! [`Analyze`] is a packet function that makes an [`Analysis`] of a device's traffic. An
+//! [`Explanation`] shows one packet in detail, the busiest CPU's share for several numbers of CPUs,
+//! the largest flows, and traffic that cannot be spread. The advice says how many CPUs, which mask
+//! and which hash to use, by the costs per packet that the policy `balance` assumes, with the
+//! commands for steerage and for the kernel.
 //!
 //! ```
 //! use steerage::flow::{FlowHasher, HashKey, Layers};
@@ -57,8 +56,7 @@
 //! | `basis`, `candidates` | what the advice is based on: the command, the rate, the CPUs |
 //! | `analysis` | [`Analyze`]: the packet function |
 //!
-//! The table shows the files of the crate. Each file imports only files that are below it in the
-//! table.
+//! Each file imports only files below it in the table.
 #![forbid(unsafe_code)]
 
 mod advice;

@@ -1,5 +1,3 @@
-//! Formats the explanation as text for people.
-
 use std::fmt::{self, Write as _};
 
 use steerage::FlowKey;
@@ -15,7 +13,6 @@ use super::kernel;
 use super::shares::Shares;
 use super::suggest::Suggestion;
 
-/// If no packet arrived, the page has this text in place of the tables of packets and flows.
 const NO_PACKETS: &str = "\nno packets, so there is no advice: try another input, listen for longer with --seconds, or \
                           change the filter\n";
 
@@ -73,7 +70,6 @@ fn page(explanation: &Explanation) -> String {
     page
 }
 
-/// Which packets the command keeps on one CPU.
 fn kept(command: Command) -> &'static str {
     if command.keeps_both_directions() {
         "both directions of a flow stay on one CPU"
@@ -102,8 +98,7 @@ fn one_packet(page: &mut String, explanation: &Explanation, traffic: &TrafficExp
 
 fn goes_to(page: &mut String, explanation: &Explanation, key: &FlowKey, hash: FlowHash) {
     let about = match key.parts() {
-        // Some flow keys are bytes without addresses, such as the key of a fragmented datagram or
-        // of an MPLS label. A flow key without addresses has no direction.
+        // Bytes have no direction, such as the key of a fragmented datagram or of an MPLS label.
         FlowParts::Bytes { .. } => "",
         _ if explanation.command.keeps_both_directions() => " (the same for both directions)",
         _ => " (the other direction has another key)",

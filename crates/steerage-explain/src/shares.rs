@@ -1,12 +1,7 @@
-//! Computes how traffic is divided among CPUs by a map that gives each CPU an equal part of the
-//! buckets. An explanation uses each CPU's share of the traffic in its table, its notes and its
-//! advice.
-
 use steerage::{flow::even_share, limits::BUCKETS};
 
 use super::analysis::Volume;
 
-/// The traffic that each CPU would have if a map gave each CPU an equal part of the buckets.
 #[derive(Debug)]
 pub(super) struct Shares {
     cpus: Vec<Volume>,
@@ -14,7 +9,6 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Computes the shares of `cpus` CPUs if each CPU has an equal part of the buckets.
     pub(super) fn even(buckets: &[Volume; BUCKETS], cpus: usize) -> Self {
         let (mut loads, mut all) = (vec![Volume::default(); cpus.max(1)], Volume::default());
         for (bucket, weight) in buckets.iter().enumerate() {
@@ -24,28 +18,23 @@ impl Shares {
         Self { cpus: loads, all }
     }
 
-    /// Computes the shares of the packets and bytes if each bucket has its own CPU. No map of
-    /// buckets to CPUs can spread the traffic more evenly, because a bucket is always on one CPU.
+    /// Gives each bucket a CPU. No map spreads better, because a bucket is always on one CPU.
     pub(super) fn thinnest(buckets: &[Volume; BUCKETS]) -> Self {
         Self::even(buckets, BUCKETS)
     }
 
-    /// The packets of each CPU.
     pub(super) fn packets(&self) -> Vec<u64> {
         self.cpus.iter().map(|weight| weight.packets).collect()
     }
 
-    /// Each CPU's share of the packets, from 0 to 1.
     pub(super) fn each(&self) -> Vec<f64> {
         self.cpus.iter().map(|weight| fraction(weight.packets, self.all.packets)).collect()
     }
 
-    /// The busiest CPU's share of the packets, from 0 to 1.
     pub(super) fn busiest(&self) -> f64 {
         self.most(|weight| weight.packets)
     }
 
-    /// The largest share of the bytes that any CPU has, from 0 to 1.
     pub(super) fn busiest_bytes(&self) -> f64 {
         self.most(|weight| weight.bytes)
     }
@@ -54,7 +43,7 @@ impl Shares {
         fraction(self.cpus.iter().map(of).max().unwrap_or(0), of(&self.all))
     }
 
-    /// The speed-up over one CPU. The load of the busiest CPU limits how large the speed-up can be.
+    /// The busiest CPU limits the speed-up over one CPU.
     pub(super) fn speed_up(&self) -> f64 {
         if self.busiest() > 0.0 { 1.0 / self.busiest() } else { 1.0 }
     }
@@ -90,7 +79,7 @@ mod tests {
         assert_eq!((nothing.busiest(), nothing.busiest_bytes(), nothing.speed_up()), (0.0, 0.0, 1.0));
     }
 
-    /// In this test, three neighbouring buckets have a third of the packets each.
+    /// Three neighbouring buckets have a third of the packets each.
     #[test]
     fn no_number_of_cpus_is_faster_than_a_cpu_for_each_bucket() {
         let buckets = buckets(&[(7, 10), (8, 10), (9, 10)]);

@@ -1,8 +1,5 @@
-//! Advises how many CPUs, which mask and which hash to use for the analyzed traffic, both for
-//! steerage and for the kernel's own RPS.
-//!
-//! The advice is computed from the traffic and from costs that were measured on other machines. The
-//! report names each assumption of the advice.
+//! Advises how many CPUs, which mask and which hash to use, for steerage and for the kernel's RPS,
+//! by the traffic and by costs that were measured on other machines.
 
 mod commands;
 mod cpu_count;
@@ -23,66 +20,53 @@ use commands::{BacklogMax, Commands, Parallel};
 use cpu_count::{Assignment, AssumedCosts, BUSY_MAX, Choice};
 use reasons::Reasons;
 
-/// The assumed time that the packet function takes per packet, if the user does not state it.
-/// steerage's own packet functions take 30 to 100 ns, and the kernel takes 2,500 ns to forward an
-/// IP packet (steerage help performance).
+/// The assumed time of the packet function per packet. steerage's own take 30 to 100 ns, and the
+/// kernel forwards an IP packet in 2,500 ns (steerage help performance).
 const WORK_ASSUMED: Duration = Duration::from_micros(1);
 
-/// The advice assumes that a CPU can spend at least this share of its time on packets, even if
-/// other work takes nearly all of its time.
+/// The share of time for packets that a CPU has even if other work takes nearly all of it.
 const BUSY_LEAST: f64 = 0.05;
 
-/// If a CPU also has other work, the advice is to spread its packets only if softirq (the kernel's
-/// packet work) takes at least this share of the CPU's time.
+/// The packets of a CPU with other work are spread only from this share of softirq on.
 const SOFTIRQ_MIN: f64 = 0.1;
 
-/// The maximum share of its time that the busiest CPU may spend on packets. If the receiving CPU
-/// also has other work, the share of its time for packets is smaller.
+/// The busiest CPU's largest share of time for packets, less the other work of the receiving CPU.
 fn busy_max(basis: &AdviceBasis) -> f64 {
     let hot = basis.kernel.as_ref().and_then(|load| Some((load, load.busiest()?)));
     let hot = hot.map(|(load, hot)| (hot.busy, load.softirq_of(&hot)));
-    // If packets take little of the CPU's time, spreading the packets frees almost no time.
+    // If packets take little of the CPU's time, spreading frees almost none.
     let other = hot.filter(|(_, own)| *own >= SOFTIRQ_MIN).map_or(0.0, |(busy, own)| busy - own);
     (BUSY_MAX - other).max(BUSY_LEAST)
 }
 
-/// The advice.
 #[derive(Debug, Serialize)]
 pub(super) struct Suggestion {
-    /// The number of CPUs to use, including the CPU that receives.
+    /// The advised number of CPUs includes the CPU that receives.
     cpus: usize,
     cpu_list: String,
-    /// The number of CPUs that the machine has.
     of: usize,
     receive_cpu: u16,
-    /// The advised mask of CPUs, in the format of the kernel's `rps_cpus`. The mask 0 means that
-    /// packets are not steered.
+    /// The mask in the format of `rps_cpus`. 0 means no steering.
     mask: String,
     #[serde(skip)]
     mask_cpus: CpuMask,
-    /// The busiest CPU's share of the packets: `busiest` for an even map of the buckets, and
-    /// `balanced` after the policy has balanced the buckets.
+    /// The busiest CPU's share of the packets, for an even map, and after the policy has balanced.
     busiest: f64,
     balanced: f64,
-    /// The packet rate in packets per second, or `null` if the rate is not known.
+    /// The rate in packets per second, if known.
     rate: Option<f64>,
-    /// The load of the busiest CPU. If the busiest CPU's load is above 1, this CPU cannot keep up
-    /// with the packet rate.
+    /// The load of the busiest CPU, which cannot keep up above 1.
     load: Option<f64>,
-    /// Whether the busiest CPU has enough time for the packet rate. `None` if the packet rate is
-    /// not known.
+    /// True if the busiest CPU has enough time. `None` if the rate is not known.
     #[serde(skip)]
     is_enough: Option<bool>,
-    /// The largest flow's share of the packets.
     #[serde(skip)]
     largest: Option<Elephant>,
-    /// The load of one CPU that receives and handles all packets.
+    /// The load if one CPU receives and handles everything.
     load_of_one: Option<f64>,
     /// The speed-up over one CPU.
     speed_up: f64,
-    /// The predicted maximum packet rate of each regime. A regime is a way in which the policy
-    /// `balance` uses CPUs, such as inline or spread. The regime that the advice recommends comes
-    /// first.
+    /// The predicted maximum packet rate of each regime, the recommended regime first.
     regimes: Vec<Regime>,
     elephants: Vec<Elephant>,
     reasons: Reasons,
@@ -90,20 +74,18 @@ pub(super) struct Suggestion {
     commands: Commands,
 }
 
-/// A flow with more than an even share of the packets. An even share is one divided by the number
-/// of CPUs.
+/// A flow with more than one divided by the number of CPUs.
 #[derive(Debug, Serialize)]
 struct Elephant {
     flow: String,
     share: f64,
 }
 
-/// The predicted throughput of one regime, a way in which the policy `balance` uses CPUs.
 #[derive(Debug, Serialize)]
 struct Regime {
     regime: &'static str,
     cpus: usize,
-    /// Packets per second.
+    /// The predicted packets per second.
     predicted: f64,
 }
 
@@ -117,8 +99,7 @@ impl Regime {
         Self { regime, cpus: way.cpus.len(), predicted: way.throughput }
     }
 
-    /// The predicted throughput of the advised regime (a way in which the policy `balance` uses
-    /// CPUs), followed by the throughputs of the other regimes with one and two CPUs.
+    /// The advised regime, then the others with one and two CPUs.
     fn all(choice: &Choice) -> Vec<Self> {
         let best = Self::of(&choice.best);
         let others = [Some(&choice.one), choice.collector.as_ref()].into_iter().flatten().map(Self::of);
@@ -130,17 +111,16 @@ impl Regime {
 #[derive(Debug, Serialize)]
 struct Assumed {
     work_ns: u64,
-    /// Whether the user stated how much time the packet function takes per packet.
+    /// True if the user stated the time per packet.
     work_told: bool,
-    /// True if the packet function is the kernel's own work, and its time per packet was measured
-    /// during this run.
+    /// True if the packet function is the kernel's own work, as measured during this run.
     work_measured: bool,
     #[serde(flatten)]
     costs: AssumedCosts,
 }
 
 impl Suggestion {
-    /// Computes the advice for the analyzed traffic, or returns `None` if there were no packets.
+    /// Returns `None` if there were no packets.
     pub(super) fn of(traffic: &TrafficExplanation) -> Option<Self> {
         let AdviceBasis { candidates, rate, work, .. } = &traffic.basis;
         if traffic.survey.all.packets == 0 || candidates.order.is_empty() {
@@ -189,7 +169,6 @@ impl Suggestion {
         })
     }
 
-    /// Returns the part of the advice that concerns the kernel's own steering (RPS).
     pub(super) fn advised(&self) -> Advised {
         let largest = self.largest.as_ref().filter(|flow| flow.share > 0.5);
         Advised {
@@ -203,8 +182,7 @@ impl Suggestion {
         }
     }
 
-    /// The advice as text. If `has_verdict` is true, the text of the advice leaves out the commands
-    /// for the kernel, because the verdict on the kernel's steering has them.
+    /// With `has_verdict`, the kernel's commands are left out, because the verdict has them.
     pub(super) fn page(&self, has_verdict: bool) -> String {
         let mut page = String::from("\n");
         let mut line = |about: &str, says: &str| {
@@ -259,10 +237,8 @@ impl Suggestion {
     }
 }
 
-/// The flows with more than an even share of the packets, the largest first. If one CPU is enough,
-/// the list of large flows is empty. If the advice is to use one CPU because more CPUs would not be
-/// faster, the list contains the flows with more than half of the packets. With two CPUs, an even
-/// share of the packets is one half.
+/// The flows with more than an even share, the largest first. Empty if one CPU is enough. If more
+/// CPUs would not be faster, the share is a half, as with two CPUs.
 fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
     let all = traffic.survey.all.packets as f64;
     let share = |packets: u64| packets as f64 / all;
@@ -279,7 +255,6 @@ fn largest(traffic: &TrafficExplanation) -> Option<Elephant> {
     Some(Elephant { flow: flow.flow.to_string(), share })
 }
 
-/// `CPU 3`, `CPUs 0-3`.
 fn named(cpus: &CpuMask) -> String {
     format!("CPU{} {cpus}", if cpus.len() == 1 { "" } else { "s" })
 }

@@ -1,13 +1,11 @@
-//! Creates two network namespaces that are joined by a veth pair. The namespaces exist only during
-//! one test.
+//! Two network namespaces for one test, joined by a veth pair.
 
 use std::fs;
 
 use crate::namespaces::{counted_here, fresh_name, ip, within};
 use crate::skip;
 
-/// The address of the near end of the veth pair. The devices under test listen in the namespace of
-/// the near end.
+/// The address of the near end, where the devices under test listen.
 pub const NEAR: &str = "10.209.0.1";
 /// The address of the far end.
 pub const FAR: &str = "10.209.0.2";
@@ -15,26 +13,23 @@ pub const FAR: &str = "10.209.0.2";
 const NEAR_MAC: &str = "02:00:00:00:00:01";
 const FAR_MAC: &str = "02:00:00:00:00:02";
 
-/// Two network namespaces with a veth pair. The ends of the veth pair are `near0` in the namespace
-/// `near`, and `far0` in the namespace `far`. Only packets of the test cross the veth pair, because
-/// IPv6 is off, and each end knows the MAC address of the other end.
+/// Two network namespaces with a veth pair from `near0` in `near` to `far0` in `far`. Only packets
+/// of the test cross it: IPv6 is off, and each end knows the MAC address of the other end.
 #[derive(Debug)]
 pub struct Net {
-    /// The name of the namespace with the near end of the veth pair.
+    /// The name of the near namespace.
     pub near: String,
     /// The name of the far namespace.
     pub far: String,
 }
 
 impl Net {
-    /// Creates the namespaces. If this process may not create namespaces, returns `None` and prints
-    /// the reason to standard error. In CI, that is a failure.
+    /// If this process may not create namespaces, prints why and returns `None` (fails in CI).
     pub fn new() -> Option<Self> {
         Self::with("")
     }
 
-    /// Like [`new`](Self::new), but passes further arguments for both ends of the veth pair to `ip
-    /// link add`, for example: `mtu 9000`, `numrxqueues 4`.
+    /// Like [`new`](Self::new), with arguments for both ends to `ip link add`, such as `mtu 9000`.
     pub fn with(wishes: &str) -> Option<Self> {
         let net = Self { near: fresh_name(), far: fresh_name() };
         if !ip(&format!("netns add {}", net.near)) || !ip(&format!("netns add {}", net.far)) {
@@ -65,18 +60,17 @@ impl Net {
         assert!(ip(args), "ip {args}");
     }
 
-    /// Runs `body` in the namespace `near`, on a separate thread, and returns the result of `body`.
+    /// Runs `body` in the namespace `near`, on a separate thread.
     pub fn near<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
         within(&self.near, body)
     }
 
-    /// Runs `body` in the namespace `far`, on a separate thread, and returns the result of `body`.
+    /// Runs `body` in the namespace `far`, on a separate thread.
     pub fn far<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
         within(&self.far, body)
     }
 
-    /// The number of packets that the far end of the veth pair has received, according to the
-    /// kernel's counter.
+    /// The number of packets that the far end has received, by the kernel's counter.
     pub fn arrived(&self) -> u64 {
         self.far(|| counted_here("far0", 1))
     }

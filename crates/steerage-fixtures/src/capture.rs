@@ -1,7 +1,6 @@
 //! Generates capture files, and counts packets in them.
 
-/// Returns a classic pcap file of Ethernet frames, in little-endian byte order. Each element of
-/// `records` consists of a timestamp, as seconds and microseconds, and a frame.
+/// Returns a pcap file of Ethernet frames, with timestamps in seconds and microseconds.
 pub fn pcap<F: AsRef<[u8]>>(records: impl IntoIterator<Item = (u32, u32, F)>) -> Vec<u8> {
     let header: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
     let mut bytes: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -14,8 +13,7 @@ pub fn pcap<F: AsRef<[u8]>>(records: impl IntoIterator<Item = (u32, u32, F)>) ->
     bytes
 }
 
-/// Counts the complete packets in the bytes of a capture that steerage wrote. The packets are
-/// stored as enhanced packet blocks of pcapng.
+/// Counts the complete packets (enhanced packet blocks) in a pcapng file of steerage.
 pub fn whole_packets(bytes: &[u8]) -> u64 {
     let word = |at: usize| bytes.get(at..at + 4).map(|word| u32::from_ne_bytes(word.try_into().unwrap()));
     let (mut at, mut count) = (0, 0);

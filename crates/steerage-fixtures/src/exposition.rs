@@ -1,8 +1,6 @@
-//! A strict reader of Prometheus' text format 0.0.4
-//! (<https://prometheus.io/docs/instrumenting/exposition_formats/>). The reader checks steerage's
-//! output even if Prometheus' own checker promtool is missing. The reader is stricter than the text
-//! format of Prometheus requires. Each metric must be described before its samples, and all samples
-//! of a metric must be consecutive.
+//! A reader of Prometheus' text format 0.0.4
+//! (<https://prometheus.io/docs/instrumenting/exposition_formats/>), for machines without promtool.
+//! Stricter than the format: each metric is described before its samples, which are consecutive.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
@@ -10,8 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::skip;
 
-/// A parsed page of metrics. A series (a time series of Prometheus) is identified by the name and
-/// the labels of a sample, in the notation of the metrics page.
+/// A parsed page of metrics. A series is the name and labels of a sample, as on the page.
 #[derive(Debug)]
 pub struct Page {
     /// The value of each series.
@@ -107,8 +104,7 @@ fn closing_quote(text: &str) -> Option<usize> {
     })
 }
 
-/// Checks that `promtool check metrics` finds no error. If promtool is missing, the check is
-/// skipped. In CI, the test then fails.
+/// Runs `promtool check metrics`. Without promtool, skips the check (fails in CI).
 pub fn check_with_promtool(text: &str) {
     let mut command = Command::new("promtool");
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

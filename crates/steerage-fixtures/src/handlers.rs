@@ -32,9 +32,8 @@ impl Handler for SendAll {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Joins two interfaces. The field is a number `n`. Packets from the first `n` receive queues are
-/// sent to the second output (`n` is the handler's field). Packets from all other receive queues
-/// are sent to the first output.
+/// Joins two interfaces. Packets from the first `n` receive queues (the field) are sent to the
+/// second output, and all other packets to the first output.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire(pub usize);
 
@@ -50,8 +49,7 @@ impl Handler for Wire {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Stops a run, returns its ledger (the counters of packets), and checks that no packet is [in
-/// flight or missing](assert_at_rest).
+/// Stops a run, and returns its ledger after [`assert_at_rest`].
 pub fn end<R: Send + 'static>(running: Running<R>) -> Snapshot {
     running.handle().stop();
     let snapshot = running.join().snapshot;

@@ -1,6 +1,4 @@
-//! Tools that the tests of several crates share. The tools create network namespaces that send
-//! packets, generate captures, read captures with tshark, and wait for conditions. The crate also
-//! contains small packet handlers.
+//! Tools that the tests of several crates share.
 
 pub mod cable;
 pub mod capture;
@@ -24,8 +22,7 @@ use std::time::{Duration, Instant};
 
 use steerage::Snapshot;
 
-/// The longest time that a test waits for a condition. A test waits this long only if the code
-/// under test hangs.
+/// The longest time that a test waits for a condition, if the code under test hangs.
 pub const HANG: Duration = Duration::from_secs(120);
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -44,8 +41,7 @@ pub fn in_ci() -> bool {
     env::var_os("CI").is_some()
 }
 
-/// Prints to standard error why a test is skipped. If the environment variable `CI` is set, this
-/// function fails the test.
+/// Prints why a test is skipped. Fails the test if the environment variable `CI` is set.
 pub fn skip(why: &str) {
     assert!(!in_ci(), "a test would skip, and CI is set: {why}");
     report_skip(why);
@@ -55,9 +51,7 @@ pub fn skip(why: &str) {
 /// xtask/tests/skipped.rs prints all recorded reasons.
 pub(crate) fn report_skip(why: &str) {
     let _ = writeln!(io::stderr(), "skipped: {why}");
-    // If the file with the reason cannot be written, the error is ignored. Each test binary writes
-    // the reasons to its own file. The file's name begins with the identifier of the process that
-    // runs the tests.
+    // Each test binary has a file, named after the process that runs the tests.
     let Some(folder) = env::current_exe().ok().and_then(|test| Some(test.ancestors().nth(2)?.join("skipped-tests")))
     else {
         return;
@@ -69,18 +63,14 @@ pub(crate) fn report_skip(why: &str) {
     }
 }
 
-/// Prints why a test is skipped that needs the features of Debian's kernel. In CI, the test does
-/// not fail, because the CI machine cannot install a kernel. If the environment variable
-/// `STEERAGE_VLANS` is set, the kernel supports the tests that need Debian's kernel. If
-/// `STEERAGE_VLANS` is set, a test that would be skipped fails.
+/// Prints why a test that needs Debian's kernel is skipped. CI cannot install a kernel, so the test
+/// does not fail in CI. It fails if the environment variable `STEERAGE_VLANS` promises the kernel.
 pub fn skip_on_this_kernel(why: &str) {
     assert!(env::var_os("STEERAGE_VLANS").is_none(), "a test would skip under Debian's kernel: {why}");
     report_skip(&format!("{why}; `bash .ci/full other_kernel cards` starts Debian's kernel"));
 }
 
-/// Returns whether the program `program` of the Debian package `package` is in a directory of
-/// `PATH`. If the program `program` is missing, the caller skips its test. In CI, the test then
-/// fails.
+/// Returns whether a program is in `PATH`. If not, the caller skips its test (fails in CI).
 pub fn is_installed(program: &str, package: &str) -> bool {
     let folders = env::var_os("PATH").unwrap_or_default();
     let there = env::split_paths(&folders).any(|folder| folder.join(program).is_file());
@@ -90,11 +80,18 @@ pub fn is_installed(program: &str, package: &str) -> bool {
     there
 }
 
+/// Returns how many packets the kernel has dropped since the machine started because a CPU's input
+/// queue was full. All tests of the machine share these queues, also those in network namespaces.
+pub fn dropped_by_the_kernel() -> u64 {
+    let table = fs::read_to_string("/proc/net/softnet_stat").expect("proc is mounted");
+    let dropped = table.lines().filter_map(|row| row.split_whitespace().nth(1));
+    dropped.map(|hex| u64::from_str_radix(hex, 16).expect("a hexadecimal number")).sum()
+}
+
 /// The user identifier of `nobody` in Debian. Tests use `nobody` as a user other than root.
 pub const NOBODY: u32 = 65534;
 
-/// Returns whether this process runs as root. If this process does not run as root, a caller that
-/// needs root skips its test. In CI, the test then fails.
+/// Returns whether this process is root. If not, the caller skips its test (fails in CI).
 pub fn is_root() -> bool {
     let root = fs::metadata("/proc/self").expect("proc is mounted").uid() == 0;
     if !root {
@@ -103,8 +100,7 @@ pub fn is_root() -> bool {
     root
 }
 
-/// Suppresses the error output of panics whose message contains "planted". All other panics are
-/// shown. `quiet_panics` affects the panics of the whole process.
+/// Hides the output of this process's panics whose message contains "planted".
 pub fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -117,17 +113,12 @@ pub fn quiet_panics() {
     });
 }
 
-/// The environment variable that holds the name of the test that a child process runs: see
-/// [`in_own_process`].
 const OWN_PROCESS: &str = "STEERAGE_TEST_IN_OWN_PROCESS";
 
-/// Runs the test with this name (`module::test`) in a child process. When the test has passed in
-/// the child process, the function returns false in the parent process. In the child process,
-/// `in_own_process` returns true. In the child process, the caller then runs the test. No other
-/// test runs there.
+/// Runs the test `module::test` in a child process, without other tests. Returns true in the child,
+/// where the caller runs the test, and false in the parent after the test has passed.
 ///
-/// Use `in_own_process` for tests that measure or change a property of the whole process, such as
-/// its memory or its threads.
+/// For tests that measure or change a whole process, such as its memory or its threads.
 pub fn in_own_process(test: &str) -> bool {
     if env::var(OWN_PROCESS).is_ok_and(|name| name == test) {
         return true;
@@ -143,8 +134,7 @@ pub fn in_own_process(test: &str) -> bool {
     false
 }
 
-/// Checks the ledger (the counters of packets) of a run that has ended. The ledger must account for
-/// each packet. No page may be missing, and no packet may have been reordered.
+/// Checks a run that has ended: no packet or page is missing, and no packet was reordered.
 pub fn assert_at_rest(ledger: &Snapshot) {
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
     assert_eq!((ledger.in_flight(), ledger.pages_free), (0, ledger.pages));

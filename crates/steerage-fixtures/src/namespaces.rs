@@ -1,5 +1,4 @@
-//! Creates network namespaces for one test, deletes them after the test, and sends traffic between
-//! them.
+//! Network namespaces for one test, and traffic between them.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
@@ -24,14 +23,12 @@ use crate::{HANG, skip, skip_on_this_kernel};
 
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// Network namespaces that are not connected yet. The namespaces have no IPv6 addresses except
-/// those that a test adds.
+/// Network namespaces without connections and (unless a test adds them) IPv6 addresses.
 #[derive(Debug)]
 pub struct Namespaces(Vec<String>);
 
 impl Namespaces {
-    /// Creates `count` namespaces. If this process may not create namespaces, returns `None` and
-    /// prints the reason to standard error. In CI, that is a failure.
+    /// If this process may not create namespaces, prints why and returns `None` (fails in CI).
     pub fn new(count: usize) -> Option<Self> {
         let namespaces = Self((0..count).map(|_| fresh_name()).collect());
         let made = namespaces.0.iter().all(|name| ip(&format!("netns add {name}")));
@@ -45,8 +42,7 @@ impl Namespaces {
         Some(namespaces)
     }
 
-    /// Runs the program `ip` with the arguments `args` in one of the namespaces. The test fails if
-    /// `ip` fails.
+    /// Runs `ip` with the arguments `args` in one of the namespaces, and fails if `ip` fails.
     pub fn must(&self, nth: usize, args: &str) {
         assert!(ip(&format!("-n {} {args}", self.0[nth])), "ip {args}");
     }
@@ -56,38 +52,32 @@ impl Namespaces {
         self.veth_to(one, name, self, other, peer);
     }
 
-    /// Joins one of these namespaces with a namespace of `others` by a veth pair, and sets both
-    /// ends up.
+    /// Joins one of these namespaces with one of `others` by a veth pair, and sets both ends up.
     pub fn veth_to(&self, one: usize, name: &str, others: &Self, other: usize, peer: &str) {
         self.must(one, &format!("link add {name} type veth peer name {peer} netns {}", others.0[other]));
         for (ends, nth, name) in [(self, one, name), (others, other, peer)] {
-            // An interface without an IPv6 link-local address sends no packets of the kernel, such
-            // as router solicitations.
+            // Without a link-local address, the kernel sends no packets of its own.
             ends.must(nth, &format!("link set dev {name} addrgenmode none"));
             ends.must(nth, &format!("link set dev {name} up"));
         }
     }
 
-    /// Moves a network card of this machine to one of the namespaces, and sets the card up. When
-    /// the namespace is deleted, the kernel moves the card back to the initial namespace, with some
-    /// delay.
+    /// Moves a network card to one of the namespaces, and sets the card up. When the namespace is
+    /// deleted, the kernel moves the card back to the initial namespace, with some delay.
     pub fn card(&self, nth: usize, name: &str) {
         assert!(ip(&format!("link set dev {name} netns {}", self.0[nth])), "move {name}");
         self.must(nth, &format!("link set dev {name} addrgenmode none"));
         self.must(nth, &format!("link set dev {name} up"));
     }
 
-    /// Returns a command that runs the program and the arguments `words` in one of the namespaces.
-    /// The command reads the /sys file system of that namespace.
+    /// Returns a command that runs in one of the namespaces, with the /sys of that namespace.
     pub fn command(&self, nth: usize, words: &[&str]) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0[nth]]).args(words);
         command
     }
 
-    /// Creates the VLAN interface `NAME.ID` for frames with the VLAN tag `ID`, and sets the
-    /// interface up. If the kernel does not support VLAN interfaces, returns `None` (see
-    /// `optional`).
+    /// Creates the VLAN interface `NAME.ID`, and sets it up. `None` if the kernel has no VLANs.
     pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {
         let name = format!("{cable}.{id}");
         self.optional(nth, &format!("link add link {cable} name {name} type vlan id {id}"))?;
@@ -95,15 +85,11 @@ impl Namespaces {
         Some(name)
     }
 
-    /// Creates the bonding interface `bond0` with the options `options`. If the kernel does not
-    /// support bonds, returns `None` (see `optional`).
+    /// Creates the bonding interface `bond0`. `None` if the kernel has no bonds.
     pub fn bond(&self, nth: usize, options: &str) -> Option<()> {
         self.optional(nth, &format!("link add bond0 type bond {options}"))
     }
 
-    /// Runs `ip` to create an interface that this kernel may not support. If the kernel does not
-    /// support the interface, returns `None` and prints the reason to standard error, as
-    /// [`skip_on_this_kernel`] describes.
     fn optional(&self, nth: usize, args: &str) -> Option<()> {
         if ip(&format!("-n {} {args}", self.0[nth])) {
             return Some(());
@@ -123,8 +109,7 @@ impl Namespaces {
         self.counted(nth, device, 1)
     }
 
-    /// The number in column `column` of the interface's row in the file /proc/net/dev (see
-    /// proc_pid_net(5)).
+    /// A column of the interface's row in /proc/net/dev (proc_pid_net(5)).
     pub fn counted(&self, nth: usize, device: &str, column: usize) -> u64 {
         self.within(nth, || counted_here(device, column))
     }
@@ -137,8 +122,7 @@ impl Namespaces {
     }
 
     /// Gives an interface a queueing discipline, such as `tbf rate 8kbit burst 2kb limit 3kb`. If
-    /// the kernel does not support the discipline, returns false and prints the reason. In CI, the
-    /// test then fails.
+    /// the kernel does not support it, prints why and returns false (fails in CI).
     pub fn shape(&self, nth: usize, device: &str, discipline: &str) -> bool {
         let args = ["qdisc", "add", "dev", device, "root"].into_iter().chain(discipline.split(' '));
         let shaped = self.within(nth, || Command::new("tc").args(args).status());
@@ -149,14 +133,12 @@ impl Namespaces {
         is_shaped
     }
 
-    /// The number of packets that the kernel has dropped in all namespaces because of wrong
-    /// checksums.
+    /// The number of packets that the kernel has dropped because of wrong checksums.
     pub fn checksum_errors(&self) -> u64 {
         (0..self.0.len()).map(|nth| self.within(nth, checksum_errors_here)).sum()
     }
 
-    /// Runs `body` in one of the namespaces, on a separate thread, and returns the result of
-    /// `body`.
+    /// Runs `body` in one of the namespaces, on a separate thread.
     pub fn within<R: Send>(&self, nth: usize, body: impl FnOnce() -> R + Send) -> R {
         within(&self.0[nth], body)
     }
@@ -170,15 +152,13 @@ impl Drop for Namespaces {
     }
 }
 
-/// A namespace name that no other test on this machine uses.
 pub(crate) fn fresh_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("st-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 pub(crate) fn ip(args: &str) -> bool {
-    // The namespace may no longer exist. Therefore errors are not shown when the namespace is
-    // deleted.
+    // Deletion shows no errors, because the namespace may no longer exist.
     let stderr = if args.starts_with("netns del") { Stdio::null() } else { Stdio::inherit() };
     Command::new("ip").args(args.split_whitespace()).stderr(stderr).status().is_ok_and(|status| status.success())
 }
@@ -193,15 +173,13 @@ pub(crate) fn within<R: Send>(namespace: &str, body: impl FnOnce() -> R + Send) 
     })
 }
 
-/// The number in column `column` of the interface's row in /proc/net/dev (proc_pid_net(5)), in the
-/// namespace of this thread.
+/// A column of the interface's row in /proc/net/dev, in the namespace of this thread.
 pub(crate) fn counted_here(device: &str, column: usize) -> u64 {
     let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     let row = table.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
     row.unwrap().split_whitespace().nth(column).unwrap().parse().unwrap()
 }
 
-/// The sum of all counters in the files `snmp` and `snmp6` whose names end in `InCsumErrors`.
 fn checksum_errors_here() -> u64 {
     let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
     let (v4, v6) = (read("snmp"), read("snmp6"));
@@ -220,8 +198,7 @@ fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Sends the packet `ask`, and waits for a reply for which `is_answer` returns true. If the
-/// expected reply does not arrive in time, sends `ask` again.
+/// Sends `ask` until a reply arrives for which `is_answer` returns true.
 fn asked(socket: &UdpSocket, to: SocketAddr, ask: &[u8], mut is_answer: impl FnMut(&[u8]) -> bool) {
     socket.set_read_timeout(Some(ANSWER)).unwrap();
     let (start, mut answer) = (Instant::now(), [0; 65536]);
@@ -263,8 +240,7 @@ pub fn ping(to: IpAddr, bytes: usize) {
     asked(&socket, SocketAddr::new(to, 0), &echo, is_ours);
 }
 
-/// Sends `count` datagrams of `bytes` bytes from this namespace to `to`, and waits until `to` has
-/// returned each datagram.
+/// Sends `count` datagrams to `to`, and waits until `to` has returned each datagram.
 pub fn udp_exchange(to: SocketAddr, count: u32, bytes: usize) {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).unwrap();
@@ -275,9 +251,8 @@ pub fn udp_exchange(to: SocketAddr, count: u32, bytes: usize) {
     }
 }
 
-/// Binds a socket to this address and port. If the port is in use, waits until the port is free.
-/// The port may be in use by the closed socket of an earlier call: a child process that another
-/// thread has just forked holds it open until it executes another program.
+/// Binds a socket when the port is free. A child process that another thread has just forked may
+/// hold a closed socket open, until the child executes another program.
 pub fn bind_when_free(at: (&str, u16)) -> UdpSocket {
     let start = Instant::now();
     loop {
@@ -288,8 +263,7 @@ pub fn bind_when_free(at: (&str, u16)) -> UdpSocket {
     }
 }
 
-/// A UDP socket with a thread. Until this value is dropped, the thread sends each datagram back to
-/// its sender. The second field of `Echo` is the address of the socket.
+/// A UDP socket that returns each datagram to its sender. The second field is its address.
 #[derive(Debug)]
 pub struct Echo(Option<(UdpSocket, thread::JoinHandle<()>)>, pub SocketAddr);
 
@@ -301,8 +275,7 @@ impl Echo {
         let ours = socket.try_clone().unwrap();
         let answer = move || {
             let mut buffer = [0; 65536];
-            // After the socket is shut down, the receive call returns without a sender address. The
-            // standard library's `recv_from` does not expect a datagram without a sender.
+            // After a shutdown, there is no sender, which `UdpSocket::recv_from` does not expect.
             let fd = socket.as_raw_fd();
             while let Ok((len, Some(from))) = recvfrom::<SockaddrStorage>(fd, &mut buffer) {
                 if len == 0 {
@@ -324,16 +297,14 @@ impl Drop for Echo {
     }
 }
 
-/// The size in bytes of a message that the kernel cuts into [`DATAGRAMS`] datagrams of up to
-/// [`DATAGRAM_BYTES`] bytes.
+/// The size in bytes of a message that the kernel cuts into [`DATAGRAMS`] datagrams.
 pub const MESSAGE_BYTES: usize = 20_500;
 /// The size in bytes of each datagram of a message, except the last datagram.
 pub const DATAGRAM_BYTES: usize = 1000;
 /// The number of datagrams into which the kernel cuts a message.
 pub const DATAGRAMS: usize = MESSAGE_BYTES.div_ceil(DATAGRAM_BYTES);
 
-/// A UDP socket on a free port of `address`. The kernel cuts each message of the socket into
-/// datagrams of `bytes` bytes.
+/// Returns a UDP socket whose messages the kernel cuts into datagrams of `bytes` bytes.
 pub fn cutting_socket(address: IpAddr, bytes: usize) -> UdpSocket {
     let socket = UdpSocket::bind((address, 0)).unwrap();
     setsockopt(&socket, sockopt::UdpGsoSegment, &(bytes as i32)).unwrap();
@@ -345,8 +316,7 @@ pub fn any(of: IpAddr) -> IpAddr {
     if of.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-/// Sends a message from one namespace to an address in another. The datagrams of the message must
-/// arrive unchanged and in order.
+/// Checks that a message arrives in another namespace as unchanged datagrams, in order.
 pub fn datagrams_in_one_piece(namespaces: &Namespaces, from: usize, to: usize, address: IpAddr) {
     let receiver = namespaces.within(to, || UdpSocket::bind((address, 0)).unwrap());
     receiver.set_read_timeout(Some(HANG)).unwrap();
@@ -360,16 +330,14 @@ pub fn datagrams_in_one_piece(namespaces: &Namespaces, from: usize, to: usize, a
     }
 }
 
-/// Transfers `bytes` bytes by TCP from one namespace to an address in another, and compares every
-/// byte.
+/// Transfers `bytes` bytes by TCP to an address in another namespace, and compares every byte.
 pub fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: IpAddr, bytes: usize) {
     tcp_transfer_in_steps(namespaces, (from, to), address, (bytes, 1), |_| {});
 }
 
-/// Does the same as [`tcp_transfer`], but divides the transfer into `steps` equal parts. When a
-/// part of the transfer has arrived, calls `step` with the number of that part, counted from 1. The
-/// transfer continues during the call of `step`. The receiver waits when it has received two more
-/// parts than there were calls of `step`.
+/// Like [`tcp_transfer`], in `steps` equal parts. When a part has arrived, calls `step` with its
+/// number, counted from 1, while the transfer continues. The receiver waits when it has received
+/// two more parts than there were calls of `step`.
 pub fn tcp_transfer_in_steps(
     namespaces: &Namespaces,
     (from, to): (usize, usize),
@@ -410,8 +378,7 @@ pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Makes two namespaces ping each other and exchange UDP and TCP packets. The namespace `one` must
-/// have the address with the host number 1, and the namespace `other` that with the host number 2.
+/// Exchanges pings, UDP and TCP between two namespaces, which have the host numbers 1 and 2.
 pub fn converse(namespaces: &Namespaces, one: usize, other: usize) {
     namespaces.within(one, || ping(address("10.210.0.2"), 56));
     namespaces.within(other, || ping(address("fd00:210::1"), 1300));

@@ -11,12 +11,10 @@ use steerage::{
 
 use crate::HANG;
 
-/// The maximum number of polls after which a device must have reached its end. Polls that find no
-/// data are not counted. The inputs of all tests need far fewer polls.
+/// The maximum number of polls with data until a device must have ended.
 pub const POLLS_MAX: usize = 1_000_000;
 
-/// Receives all frames of a queue whose device can wait, such as a capture file, until the queue
-/// ends or fails.
+/// Receives all frames of a queue whose device can wait, such as a capture file.
 pub fn drain(queue: Box<dyn RxQueue>) -> (Vec<Vec<u8>>, Result<(), DeviceError>, u64) {
     let mut all = Vec::new();
     let (tester, end) = poll_to_end(queue, |tester| {
@@ -27,8 +25,7 @@ pub fn drain(queue: Box<dyn RxQueue>) -> (Vec<Vec<u8>>, Result<(), DeviceError>,
     (all, end, tester.wire_bytes())
 }
 
-/// Receives all frames of a queue whose device can wait, such as a capture file. Returns each frame
-/// with its link type.
+/// Like [`drain`], but returns each frame with its link type. The queue must not fail.
 pub fn drain_with_links(queue: Box<dyn RxQueue>) -> Vec<(Vec<u8>, LinkType)> {
     let mut all = Vec::new();
     let (_, end) = poll_to_end(queue, |tester| {
@@ -41,8 +38,7 @@ pub fn drain_with_links(queue: Box<dyn RxQueue>) -> Vec<(Vec<u8>, LinkType)> {
     all
 }
 
-/// Receives all frames of a queue whose device can wait, such as a capture file. Returns each frame
-/// with the metadata from the device. The queue must not fail.
+/// Like [`drain`], but returns each frame with its metadata. The queue must not fail.
 pub fn drain_headed(queue: Box<dyn RxQueue>) -> Vec<Headed> {
     let mut all = Vec::new();
     let (_, end) = poll_to_end(queue, |tester| {
@@ -54,8 +50,6 @@ pub fn drain_headed(queue: Box<dyn RxQueue>) -> Vec<Headed> {
     all
 }
 
-/// Polls the queue until a poll reports the end of the queue or an error. If a poll finds no data,
-/// waits for data.
 fn poll_to_end(
     queue: Box<dyn RxQueue>,
     mut poll: impl FnMut(&mut QueueTester) -> Result<Polled, DeviceError>,
@@ -73,8 +67,7 @@ fn poll_to_end(
     panic!("it does not end");
 }
 
-/// Waits until the queue has data. If the queue has no file descriptor to wait on, yields to other
-/// threads and returns.
+/// Waits for data, or yields to other threads if the queue has no file descriptor.
 pub fn wait_for_data(tester: &QueueTester) {
     match tester.queue().wait_on() {
         Some(fd) => {

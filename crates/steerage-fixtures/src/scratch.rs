@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// An empty directory for one test, below the system's directory for temporary files. The directory
-/// is removed when the `Scratch` value is dropped.
+/// An empty temporary directory, which is removed when the value is dropped.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 

@@ -13,22 +13,19 @@ const BY_ITSELF: [&str; 6] =
 /// protocol over TCP whose messages contain packets of other networks.
 pub const PAYLOAD: [&str; 1] = ["openflow"];
 
-/// The reason that a test prints if it is skipped because it needs a real capture.
 const NO_CAPTURES: &str = "the captures are not part of the repository";
 
-/// The folder that contains real captures: shared/captures, in the directory that contains the
-/// workspace.
+/// The folder of real captures: shared/captures, beside the workspace.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures")
 }
 
-/// The captures in [`folder`]. If the folder of captures does not exist, the list is empty, and the
-/// reason is printed to standard error.
+/// The captures in [`folder`]. Without the folder, prints why and returns an empty list.
 pub fn captures() -> Vec<PathBuf> {
     captures_in(&folder())
 }
 
-/// The paths of all real captures, including captures that reproduce defects that are now fixed.
+/// All real captures, including captures that reproduce fixed defects.
 pub fn all_captures() -> Vec<PathBuf> {
     let folder = folder();
     [captures_in(&folder), captures_in(&folder.join("repro"))].concat()
@@ -45,8 +42,7 @@ fn captures_in(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Returns the capture with this name in the folder of real captures ([`folder`]). If the capture
-/// does not exist, the result is `None`, and the reason is printed to standard error.
+/// The capture with this name in [`folder`]. Without it, prints why and returns `None`.
 pub fn capture(name: &str) -> Option<PathBuf> {
     let path = folder().join(name);
     if !path.exists() {
@@ -56,25 +52,22 @@ pub fn capture(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Runs one of Wireshark's command-line tools on a capture, and returns its output. If the tool is
-/// not installed, returns `None`. In CI, the test then fails.
+/// Returns the output of a Wireshark tool. `None` if the tool is not installed (fails in CI).
 pub fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(tool).args(arguments).arg(file).output() else {
         skip(&format!("{tool} is absent: install the package tshark"));
         return None;
     };
-    // If a capture is truncated, Wireshark's tools print the complete packets of the capture and
-    // then fail.
+    // For a truncated capture, Wireshark's tools print the complete packets and then fail.
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns the values of the tshark fields `fields` of each frame, with all occurrences of each
-/// field. If tshark is not installed, returns `None`. In CI, the test then fails.
+/// Returns the values of `fields` of each frame. `None` without tshark (fails in CI).
 pub fn tshark(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &BY_ITSELF)
 }
 
-/// Does the same as [`tshark`], but the tool also reassembles IP fragments and TCP segments.
+/// Like [`tshark`], but reassembles IP fragments and TCP segments.
 pub fn tshark_reassembled(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &[])
 }

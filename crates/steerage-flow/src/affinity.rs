@@ -1,5 +1,3 @@
-//! [`Affinity`] states which packets a handler needs together on one CPU.
-
 use crate::flow_key::FlowKey;
 
 /// Which packets must stay together on one CPU.
@@ -16,25 +14,21 @@ use crate::flow_key::FlowKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Affinity {
-    /// Both directions of a flow stay together. Choose `BothDirections` for a program that keeps
-    /// state for each connection.
+    /// Both directions of a flow stay together, for programs that keep state for each connection.
     BothDirections,
-    /// Each direction of a flow is steered separately. Choose `OneDirection` for a router, because
-    /// a router receives the two directions of a flow on different interfaces. A hash for one
-    /// direction costs less time than a hash for both directions. More devices can provide a hash
-    /// for one direction.
+    /// Each direction is steered separately, for routers, which receive the two directions on
+    /// different interfaces. Costs less time, and more devices can provide the hash.
     OneDirection,
 }
 
 impl Affinity {
-    /// Returns true if a hash with the affinity `self` keeps together all packets that the affinity
-    /// `wanted` requires to be together.
+    /// Returns true if a hash with this affinity keeps together all packets that `wanted` keeps
+    /// together.
     pub fn satisfies(self, wanted: Self) -> bool {
         self == wanted || self == Self::BothDirections
     }
 
-    /// Returns the flow key to hash for a flow. All packets that must stay together by this
-    /// affinity have the same flow key, so they get the same hash.
+    /// Returns the key to hash for a flow, equal for all packets that must stay together.
     #[must_use]
     #[inline(always)]
     pub const fn key(self, flow: FlowKey) -> FlowKey {

@@ -1,11 +1,8 @@
 //! Reads the headers of a frame and finds its [`FlowKey`].
 //!
-//! [`flow_key`] is used for steering, and [`dissect`] is used by tools. `flow_key` and `dissect`
-//! find the same key for a frame. `flow_key` first tries the fast path in the module `plain`: a few
-//! loads and compares, which are enough for nearly every frame. For all other frames, and in all
-//! calls of `dissect`, the function `walk` reads one header after another. `walk` is slower than
-//! the fast path, but the constants in `limits` bound its time. `docs/flows.md` lists the headers
-//! that the dissector reads, and the packets that stay together on one CPU.
+//! [`flow_key`], for steering, and [`dissect`], for tools, find the same key. The fast path `plain`
+//! is enough for nearly every frame. For other frames, `walk` reads one header after another, in a
+//! time that `limits` bounds. `docs/flows.md` lists the headers that are read.
 //!
 //! | module | what it reads |
 //! |---|---|
@@ -19,7 +16,7 @@
 //! | `mirror` | ERSPAN, WCCP, TZSP, CAPWAP, Teredo: headers around copied, redirected or tunnelled packets |
 //! | `kernel` | the flow that Linux's own hash sees |
 //! | `dissection`, `ports` | the result; the UDP ports of tunnels |
-//!
+
 mod dissection;
 mod dissections;
 mod kernel;
@@ -44,26 +41,20 @@ pub(crate) use plain::{plain, plain_ip};
 pub use ports::set_vxlan_ports;
 pub(crate) use ports::{FROM_LANES, LANES as TUNNEL_PORTS, are_chosen as are_ports_chosen};
 
-/// Returns the flow key of a frame. The source in the key is the frame's sender. Apply
-/// [`FlowKey::both_directions`] if both directions should have the same flow key. Returns `None` if
-/// the frame has no complete IP header. The result equals [`flow`](Dissection::flow) of the
-/// [`Dissection`] that [`dissect`] returns for the frame.
+/// Returns the flow key of a frame, or `None` if the frame has no complete IP header. The source is
+/// the frame's sender. The result equals [`flow`](Dissection::flow) of [`dissect`].
 ///
-/// - For TCP, UDP and SCTP, the key consists of addresses, ports and protocol. VLAN tags, MPLS
-///   labels and tunnel identifiers are not part of the flow key.
-/// - For ICMP queries, the flow key consists of the addresses and the query's identifier. Both
-///   ports contain the identifier. An ICMP error has the flow key of the packet that the error
-///   quotes.
-/// - For other protocols, the flow key consists of addresses and protocol, and the ports are 0. If
-///   a TCP, UDP or SCTP packet is cut off before its ports, the ports in its flow key are also 0.
-///   In the flow keys of all fragments except the first fragment, the ports are also 0. The first
-///   fragment has the flow key of its flow. ([`FragmentTable`](crate::FragmentTable) keeps the
-///   fragments of a datagram together when they are steered.)
+/// - TCP, UDP and SCTP: addresses, ports and protocol. VLAN tags, MPLS labels and tunnel
+///   identifiers are not part of the flow key.
+/// - ICMP queries: addresses, and the query's identifier as both ports. An ICMP error has the flow
+///   key of the packet that the error quotes.
+/// - Other protocols: addresses and protocol. The ports are also 0 in a packet that is cut off
+///   before its ports, and in all fragments except the first.
+///   ([`FragmentTable`](crate::FragmentTable) keeps the fragments of a datagram together.)
 ///
-/// `link` is the type of the first header of `frame`. The frame may be cut off at its end. A frame
-/// check sequence at the end of the frame is ignored. Lengths in the headers are not compared with
-/// the length of the frame. Therefore the flow key of a frame does not depend on padding, on a cut
-/// by the capture, or on merging by the kernel.
+/// `link` is the type of the first header of `frame`, which may be cut off at its end. Lengths in
+/// headers are not compared with the frame's length, so the key does not depend on padding, a frame
+/// check sequence, a cut by the capture, or merging by the kernel.
 #[must_use]
 #[inline(always)]
 pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey> {
@@ -78,9 +69,8 @@ pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey>
     }
 }
 
-/// Returns true if UDP packets between these ports are read as a tunnel. `docs/flows.md` lists the
-/// ports. A program that parses simple packets itself uses this function to find the tunnel
-/// packets, which [`dissect`] must parse.
+/// Returns true if UDP packets between these ports are read as a tunnel (see `docs/flows.md`), for
+/// programs that parse simple packets themselves.
 ///
 /// ```
 /// use steerage_flow::dissect::is_tunnel;
@@ -94,8 +84,7 @@ pub fn is_tunnel(from: u16, to: u16) -> bool {
     ports::may_be_tunnel(from, to) && ports::of_tunnel(from, to).is_some()
 }
 
-/// Fills in an empty dissection in place. A `Dissection` is a large value. Returning a `Dissection`
-/// by value moves it in memory, which took half of the measured time.
+/// In place, because returning the large `Dissection` by value took half of the measured time.
 #[inline(never)]
 fn dissect_into(frame: &[u8], link: LinkType, layers: Layers, found: &mut Dissection) {
     walk::Walk::new(frame, layers, found).run(link);
@@ -107,8 +96,8 @@ fn slowly(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey> {
     dissect(frame, link, layers).flow()
 }
 
-/// Returns all information that steerage reads from the headers of a frame. Dissecting a frame
-/// takes bounded time and allocates no memory.
+/// Returns all that steerage reads from the headers of a frame, in bounded time and without
+/// allocating memory.
 ///
 /// ```
 /// use steerage_flow::LinkType;

@@ -1,8 +1,5 @@
-//! [`FlowKey`] is the key of a flow, in the form in which it is hashed.
-//!
 //! A key has two 64-bit words (a "short" key) or five (a "long" key), as native integers. The table
-//! shows the bit fields of each 64-bit word, with the width of each field in bits. The most
-//! significant bits come first:
+//! shows the bit fields of each word with their widths in bits, most significant bits first:
 //!
 //! ```text
 //! short     word 0 (bits 63..0)                 word 1
@@ -15,12 +12,10 @@
 //! bytes     bytes 0..16  bytes 16..32  bytes 32..40                                            2 + length
 //! ```
 //!
-//! The layouts ensure that two keys of different kinds are never equal. Short keys (of two 64-bit
-//! words) of different kinds differ in the top byte of word 0. Long keys (of five 64-bit words) of
-//! different kinds differ in the tag, a separate number. The tag of a short key is 0. Addresses and
-//! bytes are big-endian: the first byte is in the top bits. The Toeplitz hash reads its input from
-//! the first byte to the last byte. Each endpoint of an IPv4 key is a number below 2^48. Therefore
-//! the functions `min` and `max` sort the two endpoints of an IPv4 key.
+//! Keys of different kinds are never equal: short keys differ in the top byte of word 0, long keys
+//! in the tag. The tag of a short key is 0. Addresses and bytes are big-endian (first byte in the
+//! top bits), because Toeplitz reads its input from the first byte to the last. Each endpoint of an
+//! IPv4 key is one number below 2^48, so `min` and `max` sort the two endpoints.
 
 mod parse;
 #[cfg(test)]
@@ -33,33 +28,28 @@ pub use parse::ParseFlowKeyError;
 
 use crate::wire::protocol;
 
-/// The maximum number of bytes of a custom key that are hashed. If a custom key is longer, its
-/// length is hashed, but not its further bytes.
+/// Only the first 40 bytes and the length of a custom key are hashed.
 const BYTES_MAX: usize = 40;
-/// The maximum length in bytes of a custom key that fits in two 64-bit words, together with its
-/// kind and length.
 const SHORT_MAX: usize = 15;
 
-// Values of the top byte of word 0 (a 64-bit word) in a short key. The byte states the key's kind.
+// The top byte of word 0 in a short key states the kind of the key.
 const SHORT_V4: u8 = 0;
 const SHORT_LINK: u8 = 1;
 const SHORT_BYTES: u8 = 2;
-// The tags of long keys. The tag of a short key is 0.
 pub(crate) const LONG_V6: u64 = 1;
 const LONG_BYTES: u64 = 2;
-/// The upper bound of tags. SipHash has room for a tag of seven bytes.
+/// SipHash has room for a tag of seven bytes.
 const TAG_END: u64 = 1 << 56;
 
 const ENDPOINT_V4: u64 = (1 << 48) - 1;
 
 /// The key of a flow: addresses, ports and protocol, or up to 40 bytes that the program chooses.
 ///
-/// The source in the key is the sender of the packet. The two directions of a flow have different
-/// keys. [`both_directions`](FlowKey::both_directions) returns a key that is equal for both
-/// directions.
+/// The source is the sender of the packet. [`both_directions`](FlowKey::both_directions) returns
+/// one key for both directions.
 ///
-/// The constructors are inlined, so that a key need not be stored in memory. For IPv4, the compiler
-/// keeps two 64-bit words of the key in registers and removes the other three words.
+/// The constructors are inlined, so that the compiler keeps an IPv4 key in two registers and
+/// removes the other three words.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -83,25 +73,22 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// Creates the key of an IPv4 flow from two endpoints and the protocol number. Set the ports to
-    /// 0 if the protocol has no ports, or if the ports must be ignored, as for fragments.
+    /// Creates the key of an IPv4 flow. Ports are 0 if there are none, or if they do not matter.
     #[must_use]
     #[inline(always)]
     pub const fn v4(source: SocketAddrV4, destination: SocketAddrV4, protocol: u8) -> FlowKey {
         FlowKey::v4_bits(v4_end(source), v4_end(destination), protocol)
     }
 
-    /// Creates the key of an IPv6 flow, like [`v4`](FlowKey::v4). The flow label is not part of the
-    /// key, because senders may change it (RFC 6437). The scope identifier of an IPv6 address is
-    /// not part of the key either.
+    /// Creates the key of an IPv6 flow, without the scope identifier and without the flow label,
+    /// which senders may change (RFC 6437).
     #[must_use]
     #[inline(always)]
     pub const fn v6(source: SocketAddrV6, destination: SocketAddrV6, protocol: u8) -> FlowKey {
         FlowKey::v6_bits(v6_end(source), v6_end(destination), protocol)
     }
 
-    /// Creates the key of an IPv4 or IPv6 flow, like [`v4`](FlowKey::v4) or [`v6`](FlowKey::v6).
-    /// Returns `None` if one endpoint is IPv4 and the other endpoint is IPv6.
+    /// Creates the key of an IP flow. Returns `None` if the endpoints have different IP versions.
     #[must_use]
     pub const fn between(source: SocketAddr, destination: SocketAddr, protocol: u8) -> Option<FlowKey> {
         match (source, destination) {
@@ -111,8 +98,6 @@ impl FlowKey {
         }
     }
 
-    /// Does the same as [`v4`](FlowKey::v4), but takes each endpoint as a pair of numbers (address,
-    /// port) in host byte order.
     #[inline(always)]
     pub(crate) const fn v4_bits(source: (u32, u16), destination: (u32, u16), protocol: u8) -> FlowKey {
         let source = (source.0 as u64) << 16 | source.1 as u64;
@@ -120,8 +105,6 @@ impl FlowKey {
         FlowKey::short((SHORT_V4 as u64) << 56 | source, (protocol as u64) << 48 | destination)
     }
 
-    /// Does the same as [`v6`](FlowKey::v6), but takes each endpoint as a pair of numbers (address,
-    /// port).
     #[inline(always)]
     pub(crate) const fn v6_bits(source: (u128, u16), destination: (u128, u16), protocol: u8) -> FlowKey {
         let last = (source.1 as u64) << 48 | (destination.1 as u64) << 32 | protocol as u64;
@@ -129,8 +112,7 @@ impl FlowKey {
         FlowKey { words: [(s >> 64) as u64, s as u64, (d >> 64) as u64, d as u64, last], tag: LONG_V6 }
     }
 
-    /// Creates the key of a frame without an IP header from its EtherType and its link addresses.
-    /// The bytes of an address are in the order of transmission.
+    /// Creates the key of a frame without an IP header. Addresses are in the order of transmission.
     #[must_use]
     #[inline(always)]
     pub const fn link(source: [u8; 6], destination: [u8; 6], ethertype: u16) -> FlowKey {
@@ -144,7 +126,7 @@ impl FlowKey {
     }
 
     /// Creates a custom key, for example from a QUIC connection identifier. Bytes after the 40th
-    /// byte are ignored. Keys of different lengths are always different.
+    /// are ignored, but keys of different lengths are always different.
     #[must_use]
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> FlowKey {
@@ -169,8 +151,7 @@ impl FlowKey {
         FlowKey { words: [a, b, 0, 0, 0], tag: 0 }
     }
 
-    /// Returns the key with its endpoints in ascending order, so that both directions of a flow
-    /// have the same key. A custom key has no directions and is returned unchanged.
+    /// Returns the key with its endpoints in ascending order. A custom key is returned unchanged.
     #[must_use]
     #[inline(always)]
     pub const fn both_directions(self) -> FlowKey {
@@ -191,8 +172,8 @@ impl FlowKey {
         let source = (a as u128) << 64 | b as u128;
         let destination = (c as u128) << 64 | d as u128;
         let (source_port, destination_port) = ((e >> 48) as u16, (e >> 32) as u16);
-        // The next lines avoid `&&` and `if`, because the compiler would create branches for these
-        // operators. The direction of a packet is random, so a CPU could not predict such a branch.
+        // No `&&` and no `if`, because the compiler would create branches. The direction of a
+        // packet is random, so the CPU could not predict them.
         let swap = (source > destination) | ((source == destination) & (source_port > destination_port));
         let mask = (swap as u64).wrapping_neg();
         let (high, low) = ((a ^ c) & mask, (b ^ d) & mask);
@@ -200,8 +181,7 @@ impl FlowKey {
         FlowKey { words: [a ^ high, b ^ low, c ^ high, d ^ low, e ^ (ports << 48 | ports << 32)], tag: LONG_V6 }
     }
 
-    /// Returns the flow key that packets in the opposite direction have. A custom key has no
-    /// directions and is returned unchanged.
+    /// Returns the key of the opposite direction. A custom key is returned unchanged.
     #[must_use]
     pub const fn reversed(self) -> FlowKey {
         match self.parts() {
@@ -212,8 +192,7 @@ impl FlowKey {
         }
     }
 
-    /// Returns the key with both ports set to 0. The new key depends only on the addresses and the
-    /// protocol. A link or custom key is returned unchanged.
+    /// Returns the key with both ports set to 0. A link or custom key is returned unchanged.
     #[must_use]
     pub const fn without_ports(self) -> FlowKey {
         let [a, b, c, d, e] = self.words;
@@ -226,9 +205,8 @@ impl FlowKey {
         self
     }
 
-    /// The sender's address and port. The port is 0 if the protocol has no ports. The port is also
-    /// 0 if it is unknown, as for all fragments of a datagram except the first. `None` for a link
-    /// or custom key.
+    /// The sender's address and port, if this is an IP key. The port is 0 if the protocol has no
+    /// ports, or for all fragments of a datagram except the first.
     #[must_use]
     pub const fn source(&self) -> Option<SocketAddr> {
         match self.parts() {
@@ -238,7 +216,7 @@ impl FlowKey {
         }
     }
 
-    /// The receiver's address and port. See [`source`](FlowKey::source) for their form.
+    /// The receiver's address and port, like [`source`](FlowKey::source).
     #[must_use]
     pub const fn destination(&self) -> Option<SocketAddr> {
         match self.parts() {
@@ -258,12 +236,10 @@ impl FlowKey {
         if self.is_v6() { Some(e as u8) } else { None }
     }
 
-    /// Returns a copy of the key. The function copies one 64-bit word after another. Use `by_words`
-    /// to return a key from a function that is *not* inlined, if the calling code creates most of
-    /// its keys inline. Without `by_words`, the compiler creates all keys of the calling code in
-    /// memory. If an instruction then loads two 64-bit words of a key, it must wait until both
-    /// words are stored. Because of the wait for the stores, hashing an IPv6 key with AES takes 57
-    /// clock ticks instead of 21.
+    /// Returns a copy of the key, made one 64-bit word after another. Use `by_words` for a key from
+    /// a function that is *not* inlined, if the caller creates most of its keys inline. Without
+    /// `by_words`, the compiler creates all of these keys in memory, and a load of two words waits
+    /// for both stores: an IPv6 key then takes 57 clock ticks with AES instead of 21.
     #[must_use]
     #[inline(always)]
     pub const fn by_words(self) -> FlowKey {
@@ -271,7 +247,7 @@ impl FlowKey {
         FlowKey { words: [a, b, c, d, e], tag }
     }
 
-    /// Returns the parts from which the key was created, such as addresses and ports.
+    /// Returns the addresses and ports, or the bytes, from which the key was created.
     #[must_use]
     pub const fn parts(&self) -> FlowParts {
         let [a, b, c, d, e] = self.words;
@@ -305,13 +281,12 @@ impl FlowKey {
         FlowParts::Bytes { bytes, len: (kind - SHORT_BYTES) as usize }
     }
 
-    /// The bytes of a key that is not an IPv4 key, in their original order, padded with zeros.
     const fn big_endian_bytes(&self) -> [u8; BYTES_MAX] {
         let blocks = self.big_endian_words();
         let mut bytes = [0; BYTES_MAX];
         let mut block = 0;
-        // Copies a 64-bit word at a time. Copying single bytes took a third of the time that
-        // `explain` needs for a packet, not counting dissection.
+        // Whole words, because copying single bytes took a third of the time that `explain` needs
+        // for a packet without dissection.
         while block < blocks.len() {
             let word = blocks[block].to_be_bytes();
             let mut i = 0;
@@ -324,29 +299,23 @@ impl FlowKey {
         bytes
     }
 
-    /// Returns the content of any key except an IPv4 key, as big-endian 64-bit words. The first
-    /// byte of the content is the top byte of word 0. The returned words do not contain the kind of
-    /// a short key.
+    /// The content of a key that is not an IPv4 key, without the kind of a short key.
     #[inline(always)]
     pub(crate) const fn big_endian_words(&self) -> [u64; 5] {
         let [a, b, c, d, e] = self.words;
         if self.is_short() { [a << 8 | b >> 56, b << 8, 0, 0, 0] } else { [a, b, c, d, e] }
     }
 
-    /// All five words. In a short key, the words 2 to 4 are 0.
     #[inline(always)]
     pub(crate) const fn words(&self) -> &[u64; 5] {
         &self.words
     }
 
-    /// The tag, a number below 2^56 that distinguishes the kinds of long keys. The tag of a short
-    /// key is 0.
     #[inline(always)]
     pub(crate) const fn tag(&self) -> u64 {
         self.tag
     }
 
-    /// Returns true if the key has only two 64-bit words.
     #[inline(always)]
     pub(crate) const fn is_short(&self) -> bool {
         self.tag == 0
@@ -371,14 +340,11 @@ const fn v6_end(end: SocketAddrV6) -> (u128, u16) {
     (end.ip().to_bits(), end.port())
 }
 
-/// Creates an IPv6 endpoint from both halves of its address, and from a 64-bit word whose lowest 16
-/// bits are the port.
 const fn v6_socket(high: u64, low: u64, port: u64) -> SocketAddrV6 {
     SocketAddrV6::new(Ipv6Addr::from_bits((high as u128) << 64 | low as u128), port as u16, 0, 0)
 }
 
-/// Implements [`FlowKey::both_directions`] for a short key that is not an IPv4 key. The 64-bit
-/// words of the key are separate parameters. With a reference to the whole key, the compiler would
+/// The key's words are separate parameters, because with a reference to the key the compiler would
 /// have to store the key in memory.
 #[cold]
 #[inline(never)]
@@ -395,7 +361,7 @@ const fn link_both_directions(a: u64, b: u64) -> (u64, u64) {
     (key.words[0], key.words[1])
 }
 
-/// Computes `a > b` for arrays. A `const fn` cannot use the operator `>` for arrays.
+/// A `const fn` cannot compare arrays with `>`.
 const fn greater(a: [u8; 6], b: [u8; 6]) -> bool {
     let mut i = 0;
     while i < 6 {
@@ -407,9 +373,8 @@ const fn greater(a: [u8; 6], b: [u8; 6]) -> bool {
     false
 }
 
-/// The parts of a [`FlowKey`], for a `match` on the kind of key. If you need only IP keys,
-/// [`FlowKey::source`], [`FlowKey::destination`] and [`FlowKey::protocol`] are simpler. The ports
-/// are 0 if the protocol has no ports.
+/// The parts of a [`FlowKey`]. For IP keys, [`FlowKey::source`], [`FlowKey::destination`] and
+/// [`FlowKey::protocol`] are simpler.
 ///
 /// ```
 /// use steerage_flow::{FlowKey, FlowParts};
@@ -460,9 +425,8 @@ pub enum FlowParts {
     },
 }
 
-/// Prints a key in the usual notation: `tcp 10.0.0.1:5 > 10.0.0.2:80`, `icmp6 fd00::1 > fd00::2`,
-/// `link 02:00:00:00:00:01 > 02:00:00:00:00:02 0x0806`, `bytes c0ffee`. The ports are omitted if
-/// both are 0.
+/// Prints the usual notation: `tcp 10.0.0.1:5 > 10.0.0.2:80`, `icmp6 fd00::1 > fd00::2`, `link
+/// 02:00:00:00:00:01 > 02:00:00:00:00:02 0x0806`, `bytes c0ffee`. Two ports of 0 are omitted.
 impl fmt::Display for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.parts() {
@@ -502,8 +466,6 @@ fn fmt_protocol(f: &mut fmt::Formatter<'_>, protocol: u8) -> fmt::Result {
     }
 }
 
-/// `Debug` prints the same text as [`Display`](fmt::Display), because the 64-bit words of a key are
-/// not readable.
 impl fmt::Debug for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FlowKey({self})")

@@ -1,8 +1,5 @@
-//! The flow limit detects a flow that has more than half of the latest packets. With the flow
-//! limit, smaller flows do not lose packets because of a large flow.
-//!
-//! The flow limit works like Linux's flow limit (`skb_flow_limit`, Willem de Bruijn, 2013). A
-//! table, indexed by flow hash, counts how many of the last 128 packets belong to each flow.
+//! Detects a flow with more than half of the latest packets, like Linux's `skb_flow_limit`, so that
+//! smaller flows do not lose packets because of a large flow.
 
 use crate::hash::FlowHash;
 use crate::limits::FLOW_LIMIT_HISTORY;
@@ -20,11 +17,9 @@ use crate::limits::FLOW_LIMIT_HISTORY;
 /// ```
 #[derive(Debug)]
 pub struct FlowLimit {
-    /// The table indices of the latest packets. The table index of the oldest packet is at position
-    /// `at` of `history`.
+    /// Indices into `counts` of the latest packets, the oldest packet at position `at`.
     history: [u16; FLOW_LIMIT_HISTORY],
     at: usize,
-    /// For each table index, the number of packets in `history` with this index.
     counts: Box<[u8]>,
 }
 
@@ -39,8 +34,7 @@ impl FlowLimit {
         let place = hash.0 as usize & (self.counts.len() - 1);
         let oldest = std::mem::replace(&mut self.history[self.at], place as u16);
         self.at = (self.at + 1) % FLOW_LIMIT_HISTORY;
-        // At the start, `history` (the indices of the latest packets) holds indices of packets that
-        // never existed.
+        // At the start, `history` has indices of packets that never existed.
         let of_oldest = &mut self.counts[usize::from(oldest)];
         *of_oldest = of_oldest.saturating_sub(1);
         self.counts[place] += 1;
@@ -69,8 +63,8 @@ impl FlowLimits {
         self.0.is_empty()
     }
 
-    /// Switches flow limits on for the CPUs in `limited`, and off for all other CPUs. If the flow
-    /// limit of a CPU is already on, the flow limit keeps its history.
+    /// Switches flow limits on for the CPUs in `limited`, and off for all others. Limits that stay
+    /// on keep their history.
     pub fn set(&mut self, limited: &[u16], table_len: usize) {
         let last = limited.iter().max().map_or(0, |cpu| usize::from(*cpu) + 1);
         self.0.resize_with(last, || None);
@@ -88,8 +82,7 @@ impl FlowLimits {
         self.0.get(cpu).is_some_and(Option::is_some)
     }
 
-    /// Counts a packet for `cpu`. Returns true if the packet's flow exceeds the flow limit of this
-    /// CPU. Returns false if the CPU has no flow limit.
+    /// Counts a packet for `cpu`. Returns true if its flow exceeds the CPU's flow limit.
     pub fn is_over(&mut self, cpu: usize, hash: FlowHash) -> bool {
         self.0.get_mut(cpu).and_then(Option::as_mut).is_some_and(|limit| limit.is_over(hash))
     }
@@ -99,8 +92,6 @@ impl FlowLimits {
 mod tests {
     use super::*;
 
-    /// Returns how many packets exceed the flow limit if `packets` packets arrive, in turn from
-    /// each of the flows `flows`.
     fn over(limit: &mut FlowLimit, flows: &[u32], packets: usize) -> usize {
         flows.iter().cycle().take(packets).filter(|flow| limit.is_over(FlowHash(**flow))).count()
     }
@@ -108,14 +99,9 @@ mod tests {
     #[test]
     fn one_that_has_more_than_half_is_over() {
         let mut limit = FlowLimit::new(4096);
-        // If one flow sends all packets, its packets are within the limit until they fill half of
-        // the history.
         assert_eq!(over(&mut limit, &[7], 1000), 1000 - FLOW_LIMIT_HISTORY / 2);
-        // Two flows with equal shares of the packets are within the limit as soon as the history
-        // contains only their packets.
         over(&mut limit, &[8, 9], FLOW_LIMIT_HISTORY);
         assert_eq!(over(&mut limit, &[8, 9], 1000), 0);
-        // A flow with two thirds of the packets exceeds the limit, and the other flow does not.
         over(&mut limit, &[1, 1, 2], FLOW_LIMIT_HISTORY);
         assert_eq!(over(&mut limit, &[1, 1, 2], 999), 666);
     }

@@ -1,17 +1,11 @@
-//! Keeps the fragments of a datagram together: the fragment that arrives first determines the flow
-//! key by which all fragments are steered.
+//! Only the first fragment of a datagram has ports. If it arrives first, all fragments are steered
+//! by the key of its flow. Otherwise the ports are not known yet, and all fragments are steered by
+//! a key made for the datagram. The table stores keys, not CPUs, so fragments follow their bucket
+//! when it moves to another CPU.
 //!
-//! Only the first fragment of a datagram has ports. If the first fragment arrives before the
-//! others, it is steered by the key of its flow. The table stores the first fragment's flow key for
-//! the other fragments. If another fragment arrives first, the ports of the datagram are not known
-//! yet. All fragments of such a datagram are steered by a flow key that is created for the
-//! datagram. Therefore all fragments of a datagram reach the same CPU in order, whichever fragment
-//! arrives first. The fragment table stores flow keys, not CPUs. Therefore, if a bucket moves to
-//! another CPU, the fragments in this bucket also go to that CPU.
-//!
-//! Each receive queue has its own fragment table, which only the CPU that owns the queue uses. The
-//! flow meter uses a table of the same type to find the flows of fragments. Frames that the
-//! dissector's fast path can read are never looked up in the fragment table.
+//! Each receive queue has its own table, used only by the CPU that owns the queue. The flow meter
+//! finds the flows of fragments with such a table. Frames of the dissector's fast path are never
+//! looked up.
 
 use crate::flow_key::FlowKey;
 use crate::hash::FlowHasher;
@@ -20,31 +14,25 @@ use crate::dissect::{Dissection, Fragment};
 use crate::limits::{FRAGMENT_SETS, FRAGMENT_TIME, FRAGMENT_WAYS};
 use crate::time::Timestamp;
 
-/// The state of a datagram of which some fragments have arrived. `V` is the type of the value that
-/// the fragments of a datagram share: the flow key by which they are steered, or their flow.
+/// A datagram of which some fragments have arrived, with a value that its fragments share.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<V> {
     name: FlowKey,
     /// The value that all fragments of the datagram share.
     pub value: V,
     since: u64,
-    /// How many of the datagram's bytes have arrived.
     bytes: u32,
-    /// The length of the datagram's data. Only the last fragment states the length of the datagram.
-    /// `bytes_all` is `u32::MAX` until the last fragment of the datagram arrives.
+    /// The length of the datagram's data, `u32::MAX` until the last fragment, which states it,
+    /// arrives.
     bytes_all: u32,
-    /// True if the first fragment, which has the ports, has arrived.
     first_came: bool,
-    /// True if another datagram may replace this datagram, because all of its fragments have
-    /// arrived. Until the datagram is replaced, it is still found for fragments that arrive twice.
+    /// Complete datagrams may be replaced. Until then, fragments that arrive twice still find them.
     free: bool,
 }
 
 impl<V: Copy> Datagram<V> {
-    /// Creates the state of a datagram of which some fragments arrived elsewhere, for example in
-    /// another table. `name` is the [key](Fragment::datagram) that the fragments of the datagram
-    /// share. `since` is the time at which the earliest fragment arrived, in nanoseconds.
-    /// `first_came` is true if the first fragment of the datagram has arrived.
+    /// Creates the state of a datagram whose fragments arrived in another table. `name` is its
+    /// [key](Fragment::datagram), and its earliest fragment arrived at `since` (nanoseconds).
     pub const fn new(name: FlowKey, value: V, since: u64, first_came: bool) -> Self {
         Self { name, value, since, bytes: 0, bytes_all: u32::MAX, first_came, free: false }
     }
@@ -66,17 +54,16 @@ impl<V: Copy> Datagram<V> {
         self.since
     }
 
-    /// True after the first fragment, which has the ports, has arrived.
+    /// True after the first fragment (with the ports) has arrived.
     pub const fn first_came(&self) -> bool {
         self.first_came
     }
 
-    /// Returns the value that the fragments of a datagram share. The fragment's datagram key is the
-    /// `name` of this datagram. The fragment may belong to a later datagram with the same `name`.
-    /// If a fragment belongs to a later datagram, the state of that datagram, with the value `own`,
-    /// replaces the old state.
+    /// Adds a fragment with this datagram's `name`, and returns the value that the fragments share.
+    /// If the fragment belongs to a later datagram of that name, a new state with the value `own`
+    /// replaces this state.
     pub fn follow(&mut self, fragment: &Fragment, own: V, now: u64) -> V {
-        // If a first fragment arrives again, it belongs to another datagram, because senders reuse
+        // A first fragment that arrives again belongs to another datagram, because senders reuse
         // identifications.
         if self.is_old(now) || (fragment.offset == 0 && self.first_came) {
             *self = Self::begin(fragment, own, now);
@@ -95,16 +82,14 @@ impl<V: Copy> Datagram<V> {
         self.free |= self.bytes >= self.bytes_all;
     }
 
-    /// True if the datagram is older than [`FRAGMENT_TIME`]. Fragments with the name of a datagram
-    /// that is too old belong to another datagram.
+    /// True if the datagram is older than [`FRAGMENT_TIME`]: later fragments belong to another
+    /// datagram.
     pub fn is_old(&self, now: u64) -> bool {
         u128::from(now.abs_diff(self.since)) >= FRAGMENT_TIME.as_nanos()
     }
 }
 
-/// A table of the fragmented datagrams of which some fragments arrived recently. [`FragmentTable`]
-/// uses a table of the type [`Datagrams`] to steer fragments. Programs can use a [`Datagrams`] to
-/// find the flow of a fragment by the same rule.
+/// The datagrams of which some fragments arrived recently, to find the flow of a fragment.
 #[derive(Debug)]
 pub struct Datagrams<V> {
     sets: Box<[[Option<Datagram<V>>; FRAGMENT_WAYS]]>,
@@ -121,12 +106,10 @@ impl<V: Copy> Default for Datagrams<V> {
 impl<V: Copy> Datagrams<V> {
     const BYTES: usize = FRAGMENT_SETS * size_of::<[Option<Datagram<V>>; FRAGMENT_WAYS]>();
 
-    /// Returns the value that the fragments of a datagram share. The argument `own` is the value
-    /// from the fragment's own headers. Returns `own` if `fragment` is the first fragment of its
-    /// datagram and arrives before all other fragments. Returns `alone` if the first fragment of
-    /// the datagram has not arrived yet. The argument `hash` is a hash of the datagram's key,
-    /// computed with a secret hash key. The hash key is secret, so that a sender cannot choose a
-    /// set (a group of entries) of the table and fill it. `now` is in nanoseconds.
+    /// Returns the value that the fragments of a datagram share: `own`, from the fragment's own
+    /// headers, if the first fragment arrives first, and `alone` if another fragment arrives first.
+    /// `hash` is a hash of the datagram's key with a secret hash key, so that a sender cannot fill
+    /// a chosen set of the table. `now` is in nanoseconds.
     pub fn follow(&mut self, fragment: &Fragment, hash: u32, own: V, alone: V, now: u64) -> V {
         let is_first = fragment.offset == 0;
         let own = if is_first { own } else { alone };
@@ -135,8 +118,7 @@ impl<V: Copy> Datagrams<V> {
             return match entry_for_another(set, now, |known| known.free || known.is_old(now)) {
                 Some(entry) => entry.insert(Datagram::begin(fragment, own, now)).value,
                 None => {
-                    // The value `alone` comes from the fragment's own headers, so it needs no entry
-                    // in the table.
+                    // `alone` comes from the fragment's own headers, so it needs no entry.
                     self.counts.full += 1;
                     alone
                 }
@@ -148,21 +130,18 @@ impl<V: Copy> Datagrams<V> {
         known.follow(fragment, own, now)
     }
 
-    /// True if the table contains the datagram with the name `name`. The argument `hash` has the
-    /// same meaning as in [`follow`](Self::follow).
+    /// True if the table contains the datagram `name`.
     pub fn has(&self, name: &FlowKey, hash: u32) -> bool {
         self.sets[hash as usize % FRAGMENT_SETS].iter().flatten().any(|known| known.name == *name)
     }
 
-    /// Removes and returns the datagrams for whose values `departs` returns true. The argument of
-    /// `departs` is the value of a datagram.
+    /// Removes and returns the datagrams for whose values `departs` returns true.
     pub fn depart(&mut self, mut departs: impl FnMut(&V) -> bool) -> Vec<Datagram<V>> {
         let places = self.sets.iter_mut().flatten();
         places.filter_map(|place| place.take_if(|known| departs(&known.value))).collect()
     }
 
-    /// Adds a datagram from another table. If the datagram's set (group of entries) in this table
-    /// is full, later fragments of the datagram are treated as another datagram.
+    /// Adds a datagram from another table, if there is room for it.
     pub fn arrive(&mut self, datagram: Datagram<V>, hash: impl FnOnce(&FlowKey) -> u32) {
         let set = &mut self.sets[hash(&datagram.name) as usize % FRAGMENT_SETS];
         if let Some(entry) = entry_for_another(set, datagram.since, |known| known.free) {
@@ -170,16 +149,13 @@ impl<V: Copy> Datagrams<V> {
         }
     }
 
-    /// Returns the numbers that were counted since the last call of `take_counts`.
+    /// Returns and resets the counts.
     pub fn take_counts(&mut self) -> FragmentCounts {
         std::mem::take(&mut self.counts)
     }
 }
 
-/// Returns an empty entry of `set`, a group of entries of the table. If there is no empty entry,
-/// returns the oldest entry that may be replaced. Because the oldest entry is replaced first, a
-/// complete datagram stays in the table as long as possible. Fragments of it that arrive twice then
-/// still find it.
+/// The oldest entry is replaced first, so that fragments that arrive twice find complete datagrams.
 fn entry_for_another<V: Copy>(
     set: &mut [Option<Datagram<V>>],
     now: u64,
@@ -189,13 +165,13 @@ fn entry_for_another<V: Copy>(
     free.max_by_key(|entry| entry.map_or(u64::MAX, |known| now.abs_diff(known.since)))
 }
 
-/// Counts the datagrams that the fragment table of a queue could not keep.
+/// Datagrams that a queue's table could not keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FragmentCounts {
-    /// How many datagrams found no free entry in the table.
+    /// Datagrams that found no free entry.
     pub full: u64,
-    /// How many datagrams were removed because they were too old.
+    /// Datagrams that were too old when another fragment arrived.
     pub aged: u64,
 }
 
@@ -236,21 +212,18 @@ impl FragmentTable {
         Self::default()
     }
 
-    /// Returns the flow key by which a frame is steered. If one fragmented datagram contains
-    /// another, the inner datagram is looked up first. All fragments of the outer datagram then get
-    /// the flow key of the inner datagram.
+    /// Returns the flow key that steers a frame. If a fragmented datagram contains another, all
+    /// fragments of the outer datagram get the key of the inner datagram.
     pub fn steer(&mut self, found: &Dissection, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
         found.fragments.iter().rev().flatten().fold(found.key, |key, fragment| self.follow(fragment, key, hasher, now))
     }
 
-    /// Returns the flow key by which a fragment is steered. `key` is the key from the fragment's
-    /// own headers.
     fn follow(&mut self, fragment: &Fragment, key: FlowKey, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
         let hash = hasher.hash(&fragment.datagram).0;
         self.0.follow(fragment, hash, key, fragment.datagram, now.as_nanos())
     }
 
-    /// Returns the numbers that were counted since the last call of `take_counts`.
+    /// Returns and resets the counts.
     pub fn take_counts(&mut self) -> FragmentCounts {
         self.0.take_counts()
     }
@@ -286,8 +259,6 @@ mod tests {
         let own = fragment(7, 8, true).datagram;
         let mut at = |offset, more| table.follow(&fragment(7, offset, more), FLOW, &hasher, Timestamp::ZERO);
         assert_eq!([at(8, true), at(0, true), at(16, false)], [own; 3]);
-        // The next two fragments belong to another datagram with the same identification. The first
-        // fragment of the second datagram arrives before its other fragment.
         assert_eq!([at(0, true), at(8, false)], [FLOW; 2]);
     }
 
@@ -303,9 +274,6 @@ mod tests {
         assert_eq!(table.take_counts(), FragmentCounts::default());
     }
 
-    /// After all fragments of a datagram have arrived, the datagram is still found for a fragment
-    /// that arrives twice. The next datagram with the same identification is treated as another
-    /// datagram.
     #[test]
     fn doubled_fragments_follow_their_datagram() {
         let (mut table, hasher) = table();
@@ -316,8 +284,6 @@ mod tests {
         }
     }
 
-    /// A complete datagram keeps its entry until another datagram needs the entry. The oldest
-    /// complete datagram is replaced first.
     #[test]
     fn complete_datagrams_stay_while_there_is_room() {
         let (mut table, mut other) = (Datagrams::<u32>::default(), Datagrams::<u32>::default());
@@ -333,7 +299,6 @@ mod tests {
         whole(&mut table, 50);
         assert!(ids.clone().skip(1).all(|id| again(&mut table, id) == id) && again(&mut table, 50) == 50);
         assert_eq!(again(&mut table, 1), 1001);
-        // A datagram that is moved from another table may also replace a complete datagram.
         whole(&mut other, 60);
         for datagram in other.depart(|_| true) {
             table.arrive(datagram, |_| 1);
@@ -347,8 +312,6 @@ mod tests {
         }
     }
 
-    /// If the table is full, every fragment is steered by its datagram's own key, including the
-    /// first fragment.
     #[test]
     fn a_full_table_is_counted_and_splits_nothing() {
         let (mut table, hasher) = table();
@@ -358,14 +321,12 @@ mod tests {
             let key = table.follow(&fragment(id, 0, true), FLOW, &hasher, Timestamp::ZERO);
             own += u64::from(key != FLOW);
             assert!(key == FLOW || key == fragment(id, 0, true).datagram);
-            // The later fragments of a datagram get the same flow key as the first fragment.
             assert_eq!(table.follow(&fragment(id, 8, true), FLOW, &hasher, Timestamp::ZERO), key);
         }
         assert_eq!(u64::from(many) - own, (FRAGMENT_SETS * FRAGMENT_WAYS) as u64);
         assert_eq!(table.take_counts(), FragmentCounts { full: 2 * own, aged: 0 });
     }
 
-    /// Complete datagrams free their entries, so the table never becomes full.
     #[test]
     fn whole_datagrams_make_room() {
         let (mut table, hasher) = table();

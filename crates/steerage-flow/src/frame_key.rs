@@ -1,8 +1,6 @@
-//! Finds the key by which a frame is steered, and computes the key's hash.
-//!
-//! For most frames, the key is made from the flow in the frame's headers. All fragments of a
-//! datagram have the key that the fragment that arrives first determines ([`FragmentTable`]). A
-//! program may also supply its own keys ([`CustomKey`]).
+//! Most frames are steered by the flow in their headers. All fragments of a datagram are steered by
+//! the key of the fragment that arrives first ([`FragmentTable`]). A program may supply its own
+//! keys.
 
 #[cfg(test)]
 mod tests;
@@ -18,27 +16,24 @@ use crate::hash::{FlowHash, FlowHasher, Hashing, PlainFrames, TOGETHER};
 use crate::link_type::LinkType;
 use crate::time::Timestamp;
 
-/// The frames of a batch are hashed together only if the batch has at least this many frames.
+/// Batches of fewer frames are hashed frame by frame.
 const LEAST_TOGETHER: usize = 4;
 
-/// Returns the flow by which a frame is steered. A frame is steered by the flow in its headers. All
-/// fragments of a datagram are steered by one flow.
 fn steered_by(found: &Dissection, fragments: &mut FragmentTable, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
     match found.fragments {
-        // A frame without an IP flow gets a key that is the same for both directions between its
-        // two link addresses.
+        // A frame without an IP flow has the same key in both directions between two link
+        // addresses.
         _ if !found.is_flow => found.key.both_directions(),
         [None, _] => found.key,
         _ => fragments.steer(found, hasher, now),
     }
 }
 
-/// Finds the flow keys by which the frames of a receive queue are steered. The same code steers the
-/// frames. Tools that explain steering need `SteeringKeys`, because a packet contains only the hash
-/// of its flow key.
+/// Finds the flow keys by which the frames of a receive queue are steered, for tools that explain
+/// steering. A packet contains only the hash of its key.
 ///
-/// All fragments of a datagram get the flow key of the fragment that arrives first. Therefore each
-/// queue needs one `SteeringKeys`, which must see all frames of that queue in order.
+/// All fragments of a datagram get the key of the fragment that arrives first, so each queue needs
+/// one `SteeringKeys` that sees all frames of the queue in order.
 ///
 /// ```
 /// use steerage_flow::dissect::{self, Layers};
@@ -78,14 +73,12 @@ pub struct SteeringKey {
 }
 
 impl SteeringKeys {
-    /// Creates the `SteeringKeys` of one queue. `hasher` must be the hasher of the steerage
-    /// instance. `affinity` must be the affinity of the instance's handler.
+    /// Creates the `SteeringKeys` of one queue. `affinity` is that of the instance's handler.
     pub fn new(hasher: FlowHasher, affinity: Affinity) -> Self {
         Self { hasher, affinity, fragments: FragmentTable::new() }
     }
 
-    /// Returns the flow key of the next frame. `found` is the result of [`dissect::dissect`] for
-    /// the frame, called with the same `Layers` as the instance.
+    /// Returns the key of the next frame. `found` must be dissected with the instance's `Layers`.
     pub fn of(&mut self, found: &Dissection, now: Timestamp) -> SteeringKey {
         let flow = steered_by(found, &mut self.fragments, &self.hasher, now);
         let hashed = self.affinity.key(flow);
@@ -94,8 +87,8 @@ impl SteeringKeys {
 }
 
 /// Selects the part of a frame's flow that is hashed. `KeyRule` is a trait, because a method can be
-/// marked for inlining into the loop of each hash kernel (a hash function for one instruction set).
-/// A closure cannot be marked. With inlining, hashing a packet takes 11 clock ticks instead of 34.
+/// marked for inlining into the loop of each hash kernel, and a closure cannot. With inlining, a
+/// packet takes 11 clock ticks instead of 34.
 ///
 /// ```
 /// use steerage_flow::dissect::Layers;
@@ -131,17 +124,15 @@ impl SteeringKeys {
 /// assert_ne!(flows.hash_one(&packet, LinkType::RAW), flows.hash_one(&other, LinkType::RAW));
 /// ```
 pub trait KeyRule: Send + Sync {
-    /// Returns the key that the program itself chooses for a frame. The `LinkType` argument is the
-    /// type of the frame's first header. The program's own key replaces the flow of the frame.
+    /// Returns the program's own key for a frame, which replaces the frame's flow.
     #[inline(always)]
     fn custom(&self, _: &[u8], _: LinkType) -> Option<FlowKey> {
         None
     }
 
-    /// Returns the [`Affinity`] that has the same effect as this rule, if there is one. A rule has
-    /// an equivalent affinity if it has no custom keys, and `of_flow` equals [`Affinity::key`] for
-    /// every flow. If a rule has an equivalent affinity, most frames are hashed without creating a
-    /// key.
+    /// Returns the [`Affinity`] with the effect of this rule, if there is one: the rule has no
+    /// custom keys, and `of_flow` equals [`Affinity::key`] for every flow. Most frames are then
+    /// hashed without creating a key.
     #[inline(always)]
     fn affinity(&self) -> Option<Affinity> {
         None
@@ -159,8 +150,8 @@ pub struct BothDirections;
 #[derive(Clone, Copy, Debug)]
 pub struct OneDirection;
 
-/// A rule that calls a function of the program to get the key of a frame. If the program's function
-/// returns `None`, the rule in the second field determines the key.
+/// Gets the key of a frame from a function of the program. If the function returns `None`, the rule
+/// in the second field determines the key.
 #[derive(Clone, Copy, Debug)]
 pub struct CustomKey<F, K>(pub F, pub K);
 
@@ -209,13 +200,12 @@ pub struct FrameHasher<K> {
 }
 
 impl<K: KeyRule> FrameHasher<K> {
-    /// Creates a hasher of frames. `rule` creates the flow key of a frame from the flow that
-    /// `layers` selects (the inner or the outer flow of a tunnel).
+    /// Creates a hasher of frames. `layers` selects the inner or the outer flow of a tunnel.
     pub fn new(hasher: FlowHasher, layers: Layers, rule: K) -> Self {
         Self { hasher, layers, rule }
     }
 
-    /// Returns whether the inner or the outer flow of a tunnelled packet is hashed.
+    /// Returns whether the inner or the outer flow of a tunnel is hashed.
     pub fn layers(&self) -> Layers {
         self.layers
     }
@@ -226,8 +216,8 @@ impl<K: KeyRule> FrameHasher<K> {
         &self.hasher
     }
 
-    /// Hashes a batch of frames that arrived at the time `now`. The type of each frame's first
-    /// header is `link`. Returns how many frames belong to no flow.
+    /// Hashes a batch of frames that arrived at the time `now` and whose first header is of the
+    /// type `link`. Returns how many frames belong to no flow.
     pub fn hash_batch<T>(
         &self,
         frames: &mut [T],
@@ -256,8 +246,8 @@ impl<K: KeyRule> FrameHasher<K> {
         batch.0.unparsed.get()
     }
 
-    /// Returns the hash of one frame without using a fragment table. Any fragment except the first
-    /// fragment gets the hash of its datagram's key.
+    /// Returns the hash of one frame without a fragment table. Any fragment except the first gets
+    /// the hash of its datagram's key.
     pub fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         if let Some(key) = self.rule.custom(frame, link) {
             return self.hasher.hash(&key);
@@ -276,19 +266,17 @@ impl<K: KeyRule> FrameHasher<K> {
     }
 }
 
-/// Reads the bytes of a frame, and stores the hash of the frame. Mark both functions of this trait
-/// `#[inline(always)]`: see [`Hashing`].
+/// Reads the bytes of a frame, and stores its hash. Mark both functions `#[inline(always)]`: see
+/// [`Hashing`].
 pub trait FrameAccess<T> {
-    /// Returns the bytes of a frame. The function `bytes` is called once for each frame of a batch
-    /// before the bytes of any frame are read. Therefore an implementation of `bytes` may prefetch
-    /// the frame's bytes into the cache.
+    /// Returns the bytes of a frame. `bytes` is called for all frames of a batch before the first
+    /// frame is read, so it may prefetch them into the cache.
     fn bytes<'f>(&'f self, frame: &'f T) -> &'f [u8];
 
     /// Stores a frame's hash.
     fn set_hash(&self, frame: &mut T, hash: FlowHash);
 }
 
-/// Prefetches the bytes of all frames of a batch before the frames are read one by one.
 #[inline(always)]
 fn fetch<T>(frames: &[T], access: &impl FrameAccess<T>) {
     for frame in frames {
@@ -296,7 +284,6 @@ fn fetch<T>(frames: &[T], access: &impl FrameAccess<T>) {
     }
 }
 
-/// Computes the flow keys of the frames of a batch.
 struct BatchKeys<'a, K, A> {
     by: &'a FrameHasher<K>,
     access: A,
@@ -307,7 +294,6 @@ struct BatchKeys<'a, K, A> {
 }
 
 impl<K: KeyRule, A> BatchKeys<'_, K, A> {
-    /// Dissects a frame of any kind completely, and returns its key.
     #[cold]
     #[inline(never)]
     fn of_any(&self, frame: &[u8]) -> FlowKey {
@@ -343,8 +329,7 @@ impl<T, K: KeyRule, A: FrameAccess<T>> Hashing<T> for EthernetFrames<'_, K, A> {
 }
 
 impl<K: KeyRule, A> EthernetFrames<'_, K, A> {
-    /// Hashes at most [`TOGETHER`] frames. First, the hash function `kernel` hashes the plain
-    /// frames. Frames that are not plain are then hashed one by one, in order.
+    /// Hashes at most [`TOGETHER`] frames: the plain frames together, then the others in order.
     #[inline(always)]
     fn hash_together<T>(&self, frames: &mut [T], affinity: Affinity, kernel: PlainFrames<'_>)
     where

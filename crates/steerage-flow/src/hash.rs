@@ -1,19 +1,17 @@
 //! Flow hashes: a packet's hash selects its bucket, and the bucket selects the CPU.
 //!
-//! A [`FlowKey`] is hashed by a [`FlowHasher`] into a 32-bit [`FlowHash`]. There are two kinds of
-//! flow hash, for two purposes:
+//! A [`FlowHasher`] hashes a [`FlowKey`] into a 32-bit [`FlowHash`]. There are two kinds of hash:
 //!
-//! * **Keyed** ([`FlowHasher::keyed`]): AES rounds, or SipHash-1-3 if the CPU has no AES
-//!   instructions. An attacker who does not know the [`HashKey`] cannot direct packets to a chosen
-//!   CPU. Use this hash for steering.
-//! * **Toeplitz** ([`FlowHasher::toeplitz`]): the hash that network cards compute for receive side
-//!   scaling (RSS). Use Toeplitz if the hash must be equal to the hash of a network card. Toeplitz
-//!   is linear. Therefore an attacker who has observed one collision can construct any number of
-//!   further collisions.
+//! * **Keyed** ([`FlowHasher::keyed`]), for steering: AES rounds, or SipHash-1-3 if the CPU has no
+//!   AES instructions. An attacker who does not know the [`HashKey`] cannot direct packets to a
+//!   chosen CPU.
+//! * **Toeplitz** ([`FlowHasher::toeplitz`]), if the hash must equal a network card's RSS hash.
+//!   Toeplitz is linear: from one observed collision, an attacker can construct any number of
+//!   others.
 //!
-//! Packets are hashed in batches ([`FlowHasher::hash_batch_with`]). The compiler cannot inline a
-//! function that uses a CPU feature, such as AES, into a caller that was compiled without this
-//! feature. A function call for each packet would cost more than the AES rounds.
+//! Packets are hashed in batches, because code with a CPU feature, such as AES, cannot be inlined
+//! into a caller without the feature. A function call for each packet would cost more than the AES
+//! rounds.
 
 #[cfg(not(target_arch = "x86_64"))]
 mod absent;
@@ -51,27 +49,21 @@ use toeplitz::Table;
 
 use crate::flow_key::FlowKey;
 
-/// The maximum number of frames that [`PlainFrames`] hashes together, which is the number of bits
-/// in a 64-bit set.
 pub(crate) const TOGETHER: usize = u64::BITS as usize;
 
-/// UDP ports that identify a tunnel, in network byte order. Source ports come first, followed by
-/// destination ports.
+/// Ports in network byte order: source ports first, then destination ports.
 pub(crate) type PortLanes = [[u8; 2]; 16];
 
-/// The 32-bit hash of a flow. With a keyed hasher, all bits of the hash are equally well
-/// distributed.
+/// The 32-bit hash of a flow. All bits of a keyed hash are equally well distributed.
 ///
-/// A hash is displayed as eight hexadecimal digits, most significant digit first, as in the RSS
-/// verification suite.
+/// Displayed as eight hexadecimal digits, most significant first, as in the RSS verification suite.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct FlowHash(pub u32);
 
 impl FlowHash {
-    /// Creates a hash from a number whose low bits distinguish flows, such as an index or the low
-    /// bits of a network card's hash. The upper bits of the created hash depend on all bits of the
-    /// number. Steering uses the upper 12 bits of a hash. Therefore all flows would be in one
-    /// bucket if small numbers were used as hashes.
+    /// Creates a hash from a number whose low bits distinguish flows, such as an index or a network
+    /// card's hash. Steering uses the upper 12 bits of a hash, so small numbers as hashes would put
+    /// all flows into one bucket.
     ///
     /// ```
     /// use steerage_flow::FlowHash;
@@ -84,8 +76,7 @@ impl FlowHash {
     /// ```
     #[inline]
     pub const fn from_low_bits(number: u32) -> Self {
-        // The factor is the golden ratio, as in Fibonacci hashing. The products of neighbouring
-        // numbers with this factor are far apart.
+        // The golden ratio (Fibonacci hashing): products of neighbouring numbers are far apart.
         Self(number.wrapping_mul(0x9E37_79B1))
     }
 }
@@ -98,10 +89,9 @@ impl fmt::Display for FlowHash {
 
 /// Supplies the flow keys of the items in a batch, and stores the hashes of these keys.
 ///
-/// Mark the functions `key` and `store` with `#[inline(always)]`, and also the functions that these
-/// two usually call. `key` and `store` are compiled into the loop of each hash kernel (a hash
-/// function for one instruction set). `Hashing` is a trait, because a closure cannot be marked for
-/// inlining.
+/// Mark `key`, `store`, and the functions that they usually call `#[inline(always)]`, because they
+/// are compiled into the loop of each hash kernel. `Hashing` is a trait, because a closure cannot
+/// be marked for inlining.
 ///
 /// ```
 /// use steerage_flow::{FlowHash, FlowHasher, FlowKey, Hashing, HashKey};
@@ -133,17 +123,13 @@ pub trait Hashing<T> {
     fn store(&self, item: &mut T, hash: FlowHash);
 }
 
-/// A hash kernel: a hash function for one instruction set. A kernel that needs a CPU feature can be
-/// created only if the CPU has this feature. Therefore a value of a kernel type proves that the
-/// kernel's instructions may be executed.
+/// A hash function for one instruction set. A kernel that needs a CPU feature can be created only
+/// if the CPU has the feature, so its value proves that the instructions may be executed.
 trait Kernel {
-    /// The name of the hash, which [`FlowHasher::name`] returns.
     const NAME: &'static str;
 
-    /// Hashes one key. The function `hash` is always inlined. If a kernel needs a CPU feature,
-    /// `hash` is inlined into a function that is compiled for the feature. (In a function without
-    /// the CPU feature, `hash` also returns the correct result, but each special instruction
-    /// becomes a function call.)
+    /// Always inlined, into a function that is compiled for the kernel's CPU feature. In other
+    /// functions, each special instruction becomes a function call.
     fn hash(&self, key: &FlowKey) -> u32;
 
     #[inline(always)]
@@ -154,19 +140,18 @@ trait Kernel {
         }
     }
 
-    /// Hashes a batch. A hash kernel that needs a CPU feature overrides `hash_batch`. The new
-    /// function is compiled for the feature and calls [`hash_each`](Kernel::hash_each).
+    /// Kernels that need a CPU feature override this function with one that is compiled for the
+    /// feature.
     #[inline(always)]
     fn hash_batch<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
         self.hash_each(batch, hashing);
     }
 }
 
-/// Hashes flow keys with the kind of hash that was selected when the hasher was created.
+/// Hashes flow keys with one kind of hash.
 ///
-/// Two hashers with the same [`name`](FlowHasher::name) and equal hash keys return equal hashes.
-/// The two implementations of Toeplitz have different names but return equal hashes. AES and
-/// SipHash return different hashes.
+/// The [`name`](FlowHasher::name) and the hash key determine the hashes. The two implementations of
+/// Toeplitz have different names but return equal hashes.
 ///
 /// ```
 /// use steerage_flow::{FlowHasher, FlowKey, HashKey};
@@ -187,8 +172,6 @@ enum Kind {
     Gfni(Gfni),
 }
 
-/// Evaluates `$body`. In `$body`, the name `$kernel` stands for the hash kernel of `$hasher`.
-/// `$body` is compiled once for each kernel.
 macro_rules! with_kernel {
     ($hasher:expr, $kernel:ident => $body:expr) => {
         match &$hasher.0 {
@@ -201,11 +184,10 @@ macro_rules! with_kernel {
 }
 
 impl FlowHasher {
-    /// Creates a hasher of the kind `kind` with the hash key `key`.
+    /// Creates a hasher of this kind with this hash key.
     ///
     /// # Errors
-    /// Returns [`HashUnavailable`] if this CPU does not have the instructions for the kind `kind`.
-    /// Only [`HashKind::Aes`] and [`HashKind::ToeplitzGfni`] need special instructions.
+    /// Returns [`HashUnavailable`] if this CPU lacks the instructions.
     ///
     /// ```
     /// # use steerage_flow::{FlowHasher, HashKey, HashKind};
@@ -227,8 +209,8 @@ impl FlowHasher {
         }
     }
 
-    /// Creates the hasher for steering. The hashes of this hasher cannot be predicted without
-    /// `key`. The hasher uses AES if this CPU has AES instructions, and SipHash otherwise.
+    /// Creates the hasher for steering, whose hashes cannot be predicted without `key`: AES if this
+    /// CPU has AES instructions, and SipHash otherwise.
     ///
     /// ```
     /// # use steerage_flow::{FlowHasher, HashKey};
@@ -240,41 +222,37 @@ impl FlowHasher {
         FlowHasher::aes(key).unwrap_or_else(|| FlowHasher::sip(key))
     }
 
-    /// Creates a hasher with four AES rounds per block. The round keys are derived from `key`.
-    /// Returns `None` if this CPU has no AES instructions.
+    /// Creates a hasher with four AES rounds per block, or returns `None` if this CPU has no AES.
     #[must_use]
     pub fn aes(key: &HashKey) -> Option<FlowHasher> {
         Aes::new(key).map(|kernel| FlowHasher(Kind::Aes(kernel)))
     }
 
-    /// Creates a hasher with SipHash-1-3. The 128-bit key of SipHash is derived from `key`. SipHash
-    /// runs on every CPU and takes about three times as long as AES.
+    /// Creates a hasher with SipHash-1-3, which runs on every CPU and takes about three times as
+    /// long as AES.
     #[must_use]
     pub fn sip(key: &HashKey) -> FlowHasher {
         FlowHasher(Kind::Sip(Sip::new(key)))
     }
 
-    /// Creates a hasher for the hash that RSS hardware computes with this `key`, with the fastest
-    /// implementation for this CPU.
+    /// Creates a hasher for the hash that RSS hardware computes with this key, at its fastest.
     ///
-    /// The hash input is defined by the RSS specification: source address, destination address and,
-    /// for TCP, UDP and SCTP, source port and destination port. Only the first 36 bytes of a link
-    /// key or custom key are hashed, because the 40 bytes of a hash key suffice for only 36 bytes
-    /// of input. The length and the kind of a link key or custom key are not hashed.
+    /// RSS hashes source address, destination address and, for TCP, UDP and SCTP, source port and
+    /// destination port. Of a link key or custom key, only the first 36 bytes are hashed (40 bytes
+    /// of hash key suffice for no more), and neither the length nor the kind.
     #[must_use]
     pub fn toeplitz(key: &HashKey) -> FlowHasher {
         FlowHasher::toeplitz_gfni(key).unwrap_or_else(|| FlowHasher::toeplitz_table(key))
     }
 
-    /// Does the same as [`toeplitz`](FlowHasher::toeplitz), but uses a table of 36 KiB and one
-    /// look-up per input byte. This runs on every CPU.
+    /// Like [`toeplitz`](FlowHasher::toeplitz), with a table of 36 KiB, on every CPU.
     #[must_use]
     pub fn toeplitz_table(key: &HashKey) -> FlowHasher {
         FlowHasher(Kind::Table(Table::new(key)))
     }
 
-    /// Does the same as [`toeplitz`](FlowHasher::toeplitz), but with multiplications by bit
-    /// matrices. Returns `None` if this CPU does not have both GFNI and AVX2.
+    /// Like [`toeplitz`](FlowHasher::toeplitz), with bit matrices. Returns `None` if this CPU does
+    /// not have both GFNI and AVX2.
     #[must_use]
     pub fn toeplitz_gfni(key: &HashKey) -> Option<FlowHasher> {
         Gfni::new(key).map(|kernel| FlowHasher(Kind::Gfni(kernel)))
@@ -289,8 +267,7 @@ impl FlowHasher {
         with_kernel!(self, kernel => of(kernel))
     }
 
-    /// Hashes one key. If many packets must be hashed, use
-    /// [`hash_batch_with`](FlowHasher::hash_batch_with) instead of this function.
+    /// Hashes one key. For many packets, use [`hash_batch_with`](FlowHasher::hash_batch_with).
     #[must_use]
     pub fn hash(&self, key: &FlowKey) -> FlowHash {
         let mut batch = [(*key, FlowHash(0))];
@@ -298,17 +275,14 @@ impl FlowHasher {
         batch[0].1
     }
 
-    /// Hashes a batch. For each item in `batch`, gets the flow key of the item from `hashing`, and
-    /// passes the hash of this key to `hashing`. The kind of hash is determined once per batch, and
-    /// no function is called for each item: see [`Hashing`].
+    /// Hashes a batch. No function is called for each item: see [`Hashing`].
     #[inline]
     pub fn hash_batch_with<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
         with_kernel!(self, kernel => kernel.hash_batch(batch, hashing));
     }
 
-    /// Returns the code that hashes plain frames without creating a [`FlowKey`], if this hasher
-    /// uses AES and this CPU has the necessary AES and vector instructions. A frame that has one of
-    /// the ports in `tunnels` is not a plain frame.
+    /// Returns the code that hashes plain frames without creating a [`FlowKey`], if this hasher and
+    /// this CPU have it. A frame with one of the ports in `tunnels` is not plain.
     #[inline]
     pub(crate) fn plain_frames(&self, tunnels: &'static PortLanes) -> Option<PlainFrames<'_>> {
         match &self.0 {
@@ -317,13 +291,11 @@ impl FlowHasher {
         }
     }
 
-    /// Does the same as [`hash_batch_with`](FlowHasher::hash_batch_with), but with closures: calls
-    /// `store(item, hash of key(item))` for each item.
+    /// Like [`hash_batch_with`](FlowHasher::hash_batch_with), with closures.
     ///
-    /// Use `hash_batch` if the items already contain their flow keys. A closure that reads packet
-    /// headers is so large that the compiler does not inline it into the four hash kernels. A
-    /// closure that is not inlined costs more than the hash: hashing a packet takes 35 clock ticks
-    /// instead of 13. If your closure reads packet headers, implement [`Hashing`].
+    /// Use `hash_batch` if the items already contain their flow keys. If a closure reads packet
+    /// headers, implement [`Hashing`] instead: the compiler does not inline such a large closure
+    /// into the four hash kernels, and a packet takes 35 clock ticks instead of 13.
     ///
     /// ```
     /// # use steerage_flow::{FlowHash, FlowHasher, FlowKey, HashKey};
@@ -362,7 +334,6 @@ impl fmt::Display for FlowHasher {
     }
 }
 
-/// Prints only the name of the hash, because the hash key must stay secret.
 impl fmt::Debug for FlowHasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FlowHasher({})", self.name())

@@ -1,14 +1,12 @@
-//! Finds the flow of a frame from its headers, and computes a hash of the flow: a dissector and
-//! hash functions for packet steering.
+//! Finds the flow of a frame from its headers, and hashes the flow for packet steering.
 //!
-//! * [`dissect::flow_key`] finds the flow of a frame. `flow_key` also reads the headers that follow
-//!   VLAN tags, MPLS labels and PPP, and the headers inside tunnels (GRE, VXLAN, Geneve, GTP-U).
-//!   The work for a frame is bounded, for any depth of nested headers, and the dissector is fuzzed.
-//! * [`FlowHasher`] hashes flows in batches. The flow hash is AES or SipHash with a secret key, or
-//!   Toeplitz, which equals the hash that network cards compute for receive side scaling (RSS).
+//! * [`dissect::flow_key`] finds the flow of a frame. It reads VLAN tags, MPLS labels, PPP, and the
+//!   headers inside tunnels (GRE, VXLAN, Geneve, GTP-U). The work per frame is bounded.
+//! * [`FlowHasher`] hashes flows in batches: AES or SipHash with a secret key, or Toeplitz, which
+//!   network cards compute for receive side scaling (RSS).
 //! * [`FragmentTable`] keeps the fragments of a datagram on the CPU of their flow.
 //!
-//! Each module imports only modules that are below it in the following table:
+//! Each module imports only modules that are below it in this table:
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -21,11 +19,8 @@
 //! | `flow_key` | the key of a flow, in the form in which it is hashed: [`FlowKey`] |
 //! | [`wire`] | protocol numbers, the layout of headers, the Internet checksum, and a builder of frames |
 //! | `link_type`, `time`, `limits` | the type of a frame's first header; clocks; every limit with its reason |
-//!
-//! This crate depends on no other crate of steerage.
 #![deny(unsafe_code)]
 
-// Doc examples and tests use the name `steerage_flow` for this crate, as its users do.
 #[cfg(test)]
 extern crate self as steerage_flow;
 
@@ -55,7 +50,7 @@ pub use link_type::LinkType;
 pub use time::{PacketClock, Timestamp, WallTime};
 pub use wire::protocol;
 
-/// The examples in the crate's README are tested here.
+/// Tests the examples in the crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,6 +1,4 @@
-//! The type of a frame's first header.
-
-/// The type of a frame's first header, with the numbers that tcpdump uses
+/// The type of a frame's first header, by tcpdump's numbers
 /// (<https://www.tcpdump.org/linktypes.html>).
 ///
 /// ```
@@ -22,9 +20,9 @@ impl LinkType {
     pub const ETHERNET: Self = Self(1);
     /// PPP (RFC 1661), with or without the address and control bytes of HDLC.
     pub const PPP: Self = Self(9);
-    /// IPv4 or IPv6 without a link header. The BSD systems use the number 12 for raw IP.
+    /// IPv4 or IPv6 without a link header, as BSD systems number it.
     pub const RAW_BSD: Self = Self(12);
-    /// IPv4 or IPv6 without a link header. OpenBSD uses the number 14 for raw IP.
+    /// IPv4 or IPv6 without a link header, as OpenBSD numbers it.
     pub const RAW_OPENBSD: Self = Self(14);
     /// PPP in HDLC framing (RFC 1662), or a payload in Cisco's HDLC framing.
     pub const PPP_HDLC: Self = Self(50);
@@ -43,9 +41,8 @@ impl LinkType {
     /// Linux cooked capture, version 2.
     pub const LINUX_SLL2: Self = Self(276);
 
-    /// The link types that steerage supports. A slot (a packet's ring entry) stores the index of a
-    /// link type in this list. The index of a link type has four bits. A slot in which no link type
-    /// was stored contains the index 0 (Ethernet).
+    /// The supported link types. A slot (a packet's ring entry) stores an index of this list in
+    /// four bits, by default 0 (Ethernet).
     pub const READ: &[Self] = &[
         Self::ETHERNET,
         Self::RAW,
@@ -67,8 +64,8 @@ impl LinkType {
     /// A link type that steerage does not support.
     pub const UNKNOWN: Self = Self(u16::MAX);
 
-    /// The index of this link type in the list of supported link types. For an unsupported link
-    /// type, the index is the length of that list. The index fits into four bits.
+    /// The index of this link type in [`READ`](Self::READ), or the length of that list. Has four
+    /// bits.
     pub fn code(self) -> u8 {
         Self::READ.iter().position(|link| *link == self).unwrap_or(Self::READ.len()) as u8
     }

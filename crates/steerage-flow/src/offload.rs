@@ -1,13 +1,9 @@
-//! Super-frames: frames that contain several packets, because an offload (TSO, USO, GRO) merged the
-//! packets or has not split them yet. This module also handles packets whose checksum is not
-//! complete.
+//! Super-frames: frames that contain several packets, because an offload (TSO, USO, GRO) merged
+//! them or has not split them yet. Also frames with a partial checksum.
 //!
-//! A super-frame has the headers of its first packet and the payload of all of its packets. All
-//! packets of a super-frame belong to one flow. A super-frame is steered, queued and handled as one
-//! frame. Therefore processing a super-frame takes a fortieth of the time that its packets would
-//! take if they were single frames. A super-frame is split late, on the CPU that handles it, or it
-//! is never split. A super-frame need not be split for TUN, TAP, veth, UDP sockets and virtual
-//! machines, which accept whole super-frames.
+//! A super-frame has the headers of its first packet and the payload of all of its packets. It is
+//! steered, queued and handled as one frame, in a fortieth of the time of its packets. TUN, TAP,
+//! veth, UDP sockets and virtual machines accept whole super-frames.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -37,17 +33,16 @@ pub use coalesce::{MERGED_MAX, Merged, RUNS_MAX, coalesce};
 pub use segments::{Segment, Segments};
 pub use virtio::VIRTIO_BYTES;
 
-/// The maximum length of a super-frame's headers, in bytes: Ethernet with two tags (22), IPv6 (40)
-/// with some extension headers, TCP with all options (60).
+/// The maximum length of the headers in bytes: Ethernet with two tags (22), IPv6 (40) with some
+/// extension headers, TCP with all options (60).
 pub const HEADER_BYTES_MAX: usize = 192;
 
-/// The maximum number of packets that a super-frame may contain. At an MTU of 1500, a super-frame
-/// of 64 KiB contains 45 packets. A super-frame of 64 KiB has that many packets only if each packet
-/// has 16 bytes of payload. Without a maximum, a hostile virtual machine could request that a frame
-/// is split into 65,536 packets of one byte.
+/// The maximum number of packets in a super-frame: 64 KiB with 16 bytes of payload each (at an MTU
+/// of 1500, 64 KiB are 45 packets). Without a maximum, a hostile virtual machine could request
+/// 65,536 packets of one byte.
 pub const SEGMENTS_MAX: usize = 4096;
 
-/// The kind of packets in a frame for which offload work (splitting, checksums) must be done.
+/// The kind of packets in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffloadKind {
     /// One packet whose checksum is not complete.
@@ -61,16 +56,13 @@ pub enum OffloadKind {
 /// The state of a frame's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumState {
-    /// The packet contains its complete checksum, as packets on the wire do. The checksum of a
-    /// super-frame is not used, because each packet gets its own checksum when the frame is split.
+    /// Complete, as on the wire. The checksum of a super-frame itself is not used.
     Complete,
-    /// The checksum field contains only the partial checksum of the pseudo-header. The sum of the
-    /// transport header and payload must still be added to the checksum.
+    /// The field contains only the sum of the pseudo-header.
     Partial,
 }
 
-/// The offload work that a frame still needs: the size of the packets into which it must be split,
-/// and the checksum that must be completed.
+/// The work that an offload left undone: splitting the frame, and completing the checksum.
 ///
 /// ```
 /// use steerage_flow::LinkType;
@@ -91,8 +83,7 @@ pub enum ChecksumState {
 pub struct Offload {
     kind: OffloadKind,
     checksum: ChecksumState,
-    /// True if the TCP flag CWR (congestion window reduced) is set. Only the first packet of a
-    /// super-frame gets the flag CWR.
+    /// Only the first packet of a super-frame gets the TCP flag CWR.
     ecn: bool,
     segment_bytes: u16,
     header_bytes: u16,
@@ -101,17 +92,14 @@ pub struct Offload {
     checksum_at: u16,
 }
 
-/// The reason why the description of a frame's offload work cannot be correct. See the example of
-/// [`Offload`].
+/// Why the description of a frame's offload work cannot be correct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadOffload {
-    /// The description states a checksum field that is outside of the frame, or at which the
-    /// headers have no checksum.
+    /// The checksum field is outside of the frame, or not where the headers have a checksum.
     Checksum,
     /// The device reports a kind of segmentation that was never enabled.
     Kind,
-    /// The headers are cut off, do not match the kind of segmentation, or are longer than
-    /// [`HEADER_BYTES_MAX`].
+    /// The headers are cut off, too long, or do not match the kind of segmentation.
     Header,
     /// The segment size is zero, or the frame has more segments than [`SEGMENTS_MAX`].
     SegmentSize,
@@ -131,12 +119,11 @@ impl fmt::Display for BadOffload {
 impl std::error::Error for BadOffload {}
 
 impl Offload {
-    /// The size in bytes of an `Offload` that [`to_bytes`](Self::to_bytes) stores.
+    /// The length of [`to_bytes`](Self::to_bytes).
     pub const BYTES: usize = 16;
 
-    /// Describes a super-frame of the kind `kind`, with `segment_bytes` bytes of payload in each
-    /// packet. Use `super_frame` for a device that creates the headers of its frames itself. The
-    /// state of the frame's checksum is [`ChecksumState::Complete`].
+    /// Describes a super-frame with `segment_bytes` bytes of payload in each packet and a complete
+    /// checksum, for a device that creates the headers itself.
     ///
     /// # Errors
     /// Returns [`BadOffload`] if a super-frame cannot have these headers.
@@ -177,8 +164,6 @@ impl Offload {
         }
     }
 
-    /// Returns true if the frame is a single packet, its headers are at the offsets of `layout`,
-    /// and its transport checksum must be completed.
     fn leaves_checksum_of(&self, layout: &Layout) -> bool {
         !self.is_super_frame()
             && self.checksum == ChecksumState::Partial
@@ -201,28 +186,24 @@ impl Offload {
         self.checksum
     }
 
-    /// Returns the number of payload bytes in each packet of the frame. The last packet of a
-    /// super-frame may have fewer bytes. For a frame that contains a single packet, the result is
-    /// 0.
+    /// Returns the number of payload bytes in each packet but the last, or 0 for a single packet.
     pub fn segment_bytes(&self) -> usize {
         usize::from(self.segment_bytes)
     }
 
-    /// Returns the length of the headers in each packet, in bytes, including the link header. For a
-    /// single packet, `header_bytes` is the number of bytes up to the end of the checksum field.
+    /// Returns the length of each packet's headers in bytes, including the link header. For a
+    /// single packet, the length up to the end of the checksum field.
     pub fn header_bytes(&self) -> usize {
         usize::from(self.header_bytes)
     }
 
-    /// Returns the offset of the IP header. For a frame that contains a single packet, the result
-    /// is 0.
+    /// Returns the offset of the IP header, or 0 for a single packet.
     pub fn network_at(&self) -> usize {
         usize::from(self.network_at)
     }
 
-    /// Returns the length of the longest packet in the frame, without the link header, for a
-    /// comparison with an MTU. The link header is left out because an MTU does not include it.
-    /// `frame_bytes` is the length of the frame.
+    /// Returns the length of the frame's longest packet without the link header, to compare with an
+    /// MTU.
     pub fn packet_bytes_max(&self, frame_bytes: usize) -> usize {
         let payload = frame_bytes.saturating_sub(self.header_bytes());
         let most = if self.is_super_frame() { payload.min(self.segment_bytes()) } else { payload };
@@ -237,8 +218,7 @@ impl Offload {
         }
     }
 
-    /// Returns the total length of the frame's packets in bytes. The headers of each packet are
-    /// included.
+    /// Returns the total length in bytes of the frame's packets with their headers.
     pub fn wire_bytes(&self, frame_bytes: usize) -> usize {
         match self.kind {
             OffloadKind::Single => frame_bytes,
@@ -246,10 +226,8 @@ impl Offload {
         }
     }
 
-    /// Call this function after a link header was added to the frame or removed from it. Returns
-    /// the offload of the changed frame. In the changed frame, the IP header begins `bytes` bytes
-    /// later, or earlier if `bytes` is negative. Returns `None` if the headers cannot have these
-    /// offsets.
+    /// Returns the offload after a link header of `bytes` bytes was added to the frame (or removed,
+    /// if negative), or `None` if the new offsets are impossible.
     #[must_use]
     pub fn shifted(self, bytes: isize) -> Option<Self> {
         let shift = |at: u16| usize::from(at).checked_add_signed(bytes).and_then(|at| u16::try_from(at).ok());
@@ -263,8 +241,7 @@ impl Offload {
         (shifted.header_bytes() <= HEADER_BYTES_MAX).then_some(shifted)
     }
 
-    /// Completes the checksum of a single packet in place. Does nothing for a super-frame, or if
-    /// the checksum field is outside of the packet.
+    /// Completes the checksum of a single packet in place.
     pub fn finish(&self, packet: &mut [u8]) {
         if !self.is_super_frame() && self.checksum == ChecksumState::Partial {
             let _ = complete(packet, self.transport_at.into(), self.checksum_at.into());
@@ -285,10 +262,8 @@ impl Offload {
         bytes
     }
 
-    /// Reads an offload from the bytes that [`to_bytes`](Self::to_bytes) returned. Returns `None`
-    /// for any other bytes. The caller must still check the offsets of the offload against the
-    /// length of the frame. All functions in this module compare these offsets with the frame's
-    /// length.
+    /// Reads the bytes of [`to_bytes`](Self::to_bytes). The offsets may still exceed the frame's
+    /// length. All functions of this module check them.
     #[inline]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Option<Self> {
         let kind = match bytes[0] {

@@ -1,6 +1,3 @@
-//! Three clocks: the monotonic clock of the receive path, the time of day in a capture, and a clock
-//! that follows the timestamps of packets.
-
 use std::fmt;
 use std::ops::Add;
 use std::time::{Duration, SystemTime};
@@ -58,9 +55,8 @@ impl fmt::Display for Timestamp {
 
 /// The time at which a device received a frame: nanoseconds since 1970-01-01 00:00 UTC.
 ///
-/// A [`WallTime`] does not come from the clock of [`Timestamp`]. A wall time is a date and a time
-/// of day. The clock that gives wall times may be set back. The wall times in a capture are from
-/// the clock of the machine that wrote the capture.
+/// Not comparable with a [`Timestamp`]: the clock of wall times may be set back, and the wall times
+/// in a capture are from the machine that wrote the capture.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -78,7 +74,7 @@ impl WallTime {
         Self(nanos)
     }
 
-    /// Returns how many nanoseconds have passed since 1970-01-01 00:00 UTC.
+    /// Returns the nanoseconds since 1970-01-01 00:00 UTC.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
@@ -90,13 +86,11 @@ impl WallTime {
     }
 }
 
-/// A clock that follows the timestamps of packets. It is for state of a handler that expires. The
-/// packet clock never goes backwards, even if the packets of several interfaces arrive out of
-/// order.
+/// A clock that follows the timestamps of packets, for state that expires. The clock never goes
+/// backwards, even if packets of several interfaces arrive out of order.
 ///
-/// A capture file is read much faster than its packets originally arrived. Therefore the machine's
-/// clock does not match the timestamps of the packets in a capture file. A [`PacketClock`] advances
-/// only when `see` is called for a packet, and not in a handler's tick (a regular call without
+/// A capture file is read much faster than its packets arrived, so the machine's clock does not
+/// match them. The clock advances only in `see`, and not in a handler's tick (a call without
 /// packets).
 ///
 /// ```
@@ -115,9 +109,8 @@ impl WallTime {
 pub struct PacketClock(WallTime);
 
 impl PacketClock {
-    /// Advances the clock to the time of a packet, and returns the new time. If the device does not
-    /// record times, `now` is used as the packet's time. `now` is the time of the steerage CPU's
-    /// clock, which begins at 0.
+    /// Advances the clock to a packet's time, or to `now` (the steerage CPU's clock) if the device
+    /// records no times. Returns the new time.
     #[inline]
     pub fn see(&mut self, packet: Option<WallTime>, now: Timestamp) -> WallTime {
         self.0 = self.0.max(packet.unwrap_or(WallTime(now.0)));

@@ -1,5 +1,4 @@
-//! Wire formats: assigned numbers, the layout of headers, the Internet checksum, and a builder for
-//! frames.
+//! Wire formats: assigned numbers, layouts of headers, the Internet checksum, a builder for frames.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,5 +1,4 @@
-//! The UDP ports that are chosen for VXLAN apply to the whole process, so this test runs in a
-//! separate process.
+//! This test needs its own process, because the chosen ports apply to the whole process.
 
 use steerage_flow::dissect::{Layers, dissect, is_tunnel, set_vxlan_ports};
 use steerage_flow::wire::FrameBuilder;
@@ -22,8 +21,6 @@ impl FrameAccess<(Vec<u8>, FlowHash)> for Access {
     }
 }
 
-/// Creates a VXLAN packet. The packet has the source port `from`, and its inner flow has the source
-/// port `inner`.
 fn frame(from: u16, inner: u16) -> Vec<u8> {
     let inner = FrameBuilder::udp(([10, 1, 1, 1], inner), ([10, 1, 1, 2], 2222)).frame(b"data");
     let outer = FrameBuilder::udp(([192, 0, 2, 1], from), ([192, 0, 2, 2], CHOSEN));
@@ -34,8 +31,6 @@ fn flow(from: u16) -> String {
     dissect(&frame(from, 1111), LinkType::ETHERNET, Layers::Inner).key.to_string()
 }
 
-/// A batch of frames may be hashed by a special hash kernel. The hash of each frame in a batch must
-/// be the hash of the flow that the dissector finds.
 #[track_caller]
 fn assert_batches_agree() {
     let hasher = FrameHasher::new(FlowHasher::keyed(&HashKey::MICROSOFT), Layers::Inner, BothDirections);
@@ -56,12 +51,10 @@ fn chosen_ports() {
         set_vxlan_ports(ports);
         assert_eq!(flow(50_000), inner, "{ports:?}");
         assert_batches_agree();
-        // The packet is read as VXLAN even if its source port identifies another tunnel.
         for from in [L2TP, TEREDO, CAPWAP] {
             assert!(flow(from) == inner && is_tunnel(from, CHOSEN), "{from}");
         }
     }
-    // A second call of `set_vxlan_ports` replaces the VXLAN ports of the first call.
     for ports in [&[1][..], &[0], &[]] {
         set_vxlan_ports(&[2, CHOSEN]);
         set_vxlan_ports(ports);

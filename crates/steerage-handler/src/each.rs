@@ -19,8 +19,7 @@ impl<F: FnMut(Packet<'_>) + 'static> Handler for Each<F> {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Turns a closure into a packet function. The closure is called for each packet. Each CPU has its
-/// own clone of the closure. If a packet function has a result, or stores state for each flow,
+/// Turns a closure into a packet function, with a clone for each CPU. For results or flow state,
 /// implement [`Handler`] instead.
 ///
 /// ```

@@ -1,5 +1,4 @@
-//! Messages from other threads to the handlers of an instance, such as a new configuration, a
-//! request, or the result of an async task.
+//! Messages from other threads to the handlers of an instance.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,8 +11,7 @@ use steerage_core::packet::Batch;
 use steerage_flow::{Affinity, Timestamp};
 use steerage_topology::CpuId;
 
-/// A handler that gets messages from other threads. `Builder::build_with_messages` builds the
-/// instance and returns a [`Post`], which sends messages to the instance.
+/// A handler that gets messages through the [`Post`] of `Builder::build_with_messages`.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::{handler::*, packet::*}; pub mod messages { pub use steerage_handler::messages::*; } }
@@ -56,20 +54,18 @@ pub trait TakesMessages: Handler {
     /// The type of the messages.
     type Message: Send + 'static;
 
-    /// The CPU calls `message` once for each message, between two rounds (passes over its work).
-    /// Messages to a CPU arrive in the order in which they were posted. A message to a bucket goes
-    /// to the CPU that currently has the bucket. It arrives only after the bucket's state.
+    /// Called once for each message, between two rounds of the CPU, in the order of posting. A
+    /// message to a bucket goes to the bucket's CPU, after the bucket's state.
     fn message(&mut self, message: Self::Message, cpu: &mut Cpu);
 }
 
-/// The reason why a message could not be posted. The error contains the message.
+/// The reason why a message could not be posted, with the message.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unposted<M> {
     /// Too many messages wait for the CPU.
     Full(M),
-    /// The CPU does not belong to the instance, or the bucket does not belong to any group of the
-    /// instance's queues.
+    /// The instance has no such CPU, or no group with such a bucket.
     NoSuchCpu(M),
     /// The handler has ended.
     Ended(M),
@@ -92,17 +88,15 @@ struct Letter<M> {
     message: M,
 }
 
-/// The messages that wait for one CPU.
 struct Letters<M> {
     waiting: VecDeque<Letter<M>>,
     has_ended: bool,
 }
 
-/// The messages for one CPU. All threads that post messages to the CPU share this queue.
 type OfCpu<M> = Arc<Mutex<Letters<M>>>;
 
 struct Office<M> {
-    /// The queues of messages, one for each CPU. A CPU adds its queue when its handler is created.
+    /// A CPU adds its queue when its handler is created, or when the first message is posted to it.
     cpus: Mutex<Vec<(CpuId, OfCpu<M>)>>,
     places: usize,
     handle: OnceLock<Handle>,
@@ -113,8 +107,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<M> Office<M> {
-    /// The messages for a CPU. If messages were posted before the handler of a CPU was created, the
-    /// handler gets these messages when it starts.
     fn letters(&self, cpu: CpuId) -> OfCpu<M> {
         let mut cpus = lock(&self.cpus);
         if let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) {
@@ -127,15 +119,13 @@ impl<M> Office<M> {
     }
 
     fn post(&self, cpu: CpuId, letter: Letter<M>) -> Result<(), Unposted<M>> {
-        // A wake-up without a message has no effect. The wake-up fails only if the CPU belongs to
-        // another instance.
+        // Fails if the CPU belongs to another instance. A wake-up without a message has no effect.
         let Some(handle) = self.handle.get().filter(|handle| handle.wake(cpu).is_ok()) else {
             return Err(Unposted::NoSuchCpu(letter.message));
         };
         let letters = self.letters(cpu);
         let added = add(&mut lock(&letters), letter, self.places);
-        // The CPU is woken even if the message found no room. The CPU may have tried to take the
-        // lock of its messages while this thread held the lock.
+        // Also without room: the CPU may have tried to take the lock while this thread held it.
         let _ = handle.wake(cpu);
         added.map_err(
             |(letter, has_ended)| {
@@ -144,9 +134,7 @@ impl<M> Office<M> {
         )
     }
 
-    /// Forwards a message to the CPU that currently has the message's bucket. `forward` is called
-    /// by a CPU of the receive path, so it does not wait for a lock. If the message cannot be
-    /// forwarded now, `forward` returns the message as an error.
+    /// Called by a CPU of the receive path, so it does not wait for a lock.
     fn forward(&self, cpu: CpuId, letter: Letter<M>) -> Result<(), Letter<M>> {
         let Ok(cpus) = self.cpus.try_lock() else { return Err(letter) };
         let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) else { return Err(letter) };
@@ -157,8 +145,7 @@ impl<M> Office<M> {
         Ok(())
     }
 
-    /// Does the same as [`forward`](Self::forward) when the thread of a CPU ends. May wait for
-    /// locks.
+    /// Like [`forward`](Self::forward), when the thread of a CPU ends. May wait for locks.
     fn forward_last(&self, cpu: CpuId, letter: Letter<M>) {
         lock(&self.letters(cpu)).add_forwarded(letter);
         let _ = self.handle.get().map(|handle| handle.wake(cpu));
@@ -166,11 +153,7 @@ impl<M> Office<M> {
 }
 
 impl<M> Letters<M> {
-    /// Adds a message that was first posted to another CPU. A forwarded message is added even if
-    /// the second CPU's list is full, because the message was already in the first CPU's list. If a
-    /// forwarded message had to wait until the second CPU's list has room, two CPUs could wait for
-    /// each other. If the handler of the second CPU has ended, the message is dropped, because no
-    /// handler could get it.
+    /// Ignores the limit: two CPUs that forward messages could otherwise wait for each other.
     fn add_forwarded(&mut self, letter: Letter<M>) {
         if !self.has_ended {
             self.waiting.push_back(letter);
@@ -178,9 +161,7 @@ impl<M> Letters<M> {
     }
 }
 
-/// Adds a message. Returns the message if the CPU's list has no room for it, or if the handler has
-/// ended. The second value of the error is true if the message was rejected because the handler has
-/// ended.
+/// The error's second value is true if the handler has ended.
 fn add<M>(letters: &mut Letters<M>, letter: Letter<M>, places: usize) -> Result<(), (Letter<M>, bool)> {
     if letters.has_ended || letters.waiting.len() >= places {
         return Err((letter, letters.has_ended));
@@ -189,8 +170,7 @@ fn add<M>(letters: &mut Letters<M>, letter: Letter<M>, places: usize) -> Result<
     Ok(())
 }
 
-/// A `Post` sends messages to the handlers of an instance, from any thread. Clones of a `Post` send
-/// messages to the same handlers.
+/// Sends messages to the handlers of an instance, from any thread.
 pub struct Post<M>(Arc<Office<M>>);
 
 impl<M> Clone for Post<M> {
@@ -206,17 +186,13 @@ impl<M> fmt::Debug for Post<M> {
 }
 
 impl<M: Send + 'static> Post<M> {
-    /// Creates a `Post` with room for `places` waiting messages for each CPU. After `new`, call
-    /// [`connect`](Self::connect) before the first message is posted.
+    /// Creates a `Post` with room for `places` messages per CPU, to be [connected](Self::connect).
     pub fn new(places: usize) -> Self {
         Self(Arc::new(Office { cpus: Mutex::default(), places, handle: OnceLock::new() }))
     }
 
-    /// Connects this `Post` to an instance. The handlers of the instance must be [`WithMessages`]
-    /// values of this `Post`.
+    /// Connects this `Post` to an instance of [`WithMessages`] handlers of this `Post`.
     pub fn connect(&self, handle: &Handle) {
-        // If `connect` is called several times, the `Post` belongs to the instance of the first
-        // call.
         let _ = self.0.handle.set(handle.clone());
     }
 
@@ -228,11 +204,8 @@ impl<M: Send + 'static> Post<M> {
         self.0.post(cpu, Letter { to: None, message })
     }
 
-    /// Posts a message to the handler that has the state of `bucket`. If the bucket moves to
-    /// another CPU, the message is forwarded to that CPU. A message that was forwarded with its
-    /// bucket may arrive after messages that were posted later. A handler must not call
-    /// `to_bucket`, because `to_bucket` may wait for the control lock (the lock on the state of the
-    /// instance).
+    /// Posts a message to the handler that has the state of `bucket`. If the bucket moves, the
+    /// message may arrive after later ones. Handlers must not call this function: it may wait.
     ///
     /// # Errors
     /// If the message cannot be posted, the error [`Unposted`] contains the message.
@@ -243,8 +216,7 @@ impl<M: Send + 'static> Post<M> {
         }
     }
 
-    /// Posts a copy of a message to the handler of each CPU. Returns the CPUs that did not get the
-    /// message. Either too many messages wait for such a CPU, or its handler has ended.
+    /// Posts a copy of a message to each handler. Returns the CPUs that did not get the message.
     pub fn to_all(&self, message: &M) -> Vec<CpuId>
     where
         M: Clone,
@@ -254,8 +226,7 @@ impl<M: Send + 'static> Post<M> {
     }
 }
 
-/// A handler, together with the messages that wait for this handler. `Builder::build_with_messages`
-/// wraps each handler in this type.
+/// A handler and its waiting messages, as `Builder::build_with_messages` makes them.
 pub struct WithMessages<H: TakesMessages> {
     handler: H,
     cpu: CpuId,
@@ -263,13 +234,10 @@ pub struct WithMessages<H: TakesMessages> {
     post: Post<H::Message>,
 }
 
-/// States what [`WithMessages::take`] did with the oldest message.
 enum Taken<M> {
-    /// The message is for this handler.
     Ours(M),
     PassedOn,
-    /// The message waits. All later messages to the CPU also wait, so that the messages stay in
-    /// order.
+    /// All later messages to the CPU also wait, so that the messages stay in order.
     NotNow,
     Nothing,
 }
@@ -284,17 +252,14 @@ impl<H: TakesMessages> WithMessages<H> {
     /// Wraps the handler of the CPU `cpu`.
     pub fn new(cpu: CpuId, handler: H, post: &Post<H::Message>) -> Self {
         let letters = post.0.letters(cpu);
-        // After a panic, or if a handler did not return in time, a new handler is created for the
-        // CPU. The new handler gets the messages that already wait for the CPU.
+        // A handler that replaces another (after a panic, for example) gets the waiting messages.
         if !lock(&letters).waiting.is_empty() {
             let _ = post.0.handle.get().map(|handle| handle.wake(cpu));
         }
         Self { handler, cpu, letters, post: post.clone() }
     }
 
-    /// One call of `deliver` delivers at most as many messages as may wait for a CPU. Later
-    /// messages are delivered after the CPU's next round (pass over its work). Therefore the CPU
-    /// also handles packets while messages keep coming.
+    /// Limited for each round, so that the CPU also handles packets while messages keep coming.
     fn deliver(&mut self, cpu: &mut Cpu) {
         let Some(handle) = self.post.0.handle.get() else { return };
         for _ in 0..self.post.0.places {
@@ -308,20 +273,16 @@ impl<H: TakesMessages> WithMessages<H> {
         let _ = handle.wake(self.cpu);
     }
 
-    /// Takes a message. Messages stay in the CPU's shared list until they are delivered to the
-    /// handler. Therefore waiting messages count against the limit. If a handler panics while it
-    /// handles a message, no other message is lost.
+    /// Messages stay in the shared list until they are delivered, to count against the limit.
     fn take(&self, handle: &Handle) -> Taken<H::Message> {
         let mut letters = match self.letters.try_lock() {
             Ok(letters) => letters,
             Err(TryLockError::Poisoned(letters)) => letters.into_inner(),
-            // The thread that holds the lock of the messages wakes this CPU after it has released
-            // the lock.
+            // The holder of the lock wakes this CPU afterwards.
             Err(TryLockError::WouldBlock) => return Taken::Nothing,
         };
         let Some(letter) = letters.waiting.pop_front() else { return Taken::Nothing };
         let waits = match letter.to.map(|bucket| handle.try_cpu_of(bucket)) {
-            // The bucket moves now.
             Some(None) => letter,
             Some(Some(owner)) if owner != self.cpu => match self.post.0.forward(owner, letter) {
                 Ok(()) => return Taken::PassedOn,
@@ -361,9 +322,7 @@ impl<H: TakesMessages> Handler for WithMessages<H> {
         self.handler.bucket_arrives(bucket, state);
     }
 
-    /// Messages that wait when the run ends are delivered before the handler finishes. A message to
-    /// a bucket of another CPU is forwarded to that CPU. If the handler on the other CPU has ended,
-    /// the message is lost.
+    /// Delivers or forwards the waiting messages. Forwarded messages to an ended handler are lost.
     fn finish(mut self, cpu: &mut Cpu) -> H::Report {
         let waiting = {
             let mut letters = lock(&self.letters);

@@ -1,5 +1,4 @@
-//! A table of state for each flow. The state of a flow moves to another CPU together with the
-//! flow's bucket.
+//! A table of flow state that moves to another CPU with the flow's bucket.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,8 +10,7 @@ use steerage_core::ids::BucketId;
 use steerage_core::limits::BUCKETS;
 use steerage_flow::{Timestamp, WallTime};
 
-/// The types of time that a [`Table`] can store: [`Timestamp`] (the clock of the CPUs) or
-/// [`WallTime`] (the times of packets).
+/// A time in a [`Table`]: [`Timestamp`] (the clock of the CPUs) or [`WallTime`] (of packets).
 pub trait Moment: Copy + Ord {
     /// Returns the time from `earlier` to `self`, or 0 if `earlier` is later than `self`.
     fn since(self, earlier: Self) -> Duration;
@@ -30,8 +28,7 @@ impl Moment for WallTime {
     }
 }
 
-/// The entries of one bucket. A `Part` is the state of one bucket. A handler returns a bucket's
-/// `Part` when the bucket moves to another CPU, and gets a `Part` when a bucket arrives.
+/// The entries of one bucket, which move to another CPU together with the bucket.
 pub struct Part<K, V, T = Timestamp>(HashMap<K, (V, T)>);
 
 impl<K, V, T> Default for Part<K, V, T> {
@@ -57,15 +54,14 @@ impl<K, V, T> Part<K, V, T> {
         self.0.is_empty()
     }
 
-    /// Iterates over the bucket's values, which may be changed while the bucket moves.
+    /// Iterates over the bucket's values for writing.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.0.values_mut().map(|(value, _)| value)
     }
 }
 
-/// The state of one CPU's handler: a table that stores a value for each key. The values are grouped
-/// by bucket, so that the state of a bucket moves in one step. Entries expire if they are not used
-/// for some time, and the number of entries is limited.
+/// A table of a handler's values by key, grouped by bucket, so that the state of a bucket moves in
+/// one step. Unused entries expire after some time, and the number of entries is limited.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{handler::*, ids::*, packet::*}, steerage_flow::*, steerage_testing as testing}; pub mod flow { pub use steerage_handler::table::*; } }
@@ -115,15 +111,12 @@ impl<K, V, T> Part<K, V, T> {
 /// assert_eq!(steerage::testing::run(make, [[0; 60]]).report, (0, 0));
 /// ```
 pub struct Table<K, V, T = Timestamp> {
-    /// The entries of the table, in one list for each group of queues. In a list, the entries are
-    /// grouped by bucket. The list of a group is empty until this CPU stores an entry for the
-    /// group.
+    /// By group of queues and by bucket. A group's list is empty until the group has an entry.
     groups: Vec<Vec<Part<K, V, T>>>,
     len: usize,
     limit: usize,
     idle: Duration,
-    /// The bucket that `expire` checked last. The next call continues after it. The buckets of all groups of queues
-    /// are numbered together, from 0.
+    /// The bucket that `expire` checked last, counted over all groups.
     next: usize,
 }
 
@@ -134,8 +127,7 @@ impl<K, V, T> fmt::Debug for Table<K, V, T> {
 }
 
 impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
-    /// Creates a table for at most `limit` entries. An entry expires if the entry is not used for
-    /// the time `idle`.
+    /// Creates a table for at most `limit` entries, which expire after `idle` without use.
     pub fn new(limit: usize, idle: Duration) -> Self {
         Self { groups: Vec::new(), len: 0, limit, idle, next: 0 }
     }
@@ -150,11 +142,9 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         self.len == 0
     }
 
-    /// Returns the value of a key. If the key is new, adds an entry with the default value. `now`
-    /// is the current time, at which the entry is used. Returns `None` if the table is full and no
-    /// entry of the bucket has expired. A full table drops the expired entries of the bucket to
-    /// make room. [`expire`](Self::expire) does not report the entries that are dropped to make
-    /// room.
+    /// Returns the value of a key, or adds the default value, and marks the entry as used at `now`.
+    /// A full table drops the expired entries of the bucket, which [`expire`](Self::expire) does
+    /// not report. Returns `None` if the table is still full.
     pub fn entry(&mut self, bucket: BucketId, key: K, now: T) -> Option<&mut V>
     where
         V: Default,
@@ -162,7 +152,7 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         self.entry_with(bucket, key, now, V::default)
     }
 
-    /// Does the same as [`entry`](Self::entry), but the function `make` creates the initial value.
+    /// Like [`entry`](Self::entry), but `make` creates the initial value.
     pub fn entry_with(&mut self, bucket: BucketId, key: K, now: T, make: impl FnOnce() -> V) -> Option<&mut V> {
         let (limit, idle, at) = (self.limit, self.idle, usize::from(bucket.group));
         if self.groups.len() <= at {
@@ -198,7 +188,7 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         self.groups.get_mut(usize::from(bucket.group))?.get_mut(usize::from(bucket.bucket))
     }
 
-    /// Returns the value of a key. A call of `get_mut` does not count as a use of the entry.
+    /// Returns the value of a key, without marking the entry as used.
     pub fn get_mut(&mut self, bucket: BucketId, key: &K) -> Option<&mut V> {
         self.part(bucket)?.0.get_mut(key).map(|(value, _)| value)
     }
@@ -210,20 +200,15 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         Some(value)
     }
 
-    /// Removes and returns the entries of a bucket, for
-    /// [`Handler::bucket_leaves`](steerage_core::handler::Handler::bucket_leaves). Returns `None`
-    /// if the bucket has no entries.
+    /// Removes and returns the entries of a bucket that leaves (`Handler::bucket_leaves`), if any.
     pub fn leave(&mut self, bucket: BucketId) -> Option<Part<K, V, T>> {
         let part = std::mem::take(self.part(bucket)?);
         self.len -= part.len();
         (!part.is_empty()).then_some(part)
     }
 
-    /// Adds the entries of a bucket that arrives, for
-    /// [`Handler::bucket_arrives`](steerage_core::handler::Handler::bucket_arrives). If an arriving
-    /// entry and an entry of the table have the same key, the entry that was used last remains.
-    /// Entries that arrive with a bucket are kept even if the table then exceeds its limit. The
-    /// table accepts new keys again only when it has fewer entries than its limit.
+    /// Adds the entries of a bucket that arrives (`Handler::bucket_arrives`). Of two entries with
+    /// the same key, the last used one remains. Above its limit, the table accepts no new keys.
     pub fn arrive(&mut self, bucket: BucketId, part: Part<K, V, T>) {
         self.arrive_with(bucket, part, |here, arrived| {
             if here.1 < arrived.1 {
@@ -232,9 +217,7 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         });
     }
 
-    /// Like [`arrive`](Self::arrive). If an arriving entry and an entry of the table have the same
-    /// key, `merge` decides which value remains. The function `merge` gets both values, and the
-    /// time at which each value was last used.
+    /// Like [`arrive`](Self::arrive), but `merge` gets both values of a key, with their last use.
     pub fn arrive_with(&mut self, bucket: BucketId, part: Part<K, V, T>, merge: impl Fn(&mut (V, T), (V, T))) {
         if self.part(bucket).is_none() {
             let at = usize::from(bucket.group);
@@ -257,11 +240,9 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         self.len += added;
     }
 
-    /// Removes entries that were not used for the table's idle time, and calls `each` for each
-    /// removed entry. One call of `expire` checks about `most` entries, or all entries if the table
-    /// has fewer. The next call of `expire` continues after the entries that were checked.
-    /// Therefore a handler's tick (a regular call without packets) that calls `expire` stays short
-    /// for any number of entries.
+    /// Removes entries that were not used for the idle time, and calls `each` for each of them. One
+    /// call checks about `most` entries, so that a handler's tick stays short. The next call
+    /// continues.
     pub fn expire(&mut self, now: T, most: usize, mut each: impl FnMut(&K, &mut V)) {
         let (idle, buckets) = (self.idle, self.groups.len() * BUCKETS);
         let mut read = 0;
@@ -323,8 +304,6 @@ mod tests {
         assert!(one.leave(bucket(0, 7)).is_none() && one.leave(bucket(3, 0)).is_none());
         let part = one.leave(bucket(1, 1)).unwrap();
         assert_eq!((one.len(), part.len(), one.get_mut(bucket(1, 1), &1)), (2, 2, None));
-        // In this test, the other CPU already has a newer value of one key, and an older value of
-        // another key.
         *other.entry(bucket(2, 1), 1, at(2)).unwrap() += 100;
         *other.entry(bucket(2, 1), 3, at(0)).unwrap() += 100;
         other.arrive(bucket(2, 1), part);
@@ -346,8 +325,6 @@ mod tests {
         assert_eq!((table.len(), table.get_mut(here, &2)), (2, None));
     }
 
-    /// Each entry expires once, after its idle time. A call of `expire` reads only a part of a
-    /// large table.
     #[test]
     fn entries_expire_in_parts() {
         let mut table = Table::new(1000, Duration::from_secs(5));

@@ -1,5 +1,3 @@
-//! [`Backing`]: the kind of memory pages that hold the packets.
-
 use std::fmt;
 
 /// The kind of pages that the kernel used for the packet memory.
@@ -17,8 +15,7 @@ use std::fmt;
 pub enum Backing {
     /// Reserved 2 MiB pages (`vm.nr_hugepages`).
     HugePages,
-    /// 2 MiB pages (transparent huge pages) as far as the kernel finds free ones, and 4 KiB pages
-    /// otherwise.
+    /// 2 MiB pages (transparent huge pages) as far as the kernel finds some, else 4 KiB pages.
     TransparentHugePages,
     /// 4 KiB pages only.
     #[default]

@@ -1,5 +1,4 @@
-//! The counts of queues, rings, outputs and CPUs. A comment at each counter names the CPU that
-//! writes it.
+//! The counts of queues, rings, outputs and CPUs.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +12,7 @@ use crate::drops::DropCounters;
 use crate::limits::HANDLER_SLOW;
 use crate::reasons::DropReason;
 
-/// The counts of a receive queue that are written by the CPU which owns the queue.
+/// Written by the CPU that owns the queue, except `timed`.
 #[derive(Debug)]
 #[repr(align(128))]
 #[non_exhaustive]
@@ -27,23 +26,19 @@ pub struct QueueLedger {
     pub copied: Counter,
     pub passed: Counter,
     pub dropped: DropCounters,
-    /// The number of frames that wait in the parking lot, because their buckets move to another
-    /// CPU.
+    /// Frames in the parking lot, because their buckets move.
     pub parked: Counter,
     pub unparked: Counter,
-    /// The number of frames in the lane, the list of frames that the receiving CPU handles itself.
-    /// The CPU that owns the queue handles the frames in the lane, and has not finished them yet.
+    /// Frames in the lane (for the receiving CPU itself) that are not finished yet.
     pub in_lane: Counter,
     pub buckets: BucketLoads,
-    /// The number of sampled frames, from which the counts in `buckets` are estimated.
+    /// The number of sampled frames, from which `buckets` is estimated.
     pub samples: Counter,
-    /// The handler's times by bucket. The handler's time for each bucket is written by the CPU that
-    /// has the bucket.
+    /// Written, for each bucket, by the CPU that has the bucket.
     pub timed: TimedBuckets,
 }
 
-/// For each bucket, the approximate number of its frames. In each poll, one frame is sampled. The
-/// number of all frames of the poll is added to the count of the sampled frame's bucket.
+/// The approximate frames of each bucket: a poll's frames count for one sampled frame's bucket.
 #[derive(Debug)]
 pub struct BucketLoads(Box<[Counter]>);
 
@@ -67,9 +62,8 @@ impl BucketLoads {
 }
 
 /// For each bucket, the time in nanoseconds that the handler needed for sampled packets, and the
-/// number of these packets. A bucket belongs to one CPU at a time, so the two counts of a bucket
-/// have one writer. There is one exception: a CPU that was declared dead may still write a count
-/// later, and thereby overwrite a newer count. A sample is then lost.
+/// number of these packets. A bucket belongs to one CPU at a time, so its counts have one writer.
+/// One exception: a CPU that was declared dead may overwrite a newer count, and a sample is lost.
 #[derive(Debug)]
 pub struct TimedBuckets(Box<[(Counter, Counter)]>);
 
@@ -114,8 +108,7 @@ impl QueueLedger {
         }
     }
 
-    /// Counts a poll in which the device handed over `frames` frames. Counts of lost frames are
-    /// usually 0. Therefore these counts are written only if a frame was lost.
+    /// Counts a poll in which the device handed over `frames` frames.
     #[inline]
     pub fn polled(&self, frames: u64, counts: &PollCounts) {
         let PollCounts { wire_bytes, lost, no_page, copied, passed } = *counts;
@@ -124,8 +117,7 @@ impl QueueLedger {
             self.received.add(received);
             self.received_bytes.add(wire_bytes);
         }
-        // One comparison shows that all four counts (lost, no page, copied, passed) are 0, as they
-        // are in nearly every poll.
+        // One comparison shows that all four counts are 0, as in nearly every poll.
         if lost | no_page | copied | passed != 0 {
             self.dropped.add(DropReason::Device, lost);
             self.dropped.add(DropReason::NoPage, no_page);
@@ -134,8 +126,7 @@ impl QueueLedger {
         }
     }
 
-    /// Adds the results of hashing a batch of `frames` frames to the counters. Frames without a
-    /// known flow and fragments are rare, so their counts are usually not written.
+    /// Counts the results of hashing `frames` frames.
     pub fn hashed(&self, frames: u64, unparsed: u64, fragments: FragmentCounts) {
         self.hashed.add(frames);
         if unparsed > 0 {
@@ -167,10 +158,8 @@ impl RingLedger {
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct ProducerLedger {
-    /// The number of frames that were dropped because this CPU's backlog was full.
     pub backlog_full: Counter,
-    /// The number of frames of large flows that the flow limit dropped, so that this CPU's backlog
-    /// has room for other flows.
+    /// Frames of large flows that the flow limit dropped, to make room for other flows.
     pub flow_limit: Counter,
 }
 
@@ -178,9 +167,7 @@ pub struct ProducerLedger {
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct ConsumerLedger {
-    /// The number of packets in all batches that the CPU has finished (handled completely). The
-    /// number of finished packets includes the packets that an output accepted and finishes (sends
-    /// or loses) later.
+    /// Includes the packets that an output accepted and finishes (sends or loses) later.
     pub finished: Counter,
     pub consumed: Counter,
     pub discarded: Counter,
@@ -197,19 +184,14 @@ pub struct ConsumerLedger {
 pub struct TxLedger {
     pub packets: Counter,
     pub bytes: Counter,
-    /// The numbers of packets that were not sent, because the output refused them or had no room
-    /// for them.
     pub dropped: DropCounters,
-    /// The counts of the packets that the output accepts and finishes (sends or loses) later.
-    /// `None` for an output that finishes each packet (sends or loses it) when it accepts the
-    /// packet.
+    /// `None` for an output that finishes (sends or loses) each packet when it accepts the packet.
     pub deferred: Option<Deferred>,
     error: Mutex<Option<String>>,
 }
 
 impl TxLedger {
-    /// Creates the ledger of an output that may accept packets first and finish them (send or lose
-    /// them) later. The packets of an output come from `sources` different sources.
+    /// Creates the ledger of an output that may finish packets late, from `sources` sources.
     pub fn deferring(sources: usize) -> Self {
         Self { deferred: Some(Deferred::new(sources)), ..Self::default() }
     }
@@ -238,18 +220,15 @@ pub struct CpuLedger {
     pub processed: Counter,
     pub inline: Counter,
     pub busy_nanos: Counter,
-    /// The part of `busy_nanos` that the CPU spent on receiving, in nanoseconds. The time spent on
-    /// receiving is estimated from a sample of the CPU's rounds (passes over its work).
+    /// The part of `busy_nanos` for receiving, estimated from a sample of the CPU's rounds.
     pub receive_nanos: Counter,
     pub rounds: Counter,
-    /// The number of rounds (passes of a CPU over its work) that had a full poll or a full batch.
-    /// In a round with a full poll or batch, more packets had to wait for the next round.
+    /// Rounds with a full poll or a full batch, so that more packets had to wait.
     pub full_rounds: Counter,
     pub time_squeeze: Counter,
     pub backlog_max: Counter,
     pub wakes_sent: Counter,
-    /// How often this CPU was woken. The count of wake-ups is written by the CPUs that wake this
-    /// CPU.
+    /// Written by the CPUs that wake this CPU.
     pub wakes_received: SharedCounter,
     pub wakes_for_control: SharedCounter,
     /// In nanoseconds.
@@ -261,8 +240,7 @@ pub struct CpuLedger {
 }
 
 impl CpuLedger {
-    /// Records the time that the handler took for a batch, in nanoseconds. Returns true for the
-    /// first batch that took [`HANDLER_SLOW`] or longer.
+    /// Returns true for the first batch that took [`HANDLER_SLOW`] or longer.
     #[inline(always)]
     pub fn note_batch(&self, nanos: u64) -> bool {
         let longest = self.longest_batch.get();
@@ -285,7 +263,7 @@ pub struct QueueError {
     pub offset: Option<u64>,
 }
 
-/// The counts of one poll. The number of frames that the poll handed over is not included.
+/// The counts of one poll, without the frames that it handed over.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct PollCounts {
@@ -293,52 +271,29 @@ pub struct PollCounts {
     pub wire_bytes: u64,
     /// The number of frames that were lost before steerage received them.
     pub lost: u64,
-    /// The number of frames that were lost because there was no free page for the device in
-    /// exchange for the frame's page.
+    /// Frames that were lost because there was no free page in exchange for the frame's page.
     pub no_page: u64,
-    /// The number of frames in the device's own memory that were copied, so that the device could
-    /// use this memory again.
+    /// Frames in the device's own memory that were copied to free this memory.
     pub copied: u64,
-    /// The number of frames that the device did not take, but left to the kernel.
+    /// Frames that the device left to the kernel.
     pub passed: u64,
 }
 
-/// The counters of a queue's page pool, in pages. The ENA driver (counters `lpc_*`) and the
-/// kernel's page_pool (counters `alloc_*`, `recycle_*`) use the same names for these counters. The
-/// counters of the page pool have separate cache lines, because the CPU that owns the queue writes
-/// the counters once per poll.
+/// The counters of a queue's page pool, in pages: see [`PoolSnapshot`](crate::PoolSnapshot). They
+/// have separate cache lines, because the queue's owner writes them once per poll.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct PoolCounters {
-    /// The number of pages that came from the local page cache (the queue's own stock of free
-    /// pages).
     pub alloc_fast: Counter,
-    /// The number of pages that were taken from the shared pool, in bulk.
     pub alloc_slow: Counter,
-    /// How often a page was needed but no page was free.
     pub alloc_empty: Counter,
-    /// The number of free pages that returned to the local page cache (the queue's own stock of
-    /// free pages).
     pub recycle_cached: Counter,
-    /// The number of pages that returned while the local page cache was full. These pages went to
-    /// the shared pool.
     pub recycle_cache_full: Counter,
-    /// The number of pages that returned to their pool after a handler had kept them.
     pub recycle_kept: Counter,
-    /// The number of frames that were copied out of a device's page, so that the page stayed in the
-    /// device's ring.
     pub rx_copybreak: Counter,
-    /// The number of pages that were taken from the shared pool for one of two reasons. Either the
-    /// queue needed more pages than ever before, or a page of another NUMA node was replaced.
     pub lpc_warm_up: Counter,
-    /// The number of pages that were taken from the shared pool in place of earlier pages, which
-    /// had returned to the pool while the local page cache was full.
     pub lpc_full: Counter,
-    /// The number of pages that were taken from the shared pool while the local page cache was
-    /// switched off.
     pub lpc_passed_by: Counter,
-    /// The number of returned pages that belong to another NUMA node. These pages went to the
-    /// shared pool.
     pub lpc_wrong_numa: Counter,
 }

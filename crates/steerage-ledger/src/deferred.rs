@@ -1,10 +1,7 @@
-//! Counts the packets that an output has accepted but not sent yet (deferred packets). A deferred
-//! packet is in flight until the output reports that it was sent or lost.
+//! Counts packets that an output has accepted but not sent yet.
 //!
 //! The sending CPU counts the packets that the output accepts. The output *settles* each packet
-//! once, on the output's own thread. To settle a packet means to count it as sent or as lost. A
-//! queue's ledger counts only settled packets. Packets that an output still holds are in flight.
-//! There is no separate count for packets in flight.
+//! once, on its own thread, as sent or as lost. Until then, the packet is in flight.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,9 +10,7 @@ use crate::counter::Counter;
 use crate::drops::Drops;
 use crate::reasons::DropReason;
 
-/// The source from which the packets of a batch came: a receive queue, or the handler itself. An
-/// output that finishes packets later passes their source to its `TxAccount` (the counters of the
-/// output).
+/// A batch's source: a receive queue, or the handler itself. See `TxAccount`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxSource(u32);
 
@@ -25,8 +20,7 @@ impl TxSource {
         Self(queue as u32)
     }
 
-    /// The source of packets that a handler created. The source of packets that a handler created
-    /// has the index after those of the `queues` receive queues.
+    /// The source of packets that a handler created, after those of the `queues` queues.
     pub fn originated(queues: usize) -> Self {
         Self(queues as u32)
     }
@@ -62,24 +56,19 @@ impl Settled {
     }
 }
 
-/// The numbers of packets that one CPU's queue to an output has accepted and settled (counted as
-/// sent or lost), by source.
+/// The packets that one CPU's queue to an output has accepted and settled, by source.
 #[derive(Debug)]
 pub struct Deferred {
-    /// The number of packets that the output accepted. The sending CPU writes the count of accepted
-    /// packets.
     taken: Box<[Counter]>,
     books: Mutex<Books>,
-    /// True if the run no longer waits for the output. The memory ordering is relaxed, because no
-    /// other memory depends on this flag.
+    /// The run no longer waits for the output. Relaxed: no other memory depends on it.
     over: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Books {
     settled: Box<[Settled]>,
-    /// True after all packets were counted as sent or lost at the end of the run. Reports of the
-    /// output after that are ignored.
+    /// True after the end of the run. Later reports of the output are ignored.
     closed: bool,
 }
 
@@ -113,16 +102,15 @@ impl Deferred {
         }
     }
 
-    /// Returns the settled packets (counted as sent or lost), by source.
+    /// Returns the settled packets, by source.
     pub fn settled(&self) -> Box<[Settled]> {
         self.books().settled.clone()
     }
 
-    /// Returns how many accepted packets the output has not settled yet (counted as sent or lost).
+    /// Returns how many accepted packets the output has not settled yet.
     pub fn held(&self) -> u64 {
         let settled: u64 = self.books().settled.iter().map(Settled::total).sum();
-        // The output may settle packets (count them as sent or lost) before the sending CPU has
-        // counted them as accepted.
+        // The output may settle packets before the sending CPU has counted them as accepted.
         self.taken.iter().map(Counter::get).sum::<u64>().saturating_sub(settled)
     }
 
@@ -136,8 +124,7 @@ impl Deferred {
         self.over.store(true, Ordering::Relaxed);
     }
 
-    /// Counts all packets that the output still holds as lost. Reports of the output after the call
-    /// of `close` are ignored.
+    /// Counts all packets that the output still holds as lost, and ignores later reports.
     pub fn close(&self) {
         let mut books = self.books();
         books.closed = true;

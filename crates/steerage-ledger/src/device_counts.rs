@@ -1,11 +1,7 @@
-//! [`DeviceCounts`] contains counts that a device has in addition to the counts of received and
-//! lost packets.
-
 use crate::counter::SharedCounter;
 
-/// The counts of a receive queue that exist only for one kind of device. Device counts have the
-/// names that the kernel or the driver uses. The queue and each other thread that uses the device
-/// may add to the queue's device counts. Every thread may read the device counts.
+/// The counts that only one kind of device has, with the names of the kernel or the driver. Any
+/// thread may add and read.
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_ledger::DeviceCounts; } }
@@ -23,29 +19,28 @@ pub struct DeviceCounts {
 }
 
 impl DeviceCounts {
-    /// Creates device counts with the names `names`. All counts are 0.
+    /// Creates counts of 0 with these names.
     pub fn new(names: &'static [&'static str]) -> Self {
         Self { names, counts: names.iter().map(|_| SharedCounter::default()).collect() }
     }
 
-    /// Raises the count with the `nth` name of the list to `count`. Does nothing if the count is
-    /// already greater.
+    /// Raises the `nth` count to `count`, unless it is already greater.
     ///
     /// # Panics
-    /// Panics if the list of names is too short for `nth`.
+    /// Panics if there is no `nth` name.
     pub fn raise_to(&self, nth: usize, count: u64) {
         self.counts[nth].raise_to(count);
     }
 
-    /// Adds `count` to the count with the `nth` name of the list.
+    /// Adds `count` to the `nth` count.
     ///
     /// # Panics
-    /// Panics if the list of names is too short for `nth`.
+    /// Panics if there is no `nth` name.
     pub fn add(&self, nth: usize, count: u64) {
         self.counts[nth].add(count);
     }
 
-    /// Returns the names of the counts, with the counts, in the order of the list of names.
+    /// Returns the names and the counts.
     pub fn read(&self) -> Vec<(&'static str, u64)> {
         self.names.iter().copied().zip(self.counts.iter().map(SharedCounter::get)).collect()
     }

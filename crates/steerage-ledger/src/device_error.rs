@@ -1,9 +1,7 @@
-//! [`DeviceError`] is an error of a device.
-
 use std::fmt;
 use std::io;
 
-/// An error of a device. The error message has one line, which also contains advice for the user.
+/// An error of a device, printed in one line with advice for the user.
 ///
 /// ```
 /// # mod steerage { pub use steerage_ledger::DeviceError; }
@@ -63,8 +61,7 @@ impl fmt::Display for DeviceError {
     }
 }
 
-/// `Debug` prints the same text as `Display`, because Rust prints the `Debug` form of an error that
-/// `main` returns.
+/// Like `Display`, because Rust prints the `Debug` form of an error that `main` returns.
 impl fmt::Debug for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

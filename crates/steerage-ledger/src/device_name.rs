@@ -1,10 +1,7 @@
-//! [`DeviceName`] is the name of a device. The name stays correct when the device is renamed.
-
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-/// The name of a device. Most names never change. But a network interface can be renamed while
-/// steerage has it open. All clones of a `DeviceName` share the name.
+/// The name of a device, shared by all clones, even if an open interface is renamed.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -31,10 +28,9 @@ struct Inner {
 type Current = Box<dyn FnMut() -> Option<String> + Send>;
 
 impl DeviceName {
-    /// Creates a name that may change. At first it is `name`. Each call of [`get`](Self::get), from
-    /// any thread, calls the function `current` to get the current name. The last known name is
-    /// used if `current` returns `None`, for example because the device no longer exists. It is
-    /// also used if another thread is still in a call of `current`.
+    /// Creates a name that begins as `name` and may change. Each [`get`](Self::get) calls
+    /// `current`, from any thread. If `current` returns `None` (the device no longer exists), or
+    /// another thread is still in a call of `current`, the last known name is used.
     pub fn following(name: impl Into<String>, current: impl FnMut() -> Option<String> + Send + 'static) -> Self {
         Self::of(name.into(), Some(Mutex::new(Box::new(current))))
     }
@@ -43,10 +39,9 @@ impl DeviceName {
         Self(Arc::new(Inner { last: Mutex::new(last), current }))
     }
 
-    /// Returns the current name of the device. `get` does not wait while another thread calls
-    /// `current`, because the thread of a packet CPU may call `get`.
+    /// Returns the current name. Never waits for another call, because packet CPUs call `get`.
     pub fn get(&self) -> String {
-        // The device name is still valid after another thread has panicked while it held the lock.
+        // The name is still valid after a panic of a thread that held the lock.
         let current = match self.0.current.as_ref().map(Mutex::try_lock) {
             Some(Ok(current)) => Some(current),
             Some(Err(TryLockError::Poisoned(current))) => Some(current.into_inner()),
@@ -118,7 +113,6 @@ mod tests {
         begins.recv().unwrap();
         let ((to, got), clone) = (mpsc::channel(), name.clone());
         thread::spawn(move || to.send(clone.get()));
-        // The second call of `get` in this test would wait forever if it waited for the first call.
         let got = got.recv_timeout(Duration::from_secs(60));
         drop(end);
         assert_eq!(got.as_deref(), Ok("eth0"));

@@ -1,5 +1,3 @@
-//! Lost packets by reason.
-
 use std::{array, fmt};
 
 use crate::counter::Counter;
@@ -21,11 +19,9 @@ use crate::reasons::DropReason;
 pub struct Drops([u64; DropReason::ALL.len()]);
 
 impl Drops {
-    /// Divides the `count` packets that an output did not send by drop reason. `reported` contains
-    /// four numbers from the output: packets that were too long, had another link type, were
-    /// truncated, or were refused. The packets of `count` that are not in `reported` are counted as
-    /// [`DropReason::TxFull`]. If an output reports more packets than `count`, the returned numbers
-    /// still add up to `count`.
+    /// Divides the `count` packets that an output did not send by reason. `reported`: too long,
+    /// another link type, truncated, refused. All others, up to `count`, are
+    /// [`DropReason::TxFull`].
     pub fn unsent(mut count: u64, reported: [u64; 4]) -> Self {
         use DropReason::{TxCut, TxLinkType, TxRefused, TxTooLong};
         let mut drops = Self::default();
@@ -60,8 +56,7 @@ impl Drops {
         self.0.iter().sum()
     }
 
-    /// Iterates over the drop reasons with lost packets. Each reason comes with its number of lost
-    /// packets.
+    /// Iterates over the reasons with lost packets, and their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.into_iter().map(|reason| (reason, self.get(reason))).filter(|(_, packets)| *packets > 0)
     }
@@ -77,8 +72,7 @@ impl fmt::Debug for Drops {
     }
 }
 
-/// Prints one line, such as `3 backlog_full, 1 tx_full`. The drop reasons are in the order of the
-/// stages through which a packet passes. Prints `none` if no packet was lost.
+/// One line, such as `3 backlog_full, 1 tx_full`, in the order of a packet's stages, or `none`.
 impl fmt::Display for Drops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::default() {
@@ -91,7 +85,7 @@ impl fmt::Display for Drops {
     }
 }
 
-/// Counters of lost packets by reason. Only one thread writes these counters.
+/// Counters of lost packets by reason, with one writer.
 pub struct DropCounters([Counter; DropReason::ALL.len()]);
 
 impl Default for DropCounters {
@@ -112,7 +106,6 @@ impl DropCounters {
     }
 }
 
-/// `Debug` prints the same text as the `Debug` form of [`Drops`].
 impl fmt::Debug for DropCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.read().fmt(f)

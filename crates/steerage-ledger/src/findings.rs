@@ -1,5 +1,4 @@
-//! The findings of the steering policies: the costs per packet, the regimes (ways to use the CPUs),
-//! and how each group of queues is steered.
+//! The findings of the steering policies: costs per packet, and regimes (ways to use CPUs).
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -19,32 +18,22 @@ pub struct Findings {
     pub joined: u64,
     /// The number of times that a CPU has left the group since the start.
     pub left: u64,
-    /// A ratio: the busiest CPU's load at the last measurement, divided by the busiest CPU's load
-    /// if the buckets were divided in the best way.
+    /// The busiest CPU's load, divided by its load with the best division of the buckets.
     pub uneven: Option<f64>,
-    /// The time that a cache line needs to get from the receiving CPU to another CPU, as measured
-    /// last. The other CPU is the CPU that joined last or that joins next. `None` if the distance
-    /// between the CPUs did not matter.
+    /// The measured time of a cache line to the CPU that joined last or joins next, if it matters.
     #[cfg_attr(feature = "serde", serde(rename = "apart_ns", with = "serial::nanoseconds"))]
     pub apart: Option<Duration>,
-    /// The current regime: `inline`, `collector` or `spread`. The text is empty if the policy has
-    /// no regimes (ways to use the CPUs).
+    /// The current regime: `inline`, `collector` or `spread`. Empty if the policy has no regimes.
     #[cfg_attr(feature = "serde", serde(with = "serial::name"))]
     pub regime: Cow<'static, str>,
-    /// The reason why the policy uses the current regime: `start`, `predicted`, `measured`,
-    /// `probe-failed` or `quiet`. The text is empty if the policy has no regimes (ways to use the
-    /// CPUs).
+    /// The reason for the regime: `start`, `predicted`, `measured`, `probe-failed` or `quiet`.
     #[cfg_attr(feature = "serde", serde(with = "serial::name"))]
     pub reason: Cow<'static, str>,
-    /// The costs per packet of each step, such as receiving, as far as the policy has measured
-    /// them.
+    /// The measured costs per packet of each step, such as receiving.
     pub costs: Vec<CostEstimate>,
-    /// The estimated throughput of each regime (a way to use the CPUs). The first entry of this
-    /// list is the regime that the policy currently uses.
+    /// The estimated throughput of each regime, with the current regime first.
     pub regimes: Vec<RegimeEstimate>,
-    /// The buckets that take nearly all of a CPU's time or more, heaviest first. The second value
-    /// of each entry is the bucket's share of a CPU's time. Reports show the heavy buckets in
-    /// [`GroupSnapshot::elephants`].
+    /// The buckets that take nearly all of a CPU's time or more, heaviest first, with their shares.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub elephants: Vec<(u16, f64)>,
     /// The number of buckets that the policy `dry-run` would move now.
@@ -56,11 +45,9 @@ pub struct Findings {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct CostEstimate {
-    /// The name of a step of a packet's path: `receive`, `hash` or `work`, or `give` and `take` for
-    /// the two sides of a hand-over.
+    /// `receive`, `hash`, `work`, or `give` and `take` for the two sides of a hand-over.
     pub step: Cow<'static, str>,
-    /// The cost of the step in nanoseconds per packet. The cost of the step `take` is negative if
-    /// the CPU that takes over packets is faster than the receiving CPU.
+    /// Nanoseconds per packet. Negative for `take` if the other CPU is the faster one.
     #[cfg_attr(feature = "serde", serde(rename = "ns", with = "serial::tenths"))]
     pub nanos: f64,
     /// The standard deviation of the estimate, in the same unit.
@@ -84,15 +71,13 @@ pub struct RegimeEstimate {
     pub regime: Cow<'static, str>,
     /// The number of CPUs in this regime (way to use the CPUs), including the CPUs that receive.
     pub cpus: usize,
-    /// The throughput in packets per second. The throughput is estimated from the costs per packet
-    /// and from measurements.
+    /// The throughput in packets per second, estimated from costs and measurements.
     #[cfg_attr(feature = "serde", serde(with = "serial::whole"))]
     pub rate: f64,
     /// The standard deviation of the estimate, in the same unit.
     #[cfg_attr(feature = "serde", serde(with = "serial::whole"))]
     pub deviation: f64,
-    /// The throughput in packets per second that is estimated only from the costs, if there is such
-    /// an estimate.
+    /// The throughput in packets per second by the costs alone, if known.
     #[cfg_attr(feature = "serde", serde(with = "serial::whole"))]
     pub predicted: f64,
 }
@@ -111,9 +96,9 @@ impl RegimeEstimate {
 pub struct GroupSnapshot {
     /// The policy's name.
     pub policy: Cow<'static, str>,
-    /// The numbers of the group's receive queues. The queues of all inputs are numbered together.
+    /// The numbers of the group's receive queues, counted over all inputs.
     pub queues: Vec<usize>,
-    /// The CPUs that have buckets of the group, in the order in which the CPUs joined.
+    /// The CPUs that have buckets of the group, in the order in which they joined.
     #[cfg_attr(feature = "serde", serde(rename = "active_list", with = "serial::cpu_list"))]
     pub active: Vec<CpuId>,
     /// The buckets that take nearly all of a CPU's time.
@@ -144,17 +129,14 @@ pub struct Elephant {
     pub bucket: u16,
     /// The part of a CPU's time that the bucket takes.
     pub load: f64,
-    /// The flow to which most packets of the bucket belong. The source in the flow key is the
-    /// flow's sender. `None` if no flow has most of the packets, or if too few packets were
-    /// sampled. Serialized reports leave out the flow of an elephant (a bucket that nearly fills a
-    /// CPU). Not everyone who may read the counts may also see the traffic.
+    /// The flow (source: its sender) with most packets of the bucket, if known. Not serialized: not
+    /// everyone who may read the counts may also see the traffic.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub flow: Option<FlowKey>,
 }
 
 impl Elephant {
-    /// Creates an elephant (a bucket that takes a large part of a CPU's time) from the bucket, its
-    /// load and its flow.
+    /// Creates an elephant from a bucket, its share of a CPU's time and its flow.
     pub fn new(bucket: u16, load: f64, flow: Option<FlowKey>) -> Self {
         Self { bucket, load, flow }
     }

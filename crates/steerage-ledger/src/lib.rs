@@ -1,18 +1,12 @@
-//! The ledger of steerage: received = delivered + dropped by reason + in flight. The equation of
-//! the ledger is true for each receive queue and in total.
+//! The ledger: received = delivered + dropped by reason + in flight, per queue and in total.
 //!
-//! Every count is written by only one CPU or thread. The receiving CPU counts the packets that it
-//! receives and drops. The CPU that handles the packets of a ring counts the packets of this ring
-//! that it delivers and drops. The number of packets in flight is computed: received packets minus
-//! delivered packets minus dropped packets. A snapshot reads the counts of delivered and dropped
-//! packets before the count of received packets. The number of packets in flight is therefore never
-//! negative. When no CPU runs, the number of packets in flight equals the number of packets in the
-//! rings and parking lots.
+//! Every count has one writer. The receiving CPU counts the packets that it receives and drops, and
+//! the CPU that handles a ring those that it delivers and drops. Packets in flight are computed. A
+//! snapshot reads delivered and dropped packets before received packets, so that the number in
+//! flight is never negative. When no CPU runs, they are in the rings and parking lots.
 //!
-//! The receive path writes the counts of the ledger. Policies, reports and metrics read the counts
-//! of the ledger. Policies, reports and metrics need nothing else from the receive path. Therefore
-//! the ledger is a separate crate, which the receive path imports. Each module imports only modules
-//! that are below it in the following table:
+//! The receive path writes the counts. Policies, reports and metrics read them, and need nothing
+//! else from the receive path. Each module imports only modules below it in this table:
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,9 +1,6 @@
-//! [`MemoryUse`] says how the packet memory is divided.
-
 use steerage_mem::Supply;
 
-/// The parts of an instance's packet memory, in bytes. The kernel provides most of the packet
-/// memory only when it is first used.
+/// The parts of an instance's packet memory, in bytes. The kernel provides most of it at first use.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } }
@@ -28,12 +25,9 @@ pub struct MemoryUse {
     pub parked: u64,
     /// Pages for the packets that handlers keep.
     pub kept: u64,
-    /// Pages in the local page caches (stocks of free packet pages) of the receive queues. The size
-    /// of the page caches is 0 if there is only one receive queue, because that queue caches the
-    /// pages of its own backlogs.
+    /// Pages in the local page caches: 0 with one queue, which caches its own backlogs' pages.
     pub caches: u64,
-    /// All other pages: the pages of devices and outputs, the pages of packets that handlers
-    /// create, and the pages of one poll (up to 64 frames) per queue.
+    /// Pages of devices, outputs and created packets, and of one poll (64 frames) per queue.
     pub others: u64,
     /// The memory of the rings, the parking lots and the fragment tables.
     pub rings: u64,
@@ -41,8 +35,7 @@ pub struct MemoryUse {
     pub lent: u64,
     /// The limit on the total packet memory of the instance.
     pub cap: u64,
-    /// The number of packets that may wait for one CPU (the backlog limit). The backlog limit is
-    /// computed from each CPU's share of the packet memory.
+    /// The packets that may wait for one CPU, by the CPU's share of the memory.
     pub backlog: u64,
     /// The backlog limit that the user requested at the start, in packets.
     pub backlog_asked: u64,

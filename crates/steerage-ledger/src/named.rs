@@ -1,5 +1,3 @@
-//! Counters that packet functions declare and write: see [`Counters`].
-
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::error::Error;
@@ -12,18 +10,15 @@ use steerage_topology::CpuId;
 use crate::counter::Counter;
 use crate::limits::{COUNTER_NAME_MAX, COUNTERS_MAX};
 
-/// The number of counts in a [`Line`] (a block of counts).
 const LINE_COUNTS: usize = 16;
 
-/// The counts of one CPU. Only this CPU writes the counts in its `Line`. A `Line` fills two cache
-/// lines, because CPUs fetch cache lines in pairs.
+/// The counts of one CPU, in two cache lines because CPUs fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Line([Counter; LINE_COUNTS]);
 
 const _: () = assert!(size_of::<Line>() == 128 && LINE_COUNTS.is_power_of_two());
 
-/// The name, the help text and the unit of a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Declared {
     name: Cow<'static, str>,
@@ -34,8 +29,7 @@ struct Declared {
 #[derive(Debug, Default)]
 struct Set {
     declared: Vec<Declared>,
-    /// For each CPU that has added to a counter, the blocks of counts (`Line`) of that CPU. Counter
-    /// `n` is in the `Line` with the number `n / LINE_COUNTS`.
+    /// The counts of each CPU. Counter `n` is in the `Line` with the number `n / LINE_COUNTS`.
     lines: Vec<(CpuId, Vec<Arc<Line>>)>,
 }
 
@@ -52,23 +46,21 @@ impl Set {
         Arc::clone(&lines[nth])
     }
 
-    /// Returns the counts of one counter, one count for each CPU in `lines`.
     fn counts(&self, counter: usize) -> impl Iterator<Item = u64> + '_ {
         let (nth, at) = (counter / LINE_COUNTS, counter % LINE_COUNTS);
         self.lines.iter().map(move |(_, lines)| lines.get(nth).map_or(0, |line| line.0[at].get()))
     }
 }
 
-/// The counters of a packet function. Each counter has a name, and one count for each CPU. Only one
-/// CPU writes each count. Adding to a count needs no lock: it is a load and a store in a cache line
-/// that no other CPU writes. Any thread can read the counts at any time.
+/// The counters of a packet function. Each counter has a name, and one count for each CPU, written
+/// only by that CPU. Adding needs no lock: a load and a store in a cache line that no other CPU
+/// writes. Any thread can read the counts at any time.
 ///
-/// `Builder::counters` returns the counters of an instance. The counters appear in the instance's
-/// snapshots, in metrics, and in `steerage top`. Tests create their own set of counters.
+/// `Builder::counters` returns the counters of an instance, which appear in its snapshots, in
+/// metrics, and in `steerage top`. Tests create their own set of counters.
 ///
-/// A count continues to exist when the handler that wrote it ends. If a handler panics, the next
-/// handler of this CPU adds to the same count. If a flow moves to another CPU, the later packets of
-/// the flow are counted on the new CPU. Therefore use the total of a counter over all CPUs.
+/// A count outlives its handler: after a panic, the next handler of the CPU adds to the same count.
+/// After a flow has moved, its packets count on the new CPU. Therefore use the total over all CPUs.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } pub use steerage_topology::CpuId; }
@@ -96,20 +88,16 @@ impl Counters {
 
     /// Declares a counter.
     ///
-    /// The name consists of lower-case letters, digits and `_`, such as `passed`. The name of a
-    /// counter follows the conventions of Prometheus, but has no prefix, unit or `_total`. `help`
-    /// is a sentence that says what the counter counts. `unit` is a plural such as `packets` or
-    /// `bytes`. For a plain number, `unit` is empty. The name of this counter's metric is
-    /// `PREFIX_NAME_UNIT_total`.
+    /// The name has lower-case letters, digits and `_`, without prefix, unit or `_total`. `help` is
+    /// a sentence, and `unit` a plural such as `packets`, or empty for a plain number. The metric's
+    /// name is `PREFIX_NAME_UNIT_total`.
     ///
-    /// If a counter with the name, the help text and the unit already exists, `add` returns it.
-    /// Therefore the function that creates the handlers may declare their counters again for each
-    /// CPU.
+    /// If a counter with the same name, help text and unit exists, `add` returns it, so that the
+    /// function that creates the handlers may declare their counters again for each CPU.
     ///
     /// # Errors
-    /// Returns [`CounterError`] if the name or the unit is malformed, or if there are already
-    /// [`COUNTERS_MAX`] counters. Also returns it if a counter with this name has another help text
-    /// or unit.
+    /// Returns [`CounterError`] if the name or the unit is malformed, if there are already
+    /// [`COUNTERS_MAX`] counters, or if a counter with this name has another help text or unit.
     pub fn add(
         &self,
         name: impl Into<Cow<'static, str>>,
@@ -137,8 +125,7 @@ impl Counters {
         Ok(NamedCounter { counters: self.clone(), at })
     }
 
-    /// Reads all counters, in the order in which they were declared. [`CounterSnapshot::by_cpu`]
-    /// contains the counts of the CPUs `cpus`.
+    /// Reads all counters in the order of declaration, with the counts of `cpus`.
     pub fn snapshot(&self, cpus: &[CpuId]) -> Vec<CounterSnapshot> {
         let set = self.locked();
         let places: Vec<_> = set.lines.iter().map(|(cpu, _)| cpus.iter().position(|other| other == cpu)).collect();
@@ -155,7 +142,7 @@ impl Counters {
         set.declared.iter().enumerate().map(read).collect()
     }
 
-    /// The code that holds the lock on the counters never panics, and never counts packets.
+    /// The code under this lock never panics, and never counts packets.
     fn locked(&self) -> MutexGuard<'_, Set> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,11 +155,8 @@ impl fmt::Debug for Counters {
     }
 }
 
-/// The suffix that metrics add to the name of a counter.
 const SUFFIX: &str = "_total";
 
-/// Returns true if the text consists of lower-case letters, digits and `_`, and the first character
-/// is a letter.
 fn is_name(text: &str) -> bool {
     let is_legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     text.len() <= COUNTER_NAME_MAX
@@ -180,8 +164,7 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(is_legal)
 }
 
-/// A counter that was declared with [`Counters::add`]. A clone of `NamedCounter` refers to the same
-/// counter.
+/// A counter that was declared with [`Counters::add`]. Clones refer to the same counter.
 #[derive(Clone)]
 pub struct NamedCounter {
     counters: Counters,
@@ -189,9 +172,8 @@ pub struct NamedCounter {
 }
 
 impl NamedCounter {
-    /// The count of `cpu`. Call `on` when the handler of a CPU is created. After the call of `on`,
-    /// only the CPU's own thread may add to the count. If several threads add to the count of one
-    /// CPU, some additions are lost.
+    /// Returns the count of `cpu`. Call `on` when the CPU's handler is created. Only the CPU's own
+    /// thread may add to the count, otherwise some additions are lost.
     pub fn on(&self, cpu: CpuId) -> CpuCounter {
         let line = self.counters.locked().line(cpu, self.at / LINE_COUNTS);
         CpuCounter { line, at: self.at % LINE_COUNTS, one_thread: PhantomData }
@@ -210,11 +192,11 @@ impl fmt::Debug for NamedCounter {
     }
 }
 
-/// The count of one CPU. The handler of a CPU uses this value to add to the CPU's count.
+/// The count of one CPU, for the CPU's handler.
 pub struct CpuCounter {
     line: Arc<Line>,
     at: usize,
-    /// The type of this field prevents two threads from sharing the count of a CPU.
+    /// Prevents two threads from sharing the count.
     one_thread: PhantomData<Cell<u64>>,
 }
 
@@ -249,8 +231,7 @@ pub struct CounterSnapshot {
     pub help: Cow<'static, str>,
     /// The unit, such as `packets`. Empty for a mere number.
     pub unit: Cow<'static, str>,
-    /// The sum of all counts. The counts of CPUs that do not belong to the instance are included
-    /// only in the total.
+    /// The sum of all counts, including those of CPUs that do not belong to the instance.
     pub total: u64,
     /// The count of each CPU, in the order of [`Snapshot::cpus`](crate::Snapshot::cpus).
     pub by_cpu: Vec<u64>,
@@ -324,13 +305,11 @@ mod tests {
         let shown = |of: &CounterSnapshot| (of.name.to_string(), of.unit.to_string(), of.total, of.by_cpu.clone());
         assert_eq!(shown(&read[0]), ("passed".to_owned(), "packets".to_owned(), 12, vec![0, 3, 4]));
         assert_eq!(shown(&read[1]), ("seen".to_owned(), "bytes".to_owned(), 64, vec![0, 0, 64]));
-        // If a handler replaces another handler, the new handler adds to the same count.
         drop(one);
         passed.on(CpuId(1)).add(1);
         assert_eq!((passed.on(CpuId(1)).get(), passed.total()), (4, 13));
     }
 
-    /// The counts of two CPUs are never in the same cache line, for any number of counters.
     #[test]
     fn lines_of_cpus_are_apart() {
         let counters = Counters::new();
@@ -392,7 +371,6 @@ mod tests {
             assert_eq!(error, CounterError::Name(name.to_owned()));
             assert!(!error.to_string().contains('\n'), "{error}");
         }
-        // This call of `add` passes the help text and the unit in the wrong order.
         let swapped = counters.add("limited", "packets", "Packets above their rate.").unwrap_err();
         assert!(swapped.to_string().starts_with("cannot declare the counter `limited` in `Packets above"), "{swapped}");
         for nth in 1..COUNTERS_MAX {

@@ -1,4 +1,4 @@
-//! Writes the notes in a snapshot: facts that the snapshot's numbers alone do not show.
+//! Facts that a snapshot's numbers alone do not show.
 
 use crate::limits::{HANDLER_SLOW, HASHES_FEW, HASHES_SAMPLE};
 use crate::reasons::DropReason;
@@ -13,8 +13,7 @@ pub(crate) fn notes(queues: &[QueueSnapshot], cpus: &[CpuSnapshot], infos: &[Que
     of_cpus.chain(of_queues).flatten().collect()
 }
 
-/// If the handler of a CPU was created again, the old handler's state is lost. A handler that was
-/// created again reports only packets that arrived after that.
+/// A handler that was created again lacks the old handler's state.
 fn of_rebuilt(cpu: &CpuSnapshot) -> Option<String> {
     let CpuSnapshot { cpu, panics, deaths, .. } = cpu;
     let why = match (panics, deaths) {
@@ -39,8 +38,7 @@ fn of_slow(cpu: &CpuSnapshot, lost: u64) -> Option<String> {
     })
 }
 
-/// The upper 12 bits of a hash choose the bucket. If only the lower bits of the packets' hashes
-/// differ, all packets are steered to one CPU, because the upper bits choose the bucket.
+/// The upper 12 bits of a hash choose the bucket.
 fn of_hashes(queue: &QueueSnapshot, info: &QueueInfo) -> Option<String> {
     if queue.hash != "device" || queue.received < HASHES_SAMPLE {
         return None;

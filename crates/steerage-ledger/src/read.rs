@@ -16,15 +16,14 @@ use crate::reasons::DropReason;
 use crate::records::{Ledgers, OutputInfo, QueueInfo};
 use crate::snapshot::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Totals, Verdicts};
 
-/// The counts of packets that outputs accepted first and settled (sent or lost) later. Because a
-/// snapshot shows the settled packets of each output, of each queue and of each CPU, the settled
-/// packets are added up in three ways.
+/// The packets that outputs accepted first and settled (sent or lost) later, in three sums, because
+/// a snapshot shows them for each output, queue and CPU.
 struct SettledBy {
     output: Vec<Settled>,
     queue: Vec<Settled>,
-    /// The settled (sent or lost) packets that came from receive queues, by CPU.
+    /// Packets from receive queues, by CPU.
     cpu: Vec<Settled>,
-    /// The settled (sent or lost) packets that a CPU's handler created, by CPU.
+    /// Packets that a CPU's handler created, by CPU.
     originated: Vec<Settled>,
 }
 
@@ -63,10 +62,9 @@ pub struct Facts<'a> {
     pub elapsed: Duration,
     /// For each queue, the CPUs in its mask.
     pub masks: Vec<Vec<CpuId>>,
-    /// For each CPU, the share of its time that other programs, interrupts or virtual machines took
-    /// recently.
+    /// For each CPU, the share of its time that other programs or guests took.
     pub others: Vec<f64>,
-    /// For each CPU that is in a call of its handler now, the time since this call began.
+    /// For each CPU, the time since its current call of the handler began, if any.
     pub in_handler: Vec<Option<Duration>>,
     /// The counts of moves.
     pub moves: MoveCounts,
@@ -78,7 +76,7 @@ pub struct Facts<'a> {
     pub page_bytes: u64,
     /// The number of all pages.
     pub pages: u64,
-    /// The number of free pages in the shared pool, which belong to no queue.
+    /// The number of free pages in the shared pool.
     pub pages_free: u64,
     /// The use of packet memory and rings.
     pub memory: MemoryUse,
@@ -87,9 +85,7 @@ pub struct Facts<'a> {
 impl Ledgers {
     /// Reads all counts into a snapshot.
     pub fn snapshot(&self, facts: Facts<'_>) -> Snapshot {
-        // The counts of delivered and dropped packets must be read before the count of received
-        // packets. If the received packets were read first, the number of packets in flight could
-        // be negative.
+        // Read before received packets, so that packets in flight are never negative.
         let settled = SettledBy::of(self);
         let mut of_cpus: Vec<OfCpu> = settled.cpu.iter().map(|of| OfCpu { dropped: of.dropped, backlog: 0 }).collect();
         let rings: Vec<_> = self.queues.iter().map(|queue| OfQueue::read(queue, &mut of_cpus)).collect();
@@ -165,13 +161,11 @@ fn output_snapshot(output: &OutputInfo, settled: &Settled) -> OutputSnapshot {
     }
 }
 
-/// For each CPU, the total counts of all rings to this CPU.
 struct OfCpu {
     dropped: Drops,
     backlog: u64,
 }
 
-/// For each queue, the total counts of all of its rings.
 struct OfQueue {
     verdicts: Verdicts,
     dropped: Drops,
@@ -179,12 +173,8 @@ struct OfQueue {
 }
 
 impl OfQueue {
-    /// Reads the rings of a queue in the order of their memory addresses, and adds the counts of
-    /// each ring to the totals of its CPU. With 1,024 CPUs and 256 queues, there are 262,144 rings.
-    /// Because there can be so many rings, counts that must be 0 are not read. If a queue has no
-    /// packet in flight, the number of packets in its rings is not read. If a CPU has taken no
-    /// packet from a ring, the verdicts (results of the handler) on the ring's packets are not
-    /// read.
+    /// Reads the rings of a queue in the order of memory, and adds their counts to their CPUs.
+    /// There may be 262,144 rings (1,024 CPUs, 256 queues), so counts that must be 0 are not read.
     fn read(queue: &QueueInfo, cpus: &mut [OfCpu]) -> Self {
         let (mut verdicts, mut dropped, mut reordered) = (Verdicts::default(), Drops::default(), 0);
         let all = queue.ledger.dropped.read();
@@ -197,7 +187,6 @@ impl OfQueue {
             }
             let counts = &ring.by_consumer;
             if counts.finished.get() == 0 {
-                // The ring was never used.
                 continue;
             }
             verdicts.consumed += counts.consumed.get();
@@ -232,9 +221,7 @@ fn queue_snapshot(
 ) -> QueueSnapshot {
     let OfQueue { mut verdicts, mut dropped, reordered } = *rings;
     verdicts.transmitted += settled.packets;
-    // The counts of delivered and dropped packets must be read before the count of received
-    // packets. If the received packets were read first, the number of packets in flight could be
-    // negative.
+    // Read before received packets, so that packets in flight are never negative.
     dropped.merge(&settled.dropped);
     dropped.merge(&queue.ledger.dropped.read());
     let received = queue.ledger.received.get();

@@ -1,29 +1,22 @@
-//! [`DropReason`] is the reason why a packet was lost.
-
 use std::fmt;
 
-/// The reason why a packet was lost. Each lost packet adds one to the count of exactly one reason.
+/// Why a packet was lost. Each lost packet counts for exactly one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// The packet was lost before steerage received it. A packet is lost before steerage receives
-    /// it in three cases: the kernel dropped the packet, a ring of the device overflowed, or the
-    /// device reported a frame that lies outside of the device's memory.
+    /// Lost before steerage received it: dropped by the kernel, by an overflow of the device's
+    /// ring, or because the device reported a frame outside of the device's memory.
     Device,
-    /// No free page could replace the packet's page, because too many packets were in flight or
-    /// were kept by handlers.
+    /// No free page could replace the packet's page: too many packets were in flight or kept.
     NoPage,
     /// The backlog of the packet's CPU was full, because the CPU could not keep up.
     BacklogFull,
-    /// The flow limit dropped the packet, because two conditions were true: the backlog of the
-    /// packet's CPU was more than half full, and more than half of the latest packets belonged to
-    /// the packet's flow.
+    /// The flow limit dropped the packet: the CPU's backlog was more than half full, and more than
+    /// half of the latest packets belonged to the packet's flow.
     FlowLimit,
-    /// The packet's bucket was moving to another CPU, and either the parking lot (the queue for
-    /// packets of moving buckets) was full, or the move took too long.
+    /// The packet's bucket was moving, and the parking lot was full or the move took too long.
     Moving,
-    /// The packet waited for a CPU that made no progress, and the packet's bucket was moved away
-    /// from that CPU.
+    /// The packet's CPU made no progress, and the bucket was moved away from that CPU.
     Revoked,
     /// The handler panicked before it had finished the packet.
     HandlerPanicked,
@@ -33,13 +26,11 @@ pub enum DropReason {
     TxTooLong,
     /// The packet's link type differs from the link type of the output.
     TxLinkType,
-    /// A capture has truncated the packet, so the output cannot send all of it.
+    /// A capture has truncated the packet.
     TxCut,
-    /// The output refused the packet for another reason: the output has failed, its interface is
-    /// down, or the packet is invalid.
+    /// The output has failed, its interface is down, or the packet is invalid.
     TxRefused,
-    /// The output accepted the packet but never sent it, because the output failed or because the
-    /// run ended too early.
+    /// The output accepted the packet, and then failed or was not given enough time.
     TxLost,
 }
 

@@ -1,5 +1,4 @@
-//! The ledgers of an instance: the properties and counts of its queues, outputs and CPUs. All
-//! threads may read them.
+//! The properties and counts of an instance's queues, outputs and CPUs, for all threads.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -18,40 +17,33 @@ use crate::device_name::DeviceName;
 use crate::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
 use crate::named::{CounterSnapshot, Counters};
 
-/// The properties and counts of a receive queue. All threads may read them.
+/// The properties and counts of a receive queue.
 #[derive(Debug)]
 pub struct QueueInfo {
     pub device: DeviceName,
     pub kind: &'static str,
     pub mode: &'static str,
     pub number: usize,
-    /// The index of the CPU that polls the queue. The memory order `Relaxed` is enough: a thread
-    /// that reads this index to wake the CPU executes a memory fence before the read.
+    /// The index of the CPU that polls the queue. `Relaxed` is enough: a thread that reads this
+    /// index to wake the CPU executes a memory fence before the read.
     pub owner: AtomicU16,
-    /// True if the user chose the CPU that polls the queue. If the user chose the polling CPU, no
-    /// policy lets another CPU poll the queue. The memory order `Relaxed` is enough: no other
-    /// memory depends on this flag.
+    /// True if no policy may change the polling CPU. `Relaxed`: no other memory depends on it.
     pub owner_is_chosen: AtomicBool,
     pub hash: &'static str,
     pub checks_order: bool,
     pub ledger: Arc<QueueLedger>,
-    /// For each CPU, the counts of the ring from this queue to the CPU.
+    /// The rings from this queue, by CPU.
     pub rings: Vec<Arc<RingLedger>>,
     pub pool: Arc<PoolCounters>,
     pub kept_pages: Arc<KeptPages>,
-    /// The counts that only devices of this kind have, or `None` if devices of this kind have no
-    /// counts of their own.
+    /// The counts that only devices of this kind have, if any.
     pub device_counts: Option<Arc<DeviceCounts>>,
-    /// True if the frames lie in memory blocks that the device provides.
     pub lends: bool,
-    /// True if short frames can be copied out of the device's pages.
     pub has_copybreak: bool,
     pub error: Mutex<Option<QueueError>>,
-    /// The group of the queue, as handlers get it in a `BucketId`. The memory order `Relaxed` is
-    /// enough: the group changes only while no packet of the queue is in flight. Therefore a CPU
-    /// that takes a frame from its ring reads the group number that the queue had when the frame
-    /// was published. The ring's memory order P1 (a release store) orders the write of the group
-    /// number before the read.
+    /// The group of the queue, as handlers get it in a `BucketId`. `Relaxed` is enough: the group
+    /// changes only while no packet of the queue is in flight, and the ring's memory order P1 (a
+    /// release store) orders the write before the read by a CPU that takes a frame.
     pub group: AtomicU16,
 }
 
@@ -65,7 +57,6 @@ impl QueueInfo {
         self.owner.store(cpu, Ordering::Relaxed);
     }
 
-    /// Returns the group of the queue, as handlers get it in a `BucketId`.
     pub fn group(&self) -> u16 {
         self.group.load(Ordering::Relaxed)
     }
@@ -74,16 +65,14 @@ impl QueueInfo {
         self.group.store(group, Ordering::Relaxed);
     }
 
-    /// Records the error that ended the queue: a message of one line, and the position of the error
-    /// in the input.
+    /// Records the error that ended the queue: one line, and its position in the input.
     #[cold]
     pub fn failed(&self, message: String, offset: Option<u64>) {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(QueueError { message, offset });
     }
 
-    /// Returns how many frames of the queue are in the rings, in the lane (the list of frames for
-    /// the polling CPU itself) and in the parking lot. When no CPU runs, the packets in flight are
-    /// exactly the frames in the rings, the lane and the parking lot.
+    /// Returns how many frames are in the rings, in the lane (the frames for the polling CPU
+    /// itself) and in the parking lot. When no CPU runs, these are the packets in flight.
     pub fn held(&self) -> u64 {
         let unparked = self.ledger.unparked.get();
         let in_rings: u64 = self.rings.iter().map(|ring| ring.gauge.read()).map(|(p, f)| p - f).sum();
@@ -91,18 +80,18 @@ impl QueueInfo {
     }
 }
 
-/// The properties and counts of an output. All threads may read them.
+/// The properties and counts of an output.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct OutputInfo {
     pub name: DeviceName,
     pub kind: &'static str,
-    /// For each CPU, the counts of the packets that the CPU sends to the output.
+    /// By CPU.
     pub ledgers: Vec<Arc<TxLedger>>,
 }
 
 impl OutputInfo {
-    /// Creates an output with the name `name` and the kind `kind`. Each CPU gets a ledger.
+    /// Creates an output with a ledger for each CPU.
     pub fn new(name: DeviceName, kind: &'static str, ledgers: Vec<Arc<TxLedger>>) -> Self {
         Self { name, kind, ledgers }
     }
@@ -111,10 +100,8 @@ impl OutputInfo {
 /// All ledgers of an instance.
 #[derive(Debug)]
 pub struct Ledgers {
-    /// The ledgers of the CPUs, by CPU index.
     pub cpus: Vec<CpuLedger>,
-    /// The receive queues of all inputs, in the order of their numbers. All inputs share one
-    /// numbering.
+    /// The receive queues, numbered over all inputs.
     pub queues: Vec<QueueInfo>,
     /// The outputs, by number.
     pub outputs: Vec<OutputInfo>,
@@ -128,20 +115,17 @@ impl Ledgers {
         Self { cpus, queues, outputs, counters: OnceLock::new() }
     }
 
-    /// Makes the counters of the packet function visible in snapshots. Only the first call of
-    /// `show` has an effect.
+    /// Shows the counters of the packet function in snapshots. Only the first call has an effect.
     pub fn show(&self, counters: Counters) {
         let _ = self.counters.set(counters);
     }
 
-    /// Returns the values of the packet function's counters. `cpus` are the CPUs of the instance.
+    /// Returns the packet function's counters. `cpus` are the CPUs of the instance.
     pub fn counters(&self, cpus: &[CpuId]) -> Vec<CounterSnapshot> {
         self.counters.get().map(|counters| counters.snapshot(cpus)).unwrap_or_default()
     }
 
-    /// Counts a wake-up of the CPU with the index `cpu`. `by` is the index of the CPU that handed
-    /// packets over to the woken CPU. If `by` is `None`, the CPU was woken for a change of settings
-    /// or a move of a bucket.
+    /// Counts a wake-up of `cpu`: by the CPU `by` for packets, or (`None`) for control.
     pub fn count_wake(&self, cpu: usize, by: Option<usize>) {
         match by {
             Some(by) => {
@@ -162,12 +146,9 @@ impl Ledgers {
         self.outputs.iter().flat_map(|output| &output.ledgers).map(|ledger| ledger.held()).sum()
     }
 
-    /// Waits for the outputs that accept packets first and finish (send or lose) them later. The
-    /// wait ends when these outputs have finished all packets. The wait for the outputs continues
-    /// while the outputs make progress, and ends after [`OUTPUT_STUCK_AFTER`] without progress.
-    /// After a stop of the instance was requested, the whole wait for the outputs takes at most
-    /// [`DRAIN_MAX`]. Packets that are neither sent nor lost when the wait ends count as lost. Call
-    /// `finish_outputs` after all CPUs have stopped sending.
+    /// Waits until the outputs have sent or lost all packets that they hold, as long as they make
+    /// progress within [`OUTPUT_STUCK_AFTER`], and after a stop for at most [`DRAIN_MAX`]. Packets
+    /// that remain count as lost. Call `finish_outputs` after all CPUs have stopped sending.
     pub fn finish_outputs(&self, is_stopping: impl Fn() -> bool) {
         let deferred = || self.outputs.iter().flat_map(|output| &output.ledgers).filter_map(|of| of.deferred.as_ref());
         let (mut left, mut since, mut stopping) = (self.held_by_outputs(), Instant::now(), None);
@@ -182,8 +163,6 @@ impl Ledgers {
             }
         }
         deferred().for_each(Deferred::ask_to_end);
-        // Some outputs can report late which packets were sent. This loop waits for the outputs'
-        // reports of sent packets.
         let asked = Instant::now();
         while self.held_by_outputs() > 0 && asked.elapsed() < LEAVE_BEHIND_AFTER {
             thread::sleep(DRAIN_LOOK);

@@ -1,8 +1,7 @@
-//! Serializes values whose types do not implement serde's traits: times as seconds, CPUs as a list,
-//! counts by name.
+//! Serializes values without serde's traits: times as seconds, CPUs as a list, counts by name.
 //!
-//! A `FlowKey` deliberately cannot be serialized. Therefore a ledger type that contains the
-//! addresses of a packet does not compile until a programmer decides who may see these addresses.
+//! A `FlowKey` deliberately cannot be serialized: a ledger type with addresses of packets does not
+//! compile until a programmer decides who may see them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,11 +10,9 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serializer, de};
 use steerage_topology::CpuId;
 
-/// A limit for CPU numbers that is greater than the number of CPUs in any machine. When a CPU list
-/// from another program is parsed, only CPU numbers up to this limit are accepted.
+/// Greater than the number of CPUs in any machine.
 const NR_CPU_IDS: usize = 1 << u16::BITS;
 
-/// Formats a CPU as its number.
 pub(crate) mod cpu {
     use super::*;
 
@@ -28,7 +25,7 @@ pub(crate) mod cpu {
     }
 }
 
-/// Formats CPUs as a list: `0-3,8`.
+/// CPUs as a list: `0-3,8`.
 pub(crate) mod cpu_list {
     use super::*;
     use steerage_topology::CpuMask;
@@ -44,7 +41,7 @@ pub(crate) mod cpu_list {
     }
 }
 
-/// Formats a time in seconds with six decimals, because the times in reports are not more precise.
+/// Seconds with six decimals, because the times in reports are not more precise.
 pub(crate) mod seconds {
     use super::*;
 
@@ -57,7 +54,7 @@ pub(crate) mod seconds {
     }
 }
 
-/// Formats a time in seconds. No time is formatted as 0.
+/// A missing time is written as 0.
 pub(crate) mod seconds_or_zero {
     use super::*;
 
@@ -70,7 +67,6 @@ pub(crate) mod seconds_or_zero {
     }
 }
 
-/// Formats a time in nanoseconds.
 pub(crate) mod nanoseconds {
     use super::*;
 
@@ -86,7 +82,7 @@ pub(crate) mod nanoseconds {
     }
 }
 
-/// Formats a name. An empty name is formatted as null.
+/// An empty name is null.
 pub(crate) mod name {
     use super::*;
 
@@ -99,7 +95,6 @@ pub(crate) mod name {
     }
 }
 
-/// Formats named counts as an object.
 pub(crate) mod by_name {
     use super::*;
 
@@ -117,7 +112,7 @@ pub(crate) mod by_name {
     }
 }
 
-/// Formats an estimate, rounded to a tenth. Further digits would be noise.
+/// Rounded to a tenth, because further digits of an estimate would be noise.
 pub(crate) mod tenths {
     use super::*;
 
@@ -130,7 +125,6 @@ pub(crate) mod tenths {
     }
 }
 
-/// Formats an estimate, rounded to a whole number.
 pub(crate) mod whole {
     use super::*;
 
@@ -143,7 +137,6 @@ pub(crate) mod whole {
     }
 }
 
-/// Formats the kind of memory pages by its name.
 pub(crate) mod backing {
     use super::*;
     use crate::backing::Backing;
@@ -159,7 +152,7 @@ pub(crate) mod backing {
     }
 }
 
-/// Formats lost packets by reason. Drop reasons for which no packet was lost are left out.
+/// Reasons without lost packets are left out.
 mod drops {
     use serde::Serialize;
 
@@ -173,8 +166,7 @@ mod drops {
         }
     }
 
-    /// When a report is parsed, unknown drop reasons are ignored, because a later version of
-    /// steerage may have written them.
+    /// Unknown drop reasons are ignored: a later version of steerage may have written them.
     impl<'de> Deserialize<'de> for Drops {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
@@ -187,8 +179,7 @@ mod drops {
     }
 }
 
-/// Formats the number of moves for each cause of a move. Causes for which no bucket was moved are
-/// left out.
+/// Causes for which no bucket was moved are left out.
 pub(crate) mod moves {
     use serde::Serialize;
     use steerage_moves::{MoveCause, MoveCounts};

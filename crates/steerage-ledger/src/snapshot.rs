@@ -28,13 +28,10 @@ use crate::serial;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BucketSnapshot {
-    /// The CPU that has the bucket. During a move, `cpu` is the old CPU until the new CPU receives
-    /// packets of the bucket.
+    /// The bucket's CPU: during a move, the old CPU until the new CPU receives packets.
     pub cpu: CpuId,
-    /// The approximate number of packets in this bucket. In each poll of the queue, steerage
-    /// samples one packet. The number of packets in the poll is added to the count of the sampled
-    /// packet's bucket. While one CPU has all buckets, steerage hashes no packets, so the bucket's
-    /// count does not grow.
+    /// The approximate number of packets in this bucket: the packets of each poll count for the
+    /// bucket of one sampled packet. The count does not grow while one CPU has all buckets.
     pub packets: u64,
     /// The number of times that the bucket has moved to another CPU.
     pub moves: u64,
@@ -94,17 +91,14 @@ pub struct QueueSnapshot {
     /// The CPU that polls the queue.
     #[cfg_attr(feature = "serde", serde(with = "serial::cpu"))]
     pub cpu: CpuId,
-    /// The source of the queue's flow hashes: `device` (the device computes the hashes), or the
-    /// name of steerage's own hash.
+    /// The source of the flow hashes: `device`, or the name of steerage's own hash.
     pub hash: Cow<'static, str>,
     /// Those CPUs of the queue's mask that have buckets of the queue.
     #[cfg_attr(feature = "serde", serde(rename = "rps_cpus_list", with = "serial::cpu_list"))]
     pub rps_cpus: Vec<CpuId>,
-    /// The number of frames that were received. Frames that were lost before steerage received them
-    /// are included.
+    /// The number of received frames, including those that were lost before steerage received them.
     pub received: u64,
-    /// The length of the received frames on the wire, in bytes. Frames that were lost before
-    /// steerage received them are not included.
+    /// The length on the wire, in bytes, of the frames that steerage itself received.
     pub received_bytes: u64,
     /// Frames delivered.
     pub delivered: u64,
@@ -114,31 +108,25 @@ pub struct QueueSnapshot {
     pub dropped: Drops,
     /// The number of frames that were received but are neither delivered nor dropped yet.
     pub in_flight: u64,
-    /// The number of frames that were hashed by steerage when they arrived. Frames for which the
-    /// device supplied a usable hash are not counted here. While one CPU has all buckets, no frame
-    /// is hashed, so this count does not grow.
+    /// The number of frames that steerage hashed. Frames with a usable hash of the device, and all
+    /// frames while one CPU has all buckets, are not hashed.
     pub hashed: u64,
     /// The number of hashed frames that belong to no IP flow and have no flow key from the user's
-    /// program. Frames with neither an IP flow nor a flow key are steered by their link-layer
-    /// addresses. While one CPU has all buckets, no frame is hashed, so this count does not grow.
+    /// program. Such frames are steered by their link-layer addresses.
     pub unparsed: u64,
-    /// The number of fragments that were not steered by their flow, because the fragment table was
-    /// full. These fragments were steered by a hash key that was created for their datagram.
+    /// The number of fragments steered by their datagram, because the fragment table was full.
     pub fragments_full: u64,
     /// The number of non-first fragments that arrived after the time limit of their datagram
     /// ([`FRAGMENT_TIME`](steerage_flow::limits::FRAGMENT_TIME)).
     pub fragments_aged: u64,
-    /// The number of frames in the device's memory that were copied so that the device could
-    /// continue, because handlers did not release these frames in time.
+    /// The number of frames that a device copied, because handlers held its memory too long.
     pub copied: u64,
-    /// The number of frames that the device left to the kernel. Frames that are left to the kernel
-    /// count neither as received nor as dropped.
+    /// The number of frames left to the kernel, neither received nor dropped.
     pub passed: u64,
     /// The counts that only this kind of device has, with the names that the kernel uses.
     #[cfg_attr(feature = "serde", serde(with = "serial::by_name"))]
     pub device_counts: Vec<(Cow<'static, str>, u64)>,
-    /// The number of frames that were finished out of order. `None` if steerage does not check the
-    /// order of frames.
+    /// The number of frames finished out of order. `None` if steerage does not check the order.
     pub reordered: Option<u64>,
     /// The counters of the queue's page pool.
     pub pool: PoolSnapshot,
@@ -146,8 +134,7 @@ pub struct QueueSnapshot {
     pub error: Option<QueueError>,
 }
 
-/// The counters of a queue's page pool, in pages. The names of these counters are those of the ENA
-/// driver and of the kernel's page_pool.
+/// The counters of a queue's page pool, in pages, named as in the ENA driver and page_pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
@@ -164,23 +151,16 @@ pub struct PoolSnapshot {
     pub recycle_cache_full: u64,
     /// The number of pages that returned after a handler had kept them.
     pub recycle_kept: u64,
-    /// The number of frames that were copied out of a device's page, so that the page stayed in the
-    /// device's ring.
+    /// The number of frames that were copied so that the page stayed in the device's ring.
     pub rx_copybreak: u64,
-    /// The number of pages that were taken from the shared pool for one of two reasons: the queue
-    /// needed more pages than ever before, or a page of another NUMA node was replaced.
-    /// `lpc_warm_up` grows while the local page cache (the queue's stock of free pages) fills up.
+    /// Pages from the shared pool for a new maximum, or to replace a foreign node's page.
     pub lpc_warm_up: u64,
-    /// The number of pages that were taken from the shared pool only because the same number of
-    /// pages had returned to the pool while the local page cache was full. `alloc_slow` is the sum
-    /// of `lpc_warm_up`, `lpc_full` and `lpc_passed_by`.
+    /// The number of pages from the shared pool that replace pages returned while the local page
+    /// cache was full. `alloc_slow` is the sum of `lpc_warm_up`, `lpc_full` and `lpc_passed_by`.
     pub lpc_full: u64,
-    /// The number of pages that were taken from the shared pool while the local page cache was
-    /// switched off.
+    /// The number of pages from the shared pool while the local page cache was switched off.
     pub lpc_passed_by: u64,
-    /// The number of returned pages that belong to another NUMA node than the queue's CPU. They
-    /// went to the shared pool. The queue replaces each page of another node by a page of its own
-    /// node.
+    /// Returned pages of another NUMA node, each of which is replaced by a page of the own node.
     pub lpc_wrong_numa: u64,
     /// The number of packets that handlers currently keep.
     pub kept: u64,
@@ -202,17 +182,14 @@ pub struct CpuSnapshot {
     pub processed: u64,
     /// The number of frames that the CPU polled itself and passed to its own handler.
     pub inline: u64,
-    /// The number of frames that were dropped because this CPU's backlog was full or because this
-    /// CPU made no progress.
+    /// The number of frames dropped because the CPU's backlog was full or the CPU made no progress.
     pub dropped: Drops,
-    /// The total duration of the rounds (passes of the CPU's loop) in which the CPU found work. A
-    /// round lasts until the next round starts.
+    /// The total duration of the rounds that found work. A round lasts until the next round starts.
     #[cfg_attr(feature = "serde", serde(rename = "busy_seconds", with = "serial::seconds"))]
     pub busy: Duration,
     /// How many rounds found work.
     pub rounds: u64,
-    /// The number of rounds (passes of the CPU's loop) that ended early because they had reached
-    /// their time limit.
+    /// The number of rounds that ended early because they had reached their time limit.
     pub time_squeeze: u64,
     /// The number of frames that currently wait for the CPU.
     pub backlog: u64,
@@ -220,35 +197,26 @@ pub struct CpuSnapshot {
     pub backlog_max: u64,
     /// The number of times that this CPU woke a sleeping CPU after it had handed over packets.
     pub wakes_sent: u64,
-    /// The number of times that another CPU woke this CPU after it had handed over packets to this
-    /// CPU.
+    /// The number of times that another CPU woke this CPU after handing packets over.
     pub wakes_received: u64,
-    /// The number of times that this CPU was woken for a reason other than handed-over packets: a
-    /// change of settings, the move of a bucket, the stop of the instance, or new room for packets.
+    /// The number of times that this CPU was woken for another reason, such as a move.
     pub wakes_for_control: u64,
-    /// The longest time that the CPU needed for one batch. The time for a batch includes the poll
-    /// before the batch. The time for a batch also includes time in which other threads ran on the
-    /// CPU.
+    /// The longest time for one batch, with the poll before, and with other threads' time.
     #[cfg_attr(feature = "serde", serde(rename = "longest_batch_seconds", with = "serial::seconds"))]
     pub longest_batch: Duration,
     /// The number of times that the CPU's handler panicked.
     pub panics: u64,
-    /// The number of times that the CPU was declared dead: it made no progress while flows had to
-    /// move away from it.
+    /// The number of times that the CPU was declared dead, for lack of progress in a move.
     pub deaths: u64,
-    /// The number of sent packets that the CPU's handler created. Packets that a handler creates
-    /// are not in the ledger of a queue, because no queue received them.
+    /// The number of sent packets that the CPU's handler created. No queue's ledger contains them.
     pub originated: u64,
-    /// The number of packets that the CPU's handler created but that were not sent, because the
-    /// output was full or cannot send such packets.
+    /// The number of created packets that the output could not send or had no room for.
     pub originated_dropped: u64,
     /// The share of the CPU's time that other programs, interrupts or other guests of the
-    /// hypervisor took recently, from 0 to 1. The value `others` is 0 if no thread measures this
-    /// share (`Handle::set_others_time`).
+    /// hypervisor took recently, from 0 to 1. It is 0 if not measured (`Handle::set_others_time`).
     pub others: f64,
-    /// The time since the CPU's handler was called, or `None` while the handler does not run. A
-    /// call of a handler usually takes microseconds. A handler that does not return for seconds is
-    /// stuck.
+    /// The time since the handler was called, or `None` while no handler runs. A call usually takes
+    /// microseconds; a handler that does not return for seconds is stuck.
     #[cfg_attr(feature = "serde", serde(rename = "handler_seconds", with = "serial::seconds_or_zero"))]
     pub in_handler: Option<Duration>,
 }
@@ -266,10 +234,9 @@ pub struct OutputSnapshot {
     pub packets: u64,
     /// The number of bytes in the packets that were sent.
     pub bytes: u64,
-    /// The number of packets that were passed to the output for sending but were lost, by reason.
+    /// The number of packets that the output accepted but lost or refused, by reason.
     pub dropped: Drops,
-    /// The number of packets that the output has accepted and not sent yet. These packets are in
-    /// flight.
+    /// The number of packets in flight: accepted by the output and not sent yet.
     pub held: u64,
     /// The error that ended the output on a CPU, if there was one.
     pub error: Option<String>,
@@ -313,8 +280,7 @@ pub struct Snapshot {
     /// The time since the instance was built.
     #[cfg_attr(feature = "serde", serde(rename = "seconds", with = "serial::seconds"))]
     pub elapsed: Duration,
-    /// The sums over all queues. The totals over all queues are computed once, when the snapshot is
-    /// taken. If a program changes `queues` later, the totals do not change.
+    /// The sums over all queues when the snapshot was taken.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub totals: Totals,
     /// The receive queues.
@@ -337,16 +303,13 @@ pub struct Snapshot {
     pub page_bytes: u64,
     /// The number of pages in the pool.
     pub pages: u64,
-    /// The number of free pages, which no queue holds. The number of free pages equals `pages` if
-    /// no CPU runs and handlers keep no packets.
+    /// The pages that no queue holds: all `pages` if no CPU runs and no packet is kept.
     pub pages_free: u64,
     /// The upper limit of packet memory and rings, in bytes.
     pub memory_bytes: u64,
     /// The size of the packet memory for each of its uses.
     pub memory: MemoryUse,
-    /// Facts that the counters alone do not show, in one sentence each. Examples of such facts: a
-    /// handler's report is incomplete after a panic, packets were lost because a handler was slow,
-    /// a device's hash uses only few buckets.
+    /// Facts that the counters alone do not show, in one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -367,8 +330,7 @@ pub struct Totals {
     pub dropped: Drops,
     /// The number of frames that are in flight.
     pub in_flight: u64,
-    /// The number of frames that were finished out of order. `None` if steerage does not check the
-    /// order of frames.
+    /// The number of frames finished out of order. `None` if steerage does not check the order.
     pub reordered: Option<u64>,
 }
 
@@ -420,8 +382,7 @@ impl Snapshot {
         self.totals.in_flight
     }
 
-    /// Returns how many frames were finished out of order, or `None` if steerage does not check the
-    /// order of frames.
+    /// Returns how many frames were finished out of order, or `None` if the order is not checked.
     pub fn reordered(&self) -> Option<u64> {
         self.totals.reordered
     }

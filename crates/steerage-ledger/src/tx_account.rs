@@ -1,6 +1,3 @@
-//! [`TxAccount`] counts the packets that an output accepted first and finished (sent or lost)
-//! later.
-
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,8 +5,7 @@ use crate::counts::TxLedger;
 use crate::deferred::{Deferred, Settled, TxSource};
 use crate::reasons::DropReason;
 
-/// Counts the packets that an output accepted in `TxQueue::send` and finished (sent or lost) later.
-/// Any thread may use a `TxAccount`.
+/// Counts packets that an output accepted first and finished (sent or lost) later. Any thread.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -38,8 +34,7 @@ impl TxAccount {
         self.0.deferred.as_ref()
     }
 
-    /// Counts `packets` packets as sent. `bytes` is the total length of these packets, including
-    /// link headers.
+    /// Counts `packets` packets with `bytes` bytes, link headers included, as sent.
     pub fn sent(&self, source: TxSource, packets: u64, bytes: u64) {
         self.settle(source, |settled| {
             settled.packets += packets;
@@ -47,8 +42,7 @@ impl TxAccount {
         });
     }
 
-    /// Counts `packets` packets as lost for [`DropReason::TxLost`]: the output failed, or the run
-    /// ended before they were sent.
+    /// Counts packets as [`DropReason::TxLost`]: the output failed, or the run ended too early.
     pub fn lost(&self, source: TxSource, packets: u64) {
         self.settle(source, |settled| settled.dropped.add(DropReason::TxLost, packets));
     }
@@ -64,8 +58,7 @@ impl TxAccount {
         self.0.failed(error);
     }
 
-    /// Returns true if the run no longer waits for the output. When the run no longer waits, the
-    /// output should count a packet as lost if it cannot send the packet immediately.
+    /// Returns true if the output should count packets as lost that it cannot send immediately.
     pub fn is_over(&self) -> bool {
         self.deferred().is_some_and(|deferred| deferred.is_over())
     }

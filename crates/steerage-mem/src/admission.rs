@@ -1,11 +1,6 @@
-//! [`Admission`] limits the total number of frames of all queues that wait for one CPU: Linux's
-//! `netdev_max_backlog`.
-//!
-//! Each producer adds the number of frames that it publishes to one counter, which all producers
-//! share. The consumer adds the number of frames that it has finished to a second counter in
-//! another cache line. The consumer's counter needs no atomic read-modify-write operation. The
-//! producers' counter needs one atomic read-modify-write operation for each published list of
-//! frames.
+//! The limit on the frames of all queues that wait for one CPU: Linux's `netdev_max_backlog`. The
+//! producers share one counter, with one atomic read-modify-write operation for each published
+//! list. The consumer's counter is in another cache line, and needs none.
 
 use crossbeam_utils::CachePadded;
 
@@ -29,15 +24,12 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Requests permission to publish `frames` frames. At most `limit` frames may wait for the CPU.
-    /// Returns how many of the frames may be published. The number of waiting frames never exceeds
-    /// `limit`. If several producers call `admit` at the same time, `admit` may refuse frames
-    /// although the limit is not reached.
+    /// Returns how many of `frames` frames may be published, so that at most `limit` frames wait.
+    /// Several producers at the same time may be refused although there is room.
     #[inline]
     pub fn admit(&self, frames: u64, limit: u64) -> u64 {
-        // All loads and stores are relaxed, because no memory is handed over through these
-        // counters. If a producer reads an old value of `finished`, it admits fewer frames, not
-        // more.
+        // Relaxed: no memory is handed over through these counters. With an old value of
+        // `finished`, a producer admits fewer frames, not more.
         let before = self.admitted.fetch_add(frames, Ordering::Relaxed);
         let waiting = before.saturating_sub(self.finished.load(Ordering::Relaxed));
         let admitted = frames.min(limit.saturating_sub(waiting));
@@ -47,14 +39,13 @@ impl Admission {
         admitted
     }
 
-    /// Counts frames that the consuming CPU has finished. Only the consuming CPU may call `finish`.
+    /// Counts frames that the consuming CPU has finished. Only that CPU may call `finish`.
     #[inline]
     pub fn finish(&self, frames: u64) {
         self.finished.store(self.finished.load(Ordering::Relaxed) + frames, Ordering::Relaxed);
     }
 
-    /// Returns how many frames wait for the CPU. The result is an estimate while other threads
-    /// publish or finish frames.
+    /// Returns how many frames wait: an estimate while other threads publish or finish frames.
     #[inline]
     pub fn waiting(&self) -> u64 {
         let finished = self.finished.load(Ordering::Relaxed);

@@ -1,5 +1,4 @@
-//! [`Bits`]: a set of small numbers, such as the numbers of the rings to which a producer has
-//! written.
+//! [`Bits`]: a set of small numbers, such as the numbers of rings.
 
 /// A set of numbers below a fixed limit, with one bit for each number.
 ///
@@ -67,7 +66,7 @@ impl Bits {
         self.0.len()
     }
 
-    /// The 64-bit word that holds the bits of the numbers from 64 x `nth` to 64 x `nth` + 63.
+    /// The bits of the numbers from 64 x `nth` to 64 x `nth` + 63.
     #[inline(always)]
     pub fn word(&self, nth: usize) -> u64 {
         self.0[nth]

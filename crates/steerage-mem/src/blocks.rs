@@ -1,37 +1,26 @@
 //! Blocks: memory that holds many frames at once, such as a part of a capture file or of an
 //! AF_PACKET ring.
 //!
-//! A frame in a block is called a lent frame. A lent frame is read-only and has no headroom. If a
-//! handler writes or keeps a lent frame, the frame is first copied to a page. A block may be filled
-//! again when all of its lent frames have returned. A lent frame returns to the owner of the blocks
-//! in two steps. First, the CPU that handled the frame advances its finished index past the frame's
-//! slot. Then the owner reads the slot. Only the owner of the blocks counts the lent frames, so the
-//! count is a plain number and not an atomic.
+//! A frame in a block is called a lent frame. It is read-only and has no headroom: a handler that
+//! writes or keeps it gets a copy in a page. A block may be filled again when all of its lent
+//! frames have returned: the CPU that handled a frame advances its finished index past the frame's
+//! slot, and then the owner of the blocks reads the slot. Only the owner counts lent frames, so the
+//! count is no atomic.
 //!
-//! The device lends the frames of a block in order, from the start of the block to its end. The
-//! part of a block after its last lent frame is its [`Tail`]. The tail of a block may be written
-//! while earlier frames of the block are in use. Therefore a capture reader can replace the record
-//! header before the next frame by a [`FrameHeader`](crate::FrameHeader) while earlier frames of
-//! the block are in use. A reader of a pipe can also fill a block step by step, while earlier
-//! frames of the block are in use.
+//! The device lends the frames of a block in order. The part after the last lent frame is the
+//! [`Tail`], which may be written while earlier frames are in use. There, a capture reader replaces
+//! the next record header by a [`FrameHeader`](crate::FrameHeader). Some blocks can be windows:
+//! parts of a mapped file ([`FileWindows`]), which no code writes. Their record headers stay before
+//! the frames, and are parsed only when a handler needs them ([`RecordForm`](crate::RecordForm)).
 //!
-//! Some blocks can be windows: parts of a mapped file ([`FileWindows`]). No code writes to a
-//! window. In a window (a mapped part of a file), the file's record headers stay before the frames
-//! and are not overwritten. A record header is parsed only when a handler needs it
-//! ([`RecordForm`](crate::RecordForm)).
+//! The receive path holds the [`Blocks`], and the device keeps the [`Claim`], without which no code
+//! can write, read or lend from a block. Safe code, such as a wrapper around the device, therefore
+//! cannot access blocks that the kernel is writing.
 //!
-//! The receive path holds the [`Blocks`] and takes back the frames that return. The device holds
-//! the [`Claim`] to the blocks. Only the holder of the claim can write a block, read a block, or
-//! lend a frame from a block. A device hands its blocks over to the receive path only once, and
-//! keeps the claim. Therefore safe code without the claim cannot access blocks that the kernel is
-//! writing. Even a device that wraps the blocks' device cannot access the memory that the kernel is
-//! writing.
-//!
-//! Two costs determine how a device should use its memory blocks. First, a device should fill a
-//! block in less time than the workers (the CPUs that handle its packets) need to empty their
-//! backlogs. Otherwise, the workers have no frames while the device fills a block, and then the
-//! device waits for the workers. Second, the owner of the blocks collects finished frames only in
-//! every eighth poll, because reading the finished index moves a cache line from the worker's CPU.
+//! A device should fill a block in less time than the workers (the CPUs that handle its packets)
+//! need to empty their backlogs, or else they wait for each other. The owner of the blocks collects
+//! finished frames only in every eighth poll, because reading the finished index moves a cache line
+//! from the worker's CPU.
 
 mod bus_error;
 mod lease;
@@ -54,9 +43,7 @@ pub use runs::Homecoming;
 pub use tail::{Spot, Tail};
 pub use windows::{FileWindows, LeaseRequest, Shown};
 
-/// A [`Claim`] is the right to access the bytes of the [`Blocks`] that were created together with
-/// it. Each [`Blocks`] value has exactly one claim, and a claim cannot be copied. The device that
-/// supplies the blocks keeps the claim.
+/// The right to access the bytes of the [`Blocks`] that were created together with this claim.
 ///
 /// ```compile_fail,E0451
 /// // Nobody can make one.
@@ -99,23 +86,20 @@ pub struct Claim {
 pub struct Blocks {
     region: Arc<Region>,
     lent: Box<[Lent]>,
-    /// The number of memory blocks (blocks that are not windows), and the number of bytes in each
-    /// of them. All blocks after the memory blocks are windows.
+    /// The number and size of the blocks that are not windows. The windows come after them.
     memory_blocks: usize,
     block_bytes: usize,
-    /// For each window (a mapped part of a file), the number of its bytes that can be read.
+    /// For each window, the number of its bytes that can be read.
     shown: Box<[u32]>,
-    /// The maximum memory of the blocks, in bytes.
     memory: usize,
     shares: Shares,
 }
 
-/// The state of one block's lent frames.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lent {
     frames: u32,
-    /// An offset in the block, at or after the end of the last lent frame. While a frame is lent,
-    /// no byte before this offset is written.
+    /// At or after the last lent frame's end. No byte before `end` is written while a frame is
+    /// lent.
     end: u32,
 }
 
@@ -127,13 +111,12 @@ impl Lent {
 }
 
 impl Blocks {
-    /// Maps `count` blocks of `block_bytes` bytes, and returns the blocks and their claim.
+    /// Maps `count` blocks of `block_bytes` bytes.
     ///
     /// # Errors
     /// As [`Region::map`].
     pub fn map(count: usize, block_bytes: usize) -> Result<(Self, Claim), RegionError> {
-        // The tokens (the rights to access the region's pages) are dropped, because blocks are
-        // written only through `tail`.
+        // Blocks are written only through `tail`, never through their tokens.
         let (region, _tokens) = Region::map(count, block_bytes)?;
         let memory = region.bytes();
         Ok(Self::of(region, memory))
@@ -147,9 +130,9 @@ impl Blocks {
         (Self { region, lent, memory_blocks, block_bytes, shown, memory, shares }, claim)
     }
 
-    /// Creates `count` blocks of `block_bytes` bytes each, in memory that the caller has mapped at
-    /// `base`. The value `owner` is dropped as soon as no code can reach the blocks any more.
-    /// `memory` is the maximum number of bytes of memory that the blocks take.
+    /// Creates `count` blocks of `block_bytes` bytes in memory that the caller has mapped at
+    /// `base`. `owner` is dropped when no code can reach the blocks. The blocks take up to `memory`
+    /// bytes.
     ///
     /// # Errors
     /// [`RegionError`] if the size is zero or too large.
@@ -174,29 +157,24 @@ impl Blocks {
         Ok(Self::of(Region::foreign(base, count, block_bytes, Owner::new(owner))?, memory))
     }
 
-    /// Limits how many blocks one CPU can hold, so that a stalled CPU leaves blocks for the other
-    /// CPUs. A CPU holds a block if a frame in the block waits for the CPU. A held block cannot be
-    /// filled again. `units` is the sum of the units (sizes) of all blocks. Each block has one unit
-    /// unless [`weigh`](Self::weigh) sets another number.
+    /// Limits how many blocks the waiting frames of one CPU can hold, so that a stalled CPU leaves
+    /// blocks for the other CPUs. `units` is the sum of the units of all blocks. A block has one
+    /// unit unless [`weigh`](Self::weigh) sets another number.
     ///
     /// A CPU may hold one more block if all blocks that it then holds have at most as many units as
-    /// the free blocks. A CPU may hold up to three times the units of the free blocks if the next
-    /// frame has at most 16 KiB. The limit on held blocks takes effect when the blocks belong to an
-    /// [`Outbox`](crate::Outbox).
+    /// the free blocks, or three times as many if the next frame has at most 16 KiB. The limit
+    /// takes effect when the blocks belong to an [`Outbox`](crate::Outbox).
     #[must_use]
     pub fn shared(mut self, units: u32) -> Self {
         self.shares = Shares::new(self.lent.len(), units);
         self
     }
 
-    /// If the blocks are [shared](Self::shared), sets the number of rings to `rings`. From then on,
-    /// the blocks that the frames of one ring hold are limited by their total units (sizes).
     pub(crate) fn divide(&mut self, rings: usize) {
         self.shares.divide(rings);
     }
 
-    /// Sets the size of a block in units. `weigh` does nothing while a frame of the block waits for
-    /// a CPU, or if `claim` is the claim to other blocks.
+    /// Sets the size of a block in units, unless a frame of the block waits for a CPU.
     pub fn weigh(&mut self, claim: &Claim, block: usize, units: u32) {
         if self.are_claimed_by(claim) {
             self.shares.weigh(block, units);
@@ -240,10 +218,8 @@ impl Blocks {
         self.lent.iter().map(|lent| u64::from(lent.frames)).sum()
     }
 
-    /// Returns the part of `block` after the last lent frame, or the whole block if no frame of it
-    /// is lent. The caller may lend frames from this part, and may write this part unless the block
-    /// is a window. Returns `None` if the block does not exist, or if `claim` is the claim to other
-    /// blocks.
+    /// Returns the part of `block` after the last lent frame, for lending and, unless the block is
+    /// a window, for writing. `None` without such a block, or if `claim` is to other blocks.
     #[inline]
     pub fn tail(&mut self, claim: &Claim, block: usize) -> Option<Tail<'_>> {
         if !self.are_claimed_by(claim) {
@@ -264,7 +240,6 @@ impl Blocks {
         Some(unsafe { Tail::new(start, len, block < self.memory_blocks, number, lent) })
     }
 
-    /// Returns the offset in `block` up to which its bytes can be read.
     #[inline(always)]
     fn end_of(&self, block: usize) -> usize {
         if block < self.memory_blocks {
@@ -273,9 +248,7 @@ impl Blocks {
         self.shown.get(block - self.memory_blocks).map_or(0, |shown| *shown as usize)
     }
 
-    /// Returns the bytes of `block`. The owner may read the bytes of a block while frames of the
-    /// block are lent. The slice is empty if the block does not exist, or if `claim` is the claim
-    /// to other blocks.
+    /// Returns the bytes of `block`. Empty without such a block, or if `claim` is to other blocks.
     pub fn readable(&self, claim: &Claim, block: usize) -> &[u8] {
         if block >= self.lent.len() || !self.are_claimed_by(claim) {
             return &[];
@@ -290,9 +263,8 @@ impl Blocks {
         }
     }
 
-    /// Lends `len` bytes at `offset` of `block` as a frame. Returns `None` if these bytes do not
-    /// lie within the block or are more than [`FRAME_BYTES_MAX`], or if `claim` is the claim to
-    /// other blocks.
+    /// Lends `len` bytes at `offset` of `block` as a frame. `None` if the bytes do not lie within
+    /// the block or exceed [`FRAME_BYTES_MAX`], or if `claim` is to other blocks.
     #[inline]
     pub fn lend(&mut self, claim: &Claim, block: usize, offset: usize, len: usize) -> Option<Completion> {
         let offset = offset_of(offset);
@@ -478,7 +450,6 @@ mod tests {
         }
     }
 
-    /// If `next` panics, the frames that were lent before the panic are still counted as lent.
     #[test]
     fn a_panic_while_frames_are_lent_loses_none() {
         let (mut blocks, claim) = Blocks::map(1, 512).unwrap();

@@ -1,29 +1,18 @@
-//! A frame that lies in several pages has one slot, and a chain of pages that starts at the slot's
-//! page.
+//! A frame that lies in several pages has one slot: the number of the first page, which is called
+//! the head, and a bit that is set if more pages follow. These are listed in a separate table, with
+//! one entry for each page of the region.
 //!
-//! Every frame has one slot. If a frame lies in several pages, its slot contains the number of the
-//! first page, which is called the head. A bit of the slot is set if more pages follow the head.
-//! The following pages are listed in a separate table, with one entry for each page.
+//! Why not one slot for each page: a frame could be cut in two when a ring or a parking lot becomes
+//! full, when a budget is used up, or when slots are revoked. Counters would count slots instead of
+//! frames, and every loop over slots would have to check a flag. With one slot per frame, only the
+//! code that takes pages back checks the bit, with one comparison for chains and lent frames.
 //!
-//! The alternative design would be one slot for each page of a frame, with a flag MORE in all slots
-//! but the last. With a slot for each page, a frame could be cut in two when a ring or a parking
-//! lot becomes full, when a budget (a limit of slots for one call) is used up, or when slots are
-//! revoked. Counters would count slots instead of frames, and every loop over slots would have to
-//! check the flag MORE. With one slot per frame, the code between poll and handler can ignore
-//! chains: a frame is staged, parked, marked by a fence (a marker in a ring), dropped, kept and
-//! counted as a whole. Only the code that takes pages back checks the bit for chains, and it uses
-//! one comparison to detect both chains and lent frames.
+//! The links are not stored in the pages, because devices and packet functions write there. Code
+//! outside of this crate cannot change the links, and every page keeps its full headroom.
 //!
-//! The table of links is not stored in the pages, because other code may write to a page: a device,
-//! or a packet function that adds a header before the frame. Therefore code outside of this crate
-//! cannot change the links of a chain. Since no link is stored in a page, every page of a chain has
-//! its full headroom. If a frame lies in one page, the table of links is not read.
-//!
-//! Whoever holds the slot of a frame also holds all pages of its chain. The pages stay in the chain
-//! until the chain is [taken apart](Region::take_apart). If the end of a frame is cut off, or all
-//! parts are copied into the head (`linearise`), the other pages stay in the chain as empty parts.
-//! Therefore a handler never owns a single page of a chain. The flow hash and the flow key are
-//! computed from the head's bytes.
+//! Whoever holds the slot of a frame holds all pages of its chain until the chain is [taken
+//! apart](Region::take_apart). Pages that become unnecessary stay in the chain as empty parts. The
+//! flow hash and the flow key are computed from the head's bytes.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -35,8 +24,8 @@ use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page, Slot, offset_of};
 use crate::region::Region;
 use crate::sync::{Ordering, UnsafeCell};
 
-/// The maximum number of pages of a frame. AF_XDP allows the same number of buffers for a frame,
-/// which is `CONFIG_MAX_SKB_FRAGS` (17 by default) plus one (Documentation/networking/af_xdp.rst).
+/// The maximum number of pages of a frame, as in AF_XDP: `CONFIG_MAX_SKB_FRAGS` (17 by default)
+/// plus one (Documentation/networking/af_xdp.rst).
 pub const SEGMENTS_MAX: usize = 18;
 
 #[derive(Clone, Debug)]
@@ -53,8 +42,7 @@ impl Iterator for Parts<'_> {
     fn next(&mut self) -> Option<Slot> {
         let part = self.next.take()?;
         self.left -= 1;
-        // The link is read first, because `each` may put the page of this part of the frame into
-        // another chain.
+        // Read before the part is returned: the caller may put this page into another chain.
         if part.is_chained() && self.left > 0 {
             self.next = self.region.behind(&part);
         }
@@ -78,10 +66,8 @@ impl Region {
         Parts { region: self, next: Some(*slot), left: SEGMENTS_MAX }
     }
 
-    /// Appends `len` bytes at `offset` of `page` to a frame as its last part.
-    ///
-    /// `Err` returns the page and does not change the frame, in three cases: the page belongs to
-    /// another region than the frame, the bytes do not lie in the page, or the frame would have
+    /// Appends `len` bytes at `offset` of `page` to a frame as its last part. `Err` returns the
+    /// page if it belongs to another region, the bytes do not lie in it, or the frame would have
     /// more than [`SEGMENTS_MAX`] parts or [`FRAME_BYTES_MAX`] bytes.
     pub fn append(&self, frame: &mut Completion, page: Page, offset: usize, len: usize) -> Result<(), Page> {
         let offset = offset_of(offset);
@@ -114,18 +100,15 @@ impl Region {
         if slot.is_chained() { self.total_of_chain(slot.page, slot.len()) } else { slot.len() }
     }
 
-    /// The fields of the slot are passed by value, so that the slot of a frame of one page can stay
-    /// in registers.
+    /// By value, so that the slot of a frame of one page can stay in registers.
     #[cold]
     #[inline(never)]
     fn total_of_chain(&self, page: u32, len: usize) -> usize {
-        // The length of a frame is 0 after its pages were taken.
+        // 0 after the frame's pages were taken.
         self.link(page).map_or(0, |link| len + link.rest.load(Ordering::Relaxed) as usize)
     }
 
-    /// Takes a frame apart. The function `each` gets each page of the frame, with the offset and
-    /// the length of the frame's part in that page. For a lent frame, `each` is not called, because
-    /// the frame has no pages.
+    /// Passes each page of a frame, with the offset and length of its part, to `each`.
     pub fn take_apart(&self, frame: Completion, mut each: impl FnMut(Page, u32, usize)) {
         let head = frame.slot();
         if !head.is_lent() {
@@ -133,9 +116,7 @@ impl Region {
         }
     }
 
-    /// Creates an empty frame with as many pages as `frame` has. The pages are taken from the end
-    /// of `pages`. Returns `None` and takes no page if there are too few pages, or if the pages
-    /// belong to another region.
+    /// Creates an empty frame with as many pages as `frame` has, or takes no page from `pages`.
     pub(crate) fn in_exchange(&self, frame: &Slot, pages: &mut Vec<Page>) -> Option<Completion> {
         let count = if frame.is_chained() { self.parts_of(frame).count() } else { 1 };
         let from = pages.len().checked_sub(count)?;
@@ -150,7 +131,7 @@ impl Region {
     }
 }
 
-/// The bytes of a frame, part by part. Empty parts are left out.
+/// The bytes of a frame, part by part, without empty parts.
 ///
 /// ```
 /// /// The sum of a frame's bytes, whichever pages they lie in.
@@ -173,8 +154,8 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// The payload of a packet with copied headers: the remaining bytes of its frame, and of the frames
-/// that were [merged](crate::merged) into it. Iterates over the payload, without empty parts.
+/// The rest of a packet with copied headers, part by part: of its frame, and of the frames that
+/// were [merged](crate::merged) into it.
 #[derive(Clone, Debug)]
 pub struct Behind<'a> {
     memory: &'a Memory,
@@ -184,9 +165,7 @@ pub struct Behind<'a> {
 }
 
 impl<'a> Behind<'a> {
-    /// The bytes of `frame`, and the bytes of each frame in `slots`. The first `skip` bytes of each
-    /// of these frames are left out. As long as the result exists, its creator holds the slots, and
-    /// no code writes the bytes.
+    /// The creator holds the slots, and no code writes the bytes, as long as the result exists.
     pub(crate) fn new(memory: &'a Memory, frame: &'a [u8], slots: [&'a [UnsafeCell<Slot>]; 2], skip: usize) -> Self {
         Self { memory, first: frame.get(skip..).unwrap_or_default(), slots, skip }
     }
@@ -226,9 +205,7 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
-/// The bytes of a frame for writing, part by part. Empty parts are left out. See
-/// [`Frame::segments_mut`](crate::ring::Frame::segments_mut) and
-/// [`Kept::segments_mut`](crate::Kept::segments_mut).
+/// The bytes of a frame for writing, part by part, without empty parts.
 ///
 /// ```
 /// /// Hides what a frame says.
@@ -279,8 +256,7 @@ impl Memory {
         SegmentsMut { memory: self, parts: self.pool().parts_of(slot) }
     }
 
-    /// Copies the bytes of all pages of a frame to `to`. Returns the number of copied bytes, or
-    /// `None` if the frame's bytes do not fit into `to`.
+    /// Copies the bytes of all pages to `to`. Returns their number, or `None` if they do not fit.
     pub fn copy_to(&self, frame: &Completion, to: &mut [u8]) -> Option<usize> {
         let mut at = 0;
         for part in self.segments(frame) {
@@ -290,8 +266,7 @@ impl Memory {
         Some(at)
     }
 
-    /// The memory that the frame occupies, in bytes: all of its pages, including unused bytes. A
-    /// lent frame occupies only its own bytes and the bytes of its header.
+    /// See [`Frame::truesize`](crate::ring::Frame::truesize).
     pub(crate) fn truesize(&self, slot: &Slot) -> usize {
         if slot.is_lent() {
             return slot.len() + if slot.has_header() { FrameHeader::BYTES } else { 0 };
@@ -309,8 +284,6 @@ impl Memory {
         self.pool().parts_of(slot).filter(|part| part.len() > 0).last().unwrap_or(*slot)
     }
 
-    /// Like [`resize`](Self::resize), for a frame of several parts.
-    ///
     /// # Safety
     /// As for `resize`.
     #[cold]
@@ -320,8 +293,7 @@ impl Memory {
         if total > FRAME_BYTES_MAX {
             return None;
         }
-        // A frame is resized at its front first, because a cut at the end may remove bytes that
-        // were added at the front.
+        // The front first, because a cut at the end may remove bytes that were added at the front.
         chain.0[0] = chain.0[0].resized(front, 0)?;
         self.start(&chain.0[0])?;
         if back > 0 {
@@ -338,10 +310,8 @@ impl Memory {
         Some(unsafe { self.carry_header(slot, resized, front + back) })
     }
 
-    /// Copies all bytes of the frame into the first page of the frame (its head), after the head's
-    /// bytes. If there is not enough room after the head's bytes, the head's bytes are first moved
-    /// towards the front of the page. The frame's header, which the device wrote, moves with the
-    /// head's bytes. Returns `None` and changes nothing if the page is too short.
+    /// If there is not enough room after the head's bytes, they first move towards the front of the
+    /// page, with the device's header. Returns `None` and changes nothing if the page is too short.
     ///
     /// # Safety
     /// The rules of [`slice_mut`](Self::slice_mut) apply to all pages of the frame.
@@ -375,8 +345,6 @@ impl Memory {
     }
 }
 
-/// A copy of the list of a frame's parts. The copy can be changed and then written back to the
-/// table.
 struct Chain([Slot; SEGMENTS_MAX], usize);
 
 impl Chain {

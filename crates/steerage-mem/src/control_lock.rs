@@ -1,22 +1,17 @@
-//! Control threads may wait for a [`ControlLock`]. Packet CPUs (threads that handle packets) try to
-//! take the lock, and never wait for it if another thread holds it.
+//! Control threads may wait for a [`ControlLock`]. Packet CPUs only try to take the lock.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use crate::round;
 
-/// The number of times that a control thread tries the lock without a pause between attempts. A
-/// packet CPU holds the lock for less than 50 us.
+/// Attempts without a pause. A packet CPU holds the lock for less than 50 us.
 const LOOKS: u32 = 100;
 
-/// The pause between the attempts of a control thread to take the lock, after the attempts without
-/// a pause. If the lock is held for so long that these attempts fail, the kernel has probably
-/// interrupted the thread that holds it.
+/// The pause after these attempts: the kernel has probably interrupted the lock's holder.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
-/// A lock for which only control threads wait. In a build with debug assertions, the lock panics if
-/// a packet CPU (a thread that handles packets) would wait.
+/// A lock for which only control threads wait. Debug builds panic if a packet CPU would wait.
 #[derive(Debug)]
 pub struct ControlLock<T>(Mutex<T>);
 
@@ -26,11 +21,8 @@ impl<T> ControlLock<T> {
         Self(Mutex::new(value))
     }
 
-    /// Waits for the lock. Only control threads may call this function.
-    ///
-    /// A waiting control thread tries the lock repeatedly and does not sleep in the kernel. If the
-    /// control thread slept, the packet CPU that releases the lock would have to wake it. The
-    /// wake-up needs a system call, which takes up to 100 us on a virtual machine.
+    /// Waits for the lock, in a control thread, by repeated attempts. A sleeping control thread
+    /// would have to be woken by a packet CPU, which takes up to 100 us on a virtual machine.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         assert!(!round::is_inside(), "a packet CPU would wait for the control lock in its round");
         for looks in 0_u32.. {
@@ -46,9 +38,7 @@ impl<T> ControlLock<T> {
         unreachable!("the loop has no end")
     }
 
-    /// Takes the lock if no other thread holds it. The state that the lock protects is consistent
-    /// after each event that changes it. Therefore the protected state is still valid if another
-    /// thread panicked while it held the lock.
+    /// Takes the lock if no other thread holds it, also after a panic of another holder.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

@@ -1,31 +1,23 @@
-//! [`Fit`] is the position of a frame in its page, with the headroom, alignment and tailroom that
-//! Linux's `build_skb` requires of a driver.
+//! [`Fit`] is the position of a frame in its page, as Linux's `build_skb` requires it of a driver.
 
-/// The number of free bytes before a frame in its page, for headers that a packet function adds.
-/// The headroom is twice the kernel's `NET_SKB_PAD`, and half of the 256 bytes that XDP guarantees.
-/// The headers of a tunnel over IPv6 with options fit into the headroom.
+/// The number of free bytes before a frame, for headers of a packet function, such as a tunnel over
+/// IPv6. Twice the kernel's `NET_SKB_PAD`, and half of the 256 bytes that XDP guarantees.
 pub const HEADROOM: usize = 128;
 
-/// The number of free bytes after a frame in its page, for data that a packet function appends. In
-/// ESP, MACsec and WireGuard, the padding and the integrity check value together take at most 50
-/// bytes. Linux uses the bytes after a frame for its `skb_shared_info`, and not for packet data.
+/// The number of free bytes after a frame, for data that a packet function appends: at most 50
+/// bytes in ESP, MACsec and WireGuard. Linux uses the bytes after a frame for `skb_shared_info`.
 pub const TAILROOM: usize = 64;
 
-/// Every page begins at a multiple of this number of bytes, which is the size of a cache line.
-/// Therefore no [`Fit`] (layout of a page) can require an alignment to more bytes than a cache line
-/// has.
+/// Every page begins at a multiple of this number of bytes, which is the largest alignment.
 pub const PAGE_ALIGN: usize = 64;
 
-/// The minimum length of a page, in bytes. A page of this length has room for a frame of 1514
-/// bytes, two VLAN tags, the headroom and the tailroom. The page length is an odd number of cache
-/// lines. If pages were 2048 bytes long, the first cache lines of all frames would fall into the
-/// same few cache sets, and each packet would cost four times as much.
+/// The minimum length of a page, in bytes: room for a frame of 1514 bytes, two VLAN tags, the
+/// headroom and the tailroom, and an odd number of cache lines. With 2048 bytes, the first cache
+/// lines of all frames would share few cache sets, and each packet would cost four times as much.
 pub const PAGE_BYTES_MIN: usize = 2112;
 
 /// The layout of a page: the maximum length of its frame, and which byte of the frame is aligned.
-///
-/// Every page begins at a multiple of [`PAGE_ALIGN`]. Therefore all frames of the same `Fit` begin
-/// at the same [`offset`](Self::offset) in their pages.
+/// All frames of the same `Fit` begin at the same [`offset`](Self::offset) in their pages.
 ///
 /// ```
 /// use steerage_mem::fit::{Fit, HEADROOM};
@@ -43,16 +35,12 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// A `Fit` for frames of up to `bytes` bytes that begin at a multiple of [`PAGE_ALIGN`],
-    /// immediately after the headroom. When a device writes a frame that begins at a multiple of
-    /// the cache line size, it writes whole cache lines. The beginning of a cache line is the best
-    /// position for a frame, unless a header has to be aligned.
+    /// For frames of up to `bytes` bytes that begin at a cache line, which is fastest for devices.
     pub const fn new(bytes: usize) -> Self {
         Self { bytes, offset: HEADROOM }
     }
 
-    /// Aligns the frame's byte number `at` to a multiple of `align` bytes. `align` is rounded down
-    /// to a power of two, at most [`PAGE_ALIGN`].
+    /// Aligns the frame's byte `at` to `align` bytes: a power of two, at most [`PAGE_ALIGN`].
     #[must_use]
     pub const fn aligned(self, align: usize, at: usize) -> Self {
         let mut unit = 1;
@@ -62,9 +50,8 @@ impl Fit {
         Self { offset: (HEADROOM + at).next_multiple_of(unit) - at, ..self }
     }
 
-    /// Aligns the IP header that follows an Ethernet header to a multiple of 4 bytes: Linux's
-    /// `NET_IP_ALIGN` of 2. On x86 and 64-bit ARM, Linux sets `NET_IP_ALIGN` to 0, because
-    /// unaligned reads are cheap on these CPUs.
+    /// Aligns the IP header after an Ethernet header to 4 bytes: Linux's `NET_IP_ALIGN` of 2. On
+    /// x86 and 64-bit ARM, where unaligned reads are cheap, Linux sets it to 0.
     #[must_use]
     pub const fn ip_aligned(self) -> Self {
         self.aligned(4, 14)
@@ -81,14 +68,13 @@ impl Fit {
         self.bytes
     }
 
-    /// The offset at which the frame begins in its page. The offset is at least [`HEADROOM`].
+    /// The offset at which the frame begins in its page, at least [`HEADROOM`].
     pub const fn offset(self) -> usize {
         self.offset
     }
 
-    /// The length of a page, in bytes. A page holds the headroom, the frame and the [`TAILROOM`].
-    /// The length is a whole number of cache lines. The page length is not a multiple of 1024
-    /// bytes: otherwise, the first cache lines of all frames would fall into few cache sets.
+    /// The length of a page, in bytes: whole cache lines, but no multiple of 1024 bytes, which
+    /// would put the first cache lines of all frames into few cache sets.
     pub const fn page_bytes(self) -> usize {
         let needed = (self.offset + self.bytes + TAILROOM).next_multiple_of(PAGE_ALIGN);
         let bytes = if needed < PAGE_BYTES_MIN { PAGE_BYTES_MIN } else { needed };

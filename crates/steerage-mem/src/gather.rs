@@ -3,24 +3,19 @@
 use crate::page::{Completion, Page};
 use crate::region::Region;
 
-/// A frame in several buffers, some of which may not have arrived yet. A device keeps a `Gather`
-/// between polls, because the last buffer of a frame may arrive in a later poll than the first
-/// buffer. When the device is closed, it returns the pages that are still in its `Gather`
-/// ([`close`](Self::close)).
+/// A frame in several buffers, which may arrive in different polls. A device keeps a `Gather`
+/// between polls, and returns its pages when the device is closed ([`close`](Self::close)).
 ///
-/// The documentation of `steerage::device` has an example. See also the
-/// [guide](https://github.com/steerage/steerage/blob/main/docs/devices.md#frames-in-several-buffers).
+/// [Guide](https://github.com/steerage/steerage/blob/main/docs/devices.md#frames-in-several-buffers).
 #[derive(Debug, Default)]
 pub struct Gather {
     frame: Option<Completion>,
-    /// The reason why the frame will not be handed over to the receive path. If a reason is set,
-    /// the frame's remaining buffers are skipped.
+    /// If set, the frame's remaining buffers are skipped.
     broken: Option<Broken>,
     skipped: usize,
 }
 
-/// The reason why a frame of several buffers is not handed over to the receive path. `Completions`
-/// of the crate `steerage-core` counts the lost frame under this reason.
+/// The reason why a frame is not handed over, under which `Completions` (steerage-core) counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// The device lost a part of the frame, or the frame has too many parts or too many bytes.
@@ -32,11 +27,9 @@ pub enum Broken {
 /// The result of [`Gather::finish`]: a frame of several buffers.
 #[derive(Debug, Default)]
 pub struct Gathered {
-    /// The frame, or the parts of the frame that had arrived before it became incomplete. `None`
-    /// if no part of the frame had arrived.
+    /// The frame, or the parts that had arrived before it became incomplete, if any.
     pub frame: Option<Completion>,
-    /// If the frame is incomplete, the reason why it is incomplete, and how many bytes of the frame
-    /// arrived.
+    /// For an incomplete frame, the reason, and how many bytes of the frame arrived.
     pub broken: Option<(Broken, usize)>,
 }
 
@@ -46,11 +39,10 @@ impl Gather {
         self.frame.is_none() && self.broken.is_none()
     }
 
-    /// Adds `len` bytes at `offset` of `page` to the frame. `page` is a page of `region`.
+    /// Adds `len` bytes at `offset` of `page`, a page of `region`.
     ///
     /// # Errors
-    /// Returns the page if the frame does not need it: the frame was already broken, or the frame
-    /// became broken because this page could not be added.
+    /// Returns the page if the frame is broken, perhaps because this page could not be added.
     pub fn add(&mut self, region: &Region, page: Page, offset: usize, len: usize) -> Result<(), Page> {
         if self.skips(len) {
             return Err(page);
@@ -70,8 +62,7 @@ impl Gather {
         self.broken.is_some()
     }
 
-    /// Marks the frame as broken (incomplete), and counts `len` bytes as skipped. If the frame is
-    /// already broken, the first reason is kept.
+    /// Marks the frame as broken, and counts `len` bytes as skipped. The first reason is kept.
     pub fn break_off(&mut self, why: Broken, len: usize) {
         self.broken.get_or_insert(why);
         self.skipped = self.skipped.saturating_add(len);
@@ -84,8 +75,7 @@ impl Gather {
         Gathered { frame, broken: broken.map(|why| (why, arrived.saturating_add(skipped))) }
     }
 
-    /// Abandons an unfinished frame, and appends the frame's pages to `pages`. The pages belong to
-    /// `region`. A device calls `close` in its `RxQueue::close`, which has the same arguments.
+    /// Abandons an unfinished frame, and appends its pages to `pages`, as `RxQueue::close` must.
     pub fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
         if let Some(frame) = std::mem::take(self).frame {
             region.take_apart(frame, |page, _, _| pages.push(page));

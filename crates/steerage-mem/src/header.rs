@@ -1,22 +1,14 @@
-//! A device writes a [`FrameHeader`] before a frame: the frame's time, length on the wire, link
-//! type and interface.
+//! [`FrameHeader`]: what a device says about a frame, directly before the frame.
 
-/// A device writes this frame header into the [`BYTES`](Self::BYTES) bytes before a frame. The
-/// header lies in the headroom of the frame's page, or replaces the record header of a capture
-/// file.
-/// [`Completion::with_header`](crate::Completion::with_header) sets a bit of the slot to record
-/// that the header exists.
-///
-/// The header is not copied to the rings between CPUs. A CPU reads the header from the page of the
-/// frame. The header lies in the cache line of the frame's first bytes, or in the cache line
-/// before. Any 16 bytes are a valid header.
+/// The [`BYTES`](Self::BYTES) bytes before a frame, written by a device, in the headroom of the
+/// page or in place of the record header of a capture file. A bit of the slot says that the header
+/// exists. The header is not copied to the rings between CPUs, but lies in the cache line of the
+/// frame's first bytes, or in the one before. Any 16 bytes are a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// The time at which the frame was received: nanoseconds since 1970-01-01 00:00 UTC, or
-    /// [`NO_TIME`](Self::NO_TIME).
+    /// The receive time in nanoseconds since 1970-01-01 00:00 UTC, or [`NO_TIME`](Self::NO_TIME).
     pub nanos: u64,
-    /// The length of the frame on the wire, in bytes. A capture file may contain fewer bytes of the
-    /// frame.
+    /// The length of the frame on the wire, in bytes. A capture file may contain fewer bytes.
     pub wire_len: u32,
     /// The kind of header with which the frame begins, as a link type in tcpdump's numbering.
     pub link: u16,
@@ -28,35 +20,28 @@ impl FrameHeader {
     /// The size of this header in memory, in bytes.
     pub const BYTES: usize = 16;
 
-    /// The size in bytes of an optional record before this header, in which a device describes
-    /// unusual frames. This crate does not interpret this optional record.
+    /// The size in bytes of an optional record before this header, for unusual frames.
     pub const EXTRA_BYTES: usize = 16;
 
-    /// The value of the field `link` if the frame's link type is stored only in the frame's slot.
+    /// The value of `link` if the frame's link type is stored only in the frame's slot.
     pub const LINK_IN_SLOT: u16 = u16::MAX;
 
-    /// The value of the field `nanos` if the frame's time is unknown.
+    /// The value of `nanos` if the frame's time is unknown.
     pub const NO_TIME: u64 = u64::MAX;
 
-    /// Creates the header of a frame in a capture file from the frame's time (seconds, and a
-    /// fraction in units of `fraction_nanos` nanoseconds), captured length and original length. The
-    /// header's link type is [`LINK_IN_SLOT`](Self::LINK_IN_SLOT).
+    /// Creates a header from a record of a capture file, without its link type.
     #[inline(always)]
     pub fn of_record((seconds, fraction, fraction_nanos): (u32, u32, u64), (captured, original): (u32, u32)) -> Self {
         Self {
-            // The addition of seconds and fraction cannot overflow: 2^32 seconds in nanoseconds are
-            // a quarter of the 64-bit range.
+            // No overflow: 2^32 seconds in nanoseconds are a quarter of the 64-bit range.
             nanos: u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * fraction_nanos,
-            // Some capture programs write 0 as the original length of a frame. No frame is shorter
-            // than its captured part.
+            // Some capture programs write 0 as the original length.
             wire_len: original.max(captured),
             link: Self::LINK_IN_SLOT,
             interface: 0,
         }
     }
 
-    /// Returns a default header for a frame of `len` bytes, for which the device has written no
-    /// header.
     #[inline(always)]
     pub(crate) fn of_whole(len: usize) -> Self {
         Self { nanos: Self::NO_TIME, wire_len: len as u32, link: Self::LINK_IN_SLOT, interface: 0 }

@@ -8,13 +8,10 @@ use std::ptr::NonNull;
 use crate::mapping::{HUGE_BYTES, map_small, map_transparent, unmap};
 use crate::region::prefetch_read;
 
-/// A vector that never moves its entries in memory. The vector reserves address space for its full
-/// capacity. The kernel provides memory as entries are added.
-///
-/// In a packet function, each lookup in a large table causes a cache miss. With small pages, each
-/// lookup also misses in the TLB, and the first access to each small page causes a page fault (a
-/// few microseconds on a virtual machine). A vector of at least 2 MiB uses transparent huge pages
-/// if the kernel supports them.
+/// A vector that never moves its entries: it reserves address space for its full capacity. With
+/// small pages, each lookup in a large table also misses in the TLB, and the first access to each
+/// page causes a page fault (a few microseconds on a virtual machine). A vector of at least 2 MiB
+/// uses transparent huge pages if the kernel supports them.
 ///
 /// ```
 /// let mut flows = steerage_mem::HugeVec::with_capacity(1 << 20);
@@ -35,8 +32,7 @@ unsafe impl<T: Copy + Send> Send for HugeVec<T> {}
 unsafe impl<T: Copy + Sync> Sync for HugeVec<T> {}
 
 impl<T: Copy> HugeVec<T> {
-    /// Reserves room for exactly `capacity` entries. Aborts the process if there is no address
-    /// space for the entries, as `Vec` does.
+    /// Reserves room for `capacity` entries. Aborts the process if there is no address space.
     ///
     /// # Panics
     /// Panics if `capacity` or the size of an entry is 0, if the total size cannot be addressed, or
@@ -54,7 +50,7 @@ impl<T: Copy> HugeVec<T> {
     /// Creates a vector of `len` entries with the same value.
     ///
     /// # Panics
-    /// Panics in the same cases as [`with_capacity`](Self::with_capacity).
+    /// As [`with_capacity`](Self::with_capacity).
     #[must_use]
     pub fn filled(value: T, len: usize) -> Self {
         let mut all = Self::with_capacity(len);
@@ -75,8 +71,7 @@ impl<T: Copy> HugeVec<T> {
         self.len += 1;
     }
 
-    /// Prefetches the first two cache lines of an entry. If the entry does not exist, nothing is
-    /// prefetched.
+    /// Prefetches the first two cache lines of an entry, if it exists.
     #[inline(always)]
     pub fn prefetch(&self, at: usize) {
         if at < self.len {

@@ -1,12 +1,7 @@
-//! [`InFlight`] holds the pages from which a device is sending. A page stays in flight until the
-//! device reports that the page was sent.
-//!
-//! Several CPUs may send packets through one queue of a device. Each CPU that sends has its own
-//! ring to the device. The device reports all sent pages in a single ring, whichever CPU sent them.
-//! Therefore, when a page is given to the device, an address and a table entry replace the page's
-//! token (the right to use the page). The table entry contains the number of the CPU that sends the
-//! page. The CPU that reads the device's reports returns each page to the CPU that sent it. If the
-//! device reports an address that is not in the table, no page is returned.
+//! [`InFlight`] holds the pages from which a device is sending, until the device reports them as
+//! sent. Several CPUs may send through one queue, but the device reports all pages in a single
+//! ring. While a page is in flight, an address and a table entry with the number of the sending CPU
+//! replace the page's token. The CPU that reads the reports returns each page to that CPU.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,8 +11,7 @@ use crate::region::Region;
 use crate::stack::PageStack;
 use crate::sync::{AtomicU32, Ordering};
 
-/// The pages from which one queue sends. An address is an offset in bytes from the start of the
-/// region.
+/// The pages from which one queue sends. Addresses are in bytes from the start of the region.
 ///
 /// ```
 /// use steerage_mem::{InFlight, Region};
@@ -36,24 +30,20 @@ use crate::sync::{AtomicU32, Ordering};
 /// ```
 pub struct InFlight {
     region: Arc<Region>,
-    /// One entry per page. The lower half of an entry is the number of the CPU that sends the page,
-    /// counted from 1. The upper half is the number of the page's parts that were not yet reported
-    /// as sent. 0 means that the page is not in flight.
+    /// 0: not in flight. Lower half: the sender, from 1 on. Upper half: parts not reported as sent.
     pages: Box<[AtomicU32]>,
-    /// For each sender (a CPU that sends), the sent pages that this CPU has not taken back yet.
+    /// For each sender, the sent pages that it has not taken back yet.
     back: Box<[PageStack]>,
 }
 
 const SENDER: u32 = 0xffff;
 const ONCE: u32 = 1 << 16;
 
-/// The maximum number of senders (CPUs that send through one queue). A page can be sent in at most
-/// `SENDERS_MAX` parts.
+/// The maximum number of senders (CPUs that send through one queue), and of a page's parts.
 pub const SENDERS_MAX: usize = SENDER as usize;
 
 impl InFlight {
-    /// Creates a table for `senders` senders, at most [`SENDERS_MAX`], with no page of `region` in
-    /// flight. Returns the table and the [`Reaper`], which processes the device's reports.
+    /// Creates an empty table for `senders` senders, at most [`SENDERS_MAX`], and its [`Reaper`].
     pub fn new(region: Arc<Region>, senders: usize) -> (Arc<Self>, Reaper) {
         let pages = (0..region.pages()).map(|_| AtomicU32::new(0)).collect();
         let back = (0..senders.min(SENDERS_MAX)).map(|_| PageStack::new()).collect();
@@ -61,23 +51,19 @@ impl InFlight {
         (Arc::clone(&in_flight), Reaper(in_flight))
     }
 
-    /// Consumes the token of a page (the right to use the page) and returns the page's address. The
-    /// CPU `sender` then sends the page in `parts` parts. The page's token returns when the device
-    /// has reported all parts as sent. `Err` returns the page if it belongs to another region, or
-    /// if `sender` or `parts` is out of range.
+    /// Consumes a page's token, until the device has reported its `parts` parts as sent, and
+    /// returns the page's address. `Err` returns the page if it is of another region or a number is
+    /// too large.
     #[inline]
     pub fn post(&self, sender: usize, page: Page, parts: usize) -> Result<u64, Page> {
         let sensible = sender < self.back.len() && (1..=SENDERS_MAX).contains(&parts);
         let Some(index) = self.region.index_of(page.number()).filter(|_| sensible) else { return Err(page) };
-        // This store has the memory order F1 (release) and pairs with F2, so that the next holder
-        // of the page's token sees it. Only the holder of a page's token stores to the page's table
-        // entry.
+        // F1, release: pairs with F2. Only the holder of a page's token stores to the page's entry.
         self.pages[index as usize].store(parts as u32 * ONCE + sender as u32 + 1, Ordering::Release);
         Ok(self.region.address_of(index))
     }
 
-    /// Calls the function `each` for each page that `sender` sent and that another CPU found in the
-    /// device's reports.
+    /// Takes back the pages that `sender` sent and that another CPU found in the device's reports.
     #[inline]
     pub fn collect(&self, sender: usize, each: impl FnMut(Page)) {
         if let Some(back) = self.back.get(sender).filter(|back| back.any()) {
@@ -92,15 +78,14 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// Processes the device's reports about sent pages. Each [`InFlight`] has exactly one `Reaper`.
+/// Processes the device's reports. Each [`InFlight`] has exactly one `Reaper`.
 #[derive(Debug)]
 pub struct Reaper(Arc<InFlight>);
 
 impl Reaper {
-    /// Records that the device has sent one part of a page. `address` lies in that part. After the
-    /// last part of a page was sent, the page returns to its sender: If `me` is the page's sender,
-    /// the page is passed to `each`. If another CPU is the sender, the page waits in a stack until
-    /// that CPU collects it. Returns false if `address` does not lie in a page that is in flight.
+    /// Records that the part in which `address` lies was sent. After its last part, a page of `me`
+    /// is passed to `each`, and any other page waits for its sender. False if the page is not in
+    /// flight.
     #[inline]
     pub fn tell(&mut self, address: u64, me: usize, mut each: impl FnMut(Page)) -> bool {
         let Some((index, _)) = self.0.region.find(address) else { return false };
@@ -111,8 +96,7 @@ impl Reaper {
             return false;
         }
         let still = was - ONCE;
-        // The load is relaxed: only this thread and the holder of the page's token store to this
-        // table entry.
+        // Relaxed: only this thread and the holder of the page's token store to this entry.
         entry.store(if still < ONCE { 0 } else { still }, Ordering::Relaxed);
         if still < ONCE {
             let page = Page::new(self.0.region.number_of(index));
@@ -124,12 +108,11 @@ impl Reaper {
         true
     }
 
-    /// Takes back all pages of a sender. Call this function only if the device no longer reads any
-    /// of these pages.
+    /// Takes back all pages of a sender. The device must no longer read any of these pages.
     pub fn take_all(&mut self, sender: usize, mut each: impl FnMut(Page)) {
         self.0.collect(sender, &mut each);
         for (index, entry) in self.0.pages.iter().enumerate() {
-            // The load is acquire and the store is relaxed, for the same reasons as in `tell`.
+            // Acquire and relaxed as in `tell`.
             if (entry.load(Ordering::Acquire) & SENDER) as usize == sender + 1 {
                 entry.store(0, Ordering::Relaxed);
                 each(Page::new(self.0.region.number_of(index as u32)));

@@ -1,11 +1,7 @@
-//! Frames that a handler keeps after their batch is finished ([`Kept`]), and the return of their
-//! pages to the pool.
-//!
-//! Normally, a page returns to its pool after the finished index of its ring has passed its slot.
-//! If a handler keeps a frame, the frame's slot is blanked (marked as having no page). The page of
-//! a kept frame later returns through a stack. Any thread may push pages to this stack, and the
-//! owner of the pool empties it. A CPU that finds no free page in the pool takes as many pages as
-//! it needs from this stack.
+//! Frames that a handler keeps after their batch is finished ([`Kept`]). Their slots are blanked
+//! (marked as having no page), and their pages return through a stack instead of the finished
+//! index. Any thread may push pages, and the owner of the pool empties the stack. A CPU that finds
+//! no free page in the pool takes as many pages as it needs from the stack.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -29,8 +25,7 @@ pub struct KeptPages {
 }
 
 impl KeptPages {
-    /// Creates an empty record of the kept frames whose pages belong to the pool of `memory`.
-    /// Handlers may keep at most `limit` frames at the same time.
+    /// Handlers may keep at most `limit` frames, whose pages belong to the pool of `memory`.
     pub fn new(memory: Memory, limit: usize) -> Arc<Self> {
         Arc::new(Self { memory, waiting: PageStack::new(), kept: AtomicU64::new(0), limit: limit as u64 })
     }
@@ -40,7 +35,7 @@ impl KeptPages {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// The maximum number of frames that handlers may keep at the same time.
+    /// The maximum number of frames that handlers may keep.
     pub fn limit(&self) -> u64 {
         self.limit
     }
@@ -50,8 +45,7 @@ impl KeptPages {
         self.memory.pool().page_bytes()
     }
 
-    /// Keeps a frame after its batch is finished. `Err` returns the frame if it is lent, or if the
-    /// limit is reached.
+    /// Keeps a frame after its batch. `Err` returns a frame that is lent or exceeds the limit.
     pub fn keep<'a>(self: &Arc<Self>, frame: Frame<'a>) -> Result<Kept, Frame<'a>> {
         if frame.is_lent() || !self.count_one() {
             return Err(frame);
@@ -65,9 +59,9 @@ impl KeptPages {
         }
     }
 
-    /// Keeps a copy of `parts`, joined together, in the page `page`. The copy begins at `offset` of
-    /// the page, and `header` is written just before the copy. `Err` returns the page in three
-    /// cases: the limit is reached, the page belongs to another pool, or the copy does not fit.
+    /// Keeps a copy of the joined `parts` at `offset` of `page`, with `header` just before it.
+    /// `Err` returns the page if the limit is reached, the page belongs to another pool, or the
+    /// copy does not fit.
     pub fn keep_copy(
         self: &Arc<Self>,
         mut page: Page,
@@ -99,9 +93,7 @@ impl KeptPages {
     }
 
     fn count_one(&self) -> bool {
-        // The access is relaxed, because the count only limits the kept frames and no other memory
-        // depends on it. If the increment takes the count above the limit, the count is decremented
-        // again.
+        // Relaxed: no other memory depends on the count.
         let room = self.kept.fetch_add(1, Ordering::Relaxed) < self.limit;
         if !room {
             self.kept.fetch_sub(1, Ordering::Relaxed);
@@ -109,23 +101,18 @@ impl KeptPages {
         room
     }
 
-    /// Returns true if pages of kept frames have returned. The function `waiting` reads one cache
-    /// line that several CPUs share.
+    /// Returns true if pages of kept frames have returned. Reads one shared cache line.
     #[inline(always)]
     pub fn waiting(&self) -> bool {
         self.waiting.any()
     }
 
-    /// Takes all pages that have returned, and passes each page to `each`. Only the owner of the
-    /// pool should call `collect`. If another thread calls `collect` too, each thread gets some of
-    /// the pages.
+    /// Takes all pages that have returned. Only the owner of the pool should call this function.
     pub fn collect(&self, each: impl FnMut(Page)) {
         self.waiting.collect(self.memory.pool(), each);
     }
 
-    /// Takes up to `most` of the pages that have returned, and passes each page to `each`. Returns
-    /// the number of pages. Any thread may call `take` at any time. Pages that are not taken stay
-    /// on the stack, from which any thread can take them.
+    /// Takes up to `most` of the pages that have returned, on any thread. Returns their number.
     pub(crate) fn take(&self, most: usize, each: impl FnMut(Page)) -> usize {
         self.waiting.take(self.memory.pool(), most, each)
     }
@@ -144,36 +131,29 @@ fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, parts: &
     Some(at)
 }
 
-/// A frame that a handler keeps after its batch is finished. A `Kept` is an owned value, is
-/// writable, and implements `Send`. When a `Kept` is dropped, on any thread, its pages return to
-/// the pool.
+/// A frame that a handler keeps after its batch. Dropped on any thread, it returns its pages.
 #[derive(Debug)]
 pub struct Kept {
     slot: Slot,
-    /// The number of copied bytes if this is a copy of the front of a frame, or 0 if this is a
-    /// whole frame.
+    /// The number of copied bytes of a copy of the front of a frame, or 0 for a whole frame.
     front: u16,
-    /// The hidden frames (which the handler does not see) that contain the rest of a merged
-    /// packet's payload: the position of the first hidden frame, and the number of hidden frames.
+    /// The hidden frames with the rest of a merged packet's payload: first position, and number.
     hidden: (u8, u8),
-    /// The page's generation number (it grows at each use and release of the page) at the time when
-    /// the frame was kept. The generation number is checked in debug and fuzz builds only.
+    /// The page's generation when the frame was kept. Checked in debug and fuzz builds only.
     generation: Generation,
     kept_pages: Arc<KeptPages>,
 }
 
 impl Kept {
-    /// Records that this kept frame is a copy of the first `bytes` bytes of a frame. The rest of
-    /// the original frame stays in its memory.
+    /// Marks a copy of the first `bytes` bytes of a frame. The rest stays in the original frame.
     #[must_use]
     pub fn of_front(mut self, bytes: usize) -> Self {
         self.front = bytes as u16;
         self
     }
 
-    /// Records that this kept frame is a copy of the headers of a [merged](crate::merged) packet.
-    /// The headers are the first `bytes` bytes of the packet. Stores `record` at the end of the
-    /// page. Returns `None` if the page has no room for the record.
+    /// Marks a copy of the first `bytes` bytes, the headers, of a [merged](crate::merged) packet.
+    /// Stores `record` at the end of the page, or returns `None` if there is no room.
     pub fn of_merged(mut self, bytes: usize, record: [u8; FrameHeader::EXTRA_BYTES]) -> Option<Self> {
         let at = self.record_at()?;
         // SAFETY: as in `deref_mut`: no other code has the page.
@@ -189,30 +169,25 @@ impl Kept {
             .then(|| Slot::part(self.slot.page, at as u32, FrameHeader::EXTRA_BYTES as u32))
     }
 
-    /// Returns the record that [`of_merged`](Self::of_merged) stored for a [merged](crate::merged)
-    /// packet. Returns `None` for any other kept frame.
+    /// The record that [`of_merged`](Self::of_merged) stored, if any.
     pub fn record(&self) -> Option<[u8; FrameHeader::EXTRA_BYTES]> {
         let at = self.record_at().filter(|_| self.frames() > 1)?;
         // SAFETY: no other code has the page, and writing needs `&mut self`.
         unsafe { self.kept_pages.memory.slice(&at) }.first_chunk().copied()
     }
 
-    /// The hidden frames (which the handler does not see) that are [merged](crate::merged) into
-    /// this packet: the position of the first hidden frame in the batch, and the number of hidden
-    /// frames.
+    /// The position of the first hidden frame in the batch, and the number of hidden frames.
     pub fn hidden(&self) -> Option<(usize, usize)> {
         (self.hidden.1 > 0).then_some((self.hidden.0.into(), self.hidden.1.into()))
     }
 
-    /// Returns how many frames the packet counts as: one, plus the hidden frames that are merged
-    /// into it.
+    /// Returns how many frames the packet counts as: one, plus the hidden frames.
     pub fn frames(&self) -> u64 {
         1 + if self.front == 0 { 0 } else { u64::from(self.hidden.1) }
     }
 
-    /// Turns this copy into a separate frame that contains the first `len` bytes of the merged
-    /// packet. After `cut_to`, the hidden frames (the merged packet's other frames) belong to no
-    /// packet. `cut_to` changes nothing if the page is too short, or if this is not a merged
+    /// Turns this merged packet into a frame of its first `len` bytes. The hidden frames then
+    /// belong to no packet. Changes nothing if the page is too short, or if this is not a merged
     /// packet.
     pub fn cut_to(&mut self, len: usize, frame: &Frame<'_>) {
         let (headers, most) = (self.slot.len(), self.slot.len() + self.behind_bytes(frame));
@@ -241,15 +216,13 @@ impl Kept {
         self.hidden = (from as u8, count as u8);
     }
 
-    /// The number of copied bytes if this is a copy of the front of a frame. `None` for a whole
-    /// frame.
+    /// The number of copied bytes of a copy of the front of a frame. `None` for a whole frame.
     #[inline]
     pub fn front(&self) -> Option<usize> {
         (self.front != 0).then_some(self.front.into())
     }
 
-    /// The bytes of `frame` that were not copied, followed by the bytes of the hidden frames that
-    /// were merged with it.
+    /// The bytes of `frame` that were not copied, followed by the hidden frames merged with it.
     #[inline]
     pub fn behind<'f>(&self, frame: &'f Frame<'_>) -> Behind<'f> {
         frame.behind(self.front().unwrap_or(usize::MAX), self.hidden.0.into(), self.hidden.1.into())
@@ -261,16 +234,14 @@ impl Kept {
         if self.front == 0 { 0 } else { self.behind(frame).map(<[u8]>::len).sum() }
     }
 
-    /// The bytes of the original frame, page by page, if this is a copy of `frame` or of the
-    /// [front](Self::of_front) of `frame`.
+    /// The whole packet, page by page, if this is a copy of `frame` or of its front.
     #[inline]
     pub fn segments_with<'s>(&'s self, frame: &'s Frame<'_>) -> Segments<'s> {
         let copied = self.segments();
         if self.front == 0 { copied } else { copied.followed_by(self.behind(frame)) }
     }
 
-    /// Divides a frame into its first `bytes` bytes and the bytes after them. If the front of the
-    /// frame was copied, the result has the copy `written` in place of these first bytes.
+    /// The first `bytes` bytes of a frame, or their copy `written`, and the bytes after them.
     #[inline]
     pub fn split<'s>(written: Option<&'s Self>, frame: &'s Frame<'_>, bytes: usize) -> (&'s [u8], Behind<'s>) {
         let whole = || (frame.bytes().get(..bytes).unwrap_or(frame.bytes()), frame.behind(bytes, 0, 0));
@@ -282,8 +253,7 @@ impl Kept {
         self.slot.hash()
     }
 
-    /// The code for the type of the frame's first header: see
-    /// [`Frame::link`](crate::ring::Frame::link).
+    /// The kind of the frame's first header: see [`Frame::link`](crate::ring::Frame::link).
     pub fn link(&self) -> u8 {
         self.slot.link()
     }
@@ -293,8 +263,7 @@ impl Kept {
         self.slot = self.slot.with_link(link);
     }
 
-    /// The frame's bytes, part by part. For a frame of several parts, [`Deref`] returns the bytes
-    /// of the first part only.
+    /// The frame's bytes, part by part. [`Deref`] returns only the first part.
     pub fn segments(&self) -> Segments<'_> {
         // SAFETY: no other code has the slot, and writing needs `&mut self`.
         unsafe { self.kept_pages.memory.segments_of(&self.slot) }
@@ -332,8 +301,7 @@ impl Kept {
         linear.is_some()
     }
 
-    /// The number of free bytes before the frame in its first page, and after the frame in its last
-    /// page.
+    /// Like [`Frame::room`](crate::ring::Frame::room).
     pub fn room(&self) -> (usize, usize) {
         self.kept_pages.memory.room(&self.slot)
     }
@@ -346,7 +314,7 @@ impl Kept {
         resized.is_some()
     }
 
-    /// The header that the device wrote for the frame, if the device wrote one.
+    /// The header that the device wrote, if any.
     pub fn header(&self) -> Option<FrameHeader> {
         // SAFETY: no other code has the slot, and its page is written only through `&mut self`.
         unsafe { self.kept_pages.memory.header(&self.slot) }
@@ -385,9 +353,8 @@ impl Drop for Kept {
         }
         let pool = self.kept_pages.memory.pool();
         pool.take_apart(Completion::from_slot(self.slot), |page, _, _| self.kept_pages.waiting.put(pool, page));
-        // Relaxed: no other memory depends on this count. The count is decremented only after the
-        // page was pushed to the stack. Therefore every page that is no longer counted has already
-        // returned.
+        // Relaxed: no other memory depends on this count. Every page that is no longer counted has
+        // already returned, because it was pushed before.
         self.kept_pages.kept.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,5 +1,4 @@
-//! The memory of steerage's receive path. All `unsafe` code of the receive path is in this crate,
-//! and safe code cannot misuse the crate's interface.
+//! The memory of steerage's receive path, and all of its `unsafe` code, with a safe interface.
 //!
 //! The modules, in the order in which a packet uses them:
 //!
@@ -18,8 +17,7 @@
 //! | [`memory`] | finds the bytes of a completion |
 //! | [`ring`] | the slot ring between two CPUs, with its finished index |
 //! | [`admission`] | how many frames of all queues wait for a CPU |
-//! | [`outbox`], [`inbox`], [`bits`] | one queue's rings to all CPUs; which of many rings have
-//! frames |
+//! | [`outbox`], [`inbox`], [`bits`] | one queue's rings to all CPUs; which of many rings have frames |
 //! | [`signal`] | events that threads outside of the path can wait for |
 //! | [`park`] | sleeping and waking without losing a wake-up |
 //! | [`control_lock`] | the lock that packet CPUs only try |
@@ -34,16 +32,12 @@
 //! # Why the interface is sound
 //!
 //! Code reaches the bytes of a page only through a token: [`Page`] (which allows writing),
-//! [`Completion`], a slot between two positions of a ring, or [`Kept`]. Only the holder of a page's
-//! token may write the page. Only the holder of the [`Claim`] to [blocks] may write the blocks.
-//! Tokens and claims are not `Clone` and cannot be created outside of this crate. Each page number
-//! is used only once in the life of a process. Therefore a token of a region that no longer exists
-//! refers to no page. There are 2^32 page numbers. When all page numbers are used up, no further
-//! region can be mapped. Every access checks the token's page number, offset and length against the
-//! region. If the token belongs to another region, the access returns an empty frame.
-//!
-//! Safe code can lose a token. If a token is lost, its page stays unused until the region is
-//! unmapped. Safe code cannot access a page without the page's token, nor a page that was unmapped.
+//! [`Completion`], a slot between two positions of a ring, or [`Kept`]. Only the holder of the
+//! [`Claim`] to [blocks] may write the blocks. Tokens and claims are not `Clone` and cannot be
+//! created outside of this crate. A page number is used only once in the life of a process, so a
+//! token of a region that no longer exists refers to no page. Every access checks the token's page
+//! number, offset and length against the region. A token of another region gives an empty frame.
+//! Safe code can lose a token, and then the page stays unused until the region is unmapped.
 
 pub mod admission;
 pub mod bits;

@@ -1,7 +1,6 @@
 //! Memory from the kernel, in huge pages if the kernel has any.
 //!
-//! Under Miri, Rust's allocator provides the memory, because Miri has no kernel. Under Miri, the
-//! size of huge pages is 4 KiB, because Miri needs much time for each byte.
+//! Under Miri, Rust's allocator provides the memory, with small "huge pages" to save time.
 
 use std::fmt;
 use std::io;
@@ -10,11 +9,10 @@ use std::ptr::NonNull;
 #[cfg(miri)]
 pub(crate) use by_allocator::{map_anonymous, map_small, map_transparent, map_unused, unmap};
 
-/// The size in bytes of a huge page on all supported machines. The size of every region is a
-/// multiple of `HUGE_BYTES`, so that it can consist of huge pages.
+/// The size in bytes of a huge page on all supported machines. The size of a region is a multiple.
 pub(crate) const HUGE_BYTES: usize = if cfg!(miri) { 4096 } else { 2 << 20 };
 
-/// The kind of pages that the kernel used for the memory, as [`Region`](crate::Region) reports.
+/// The kind of pages that the kernel used for the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// Huge pages of 2 MiB that the administrator reserved (`vm.nr_hugepages`).
@@ -38,7 +36,7 @@ pub enum Backing {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RegionError {
-    /// The caller requested no pages or pages of 0 bytes, or the total size cannot be addressed.
+    /// No pages or pages of 0 bytes were requested, or the total size cannot be addressed.
     Size {
         /// The requested number of pages.
         pages: usize,
@@ -119,8 +117,7 @@ mod by_allocator {
     }
 }
 
-/// Maps `bytes` bytes, a multiple of 2 MiB. The memory lies in reserved huge pages if possible, or
-/// else in normal memory that is aligned for transparent huge pages.
+/// Reserved huge pages if possible, or else memory aligned for transparent huge pages.
 #[cfg(not(miri))]
 pub(crate) fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize), RegionError> {
     if let Ok(base) = mmap(bytes, libc::MAP_HUGETLB) {
@@ -133,31 +130,26 @@ pub(crate) fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize
     Ok((base, backing, bytes))
 }
 
-/// Maps address space for at least `bytes` bytes, in transparent huge pages if the kernel supports
-/// them. The kernel provides the memory of a page only when the page is touched. Returns the
-/// address and the number of bytes to [unmap].
+/// Untouched pages take no memory. Returns the address and the number of bytes to [unmap].
 #[cfg(not(miri))]
 pub(crate) fn map_transparent(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     let bytes = bytes.checked_next_multiple_of(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
     map_aligned(bytes, libc::MAP_NORESERVE).map(|(base, _)| (base, bytes))
 }
 
-/// Maps `bytes` bytes in small pages. Returns the address and the number of bytes to [unmap].
 #[cfg(not(miri))]
 pub(crate) fn map_small(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     mmap(bytes, 0).map(|base| (base, bytes))
 }
 
-/// The total size of the reserved huge pages that no program uses yet, in bytes.
+/// In bytes, of the reserved huge pages that no program uses yet.
 pub(crate) fn huge_pages_free() -> u64 {
     let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
     let pages = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
     if cfg!(miri) { 0 } else { pages.unwrap_or(0).saturating_mul(HUGE_BYTES as u64) }
 }
 
-/// Maps address space for `bytes` bytes, even if most of it will never be used. The kernel provides
-/// each small page at the first access to it, and reserves no memory before that. Returns the
-/// address and the number of bytes to [unmap].
+/// Maps small pages that take memory only when they are touched.
 #[cfg(not(miri))]
 #[cfg_attr(loom, expect(dead_code, reason = "loom has slots of its own"))]
 pub(crate) fn map_unused(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
@@ -177,9 +169,8 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     unsafe { libc::munmap(base.as_ptr().cast(), bytes) };
 }
 
-/// Moves the mapping of `bytes` bytes from address `from` to address `to`, and replaces the mapping
-/// at `to`, in one atomic step. A thread that reads at the address `to` sees either the old or the
-/// new mapping. Aborts the process if the kernel fails after it has removed the old mapping.
+/// Moves a mapping from the address `from` to `to` in one atomic step for threads that read there.
+/// Aborts the process if the kernel fails after it has removed the old mapping.
 ///
 /// # Safety
 /// Both ranges are mapped, do not overlap, and belong to the caller. No code reads at `from` any
@@ -198,19 +189,16 @@ pub unsafe fn move_over(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<
     let error = io::Error::last_os_error();
     // SAFETY: `mincore` reads no memory and writes one byte, because a page has at least 4 KiB.
     if unsafe { libc::mincore(to.cast(), 4096, [0_u8].as_mut_ptr()) } != 0 {
-        // The old mapping at `to` no longer exists, and another thread may be about to read at
-        // `to`.
+        // The old mapping is gone, and another thread may be about to read there.
         std::process::abort();
     }
     Err(error)
 }
 
-/// Maps `bytes` bytes at an address that is a multiple of 2 MiB. `bytes` is a multiple of 2 MiB.
-/// Returns true if the kernel accepts the advice to use huge pages.
+/// Returns true if the kernel accepts the advice for huge pages.
 #[cfg(not(miri))]
 fn map_aligned(bytes: usize, extra: libc::c_int) -> io::Result<(NonNull<u8>, bool)> {
-    // The mapping has one more huge page than necessary, so that it contains an aligned range of
-    // the full size. The rest is unmapped.
+    // One more huge page than necessary, to contain an aligned range.
     let more = bytes.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
     let base = mmap(more, extra)?;
     let skip = base.as_ptr().align_offset(HUGE_BYTES);

@@ -6,8 +6,7 @@ use crate::header::FrameHeader;
 use crate::page::{Completion, Slot};
 use crate::region::{Region, View, prefetch_read};
 
-/// The memory in which one queue's frames lie: the pages of the pool, and the blocks of the queue's
-/// device.
+/// The memory of one queue's frames: the pages of the pool, and the blocks of the device.
 #[derive(Clone, Debug)]
 pub struct Memory {
     pool: Arc<Region>,
@@ -25,9 +24,7 @@ impl Memory {
         &self.pool
     }
 
-    /// The bytes of a frame. If the frame lies in several pages, only the bytes of its first part
-    /// are returned. The slice is empty if the completion belongs to other memory, or if its frame
-    /// does not lie within its page.
+    /// The bytes of a frame, or of its first part. Empty if they do not lie in this memory.
     #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         // SAFETY: the completion is borrowed for as long as the slice, so no other thread holds the
@@ -35,7 +32,7 @@ impl Memory {
         unsafe { self.slice(&frame.slot()) }
     }
 
-    /// The header that the device wrote for the frame, if there is one.
+    /// The header that the device wrote for the frame, if any.
     #[inline]
     pub fn header_of(&self, frame: &Completion) -> Option<FrameHeader> {
         // SAFETY: as `bytes`. The holder of the completion owns its page. A block is not written
@@ -70,9 +67,6 @@ impl Memory {
         }
     }
 
-    /// The device's header of the frame, if the slot's flags state that the frame has a header, and
-    /// if the header lies within the page.
-    ///
     /// # Safety
     /// The caller holds the slot, and no code writes the bytes before the frame while this function
     /// runs.
@@ -84,9 +78,6 @@ impl Memory {
         bytes.first_chunk().copied().map(|bytes| slot.header_of(bytes))
     }
 
-    /// The extra record before the frame's header, if the device wrote an extra record, and if the
-    /// record lies within the page.
-    ///
     /// # Safety
     /// As [`header`](Self::header).
     #[inline]
@@ -96,9 +87,6 @@ impl Memory {
         unsafe { self.slice(&before) }.first_chunk().copied()
     }
 
-    /// The header of a frame, if the frame has one, and the frame's bytes. The bounds of header and
-    /// bytes are checked together, in one step.
-    ///
     /// # Safety
     /// The rules of [`slice`](Self::slice) apply to the bytes before the frame too.
     #[inline(always)]
@@ -132,8 +120,7 @@ impl Memory {
         }
     }
 
-    /// The number of free bytes before the frame in its page, and after the frame in the page of
-    /// its last part. 0 for lent frames.
+    /// As [`Frame::room`](crate::ring::Frame::room).
     #[inline]
     pub(crate) fn room(&self, slot: &Slot) -> (usize, usize) {
         if slot.is_lent() || self.start(slot).is_none() {
@@ -144,16 +131,7 @@ impl Memory {
         (slot.offset as usize, self.pool.page_bytes().saturating_sub(end))
     }
 
-    /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end. If
-    /// `front` or `back` is negative, the frame becomes shorter at that end. Added bytes have the
-    /// values that were in the page before. The header that the device wrote moves with the front
-    /// of the frame, and the length on the wire in this header is corrected. If there is no room
-    /// for the header before the frame, the header is lost. Returns `None` and changes nothing if
-    /// the page is too short or the frame is lent.
-    ///
-    /// `resize` copies only the header and not the frame. Only the handler of the frame changes the
-    /// frame's slot. A handler that adds or removes a header at the front of a frame also writes
-    /// the type of the new first header to the frame's slot.
+    /// Copies only the header, not the frame. Without room before the frame, the header is lost.
     ///
     /// # Safety
     /// The rules of [`slice_mut`](Self::slice_mut) apply to all pages of the frame.
@@ -171,8 +149,6 @@ impl Memory {
         Some(unsafe { self.carry_header(slot, resized, front + back) })
     }
 
-    /// Moves the device's header to the new beginning of a frame that became `longer` bytes longer.
-    ///
     /// # Safety
     /// The rules of [`slice_mut`](Self::slice_mut) apply to the whole page.
     #[inline]
@@ -201,10 +177,7 @@ impl Memory {
         }
     }
 
-    /// Like [`bytes`](Self::bytes), but also prefetches the first cache line of the frame. Call
-    /// `bytes_soon` for all frames of a batch before reading the first frame. A lent frame is
-    /// prefetched only if it lies in a mapped file. If a lent frame does not lie in a mapped file,
-    /// the device has just written the frame, so the frame is already in the cache.
+    /// Like [`bytes`](Self::bytes), but prefetches a frame that no device has just written.
     #[inline(always)]
     pub fn bytes_soon<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         let bytes = self.bytes(frame);

@@ -1,11 +1,9 @@
 //! Frames of a batch that a handler sees as one merged packet.
 //!
 //! The headers of a merged packet are a copy ([`Kept`]), and its payload stays in the original
-//! frames. In the batch that the handler sees, the first frame of a merged packet represents the
-//! whole packet. The other frames are *hidden*: their slots are moved after the slots of all
-//! packets that the handler sees, and [`Hand::with_first`] leaves them out. In all other respects,
-//! a hidden frame is treated like any frame: it has its slot, counts as one frame, and its page
-//! returns with its slot.
+//! frames. The first frame represents the whole packet. The others are *hidden*: their slots come
+//! after the slots of all packets that the handler sees. Otherwise a hidden frame is like any
+//! frame: it counts as one frame, and its page returns with its slot.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -18,11 +16,10 @@ use crate::kept::{Kept, KeptPages};
 use crate::ring::{Frame, Hand};
 use crate::shared_pool::Spare;
 
-/// The maximum number of frames in a batch in which frames are merged, because a set of frames is a
-/// 64-bit integer with one bit per position.
+/// The maximum number of frames in a batch in which frames are merged: the bits of a `u64`.
 pub const BATCH_MAX: usize = u64::BITS as usize;
 
-/// The new order of the frames of a batch, as a list of their old positions.
+/// Old positions in their new order.
 struct Order([u8; BATCH_MAX], usize);
 
 impl Order {
@@ -57,22 +54,17 @@ pub struct Pages<'p> {
 }
 
 impl Pages<'_> {
-    /// Copies `headers` into a page, for a packet of `wire_len` bytes whose first frame is `first`.
     fn copy(&self, first: &Frame<'_>, headers: &[u8], wire_len: usize) -> Option<Kept> {
         let header = first.header().map(|header| FrameHeader { wire_len: wire_len as u32, ..header });
         self.spare.copy(self.kept, self.headroom, header, &[headers])
     }
 }
 
-/// Merges frames of a batch into packets. `merge` calls the function `find` with two arguments: the
-/// frames and a second function. `find` calls the second function once for each merged packet, with
-/// the set of the packet's frames, the packet's headers, and a [record](Kept::record). All frames
-/// of a merged packet have headers of the same length as the packet's headers. After `merge`,
-/// `copies` contains the copied headers of each packet, at the packet's new position. If no page is
-/// free for a packet's headers, the packet is not merged.
-///
-/// Returns the number of packets that the handler sees. The packets are in the order of their first
-/// frames. Returns `None` if nothing was merged.
+/// Merges frames of a batch into packets. `find` gets the frames, and calls its second argument for
+/// each merged packet, with the set of its frames, its headers, and a [record](Kept::record). All
+/// frames of a packet have headers of the same length. Afterwards, `copies` contains the headers of
+/// each packet at its new position. A packet is not merged if no page is free for its headers.
+/// Returns the number of packets that the handler sees, or `None` if nothing was merged.
 pub fn merge(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],
@@ -93,17 +85,14 @@ pub fn merge(
     (members != [0; BATCH_MAX]).then(|| hide(hand, copies, &members))
 }
 
-/// Hides frames of a batch. `members` contains the set of frames of each merged packet, at the
-/// position of the packet's first frame. `copies` contains the copied headers of each packet at the
-/// position of the packet's first frame. Returns how many frames the handler still sees.
+/// `members` contains the set of frames of each merged packet, at the position of its first frame.
 fn hide(hand: &mut Hand<'_>, copies: &mut [Option<Kept>], members: &[u64; BATCH_MAX]) -> usize {
     let hidden = members.iter().fold(0, |all, members| all | members & members.wrapping_sub(1));
     let mut order = Order([0; BATCH_MAX], 0);
     order.push((0..hand.len()).filter(|nth| hidden >> nth & 1 == 0));
     let shown = order.1;
     for (at, nth) in order.0.map(usize::from).into_iter().enumerate().take(shown) {
-        // An earlier swap has already moved the copy that was at position `at`, unless the frame at
-        // `at` is hidden and therefore has no copy.
+        // The copy of position `at` has moved already, unless the frame is hidden and has none.
         copies.swap(at, nth);
         if let Some(copy) = &mut copies[at] {
             copy.hide(order.1, members[nth].count_ones() as usize - 1);
@@ -116,10 +105,9 @@ fn hide(hand: &mut Hand<'_>, copies: &mut [Option<Kept>], members: &[u64; BATCH_
     shown
 }
 
-/// For each packet in the set `split`, makes the packet's hidden frames visible again, after the
-/// packet's first frame. `shown` is the result of [`merge`]. `verdicts` is reordered together with
-/// the frames. Returns how many frames are visible. Afterwards, call [`write_headers`], which
-/// writes the headers of the frames that were hidden.
+/// Makes the hidden frames of the packets in the set `split` visible again, after their first
+/// frames, and reorders `verdicts` as well. `shown` is the result of [`merge`]. Returns how many
+/// frames are visible. Call [`write_headers`] afterwards.
 pub fn show<T: Copy>(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],
@@ -153,10 +141,9 @@ pub fn show<T: Copy>(
     seen
 }
 
-/// Writes the headers of the frames that [`show`] made visible. The headers are written in place,
-/// or to a copy if the frame is lent. The function `headers` gets the frames of a packet and the
-/// packet's headers, and writes the headers of each frame. The headers of all frames of a packet
-/// have the same length. If no page is free for the copy of a frame, calls `lost` for this frame.
+/// Writes the headers of the frames that [`show`] made visible, in place, or to a copy if the frame
+/// is lent. `headers` writes the headers, of one length, for all frames of a packet. Calls `lost`
+/// for a frame if no page is free for its copy.
 pub fn write_headers<const BYTES: usize>(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],

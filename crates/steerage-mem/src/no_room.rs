@@ -21,8 +21,7 @@ pub enum NoRoom {
 }
 
 impl NoRoom {
-    /// Returns the reason why a frame could not be copied. The copy would have had `len` bytes,
-    /// after `headroom` free bytes at the start of the page.
+    /// Returns why a copy of `len` bytes after `headroom` free bytes was not possible.
     pub fn for_copy(len: usize, headroom: usize, kept_pages: &KeptPages) -> Self {
         match kept_pages.kept() >= kept_pages.limit() {
             _ if headroom + len > kept_pages.page_bytes() => Self::TooLong,

@@ -1,7 +1,5 @@
 //! [`Outbox`] contains one queue's rings to all CPUs, and the lane of the CPU that polls the queue.
-//!
-//! With many CPUs, most rings are empty most of the time. Therefore the functions of the outbox
-//! visit only rings that have staged frames or frames that have not returned.
+//! It visits only rings in use, because with many CPUs, most rings are empty most of the time.
 
 #[cfg(test)]
 mod tests;
@@ -15,35 +13,29 @@ use crate::memory::Memory;
 use crate::page::Completion;
 use crate::ring::{Finished, Lane, Producer};
 
-/// The producers (sending ends) of one queue's rings: one producer for the ring to each CPU, and a
-/// last producer for the parking lot. The frames for the queue's owner, the CPU that polls it, stay
-/// in the lane (the list of frames that do not change their CPU). The ring to the owner contains
-/// only frames that were handed over before this CPU became the owner of the queue.
+/// One queue's producers: one for each CPU, and a last one for the parking lot. Frames for the
+/// queue's owner, the CPU that polls it, stay in the lane. The ring to the owner contains only
+/// frames that were handed over before this CPU became the owner.
 #[derive(Debug)]
 pub struct Outbox {
     rings: Vec<Producer>,
     owner: usize,
     lane: Lane,
-    /// An empty list for `take_list`. While frames are staged one by one, this empty list replaces
-    /// the list of the lane (the frames for the polling CPU itself).
+    /// An empty list that replaces the list of the lane while frames are staged one by one.
     spare: Vec<Completion>,
     staged: Bits,
     out: Bits,
-    /// The set of rings at their limit for held blocks: their frames occupy as many units (block
-    /// sizes) as a ring may hold.
+    /// The rings whose frames occupy as many units (block sizes) as a ring may hold.
     full: Bits,
-    /// For each CPU, the limit on the waiting frames of several queues together.
     admissions: Option<Arc<[Admission]>>,
     backlog: usize,
 }
 
 impl Outbox {
-    /// Creates the rings to the CPUs and the parking lot. All rings to CPUs have the same limit.
-    /// The lane (the list of frames for `owner`, the polling CPU) has room for the `poll_max`
-    /// frames of one poll and for all parked frames. The bytes of the lane's frames lie in
-    /// `memory`. If `admissions` is given, the limit applies to the waiting frames of several
-    /// queues together. If `blocks` are [shared](Blocks::shared), the frames in each ring may hold
-    /// only a limited number of units (block sizes).
+    /// Creates an outbox. The lane, whose frames lie in `memory`, has room for the `poll_max`
+    /// frames of one poll and for all parked frames. `admissions` limit the waiting frames of
+    /// several queues together. With [shared](Blocks::shared) `blocks`, the frames of a ring hold a
+    /// limited number of units.
     pub fn new(
         mut to_cpus: Vec<Producer>,
         lot: Producer,
@@ -63,7 +55,7 @@ impl Outbox {
         Self { rings: to_cpus, owner, lane, spare, staged, out, full, admissions, backlog }
     }
 
-    /// The number of CPUs. This is also the index of the parking lot in the list of rings.
+    /// The number of CPUs, which is also the index of the parking lot.
     #[inline(always)]
     pub fn cpus(&self) -> usize {
         self.rings.len() - 1
@@ -75,7 +67,7 @@ impl Outbox {
         &mut self.rings[cpu]
     }
 
-    /// Returns the producer of the ring to a CPU, for reading only.
+    /// The ring to a CPU, for reading only.
     #[inline(always)]
     pub fn look(&self, cpu: usize) -> &Producer {
         &self.rings[cpu]
@@ -105,47 +97,41 @@ impl Outbox {
         &mut self.lane
     }
 
-    /// The number of frames in the lane (the list of frames for the queue's owner) that the owner
-    /// has not taken yet.
+    /// The number of frames in the lane that the owner has not taken yet.
     #[inline(always)]
     pub fn staying(&self) -> usize {
         self.lane.waiting()
     }
 
-    /// Returns true if the owner has finished all of its frames: those in the lane and those in its
-    /// ring. If the owner has unfinished frames, the queue must not be polled, because frames in
-    /// the lane would overtake frames in the ring.
+    /// Returns true if the owner has finished the lane and its ring. Otherwise, the queue must not
+    /// be polled: frames in the lane would overtake frames in the ring.
     #[inline(always)]
     pub fn has_owner_finished(&self) -> bool {
         let ring = &self.rings[self.owner];
         self.lane.is_empty() && (ring.occupied() == 0 || ring.passed(ring.tail()))
     }
 
-    /// Returns true if `cpu` has finished all frames before position `tail` of its ring. If `cpu`
-    /// is the owner of the queue, it must also have finished the frames in the lane (the list of
-    /// its own frames).
+    /// Returns true if `cpu` has finished its ring up to `tail`, and the lane if `cpu` owns the
+    /// queue.
     pub fn has_passed(&self, cpu: u16, tail: u64) -> bool {
         let cpu = usize::from(cpu);
         self.rings[cpu].passed(tail) && (cpu != self.owner || self.lane.is_empty())
     }
 
-    /// Finishes the frames that the owner took from the lane (the list of its own frames). Lent
-    /// frames return to `blocks`, and all other frames are passed to `home`.
+    /// Finishes the frames taken from the lane. Lent frames return to `blocks`, others to `home`.
     #[inline]
     pub fn finish_lent(&mut self, blocks: &mut Blocks, mut home: impl FnMut(Completion)) {
         let mut lent = blocks.homecoming();
         self.lane.finish(|frames| frames.for_each(|frame| lent.recycle(frame).unwrap_or_else(&mut home)));
     }
 
-    /// Stages a frame for the ring `target`: see [`Producer::stage`]. A frame for the owner (the
-    /// CPU that polls the queue) is added to the lane. The caller must also call
-    /// [`touch`](Self::touch), which records that the ring is in use.
+    /// Stages a frame for the ring `target` (see [`Producer::stage`]), or in the lane if `target`
+    /// is the owner. The caller must also call [`touch`](Self::touch).
     ///
     /// # Errors
     /// Returns the frame if the ring has no room for it.
-    // Always inlined. If `stage` were not inlined, the frame would be stored in memory, and loading
-    // it would have to wait for the stores. With 16 targets, this wait for stores raised the cost
-    // of staging on the receiving CPU from 9.5 ns to 22 ns per packet.
+    // Always inlined: otherwise loading the frame would have to wait for the stores of the frame.
+    // With 16 targets, this wait raised the cost of staging from 9.5 ns to 22 ns per packet.
     #[inline(always)]
     pub fn stage(&mut self, target: usize, frame: Completion, arrival: u64) -> Result<(), Completion> {
         if target == self.owner {
@@ -155,8 +141,7 @@ impl Outbox {
         self.rings[target].stage(frame, arrival)
     }
 
-    /// Records that these rings may have staged frames. `touch` is called once per poll, not once
-    /// per frame.
+    /// Records that these rings may have staged frames: once per poll, not once per frame.
     pub fn touch(&mut self, rings: &Bits) {
         self.staged.insert_set(rings);
     }
@@ -166,9 +151,8 @@ impl Outbox {
         self.staged.insert(ring);
     }
 
-    /// Stages the frames of one poll, which are in the lane's list, on one ring: see
-    /// [`Producer::stage_all`]. Returns true if all frames were staged. If the owner is the target,
-    /// all frames stay in the lane.
+    /// Stages the frames in the lane's list on one ring: see [`Producer::stage_all`]. Frames for
+    /// the owner stay in the lane. Returns true if all frames were staged.
     #[inline(always)]
     pub fn stage_all(&mut self, target: usize, arrival: u64, staged: impl FnMut(usize)) -> bool {
         if target == self.owner {
@@ -181,8 +165,8 @@ impl Outbox {
         frames.is_empty()
     }
 
-    /// Stages the frames in the lane's list on a few rings: see [`Producer::stage_lists`]. The
-    /// frames for the owner stay in the lane. Returns true if all frames were staged.
+    /// Stages the frames in the lane's list on a few rings: see [`Producer::stage_lists`]. Frames
+    /// for the owner stay in the lane. Returns true if all frames were staged.
     #[inline(always)]
     pub fn stage_lists(
         &mut self,
@@ -198,27 +182,23 @@ impl Outbox {
         true
     }
 
-    /// Takes the list out of the lane (the frames for the polling CPU), so that its frames can be
-    /// staged one by one.
-    /// [`put_list`](Self::put_list) puts the list back.
+    /// Takes the list out of the lane, until [`put_list`](Self::put_list), to stage its frames.
     pub fn take_list(&mut self) -> Vec<Completion> {
         let mut frames = std::mem::take(&mut self.spare);
         self.lane.list().into_iter().for_each(|list| std::mem::swap(list, &mut frames));
         frames
     }
 
-    /// Puts back the list that [`take_list`](Self::take_list) returned. The frames in the list stay
-    /// in the lane.
+    /// Puts back the list of [`take_list`](Self::take_list). Its frames stay in the lane.
     pub fn put_list(&mut self, mut list: Vec<Completion>) {
         self.lane.list().into_iter().for_each(|frames| frames.append(&mut list));
         self.spare = list;
     }
 
-    /// Publishes the staged frames of each ring that has at least `least` staged frames. The staged
-    /// frames of the parking lot are published whatever `least` is. Calls `shown` for each CPU for
-    /// which frames were published. Calls `refused` for each frame that the CPU's backlog has no
-    /// room for. If the refused frame lies in a page, it is passed to `refused`. Refused frames
-    /// that lie in the queue's blocks return to `lent`.
+    /// Publishes the staged frames of the parking lot, and of each ring with at least `least`.
+    /// Calls `shown` for each CPU with published frames. Calls `refused` for each frame that
+    /// exceeds the backlog or the share of the blocks. Frames in blocks return to `lent`, others to
+    /// `refused`.
     #[inline]
     pub fn publish(
         &mut self,
@@ -252,9 +232,7 @@ impl Outbox {
         }
     }
 
-    /// Takes back the staged frames that would exceed the ring's share of the queue's blocks. The
-    /// frames that are taken back are not always the newest frames, because a short frame may be
-    /// admitted after a long frame was refused.
+    /// Takes back the staged frames that exceed the ring's share of the queue's blocks.
     #[inline(never)]
     fn share(&mut self, at: usize, blocks: &mut Blocks, mut refused: impl FnMut()) {
         let Some(mut publishing) = blocks.publishing(at) else { return };
@@ -271,7 +249,7 @@ impl Outbox {
         }
     }
 
-    /// Takes back the newest staged frames, as many as exceed the limit of the CPU's backlog.
+    /// Takes back the newest staged frames that exceed the limit of the CPU's backlog.
     #[inline(never)]
     fn admit(&mut self, at: usize, lent: Option<&mut Blocks>, mut refused: impl FnMut(Option<Completion>)) {
         let Some(admission) = self.admissions.as_ref().and_then(|all| all.get(at)) else { return };
@@ -286,7 +264,7 @@ impl Outbox {
         }
     }
 
-    /// Takes the oldest frame out of the parking lot: see [`Producer::unpark`]. `lent`: the blocks.
+    /// Takes the oldest frame out of the parking lot: see [`Producer::unpark`].
     pub fn unpark(&mut self, lent: Option<&mut Blocks>) -> Option<(Completion, u64)> {
         let at = self.cpus();
         let is_published = self.rings[at].is_next_published();
@@ -312,8 +290,7 @@ impl Outbox {
         self.reclaim_many(at, |finished| finished.for_each(&mut home))
     }
 
-    /// Like [`reclaim`](Self::reclaim), but passes many finished slots to the function `home` at a
-    /// time. Returns the number of slots.
+    /// Like [`reclaim`](Self::reclaim), but passes many finished slots to `home` at a time.
     #[inline]
     pub fn reclaim_many(&mut self, at: usize, home: impl FnMut(Finished<'_>)) -> u64 {
         let count = self.rings[at].reclaim_many(home);
@@ -323,8 +300,7 @@ impl Outbox {
         count
     }
 
-    /// Takes the finished frames of a ring back: lent frames return to `blocks`, and all other
-    /// frames are passed to `home`. Returns the number of frames.
+    /// Reclaims a ring: lent frames return to `blocks`, all others to `home`. Returns their number.
     #[inline]
     pub fn reclaim_lent(&mut self, at: usize, blocks: &mut Blocks, mut home: impl FnMut(Completion)) -> u64 {
         let mut lent = blocks.homecoming_from(at);
@@ -335,8 +311,7 @@ impl Outbox {
         count
     }
 
-    /// Returns the first ring that has unreturned frames. The search begins with the ring number
-    /// `from`.
+    /// Returns the first ring from `from` on that has unreturned frames.
     #[inline]
     pub fn next_out(&self, from: usize) -> Option<usize> {
         self.out.next(from)
@@ -366,14 +341,12 @@ impl Outbox {
         }
     }
 
-    /// Returns how many frames of all queues wait for a CPU. Returns 0 if each queue has its own
-    /// limit on waiting frames.
+    /// 0 if each queue has its own limit on waiting frames.
     fn waiting_of_all(&self, at: usize) -> u64 {
         self.admissions.as_ref().and_then(|all| all.get(at)).map_or(0, Admission::waiting)
     }
 
-    /// Returns true if both the ring and the CPU's backlog have room for `frames` frames. The
-    /// owner's lane always has room.
+    /// Returns true if the ring and the CPU's backlog have room. The owner's lane always has.
     #[inline(always)]
     pub fn has_room(&self, at: usize, frames: usize) -> bool {
         if at == self.owner {
@@ -386,9 +359,7 @@ impl Outbox {
         has_room && self.waiting_of_all(at) + frames as u64 <= self.backlog as u64
     }
 
-    /// Returns the first ring that has no room for `frames` frames. The search begins with the ring
-    /// number `from`. Only rings with staged or unreturned frames are checked, because all other
-    /// rings are empty and have room up to their limit.
+    /// Returns the first ring from `from` on that has no room. Rings that are not in use have room.
     #[inline(always)]
     pub fn next_without_room(&self, from: usize, frames: usize) -> Option<usize> {
         let mut mask = u64::MAX << (from % 64);
@@ -406,14 +377,13 @@ impl Outbox {
         None
     }
 
-    /// Returns true if the number of frames that wait for the CPU is at least half of the limit.
-    /// The frames in the owner's lane do not count as waiting.
+    /// Returns true if the frames that wait for the CPU are at least half of the limit.
     pub fn is_half_full(&self, cpu: usize) -> bool {
         cpu != self.owner && self.waiting_of_all(cpu).max(self.rings[cpu].occupied()) >= self.backlog as u64 / 2
     }
 
-    /// Asks each CPU whose ring has room for fewer than `weight` frames to wake this queue's owner
-    /// when half of the ring is finished.
+    /// Asks each CPU whose ring lacks room for `weight` frames to wake this queue's owner when half
+    /// of the ring is finished.
     pub fn wake_when_there_is_room(&mut self, weight: usize) {
         let mut next = self.out.next(0);
         while let Some(at) = next {

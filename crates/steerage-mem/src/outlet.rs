@@ -1,11 +1,7 @@
 //! [`Outlet`] queues items that other threads hand to the CPUs of the receive path, such as packets
-//! to send.
-//!
-//! One lock protects an outlet. The CPUs try to take the lock of the outlet between two rounds
-//! (passes of their loops), and only after a thread has added an item. The items of a bucket leave
-//! the outlet in the order in which they were added. While a CPU has not yet sent all earlier items
-//! of a bucket, the bucket's next items are given to the same CPU, even if the caller names another
-//! CPU for them.
+//! to send. One lock protects an outlet. CPUs try to take the lock between two rounds. The items of
+//! a bucket leave in the order in which they were added: until a CPU has sent all earlier items of
+//! a bucket, it also gets the bucket's next items, whatever CPU the caller names.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,14 +16,14 @@ use crate::signal::Signal;
 pub struct Outlet<T> {
     places: usize,
     waiting: Mutex<Waiting<T>>,
-    /// For each CPU, the number of items that this CPU has sent.
+    /// For each CPU, the number of items that it has sent.
     sent: OnceLock<Vec<AtomicU64>>,
 }
 
 #[derive(Debug)]
 struct Waiting<T> {
     of_cpus: Vec<OfCpu<T>>,
-    /// For each bucket, the CPU that got the bucket's latest item, and the number of that item.
+    /// For each bucket, the CPU that got its latest item, and the number of that item.
     buckets: Vec<(u16, u64)>,
     count: usize,
     has_room: Signal,
@@ -41,8 +37,7 @@ struct OfCpu<T> {
 }
 
 impl<T> Outlet<T> {
-    /// Creates an outlet with room for `places` items. The outlet accepts items after it was
-    /// [opened](Self::open).
+    /// Creates an outlet with room for `places` items, to be [opened](Self::open).
     ///
     /// # Errors
     /// As [`Signal::new`].
@@ -53,8 +48,7 @@ impl<T> Outlet<T> {
         Ok(Self { places, waiting: Mutex::new(waiting), sent: OnceLock::new() })
     }
 
-    /// Opens the outlet for this many CPUs and buckets. Only the first call of `open` has an
-    /// effect.
+    /// Opens the outlet for this many CPUs and buckets. Only the first call has an effect.
     pub fn open(&self, cpus: usize, buckets: usize) {
         let mut waiting = self.lock();
         let new = || OfCpu { items: VecDeque::new(), added: 0, is_closed: false };
@@ -80,15 +74,15 @@ impl<T> Outlet<T> {
         self.lock().has_room.fd()
     }
 
-    /// Adds an item for `cpu`. If `cpu` is `None`, or if earlier items of the bucket were not sent
-    /// yet, gives the item to the CPU that got the bucket's latest item. Returns the CPU that gets
-    /// the item. `Err` returns the item if there is no room.
+    /// Adds an item for `cpu`, or for the CPU of the bucket's latest item if `cpu` is `None` or
+    /// earlier items were not sent yet. Returns the CPU, or `Err` with the item if there is no
+    /// room.
     pub fn push(&self, bucket: u16, cpu: Option<u16>, item: T) -> Result<u16, T> {
         let mut waiting = self.lock();
         let Waiting { of_cpus, buckets, count, has_room } = &mut *waiting;
         let Some(last) = buckets.get_mut(usize::from(bucket)) else { return Err(item) };
-        // A1, acquire: pairs with A2. The acquire load ensures that the earlier items of the bucket
-        // were sent before this item is added.
+        // A1, acquire: pairs with A2. The bucket's earlier items were sent before this one is
+        // added.
         let left = self.sent.get().and_then(|sent| sent.get(usize::from(last.0)));
         let is_over = left.is_some_and(|left| left.load(Ordering::Acquire) >= last.1);
         let cpu = cpu.filter(|cpu| is_over && usize::from(*cpu) < of_cpus.len()).unwrap_or(last.0);
@@ -104,10 +98,9 @@ impl<T> Outlet<T> {
         Ok(cpu)
     }
 
-    /// Passes the items for `cpu` to the function `stage`, which returns an item for which it has
-    /// no room. Adds the number of items that `stage` accepted to `taken`. Returns true if items
-    /// for `cpu` may be left, or if another thread has the lock. If `closes` is true, `take` waits
-    /// for the lock, and no item for `cpu` can be added afterwards.
+    /// Passes the items for `cpu` to `stage`, which returns an item for which it has no room, and
+    /// adds the number of accepted items to `taken`. Returns true if items may be left. With
+    /// `closes`, waits for the lock, and no more items for `cpu` can be added.
     pub fn take(&self, cpu: u16, closes: bool, taken: &mut u64, mut stage: impl FnMut(T) -> Result<(), T>) -> bool {
         let waiting = if closes { Some(self.lock()) } else { self.waiting.try_lock().ok() };
         let Some(mut waiting) = waiting else { return true };

@@ -1,47 +1,36 @@
-//! The tokens of pages: [`Page`] is the right to write a page, and [`Completion`] is a page that a
-//! device has filled.
+//! The tokens of pages: the right to write a page, and a page that a device has filled.
 
 use crate::header::FrameHeader;
 
-/// The maximum length of a frame that a slot can describe, in bytes. The length field has 20 bits.
+/// The maximum length of a frame that a slot can describe, in bytes.
 pub const FRAME_BYTES_MAX: usize = (1 << LEN_BITS) - 1;
 
 const LEN_BITS: u32 = 20;
 const LEN_MASK: u32 = (1 << LEN_BITS) - 1;
 
-/// This flag means that the frame lies in a [block](crate::Blocks): it is read-only, and all frames
-/// of the block have the same page number.
+/// The frame lies in a [block](crate::Blocks): all frames of the block have the same page number.
 const LENT: u32 = 1 << LEN_BITS;
 const HASHED: u32 = 1 << (LEN_BITS + 1);
-/// This flag means that a [header](crate::FrameHeader) lies before the frame.
 const HEADED: u32 = 1 << (LEN_BITS + 2);
 
-/// This flag means that the frame continues in other [pages](crate::chain).
 const CHAINED: u32 = 1 << (LEN_BITS + 3);
 
-/// This flag means that an [extra record](crate::FrameHeader::EXTRA_BYTES) lies before the header.
 const EXTRA: u32 = 1 << (LEN_BITS + 4);
 
-/// This flag means that the 16 bytes before the frame are a record header of a capture file. Two
-/// further flags state the byte order and the time resolution of the record: see [`RecordForm`].
+/// The 16 bytes before the frame are a record header of a capture file: see [`RecordForm`].
 const RECORD: u32 = 1 << (LEN_BITS + 5);
 const BIG_ENDIAN: u32 = 1 << (LEN_BITS + 6);
 const NANOS: u32 = 1 << (LEN_BITS + 7);
 
-/// The kind of header with which the frame begins (such as Ethernet): four bits, whose meaning the
-/// receive path defines.
+/// The kind of header with which the frame begins: four bits that the receive path defines.
 const LINK_SHIFT: u32 = 28;
 const LINK_MASK: u32 = 0xf << LINK_SHIFT;
 
-/// The page number that a slot has after a handler kept or sent the slot's page. No page has this
-/// number.
+/// The page number of a slot after a handler kept or sent its page. No page has this number.
 pub(crate) const BLANK: u32 = u32::MAX;
 
-/// The right to write one page of a [`Region`](crate::Region).
-///
-/// Each page has exactly one such token. The token has no `Drop`. If a token is lost, the only
-/// effect is that its page stays unused until the region ends. The example of
-/// [`Region`](crate::Region) fills a page with bytes.
+/// The right to write one page of a [`Region`](crate::Region). Each page has exactly one such
+/// token, without `Drop`: the page of a lost token stays unused until the region ends.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a page that is dropped is lost to its pool"]
 #[repr(transparent)]
@@ -59,22 +48,15 @@ impl Page {
     }
 }
 
-/// A filled buffer: the position of a received frame, before any metadata is built.
-///
-/// (The "completion ring" of AF_XDP returns *sent* buffers. In steerage, a completion is always a
-/// received frame.)
-///
-/// A completion has 16 bytes, so four completions fit in a cache line. The rings between CPUs
-/// contain completions in this form. Like [`Page`], a completion is a token: only the code that has
-/// the completion may use the frame. The example of [`Region`](crate::Region) creates a completion
-/// from a page.
+/// The position of a received frame, before any metadata is built. (The "completion ring" of AF_XDP
+/// returns *sent* buffers.) A token like [`Page`]: only its holder may use the frame. It has 16
+/// bytes, and the rings between CPUs contain it in this form.
 #[derive(Debug)]
 #[repr(transparent)]
 #[must_use = "a completion that is dropped takes its page with it"]
 pub struct Completion(Slot);
 
-/// A slot: an entry of a ring. Unlike a token, a slot alone gives no right to access the frame. The
-/// positions of the ring (such as the finished index) determine which thread may use the slot.
+/// A slot gives no right to access the frame, unlike a token. The positions of the ring do.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slot {
@@ -102,16 +84,14 @@ impl Slot {
         self.len_flags & HEADED != 0
     }
 
-    /// Returns true if the frame has no extra record, lies in one page, begins with a header of the
-    /// kind `link`, and (if `headed` is true) has a device header. A single comparison checks all
-    /// of these conditions.
+    /// Checks in one comparison that the frame has no extra record, lies in one page, has headers
+    /// of the kind `link`, and has a device header if and only if `headed` is true.
     #[inline(always)]
     pub(crate) fn is_common(&self, link: u8, headed: bool) -> bool {
         let expected = u32::from(link) << LINK_SHIFT | if headed { HEADED } else { 0 };
         self.len_flags & (HEADED | CHAINED | EXTRA | LINK_MASK) == expected
     }
 
-    /// Returns the frame header that these bytes contain. The bytes precede the frame.
     #[inline(always)]
     pub(crate) fn header_of(&self, bytes: [u8; FrameHeader::BYTES]) -> FrameHeader {
         if self.len_flags & RECORD == 0 { FrameHeader::from_bytes(bytes) } else { self.form().header_of(bytes) }
@@ -136,17 +116,14 @@ impl Slot {
         Self { len_flags: self.len_flags & !EXTRA | if yes { EXTRA } else { 0 }, ..self }
     }
 
-    /// Returns true if the frame is not lent and has no extra record. A frame in pages that has an
-    /// extra record represents further, hidden frames.
+    /// An extra record in a page stands for further, hidden frames.
     #[inline(always)]
     pub(crate) fn is_writable(&self) -> bool {
         self.len_flags & (LENT | EXTRA) == 0
     }
 
-    /// The flags (in a slot's last 32 bits) of frames that lie in several pages or in a block.
     pub(crate) const NO_WHOLE_PAGE: u32 = LENT | CHAINED;
 
-    /// Returns true if the frame lies in a single page that belongs to this frame alone.
     #[inline(always)]
     pub(crate) fn is_whole_page(&self) -> bool {
         self.len_flags & Self::NO_WHOLE_PAGE == 0
@@ -156,23 +133,17 @@ impl Slot {
         Self { page, offset, hash: 0, len_flags: len & LEN_MASK | CHAINED }
     }
 
-    /// The first `len` bytes of this span, or fewer bytes if `len` exceeds the maximum length that
-    /// a slot can describe.
     pub(crate) fn with_len(self, len: usize) -> Self {
         Self { len_flags: self.len_flags & !LEN_MASK | len.min(FRAME_BYTES_MAX) as u32, ..self }
     }
 
-    /// The span of the `len` bytes directly before the frame, in the same page. Returns `None` if
-    /// the page has fewer than `len` bytes before the frame.
     #[inline(always)]
     pub(crate) fn before(&self, len: usize) -> Option<Self> {
         let offset = self.offset.checked_sub(len as u32)?;
         Some(Self { offset, len_flags: (self.len_flags & LENT) | len as u32, ..*self })
     }
 
-    /// The span of the same page that begins `front` bytes before this span and ends `back` bytes
-    /// after it. If `front` or `back` is negative, the span becomes shorter. Returns `None` if the
-    /// position or the length of the new span does not fit into a slot.
+    /// Negative numbers shorten the span. `None` if the result does not fit into a slot.
     #[inline]
     pub(crate) fn resized(&self, front: i32, back: i32) -> Option<Self> {
         let offset = self.offset.checked_add_signed(front.checked_neg()?)?;
@@ -200,21 +171,18 @@ impl Slot {
     }
 }
 
-/// The form of the records in a capture file. A record begins with 16 bytes: seconds, fraction,
-/// captured length and original length (4 bytes each). The frame follows.
+/// The form of the records in a capture file: four numbers of 4 bytes (seconds, fraction, captured
+/// length, original length) before each frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordForm(u32);
 
 impl RecordForm {
-    /// Creates the form for records with big-endian or little-endian numbers, and with fractions in
-    /// nanoseconds or microseconds.
+    /// Creates the form of records with big-endian numbers, or with fractions in nanoseconds.
     pub fn new(big_endian: bool, nanos: bool) -> Self {
         Self(if big_endian { BIG_ENDIAN } else { 0 } | if nanos { NANOS } else { 0 })
     }
 
-    /// Returns the header of a frame from the first bytes of the frame's record. The record does
-    /// not contain the link type, so the returned header has
-    /// [`LINK_IN_SLOT`](FrameHeader::LINK_IN_SLOT) instead.
+    /// Returns the header of a frame from its record, without the link type, which records lack.
     #[inline(always)]
     pub fn header_of(self, bytes: [u8; FrameHeader::BYTES]) -> FrameHeader {
         let word = |at: usize| {
@@ -226,19 +194,15 @@ impl RecordForm {
     }
 }
 
-/// If an offset does not fit into 32 bits, it is replaced by an offset that lies in no page.
+/// An offset of 2^32 or more is replaced by an offset that lies in no page.
 #[inline(always)]
 pub(crate) const fn offset_of(offset: usize) -> u32 {
     if offset < u32::MAX as usize { offset as u32 } else { u32::MAX }
 }
 
 impl Completion {
-    /// Creates the completion of a frame of `len` bytes at `offset` in `page`.
-    ///
-    /// `new` does not check the position against the size of the page. The receive path checks the
-    /// position when the device hands the frame over. If the frame does not lie within its page, an
-    /// access to the frame returns no bytes. Lengths above [`FRAME_BYTES_MAX`] are reduced to
-    /// [`FRAME_BYTES_MAX`].
+    /// Creates the completion of a frame of `len` bytes at `offset` in `page`. The receive path
+    /// checks the position. Lengths above [`FRAME_BYTES_MAX`] are reduced.
     #[inline(always)]
     pub fn new(page: Page, offset: usize, len: usize) -> Self {
         Self(Slot { page: page.0, offset: offset_of(offset), hash: 0, len_flags: len.min(FRAME_BYTES_MAX) as u32 })
@@ -259,15 +223,14 @@ impl Completion {
         self.0
     }
 
-    /// The length of the frame's part in its first page, in bytes. For a frame of one page, the
-    /// part is the whole frame.
+    /// The length of the frame's part in its first page, in bytes.
     #[inline(always)]
     #[expect(clippy::len_without_is_empty, reason = "a frame's length, not a collection's")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The offset of the frame in its page, or in its block (memory that holds many frames).
+    /// The offset of the frame in its page or block.
     #[inline(always)]
     pub fn offset(&self) -> usize {
         self.0.offset as usize
@@ -277,25 +240,24 @@ impl Completion {
     #[doc(hidden)]
     #[inline]
     pub fn all_hashed(frames: &[Self]) -> bool {
-        // The loop has no branch, so that the compiler checks several frames at a time.
+        // No branch, so that the compiler checks several frames at a time.
         frames.iter().fold(HASHED, |all, frame| all & frame.0.len_flags) != 0
     }
 
-    /// The flow hash of the frame, if the device or steerage has set one.
+    /// The flow hash of the frame, if any.
     #[inline(always)]
     pub fn hash(&self) -> Option<u32> {
         self.0.hash()
     }
 
-    /// The value of the flow hash field. The value is 0 before a hash is set. `hash_or_zero` is for
-    /// the steering loop, which always sets the hash first.
+    /// The flow hash, or 0. For the steering loop, which always sets the hash first.
     #[doc(hidden)]
     #[inline(always)]
     pub fn hash_or_zero(&self) -> u32 {
         self.0.hash
     }
 
-    /// Sets the flow hash of the frame. Either the device or steerage has computed this hash.
+    /// Sets the flow hash of the frame.
     #[inline(always)]
     pub fn set_hash(&mut self, hash: u32) {
         self.0.hash = hash;
@@ -311,8 +273,7 @@ impl Completion {
         self
     }
 
-    /// Sets the kind of header with which the frame begins. The kind has four bits, and is 0 if it
-    /// was not set. For all frames of a poll, a device calls `Completions::set_link` instead.
+    /// Sets the kind of header (four bits) with which the frame begins.
     #[doc(hidden)]
     #[inline(always)]
     pub fn set_link(&mut self, link: u8) {
@@ -325,30 +286,26 @@ impl Completion {
         self.0.link()
     }
 
-    /// Records that a [`FrameHeader`] lies immediately before the frame. The position of the header
-    /// is checked when it is read.
+    /// Records that a [`FrameHeader`] lies immediately before the frame.
     #[inline(always)]
     pub fn with_header(mut self) -> Self {
         self.0.len_flags |= HEADED;
         self
     }
 
-    /// Records that the 16 bytes before the frame are a record header of a capture file.
     #[inline(always)]
     pub(crate) fn with_record(mut self, form: RecordForm) -> Self {
         self.0.len_flags |= HEADED | RECORD | form.0;
         self
     }
 
-    /// Returns true if the frame lies in a mapped file, so that no device has just written its
-    /// bytes.
+    /// If true, no device has just written the bytes.
     #[inline(always)]
     pub(crate) fn is_record(&self) -> bool {
         self.0.len_flags & RECORD != 0
     }
 
-    /// Records that [`EXTRA_BYTES`](crate::FrameHeader::EXTRA_BYTES) more bytes lie before the
-    /// frame's header. The position of these bytes is checked when the bytes are read.
+    /// Records that an extra record lies before the header.
     #[doc(hidden)]
     #[inline(always)]
     pub fn with_extra(mut self) -> Self {
@@ -356,8 +313,7 @@ impl Completion {
         self
     }
 
-    /// Returns true if the frame lies in a block (memory that holds many frames) instead of pages
-    /// of the pool.
+    /// Returns true if the frame lies in a block.
     #[inline(always)]
     pub fn is_lent(&self) -> bool {
         self.0.is_lent()
@@ -373,9 +329,8 @@ impl Completion {
         self.0.len_flags |= CHAINED;
     }
 
-    /// Consumes the completion and returns its page. If the frame does not lie in a single page,
-    /// `Err` returns the frame: pass a lent frame to [`Blocks::recycle`], and a frame of several
-    /// pages to [`Region::take_apart`].
+    /// Returns the page of a frame in a single page. Otherwise `Err` returns the frame, for
+    /// [`Blocks::recycle`] if it is lent, or for [`Region::take_apart`].
     ///
     /// [`Blocks::recycle`]: crate::Blocks::recycle
     /// [`Region::take_apart`]: crate::Region::take_apart

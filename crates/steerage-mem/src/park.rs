@@ -2,9 +2,8 @@
 //!
 //! Before a CPU sleeps, it sets its sleep bit, executes a fence, checks for work once more, and
 //! then waits on its bell (an eventfd). Before a CPU wakes another CPU, it publishes the work,
-//! executes a fence, and then checks the other CPU's sleep bit. Either the fence of the CPU that is
-//! about to sleep or the fence of the CPU that wakes it is executed first. Therefore either the CPU
-//! that is about to sleep sees the work, or the other CPU sees the sleep bit.
+//! executes a fence, and checks the other CPU's sleep bit. One of the fences is first: either the
+//! sleeper sees the work, or the waker sees the sleep bit.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,21 +13,19 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// The set of CPUs that sleep, with one bit for each CPU. 64 CPUs share a cache line, so that a
-/// producer reads one cache line for all of its targets.
+/// One bit for each CPU that sleeps. A producer reads one cache line for 64 targets.
 #[derive(Debug)]
 pub struct Sleepers {
     words: Box<[CachePadded<AtomicU64>]>,
 }
 
 impl Sleepers {
-    /// Creates the sleep bits of `cpus` CPUs, numbered from 0. All CPUs are awake.
+    /// Creates the sleep bits of `cpus` CPUs, all awake.
     pub fn new(cpus: usize) -> Self {
         Self { words: (0..cpus.div_ceil(64).max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect() }
     }
 
-    /// Records that `cpu` is about to sleep. After `about_to_sleep`, the caller checks for work
-    /// once more. The caller sleeps only if there is no work.
+    /// Records that `cpu` is about to sleep. The caller must then check for work once more.
     pub fn about_to_sleep(&self, cpu: usize) {
         // S1. The atomic operation on the sleep bit is relaxed, because the fence F1 orders it.
         self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::Relaxed);
@@ -36,68 +33,55 @@ impl Sleepers {
         fence(Ordering::SeqCst);
     }
 
-    /// Records that `cpu` is awake, no matter whether another CPU has woken it. Returns true if the
-    /// sleep bit was still set, which means that no other CPU woke `cpu`.
+    /// Records that `cpu` is awake. Returns true if no other CPU has woken it.
     pub fn awake(&self, cpu: usize) -> bool {
         let bit = 1 << (cpu % 64);
         // Relaxed: only this CPU sets its sleep bit.
         self.words[cpu / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
-    /// Of the 64 CPUs from `64 * word` on, returns the CPUs that sleep or are about to sleep. CPUs
-    /// that another CPU has already woken are left out. In the result, the lowest bit is the first
-    /// of the 64 CPUs.
+    /// The sleeping CPUs, not yet woken, of the 64 CPUs from `64 * word` on.
     pub fn word(&self, word: usize) -> u64 {
         self.words[word].load(Ordering::Relaxed)
     }
 
-    /// Orders everything that this thread has published before all following calls of
-    /// [`must_wake`](Self::must_wake). Call `after_publishing` once per poll, for all targets
-    /// together.
+    /// The fence between publishing and [`must_wake`](Self::must_wake). Once per poll suffices.
     #[inline(always)]
     pub fn after_publishing(&self) {
         // F2: pairs with F1.
         fence(Ordering::SeqCst);
     }
 
-    /// Returns true if the caller must ring the bell of `cpu`. Each time that a CPU has set its
-    /// sleep bit, only one caller gets the result true. Call
-    /// [`after_publishing`](Self::after_publishing) before this function.
+    /// Returns true, to one caller for each sleep of `cpu`, if the caller must ring its bell. Call
+    /// [`after_publishing`](Self::after_publishing) first.
     #[inline(always)]
     pub fn must_wake(&self, cpu: usize) -> bool {
         let (word, bit) = (&self.words[cpu / 64], 1 << (cpu % 64));
-        // This load is the access S2. S2 pairs with S1, the change of the sleep bit, through the
-        // fences F1 and F2. The sleep bit is read before it is changed, so that its cache line
-        // stays shared while no CPU sleeps.
+        // S2: pairs with S1 through F1 and F2. A load first keeps the cache line shared.
         word.load(Ordering::Relaxed) & bit != 0 && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 }
 
-/// For each CPU, a request flag: another thread sets it if the CPU should act between two rounds
-/// (passes of its loop). A CPU reads its own request flag in each round, so each flag has a cache
-/// line of its own.
+/// For each CPU, a flag in a cache line of its own that asks the CPU to act between two rounds.
 #[derive(Debug)]
 pub struct Requests(Box<[CachePadded<AtomicU64>]>);
 
 impl Requests {
-    /// Creates the flags of `cpus` CPUs, without any request.
+    /// Creates the flags of `cpus` CPUs.
     pub fn new(cpus: usize) -> Self {
         Self((0..cpus).map(|_| CachePadded::new(AtomicU64::new(0))).collect())
     }
 
-    /// Sets a CPU's request. Returns true if the caller must wake the CPU, and false if the thread
-    /// that set an earlier request wakes it.
+    /// Sets a CPU's request. Returns true if the caller must wake the CPU.
     pub fn set(&self, cpu: usize) -> bool {
-        // The memory order R1 (release) pairs with R2, so that the CPU sees the data that the
-        // caller stored for it before this operation.
+        // R1, release: pairs with R2, so that the CPU sees the data that the caller stored for it.
         self.0[cpu].swap(1, Ordering::AcqRel) == 0
     }
 
     /// Returns true if the CPU's request flag is set.
     #[inline(always)]
     pub fn is_set(&self, cpu: usize) -> bool {
-        // Relaxed: a CPU calls `take` before it acts on a request, and `take` provides the memory
-        // order.
+        // Relaxed: a CPU calls `take` before it acts on a request.
         self.0[cpu].load(Ordering::Relaxed) != 0
     }
 
@@ -133,20 +117,16 @@ impl Bell {
         Ok(Self(nix::sys::eventfd::EventFd::from_value_and_flags(0, flags)?.into()))
     }
 
-    /// Rings the bell. Ringing wakes the thread that waits on the bell. If no thread waits, the
-    /// next thread that waits on the bell returns immediately. If a thread waits, ringing takes
-    /// about 7 us on a virtual machine.
+    /// Wakes the thread that waits, or will wait next. Takes about 7 us on a virtual machine.
     pub fn ring(&self) {
-        // The write to the eventfd fails only if the bell has rung 2^64 - 2 times without being
-        // read. The bell then rings already.
+        // Fails only after 2^64 - 2 rings without a read. The bell then rings already.
         let _ = nix::unistd::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Silences the bell, so that its file descriptor is not readable any more. Returns how often
-    /// the bell rang since the last call of `hush`.
+    /// Silences the bell. Returns how often it rang since the last call of `hush`.
     pub fn hush(&self) -> u64 {
         let mut rings = [0; 8];
-        // The error EAGAIN means that the bell did not ring, and leaves `rings` at 0.
+        // EAGAIN: the bell did not ring, and `rings` stays 0.
         let _ = nix::unistd::read(&self.0, &mut rings);
         u64::from_ne_bytes(rings)
     }
@@ -211,9 +191,8 @@ impl Events {
     }
 }
 
-/// Sleeps until the bell rings, one of `devices` is readable, or `timeout` has passed (`None`: no
-/// timeout). A signal ends the sleep early and is not an error. The bell keeps ringing until
-/// [`Bell::hush`] silences it.
+/// Sleeps until the bell rings (until [`Bell::hush`]), one of `devices` is readable, `timeout` has
+/// passed, or a signal arrives.
 ///
 /// # Errors
 /// Returns the error of `ppoll`, for example if a file descriptor was closed.
@@ -240,8 +219,6 @@ mod tests {
         bell.ring();
         wait(&bell, &[], None).unwrap();
         assert_eq!([bell.hush(), bell.hush()], [2, 0]);
-        // One call of `hush` silences the bell after both calls of `ring`, so the next wait lasts
-        // until its timeout.
         wait(&bell, &[], Some(Duration::ZERO)).unwrap();
     }
 

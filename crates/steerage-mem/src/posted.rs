@@ -1,19 +1,16 @@
 //! [`Posted`] holds the pages in a kernel ring that the device fills, such as AF_XDP's fill ring.
 //!
-//! The ring in the kernel contains addresses instead of tokens (rights to use pages). `post`
-//! consumes a page's token ([`Page`]) and marks the page in a bitmap. `take` looks up the address
-//! that the device reports, clears the page's mark and returns the page's token. If no marked page
-//! contains the address, `take` returns no page, and the device counts and ignores the address.
+//! The kernel's ring contains addresses instead of tokens. `post` consumes a page's token
+//! ([`Page`]) and marks the page in a bitmap. `take` looks up an address that the device reports,
+//! clears the mark and returns the token. The device counts and ignores an address without a marked
+//! page.
 //!
-//! Therefore the pages of the pool are the chunks of AF_XDP's UMEM. The pages can have any length
-//! (unaligned chunks). All queues of an interface share one UMEM. Therefore a queue can post a page
-//! that another queue used for a received frame. A queue gets the pool's region before its first
-//! poll (`RxQueue::mapped`). The queue declares how many pages it posts at most (`posted_max`), and
-//! the instance maps this number of additional pages.
+//! The pages of the pool are the chunks of AF_XDP's UMEM, with any length (unaligned chunks). All
+//! queues of an interface share one UMEM, so a queue can post a page that another queue used.
 //!
-//! When a queue ends, its socket is closed before its pages are taken back. After the socket is
-//! closed, the kernel fills no more pages. The pages of a zero-copy socket are never taken back,
-//! because the driver may still write to them.
+//! When a queue ends, its socket is closed before its pages are taken back, because the kernel then
+//! fills no more pages. The pages of a zero-copy socket are never taken back, because the driver
+//! may still write to them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,8 +18,7 @@ use std::sync::Arc;
 use crate::page::Page;
 use crate::region::Region;
 
-/// The pages that are posted (given to the kernel) in one ring. An address is an offset in bytes
-/// from the start of the region.
+/// The pages that are posted in one ring. Addresses are in bytes from the start of the region.
 ///
 /// ```
 /// use steerage_mem::{Posted, Region};
@@ -47,8 +43,7 @@ pub struct Posted {
 }
 
 impl Posted {
-    /// Creates an empty set of posted pages (pages that the kernel may fill) for the pages of
-    /// `region`. No page is posted.
+    /// Creates a set for the pages of `region`. No page is posted.
     pub fn new(region: Arc<Region>) -> Self {
         let bits = vec![0; region.pages().div_ceil(64)].into();
         Self { region, bits, out: 0 }
@@ -65,8 +60,7 @@ impl Posted {
         self.out
     }
 
-    /// Posts a page: consumes the page's token and returns the page's address. `Err` returns the
-    /// page if it belongs to another region.
+    /// Posts a page and returns its address. `Err` returns a page of another region.
     #[inline]
     pub fn post(&mut self, page: Page) -> Result<u64, Page> {
         let Some(index) = self.region.index_of(page.number()) else { return Err(page) };
@@ -75,8 +69,7 @@ impl Posted {
         Ok(self.region.address_of(index))
     }
 
-    /// Returns the token of the posted page in which `address` lies, and the offset of `address` in
-    /// this page.
+    /// Returns the posted page in which `address` lies, and the offset of `address` in this page.
     #[inline]
     pub fn take(&mut self, address: u64) -> Option<(Page, u32)> {
         let (index, offset) = self.region.find(address)?;
@@ -89,8 +82,7 @@ impl Posted {
         Some((Page::new(self.region.number_of(index)), offset))
     }
 
-    /// Takes all pages back. Call `take_all` only after the device has stopped writing to posted
-    /// pages. Each page that the caller does not take from the iterator stays posted.
+    /// Takes pages back. The device must have stopped writing to them.
     pub fn take_all(&mut self) -> impl Iterator<Item = Page> + '_ {
         let Self { region, bits, out } = self;
         let mut at = 0;

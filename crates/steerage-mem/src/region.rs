@@ -1,5 +1,5 @@
-//! [`Region`] is page memory, which is mapped once and divided into pages of the same size. Each
-//! page has a number that is used only once in the life of the process.
+//! [`Region`] is page memory, mapped once and divided into pages of the same size. The number of a
+//! page is unique in the process.
 
 mod generations;
 mod parts;
@@ -11,8 +11,7 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-// The counter of page numbers uses the atomics of `std` even under loom: each region gets its
-// numbers once, and no code that loom checks depends on the numbers.
+// The atomics of `std` even under loom: no code that loom checks depends on the numbers.
 use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 
 use crate::links::{Link, links};
@@ -27,8 +26,7 @@ pub use parts::{Part, part_ends};
 
 pub(crate) use view::View;
 
-/// True if this build detects the use of released pages. Only debug and fuzz builds detect the use
-/// of released pages.
+/// Only debug and fuzz builds detect the use of released pages.
 const CHECKS_USE: bool = cfg!(any(debug_assertions, fuzzing));
 
 pub(crate) struct Owner(#[expect(dead_code, reason = "held for its Drop")] Box<dyn Any + Send + Sync>);
@@ -64,26 +62,21 @@ impl Owner {
 pub struct Region {
     base: NonNull<u8>,
     page_bytes: usize,
-    /// 2^64 divided by the page size, rounded up. The index of an address's page is the address
-    /// times this number, shifted right by 64 bits. The page index is exact for addresses below
-    /// 2^64 / page size, and every region is much smaller than that. The function `find` checks the
-    /// page index anyway.
+    /// 2^64 divided by the page size, rounded up. The high 64 bits of address times `reciprocal`
+    /// are the page's index, exact for addresses below 2^64 / page size, which every region is.
     reciprocal: u64,
     first: u32,
     count: u32,
     backing: Backing,
     ends: Box<[u32]>,
     unbound: Option<io::Error>,
-    /// The number of bytes to unmap when the region is dropped, or 0 if the caller mapped the
-    /// memory.
+    /// The number of bytes to unmap on drop, or 0 if the caller mapped the memory.
     mapped: usize,
     _owner: Option<Owner>,
-    /// For each page, the next page in the stack of a [`KeptPages`](crate::KeptPages). A page is in
-    /// at most one stack.
+    /// For each page, the next page in the stack of a [`KeptPages`](crate::KeptPages).
     pub(crate) below: Box<[AtomicU32]>,
     pub(crate) generations: Generations,
-    /// The table that links the pages of a frame, with one entry per page. Regions of blocks have
-    /// no links.
+    /// Links the pages of a frame, with one entry per page. Regions of blocks have none.
     pub(crate) links: Box<[Link]>,
 }
 
@@ -93,14 +86,12 @@ unsafe impl Send for Region {}
 // SAFETY: as above; `&Region` alone gives access to no byte.
 unsafe impl Sync for Region {}
 
-/// The next page number that is not used yet. The counter has 64 bits, so that it does not wrap
-/// around after all 2^32 page numbers are used.
+/// The next unused page number: 64 bits, so that it does not wrap around after 2^32 numbers.
 static NEXT_NUMBER: NumberCounter = NumberCounter::new(0);
 
 fn take_numbers(count: usize) -> Result<u32, RegionError> {
     let count = u64::try_from(count).map_err(|_| RegionError::OutOfNumbers)?;
-    // Relaxed: no memory is published through the counter, and an atomic update gives each caller
-    // its own range.
+    // Relaxed: no memory is published through the counter.
     NEXT_NUMBER
         .fetch_update(NumberOrdering::Relaxed, NumberOrdering::Relaxed, |next| {
             next.checked_add(count).filter(|end| *end <= u64::from(BLANK))
@@ -116,17 +107,14 @@ fn reciprocal(page_bytes: usize) -> u64 {
 impl Region {
     /// Maps `pages` zeroed pages of `page_bytes` bytes, and returns the token of each page.
     ///
-    /// Huge pages are used if they are available: see [`backing`](Self::backing).
-    ///
     /// # Errors
     /// [`RegionError`] if the size is zero or too large, or the kernel has too little memory.
     pub fn map(pages: usize, page_bytes: usize) -> Result<(Arc<Self>, Vec<Page>), RegionError> {
         Self::map_parts(&[Part { pages, node: None }], page_bytes)
     }
 
-    /// Maps a region of several parts, each on a NUMA node of its own. Every part but the last may
-    /// become longer than requested: see [`part_ends`]. If the kernel does not place the memory on
-    /// the nodes, the region is still usable, and [`unbound`](Self::unbound) returns the error.
+    /// Maps a region of several parts, each on a NUMA node of its own, as [`part_ends`] divides it.
+    /// [`unbound`](Self::unbound) returns the error if the kernel does not place the memory there.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -160,8 +148,7 @@ impl Region {
         Ok((Arc::new(region), tokens))
     }
 
-    /// Creates a region of memory that the caller has mapped. See
-    /// [`Blocks::foreign`](crate::Blocks::foreign) for what the caller must guarantee.
+    /// The caller makes the promises of [`Blocks::foreign`](crate::Blocks::foreign).
     pub(crate) fn foreign(
         base: NonNull<u8>,
         blocks: usize,
@@ -193,8 +180,7 @@ impl Region {
         }))
     }
 
-    /// The kind of memory pages in which the region lies: reserved huge pages, transparent huge
-    /// pages, or small pages.
+    /// The kind of memory pages in which the region lies.
     pub fn backing(&self) -> Backing {
         self.backing
     }
@@ -219,7 +205,7 @@ impl Region {
         self.ends.len()
     }
 
-    /// The page numbers of one part of the region. The range is empty if the part does not exist.
+    /// The page numbers of one part, or an empty range if the part does not exist.
     pub fn numbers(&self, part: usize) -> Range<u32> {
         let end = self.ends.get(part).copied().unwrap_or(0);
         let begin = part.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0).min(end);
@@ -237,14 +223,12 @@ impl Region {
         self.unbound.as_ref()
     }
 
-    /// The address of the region in memory. Devices pass the region's address to the kernel, which
-    /// then writes to [posted](crate::Posted) pages.
+    /// The address of the region, for the kernel, which writes to [posted](crate::Posted) pages.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Returns the index of the page in which an address lies, and the offset of the address in
-    /// that page. An address is an offset in bytes from the beginning of the region.
+    /// The index of the page and the offset in the page. `address` counts from the region's start.
     #[inline(always)]
     pub(crate) fn find(&self, address: u64) -> Option<(u32, u32)> {
         let index = (u128::from(address) * u128::from(self.reciprocal)) >> 64;
@@ -278,8 +262,7 @@ impl Region {
         self.first + index
     }
 
-    /// Returns the bytes of a page, so that the holder of the page's token can write them. The
-    /// slice is empty for a page of another region.
+    /// Returns the bytes of a page, or an empty slice for a page of another region.
     #[inline(always)]
     pub fn page_mut<'a>(&'a self, page: &'a mut Page) -> &'a mut [u8] {
         let Some(start) = self.start_of(page.number(), 0, self.page_bytes) else { return &mut [] };
@@ -289,10 +272,8 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
     }
 
-    /// Records that a page is free. Page pools call `release`. In debug and fuzz builds, `release`
-    /// fills the page with a pattern. With the pattern, the pool detects three mistakes: a second
-    /// release, a write to a released page, and a use of a released page. In other builds,
-    /// `release` does nothing.
+    /// Records that a page is free, for page pools. Debug and fuzz builds fill the page with a
+    /// pattern, to detect a second release, and a write to or a use of a released page.
     ///
     /// # Panics
     /// Panics in debug and fuzz builds if the page is already free.
@@ -333,30 +314,25 @@ impl Region {
         }
     }
 
-    /// Returns the address of `len` bytes at `offset` of the page `number`. Returns `None` if the
-    /// page belongs to another region, or the bytes do not lie within the page. Every access to a
-    /// page calls this function, which checks the bounds.
+    /// Checks every access: the page belongs to this region, and the bytes lie within the page.
     #[inline(always)]
     pub(crate) fn start_of(&self, number: u32, offset: u32, len: usize) -> Option<*mut u8> {
         self.view().start_of(number, offset, len)
     }
 
-    /// Returns true if `len` bytes at `offset` lie within a page of this region and do not exceed
-    /// the maximum length of a frame.
+    /// Returns true if `len` bytes at `offset` of the page can be a frame of this region.
     #[inline(always)]
     pub fn has_room(&self, page: &Page, offset: usize, len: usize) -> bool {
         len <= FRAME_BYTES_MAX && self.start_of(page.number(), offset_of(offset), len).is_some()
     }
 
-    /// Returns true if the position in a frame's slot lies within a page or block of this region.
-    /// If a frame lies in several pages, only its first page is checked.
+    /// Returns true if the frame (its first part) lies within a page or block of this region.
     #[inline(always)]
     pub fn has_frame(&self, frame: &Completion) -> bool {
         self.start_of(frame.slot().page, frame.slot().offset, frame.len()).is_some()
     }
 
-    /// Prefetches the cache line at `offset` of a page for writing, so that it is in the cache when
-    /// the frame arrives.
+    /// Prefetches the cache line at `offset` of a page for writing.
     #[inline(always)]
     pub fn prefetch_write(&self, page: &Page, offset: usize) {
         if let Some(start) = self.start_of(page.number(), offset_of(offset), 1) {
@@ -387,8 +363,7 @@ pub(crate) fn prefetch_read(line: *const u8) {
     let _ = line;
 }
 
-/// Prefetches a cache line for writing. Prefetching for writing removes the cache line from the
-/// caches of other CPUs.
+/// Removes the cache line from the caches of other CPUs.
 #[inline(always)]
 pub(crate) fn prefetch_write(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

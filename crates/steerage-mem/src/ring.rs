@@ -22,21 +22,15 @@
 //! | slots `published .. staged`, `reclaimed .. finished` | reads and writes | |
 //! | slots `finished .. published` | | reads; blanks slots whose page it keeps |
 //!
-//! The store P1 of `published` synchronises with the load C1: the producer has completely written a
-//! slot before the consumer can take it. The store C2 of `finished` synchronises with the load P2.
-//! When the producer reclaims a slot and uses its page again, the handler no longer uses the page,
-//! and the producer sees whether the slot is blanked (marked as having no page). Therefore the
-//! finished index serves three purposes: it ends moves of buckets (a move waits until the index has
-//! passed the bucket's last frame), it returns pages, and it shows the ledger which frames are no
-//! longer in flight.
+//! The store P1 synchronises with the load C1: a slot is completely written before the consumer
+//! takes it. The store C2 synchronises with the load P2: when the producer reclaims a slot, the
+//! handler no longer uses the slot's page, and the producer sees whether the slot is blanked
+//! (marked as having no page). The finished index ends moves of buckets, returns pages, and shows
+//! the ledger which frames are no longer in flight.
 //!
 //! A ring can grow while it is in use ([`Producer::set_limit`]): from one position on, its slots
-//! lie in a larger buffer. The store P1 of `published` makes the position from which the larger
-//! buffer is used visible to the consumer, together with the first slot after the position. The
-//! consumer switches to the larger buffer when it has finished all slots before the position from
-//! which that buffer is used. The producer reclaims the slots of the smaller buffer like any other
-//! finished slots. The ring may grow again after the consumer has taken a frame out of the larger
-//! buffer.
+//! lie in a larger buffer, to which the consumer switches when it has finished all earlier slots.
+//! The ring may grow again after the consumer has taken a frame out of the larger buffer.
 
 mod finished;
 mod frames;
@@ -69,13 +63,11 @@ pub use frames::{Frame, Frames, Hand};
 pub use lane::Lane;
 pub use lists::LISTS_MAX;
 
-/// The maximum number of slots of a ring. A million slots take 16 MiB for each queue and CPU. If a
-/// backlog is longer than a ring, its frames should be dropped before they are staged.
+/// The maximum number of slots of a ring, which take 16 MiB for each queue and CPU.
 pub const RING_SLOTS_MAX: usize = 1 << 20;
 
 const SLOTS_A_LINE: u64 = 64 / size_of::<Slot>() as u64;
 
-/// The value of `wake_at` while the producer does not sleep.
 const NO_WISH: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -86,18 +78,15 @@ struct RingBuffer {
     nth: usize,
 }
 
-/// The fields that the producer writes and the consumer reads. The fields in `ToConsumer` share a
-/// cache line, so that reading all of them costs only one cache miss.
+/// The fields that the producer writes and the consumer reads, in one cache line: one cache miss.
 #[derive(Debug)]
 struct ToConsumer {
     published: AtomicU64,
-    /// The position before which the consumer should discard all slots without handling them.
+    /// The consumer should discard all slots before this position without handling them.
     revoke_until: AtomicU64,
-    /// While the producer sleeps, the consumer should wake it as soon as no more than this number
-    /// of slots wait. The value is `NO_WISH` while the producer is awake.
+    /// The sleeping producer wants to be woken when at most this many slots wait, or `NO_WISH`.
     wake_at: AtomicU64,
-    /// The last [`Grown`]. Accesses are relaxed: the store P1 of `published` makes the value of
-    /// `grown` visible together with the slots in the larger buffer.
+    /// The last [`Grown`]. Relaxed: the store P1 makes it visible with the larger buffer's slots.
     grown: AtomicU64,
 }
 
@@ -115,11 +104,9 @@ impl RingBuffer {
     }
 
     fn revoke_until(&self, tail: u64) {
-        // The store is relaxed: if the consumer sees the new `revoke_until` late, it only handles a
-        // few more frames. The move for which frames are revoked waits for these frames anyway. If
-        // the consumer must see the new `revoke_until` in time, the caller holds a lock, which
-        // orders the store. If `revoke_until` is called with several positions, the largest one is
-        // stored, so that a revoked slot stays revoked.
+        // Relaxed: a consumer that sees the new value late handles a few more frames, for which the
+        // move waits anyway. A caller that needs the store in time holds a lock, which orders it.
+        // The maximum keeps a revoked slot revoked.
         self.to_consumer.revoke_until.fetch_max(tail, Ordering::Relaxed);
     }
 }
@@ -134,23 +121,17 @@ unsafe impl Send for RingBuffer {}
 /// The settings of a ring.
 #[derive(Clone, Copy, Debug)]
 pub struct RingOptions {
-    /// The number of slots that the ring has at the start, at most [`RING_SLOTS_MAX`]. The number
-    /// of slots is rounded up to a power of two.
+    /// The number of slots at the start, rounded up to a power of two, at most [`RING_SLOTS_MAX`].
     pub slots: usize,
-    /// The number of slots to which the ring may grow. It is rounded like `slots`. Address space is
-    /// reserved for this maximum number of slots. The reserved address space takes memory only when
-    /// it is used.
+    /// The number of slots to which the ring may grow, rounded like `slots`. Costs address space.
     pub slots_max: usize,
-    /// The number of slots that may be occupied. A slot is occupied from staging to reclaiming. All
-    /// slots beyond this limit stay free until the limit is raised.
+    /// The number of slots that may be occupied. A slot is occupied from staging to reclaiming.
     pub limit: usize,
-    /// True if the ring stores an arrival number for each frame. The arrival numbers are used to
-    /// check the order of frames. An arrival number takes 8 more bytes per slot.
+    /// True if the ring stores an arrival number for each frame (8 bytes), to check their order.
     pub arrivals: bool,
 }
 
-/// The memory for several rings with the same settings, and how many of these rings were already
-/// created.
+/// The memory for several rings with the same settings.
 #[derive(Debug)]
 pub struct Rings {
     slots: Arc<SlotMemory>,
@@ -159,8 +140,7 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Reserves address space for the slots of `rings` rings. A ring takes no memory before it is
-    /// used.
+    /// Reserves address space for `rings` rings. A ring takes no memory before it is used.
     ///
     /// # Errors
     /// Returns the kernel's error if there is no address space.
@@ -204,33 +184,27 @@ pub fn ring(options: RingOptions, memory: Memory) -> (Producer, Consumer) {
     single(options).ring(memory)
 }
 
-/// Creates a parking lot: a ring without a consumer. The CPU that owns the parking lot takes the
-/// staged frames out again with [`Producer::unpark`]. The steering loop treats the list of parked
-/// frames (frames that are held back while their bucket moves) as one more target.
+/// Creates a parking lot: a ring without a consumer, whose owner calls [`Producer::unpark`].
 pub fn parking_lot(options: RingOptions) -> Producer {
     single(options).producer(true)
 }
 
-/// The producer: the end of a ring that the receiving CPU uses. A producer fills exactly one cache
-/// line, because a receiving CPU with many targets has many producers.
+/// The receiving CPU's end of a ring: one cache line, because such a CPU has many producers.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Producer {
     slots: *const UnsafeCell<Slot>,
     staged: u64,
-    /// The position at which staging must stop: `reclaimed` plus the limit.
     room_until: u64,
     published: u64,
     reclaimed: u64,
     shared: Arc<RingBuffer>,
     mask: u32,
-    /// The index mask of the previous, smaller buffer while the consumer still uses that buffer, or
-    /// else 0.
+    /// The mask of the smaller buffer while the consumer still uses that buffer, or else 0.
     mask_before: u32,
     limit: u32,
     lot: bool,
-    /// True if the ring keeps arrival numbers. The flag is a field of the producer, so that staging
-    /// does not read another cache line.
+    /// A copy of [`RingOptions::arrivals`], so that staging reads no other cache line.
     numbered: bool,
 }
 
@@ -284,8 +258,7 @@ impl Producer {
         self.limit as usize
     }
 
-    /// Sets how many slots may be occupied, from 1 to the maximum size of the ring. The new limit
-    /// applies from the next staged slot on. Frames that are already staged stay in the ring.
+    /// Sets how many slots may be occupied, at most the maximum size of the ring.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit.clamp(1, self.shared.slots.most()) as u32;
         self.make_room();
@@ -299,10 +272,8 @@ impl Producer {
         self.slots.wrapping_add((position as u32 & self.mask) as usize)
     }
 
-    /// Stages a frame after all earlier frames of the ring. The consumer sees the frame after the
-    /// next call of [`publish`](Self::publish). A ring with arrival numbers stores `arrival` with
-    /// the slot. A ring without arrival numbers ignores `arrival`. `Err` returns the frame if the
-    /// ring has reached its limit. If `stage` fails, [`reclaim`](Self::reclaim) may make room.
+    /// Stages a frame, which the consumer sees after the next [`publish`](Self::publish). `Err`
+    /// returns the frame at the ring's limit. Then [`reclaim`](Self::reclaim) may make room.
     #[inline(always)]
     pub fn stage(&mut self, frame: Completion, arrival: u64) -> Result<(), Completion> {
         if self.staged >= self.room_until {
@@ -321,8 +292,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Stores the arrival number for the slot at `position`. This function is not inlined, because
-    /// it is used only in runs that check the order of frames.
+    /// Not inlined: only runs that check the order of frames have arrival numbers.
     #[cold]
     #[inline(never)]
     fn note_arrival(&self, position: u64, arrival: u64) {
@@ -332,8 +302,7 @@ impl Producer {
         }
     }
 
-    /// The position after the last staged slot. If the bucket of the staged frames moves to another
-    /// CPU, the move can end when all slots before `tail` are finished.
+    /// The position after the last staged slot. A move can end when all earlier slots are finished.
     #[inline(always)]
     pub fn tail(&self) -> u64 {
         self.staged
@@ -351,16 +320,13 @@ impl Producer {
         self.room_until.saturating_sub(self.staged)
     }
 
-    /// The number of slots that are occupied as far as the producer knows. A slot is occupied from
-    /// staging to reclaiming.
+    /// The number of slots that were staged and not yet reclaimed.
     #[inline(always)]
     pub fn occupied(&self) -> u64 {
         self.staged - self.reclaimed
     }
 
-    /// Makes all staged frames visible to the consumer. Returns true if there were staged frames
-    /// and the ring has a consumer. A parking lot has no consumer, so its frames are never
-    /// published.
+    /// Makes all staged frames visible. Returns true if there were any and there is a consumer.
     #[inline(always)]
     pub fn publish(&mut self) -> bool {
         if self.staged == self.published {
@@ -385,16 +351,13 @@ impl Producer {
         true
     }
 
-    /// Reclaims the finished slots, and passes each of their frames to `home`. Frames that a
-    /// handler kept are skipped, because their pages return through
-    /// [`KeptPages`](crate::KeptPages). Returns the number of reclaimed slots.
+    /// Passes each finished frame to `home`, unless a handler kept it. Returns the number of slots.
     #[inline]
     pub fn reclaim(&mut self, mut home: impl FnMut(Completion)) -> u64 {
         self.reclaim_many(|finished| finished.for_each(&mut home))
     }
 
-    /// Reclaims the finished slots, and passes many of them to `home` at a time. Returns their
-    /// number.
+    /// Like [`reclaim`](Self::reclaim), but passes many slots to `home` at a time.
     #[inline]
     pub fn reclaim_many(&mut self, mut home: impl FnMut(Finished<'_>)) -> u64 {
         if self.lot {
@@ -402,12 +365,10 @@ impl Producer {
         }
         // P2, acquire: pairs with C2.
         let finished = self.shared.finished.load(Ordering::Acquire);
-        // `reclaimed` is set before `home` is called: if `home` panics, pages are lost, but no page
-        // returns twice.
+        // Set before `home` is called: if `home` panics, pages are lost, but no page returns twice.
         let first = std::mem::replace(&mut self.reclaimed, finished);
         let (mut at, mut end, mut slots, mut mask) = (first, finished, self.slots, self.mask);
         if self.mask_before != 0 {
-            // The slots in the previous buffer (used before the ring grew) are reclaimed first.
             end = self.shared.grown().at().clamp(first, finished);
             (slots, mask) = (self.shared.slots(self.mask_before as usize + 1), self.mask_before);
         }
@@ -426,7 +387,6 @@ impl Producer {
             (end, slots, mask) = (finished, self.slots, self.mask);
         }
         if self.mask_before != 0 && finished > self.shared.grown().at() {
-            // The consumer does not use the previous buffer (used before the ring grew) any more.
             self.mask_before = 0;
         }
         self.make_room();
@@ -436,35 +396,29 @@ impl Producer {
     /// Returns true if all slots before position `tail` are finished.
     #[inline]
     pub fn passed(&self, tail: u64) -> bool {
-        // This load has the memory order P2 (acquire): if the result is true, the caller sees
-        // everything that the handler did with the slots before `tail`.
+        // P2, acquire: the caller sees all that the handler did with the slots before `tail`.
         self.shared.finished.load(Ordering::Acquire) >= tail
     }
 
-    /// Asks the consumer to discard the frames before position `tail`, except for the frames that
-    /// it has already taken.
+    /// Asks the consumer to discard the frames before position `tail` that it has not yet taken.
     pub fn revoke_until(&mut self, tail: u64) {
         self.shared.revoke_until(tail);
     }
 
-    /// Records that the producer is about to sleep, and that it should be woken when at most
-    /// `waiting` slots wait. After `wake_at`, the caller checks for room once more.
+    /// Asks to be woken when at most `waiting` slots wait. The caller must then check for room
+    /// again.
     pub fn wake_at(&mut self, waiting: u64) {
         self.shared.to_consumer.wake_at.store(waiting, Ordering::Relaxed);
-        // The fence in `wake_at` pairs with the fence in `Consumer::producer_waits`. Either the
-        // producer sees the consumer's new `finished`, or the consumer sees the producer's
-        // `wake_at`.
+        // Pairs with the fence in `Consumer::producer_waits`: either the producer sees the
+        // consumer's new `finished`, or the consumer sees the producer's `wake_at`.
         fence(Ordering::SeqCst);
     }
 
-    /// Returns true if the oldest frame in a [`parking_lot`] lies before the parking lot's position
-    /// `published`.
     pub(crate) fn is_next_published(&self) -> bool {
         self.reclaimed < self.published
     }
 
-    /// Takes the oldest frame out of a [`parking_lot`], with its arrival number (0 if the parking
-    /// lot keeps none).
+    /// Takes the oldest frame out of a [`parking_lot`], with its arrival number or 0.
     pub fn unpark(&mut self) -> Option<(Completion, u64)> {
         if !self.lot || self.reclaimed == self.staged {
             return None;
@@ -480,22 +434,20 @@ impl Producer {
         Some((Completion::from_slot(slot), arrival))
     }
 
-    /// Returns a [`Gauge`] of this ring, which can only read the ring's positions.
+    /// Returns a [`Gauge`] of this ring.
     pub fn gauge(&self) -> Gauge {
         Gauge(Arc::clone(&self.shared))
     }
 }
 
-/// [`Gauge`] shows how full a ring is, for reports. Any thread can read a gauge.
+/// Shows how full a ring is, for reports from any thread.
 #[derive(Clone, Debug)]
 pub struct Gauge(Arc<RingBuffer>);
 
 impl Gauge {
-    /// Returns the positions `published` and `finished`. `finished` is read first, so that
-    /// `published` minus `finished` is never negative.
+    /// Returns the positions `published` and `finished`, with `published` >= `finished`.
     pub fn read(&self) -> (u64, u64) {
-        // Both loads are acquire. A thread that reads a position also sees the counters that were
-        // written before the position (P1, C2).
+        // Acquire: the reader also sees the counters that were written before (P1, C2).
         let finished = self.0.finished.load(Ordering::Acquire);
         let published = self.0.to_consumer.published.load(Ordering::Acquire);
         (published.max(finished), finished)
@@ -507,9 +459,7 @@ impl Gauge {
         published == finished
     }
 
-    /// Asks the consumer to discard the published frames, except for the frames that it has already
-    /// taken. Another thread calls `revoke_published` if the producer's CPU cannot revoke its
-    /// frames itself.
+    /// Like [`Producer::revoke_until`] for all published frames, from another thread.
     pub fn revoke_published(&self) {
         self.0.revoke_until(self.0.to_consumer.published.load(Ordering::Acquire));
     }
@@ -520,8 +470,6 @@ impl Gauge {
 pub struct Consumer {
     shared: Arc<RingBuffer>,
     grown: Grown,
-    /// The slots from `finished` to `taken`, which the consumer currently handles. The slots of the
-    /// consumer lie in the buffer of `shared`.
     hand: InHand,
 }
 
@@ -533,25 +481,21 @@ impl Consumer {
         self.shared.to_consumer.published.load(Ordering::Acquire) - self.hand.end
     }
 
-    /// Prefetches the ring's fields that the consumer reads first when it takes slots. Call `fetch`
-    /// for the ring from which slots will probably be taken next. A CPU with many rings would
-    /// otherwise wait for a cache miss in each ring.
+    /// Prefetches what [`take`](Self::take) reads first: for a CPU with many rings.
     #[inline(always)]
     pub fn prefetch(&self) {
         prefetch_read(std::ptr::from_ref(&self.shared.to_consumer).cast());
         prefetch_read(self.hand.cell(self.hand.end).cast());
     }
 
-    /// Takes up to `most` of the waiting slots, and prefetches the first cache line of each of
-    /// their frames. Takes no slot as long as the consumer still holds slots. Returns how many
-    /// slots the consumer holds afterwards.
+    /// Takes up to `most` of the waiting slots, unless the consumer still holds slots, and
+    /// prefetches the first cache line of each frame. Returns how many slots the consumer holds.
     #[inline]
     pub fn take(&mut self, most: usize) -> usize {
         self.take_and(most, |memory, slot| memory.prefetch(&slot))
     }
 
-    /// Like [`take`](Self::take) without prefetching, for frames that this CPU has just written or
-    /// read.
+    /// Like [`take`](Self::take), for frames that this CPU has just written or read.
     #[inline]
     pub fn take_cached(&mut self, most: usize) -> usize {
         self.take_and(most, |_, _| ())
@@ -578,18 +522,15 @@ impl Consumer {
         (self.hand.end - self.hand.begin) as usize
     }
 
-    /// The number of slots that the producer has revoked and the consumer has not taken yet. The
-    /// consumer should finish revoked slots without handling their frames.
+    /// The number of revoked slots that the consumer has not taken, and should not handle.
     pub fn revoked(&self) -> u64 {
         let until = self.shared.to_consumer.revoke_until.load(Ordering::Relaxed);
         until.saturating_sub(self.hand.end).min(self.waiting())
     }
 
-    /// Returns true if the producer sleeps and the ring now has as much room as the producer waits
-    /// for. Call `producer_waits` after [`finish`](Self::finish). `producer_waits` clears the
-    /// producer's `wake_at`, so that the producer is woken only once.
+    /// Returns true, once, if the producer sleeps and its ring has room. Call this after `finish`.
     pub fn producer_waits(&self) -> bool {
-        // The fence in `producer_waits` pairs with the fence in `Producer::wake_at`.
+        // Pairs with the fence in `Producer::wake_at`.
         fence(Ordering::SeqCst);
         let wish = &self.shared.to_consumer.wake_at;
         let waiting = wish.load(Ordering::Relaxed);

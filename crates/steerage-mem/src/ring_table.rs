@@ -1,5 +1,3 @@
-//! [`RingTable`] maps each bucket to the ring for its frames.
-
 use crate::bits::Bits;
 use crate::ring::LISTS_MAX;
 
@@ -14,15 +12,14 @@ pub enum RingsInUse {
     Many,
 }
 
-/// For each bucket, the ring for its frames: a CPU's ring or the parking lot. The table also stores
-/// the number of buckets of each ring. If a move had to count the buckets of the rings instead, it
-/// would take several microseconds longer.
+/// For each bucket, the ring for its frames (a CPU's ring or the parking lot), and for each ring
+/// the number of its buckets. Counting them during a move would take several microseconds.
 #[derive(Debug)]
 pub struct RingTable<const BUCKETS: usize> {
     /// The ring of each bucket.
     pub ring_of: Box<[u16; BUCKETS]>,
     buckets_of: Vec<u16>,
-    /// The set of rings that have buckets, and the number of these rings.
+    /// The set of rings that have buckets.
     pub in_use: Bits,
     rings: usize,
 }
@@ -50,7 +47,7 @@ impl<const BUCKETS: usize> RingTable<BUCKETS> {
         self.buckets_of[usize::from(ring)] += 1;
     }
 
-    /// Returns the class of the number of rings that have at least one bucket.
+    /// Returns the class of the number of rings that have buckets.
     pub fn rings_in_use(&self) -> RingsInUse {
         match self.rings {
             1 => RingsInUse::One,

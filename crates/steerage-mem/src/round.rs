@@ -1,9 +1,6 @@
-//! Marks when the thread of a packet CPU is inside of a round (one pass of the CPU's loop). With
-//! debug assertions, the marks are used to check that a round neither waits for a lock nor
-//! allocates memory. Without debug assertions, the marks do nothing.
-//!
-//! A mark belongs to the thread that runs the round. While a handler runs, the thread is not
-//! marked, because handlers may wait and allocate memory.
+//! Marks when a thread is inside of a round (one pass of a packet CPU's loop). With debug
+//! assertions, this is used to check that a round neither waits for a lock nor allocates memory.
+//! While a handler runs, its thread is not marked, because handlers may do both.
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;
@@ -13,8 +10,7 @@ thread_local! {
     static IS_IN_ROUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A guard that keeps the thread marked as inside or outside of a round (a pass of the CPU's loop)
-/// until the guard is dropped.
+/// Keeps the thread marked as inside or outside of a round until this value is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Mark {
@@ -32,22 +28,19 @@ fn mark(is_in_round: bool) -> Mark {
     }
 }
 
-/// Marks the calling thread as inside of a round (a pass of the CPU's loop) until the returned
-/// value is dropped.
+/// Marks the calling thread as inside of a round until the returned value is dropped.
 #[inline(always)]
 pub fn enter() -> Mark {
     mark(true)
 }
 
-/// Marks the calling thread as outside of its round (a pass of the CPU's loop) until the returned
-/// value is dropped.
+/// Marks the calling thread as outside of its round until the returned value is dropped.
 #[inline(always)]
 pub fn leave() -> Mark {
     mark(false)
 }
 
-/// Returns true if the calling thread is in a round (a pass of the CPU's loop). Without debug
-/// assertions, the result is always false.
+/// Returns true if the calling thread is in a round. Without debug assertions, always false.
 #[inline(always)]
 pub fn is_inside() -> bool {
     #[cfg(debug_assertions)]

@@ -1,7 +1,5 @@
-//! [`SharedPool`] is the shared page pool: stacks of pages that belong to no receive queue. Each
-//! NUMA node has a few stacks. Each CPU returns pages to one stack of its NUMA node, just as the
-//! kernel's page allocator keeps free lists for each CPU. CPUs that use the same stack wait for
-//! each other's cache lines.
+//! [`SharedPool`] is the shared page pool: stacks of pages that belong to no receive queue, a few
+//! for each NUMA node, because CPUs that use the same stack wait for each other's cache lines.
 
 mod bundles;
 mod spare;
@@ -17,30 +15,22 @@ use bundles::{BULK_MAX, Bundle, BundleStack, bundles};
 
 pub use spare::Spare;
 
-/// The number of pages in a group of neighbouring pages. The pages of a group are put into a random
-/// order. At the minimum page length, a group takes 17 MB. Pages of unused groups stay together
-/// after the used pages. Therefore an instance that needs few pages touches little memory, even
-/// with huge pages.
+/// Groups of this many neighbouring pages are shuffled: 17 MB at the minimum page length. An
+/// instance that needs few pages touches few groups.
 const SHUFFLED_TOGETHER: usize = 8192;
 
-/// An arbitrary number. Any order of pages is good enough if it differs from the order of their
-/// addresses.
 const SHUFFLE_SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The number of stacks of a NUMA node. A CPU that finds its own stack empty searches all
-/// other stacks, so a NUMA node has only a few stacks for all of its CPUs. Loom needs small models.
+/// The number of stacks of a NUMA node: few, because a CPU with an empty stack searches all.
 pub const STACKS: usize = if cfg!(loom) { 2 } else { 8 };
 
-/// The shared pool, as seen from one NUMA node or from one CPU of that node.
-///
-/// No function of the pool waits for another thread or allocates memory, however many threads use
-/// the pool. The pool's functions move up to 64 pages with one atomic exchange. A call returns no
-/// page only if there was a moment during the call at which no page was free. A page that another
-/// thread is about to return does not count as free yet.
+/// The shared pool, as seen from one NUMA node or from one of its CPUs. No function waits for
+/// another thread or allocates memory. A call returns no page only if no page was free at some
+/// moment of the call. A page that another thread is about to return is not free yet.
 #[derive(Debug)]
 pub struct SharedPool {
     node: usize,
-    /// Of the stacks of this view's NUMA node, the index of the stack that the view tries first.
+    /// The stack of the node that this view tries first.
     stack: usize,
     nodes: Arc<Nodes>,
 }
@@ -48,14 +38,13 @@ pub struct SharedPool {
 #[derive(Debug)]
 struct Nodes {
     region: Arc<Region>,
-    /// The free pages of each node: `STACKS` stacks. Each part of a region is treated as a NUMA
-    /// node.
+    /// `STACKS` stacks for each node. Each part of a region counts as a NUMA node.
     free: Box<[BundleStack]>,
     table: Box<[Bundle]>,
 }
 
 impl SharedPool {
-    /// Creates the pool of a region with all of its pages. Returns one view for each node.
+    /// Creates the pool of a region from its pages. Returns one view for each node.
     pub fn by_node(region: &Arc<Region>, mut pages: Vec<Page>) -> Vec<Arc<Self>> {
         shuffle(&mut pages);
         let nodes = region.parts();
@@ -66,7 +55,7 @@ impl SharedPool {
         (0..nodes).map(|node| Arc::new(Self { node, stack: 0, nodes: Arc::clone(&all) })).collect()
     }
 
-    /// Returns a view of the pool for one CPU of this node. All views have the same pages.
+    /// Returns a view of the same pool for one CPU of this node.
     pub fn of_cpu(&self, cpu: usize) -> Arc<Self> {
         Arc::new(Self { node: self.node, stack: cpu % STACKS, nodes: Arc::clone(&self.nodes) })
     }
@@ -76,9 +65,7 @@ impl SharedPool {
         self.node
     }
 
-    /// Moves up to `most` pages from the pool to `to`. The moved pages still count as pages of the
-    /// pool. If this node has no free pages, the pages come from another node. Returns the number
-    /// of moved pages.
+    /// Moves up to `most` pages, which still belong to the pool, to `to`. Returns their number.
     pub fn take(&self, to: &mut Vec<Page>, most: usize) -> usize {
         match self.take_from(self.node, to, most) {
             0 => self.unless_given(|| {
@@ -89,7 +76,6 @@ impl SharedPool {
         }
     }
 
-    /// Takes pages of one node, beginning with the stack of this view.
     fn take_from(&self, node: usize, to: &mut Vec<Page>, most: usize) -> usize {
         let before = to.len();
         for nth in 0..STACKS {
@@ -102,7 +88,7 @@ impl SharedPool {
         to.len() - before
     }
 
-    /// Takes up to `most` pages of any node out of the pool. Returns the number of pages taken.
+    /// Takes up to `most` pages of any node out of the pool. Returns their number.
     pub fn take_out(&self, to: &mut Vec<Page>, most: usize) -> usize {
         let before = to.len();
         while to.len() - before < most && self.take(to, most - (to.len() - before)) > 0 {}
@@ -110,10 +96,7 @@ impl SharedPool {
         to.len() - before
     }
 
-    /// Like [`take_out`](Self::take_out), but has a second source of pages. If the pool has no
-    /// pages, takes pages that have returned to `kept_pages`. The caller gets at most `most` of the
-    /// pages that have returned. Returned pages that are not taken stay in `kept_pages`, where any
-    /// CPU can take them.
+    /// Like [`take_out`](Self::take_out), or else takes pages that have returned to `kept_pages`.
     pub fn take_or_collect(&self, to: &mut Vec<Page>, most: usize, kept_pages: &KeptPages) {
         self.unless_given(|| match self.take_out(to, most) {
             0 => self.take_kept(to, most, kept_pages),
@@ -132,13 +115,10 @@ impl SharedPool {
         })
     }
 
-    /// If `take` found no page, but other threads returned pages to the pool while `take` ran,
-    /// calls `take` again. `take` checks several stacks one after another. Therefore pages may have
-    /// been returned to a stack after `take` had checked that stack. If the number of returns did
-    /// not change between its two reads, all stacks were empty at the time of the last check. The
-    /// last check of a stack is an acquire load, so the second read of the number of returns
-    /// happens after that check. The first read of the number of returns does not see a newer state
-    /// than the checks of the stacks, because it reads the same 64-bit values as the checks.
+    /// Calls `take` again if it found no page but pages were returned meanwhile, perhaps to a stack
+    /// that was already checked. Without returns, all stacks were empty at the last check: the
+    /// checks are acquire loads, so the second read of the number of returns follows them, and the
+    /// first read is not newer than the checks, because it loads the same values.
     fn unless_given(&self, mut take: impl FnMut() -> usize) -> usize {
         loop {
             let gives = self.nodes.gives();
@@ -149,8 +129,7 @@ impl SharedPool {
         }
     }
 
-    /// Returns pages that still count as pages of the pool. Each page goes to a stack of its NUMA
-    /// node.
+    /// Returns pages that still count as pages of the pool, to stacks of their NUMA nodes.
     pub fn give(&self, pages: &mut Vec<Page>) {
         self.nodes.give(pages, self.stack);
     }
@@ -161,8 +140,7 @@ impl SharedPool {
         self.nodes.give(pages, self.stack);
     }
 
-    /// The number of pages in the pool, on all nodes. The result is an estimate while other threads
-    /// take or return pages.
+    /// The number of pages in the pool: an estimate while other threads take or return pages.
     pub fn free(&self) -> usize {
         self.nodes.free.iter().map(|stack| stack.len(&self.nodes.table)).sum()
     }
@@ -184,7 +162,7 @@ impl Nodes {
         }
     }
 
-    /// Pushes each page to a stack of its node. Pages of another region are not pushed.
+    /// Pages of another region are lost.
     fn give(&self, pages: &mut Vec<Page>, stack: usize) {
         for some in pages.chunks(BULK_MAX) {
             for (node, stack) in self.free.iter().skip(stack).step_by(STACKS).enumerate() {
@@ -192,8 +170,7 @@ impl Nodes {
                 let index = |page: &Page| page.number().wrapping_sub(self.region.number_of(0));
                 let is_own = |page: &Page| numbers.contains(&page.number());
                 let mut bulk = [0; BULK_MAX];
-                // Usually all pages of a call belong to the same NUMA node. The following loops
-                // have no branches, so the compiler vectorizes them.
+                // The usual case. The loops have no branches, so the compiler vectorizes them.
                 if some.iter().fold(true, |all, page| all & is_own(page)) {
                     bulk.iter_mut().zip(some).for_each(|(to, page)| *to = index(page));
                     stack.give(&self.table, &bulk[..some.len()]);
@@ -210,19 +187,16 @@ impl Nodes {
         pages.clear();
     }
 
-    /// The number of times that pages were returned to any stack. If this number has not changed
-    /// between two calls, no pages were returned.
+    /// Unchanged between two calls: no pages were returned to any stack.
     fn gives(&self) -> u64 {
         self.free.iter().map(BundleStack::gives).sum()
     }
 }
 
-/// Puts the pages into a random order. The random order is the same in every run. Pages with low
-/// addresses come last, because a pool hands out the last page first. If the pages had the order of
-/// their addresses, consecutive frames of a worker would lie at a constant distance. The stride
-/// prefetcher of the worker's CPU would then also fetch the next frames. These prefetches take
-/// cache lines from the receiving CPU, which is writing them. On a Zen 4 CPU, with one target CPU,
-/// the receiving CPU needs the following time for each packet:
+/// Puts the pages into a random order, the same in every run, with low addresses last, because a
+/// pool hands out the last page first. In address order, the stride prefetcher of a worker's CPU
+/// would take cache lines from the receiving CPU, which is writing them. Time of the receiving CPU
+/// for each packet, on a Zen 4 CPU with one target CPU:
 ///
 /// | target | in address order | shuffled |
 /// |---|---|---|

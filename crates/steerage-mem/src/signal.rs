@@ -1,5 +1,4 @@
-//! [`Signal`]: threads outside of the receive path can wait for a condition, such as the end of a
-//! run.
+//! [`Signal`]: threads outside of the receive path can wait for a condition.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::park::{Bell, Events, wait};
 
-/// A bell (an eventfd) that rings as long as its condition is true. Reading does not silence the
-/// bell of a signal, so any number of threads can wait for the same signal.
+/// A bell (an eventfd) that rings as long as its condition is true, for any number of threads.
 #[derive(Debug)]
 pub struct Signal {
     bell: Bell,
@@ -25,19 +23,16 @@ impl Signal {
         Ok(Self { bell: Bell::new()?, rings: AtomicBool::new(false) })
     }
 
-    /// Sets whether the signal's condition is true. No two threads call `set` at the same time: the
-    /// callers hold the control lock, or there is only one caller. If the condition changes, `set`
-    /// makes a system call.
+    /// Sets whether the condition is true. No two threads call `set` at the same time: they hold
+    /// the control lock, or there is only one caller.
     pub fn set(&self, yes: bool) {
-        // Relaxed: only the callers of `set` read this flag, and two callers never run at the same
-        // time.
+        // Relaxed: only the callers of `set` read this flag.
         if self.rings.swap(yes, Ordering::Relaxed) != yes {
             if yes { self.bell.ring() } else { _ = self.bell.hush() }
         }
     }
 
-    /// A file descriptor that is readable as long as the condition is true. Reading from the file
-    /// descriptor fails. Therefore a thread cannot consume a signal that another thread waits for.
+    /// A file descriptor that is readable as long as the condition is true. Reading from it fails.
     ///
     /// # Errors
     /// As [`Events::new`].
@@ -45,9 +40,8 @@ impl Signal {
         Events::new(&self.bell, [])?.try_clone()
     }
 
-    /// Waits until `is_true` returns true or `timeout` has passed. The function `is_true` is called
-    /// again whenever this signal or the signal `or` rings. Returns the result of the last call of
-    /// `is_true`.
+    /// Waits until `is_true` returns true or `timeout` has passed, and returns the last result.
+    /// `is_true` is called again whenever this signal or `or` rings.
     pub fn wait(&self, timeout: Duration, or: &Self, is_true: impl Fn() -> bool) -> bool {
         let begun = Instant::now();
         loop {
@@ -55,8 +49,7 @@ impl Signal {
                 return true;
             }
             let left = timeout.saturating_sub(begun.elapsed());
-            // An error of `ppoll` means that the thread cannot wait, because the kernel has too
-            // little memory. If `ppoll` fails, `wait` returns the current result of `is_true`.
+            // `ppoll` fails if the kernel has too little memory.
             if left.is_zero() || wait(&self.bell, &[or.bell.as_fd()], Some(left)).is_err() {
                 return is_true();
             }

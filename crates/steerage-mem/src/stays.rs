@@ -1,11 +1,9 @@
-//! [`Stays`] holds a value of a batch that must not leave the thread that handles the batch. The
-//! compiler's error message explains how a program can send a packet to another thread.
+//! [`Stays`] keeps a batch on its thread.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// No type implements [`SentWithoutKeeping`]. If a program uses a packet of a batch on another
-/// thread, the compiler prints the error message of this trait.
+/// No type implements this trait. Its error message says how to use a packet on another thread.
 ///
 /// # Safety
 /// A type that implements this trait may be sent to another thread, and may be used by several
@@ -18,11 +16,7 @@ use std::ops::{Deref, DerefMut};
 )]
 pub unsafe trait SentWithoutKeeping {}
 
-/// A wrapper whose value cannot be sent to another thread. Apart from that restriction, the wrapper
-/// can be used like `T`.
-///
-/// The wrapped value may have several fields that are not `Send`. With `Stays`, the compiler prints
-/// one error about [`SentWithoutKeeping`] instead of one error for each field.
+/// A `T` that cannot leave its thread. The compiler's error is that of [`SentWithoutKeeping`].
 pub struct Stays<T>(pub T);
 
 // SAFETY: whoever implemented the trait for `T` has promised it. Nobody does.

@@ -1,9 +1,5 @@
 //! [`Supply`] is the packet memory of an instance. Address space is mapped for the longest possible
-//! backlog, and pages are handed out for the current backlog.
-//!
-//! Pages that were not handed out take address space only, not memory. Therefore a backlog can
-//! become longer while the instance runs. If the backlog never becomes longer, the pages for a
-//! longer backlog take no memory.
+//! backlog, and takes memory when pages are handed out for the current backlog.
 
 mod budget;
 mod excess;
@@ -27,7 +23,7 @@ pub struct Supply {
     region: Arc<Region>,
     pools: Vec<Arc<SharedPool>>,
     cap: u64,
-    /// True if the kernel pins the pages in memory. Pinned pages take memory from the start.
+    /// True if the kernel pins the pages, which then take memory from the start.
     pinned: bool,
     backlog_asked: usize,
     backlog_max: usize,
@@ -42,10 +38,9 @@ struct State {
 }
 
 impl Supply {
-    /// Maps the memory for the requested backlog. If this memory exceeds `cap` bytes, maps the
-    /// memory for the longest backlog that fits. Also reserves address space for a longer backlog.
-    /// The function `parts` divides the pages of a budget among NUMA nodes. If the kernel pins all
-    /// mapped pages, no additional address space is reserved.
+    /// Maps the memory for the requested backlog, or for the longest one that fits into `cap`
+    /// bytes, with address space for a longer one unless the kernel pins pages. `parts` divides
+    /// pages among nodes.
     ///
     /// # Errors
     /// [`RegionError`] if the kernel has too little memory.
@@ -56,13 +51,11 @@ impl Supply {
         parts: impl Fn(&Budget) -> Vec<Part>,
     ) -> Result<Self, RegionError> {
         let budget = needs.within(cap, needs.backlog);
-        // If reserved huge pages are used, no additional address space is reserved, because these
-        // pages take memory as soon as they are mapped.
+        // Reserved huge pages take memory as soon as they are mapped.
         let grows = !pinned && budget.bytes <= cap && huge_pages_free() < budget.bytes;
         let most = if grows { needs.with_room_for_more(cap) } else { budget.clone() };
         let (region, pages) = Region::map_parts(&parts(&most), needs.page_bytes)?;
-        // The memory part of each NUMA node has a few more pages than requested. These additional
-        // pages are handed out too if no address space is reserved for a longer backlog.
+        // Each node's part may have more pages than requested.
         let used = if grows { parts(&budget) } else { parts(&most) };
         let given = |page: &Page| {
             let part = region.part_of(page);
@@ -76,10 +69,8 @@ impl Supply {
         Ok(Self { region, pools, cap, pinned, backlog_asked, backlog_max, state })
     }
 
-    /// Accounts for `bytes` bytes of memory that devices provide. All memory together stays within
-    /// the cap if possible: the backlog becomes shorter, and the pool's pages that are no longer
-    /// needed are taken back. Call `lend` before any page is used. If the kernel pins the memory,
-    /// `lend` changes nothing.
+    /// Accounts for `bytes` bytes of memory that devices provide, before any page is used: the
+    /// backlog becomes shorter to stay within the cap, unless the kernel pins the memory.
     pub fn lend(&mut self, bytes: u64) {
         let left = self.cap.saturating_sub(bytes);
         let State { needs, budget, spare } = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -103,16 +94,14 @@ impl Supply {
     /// Checks that all packet memory, including `lent` bytes of devices, is within the cap.
     ///
     /// # Errors
-    /// If the memory exceeds the cap, returns [`Excess`], which names the largest part of the
-    /// memory.
+    /// [`Excess`] if the memory exceeds the cap. Names the largest part of the memory.
     pub fn check(&self, lent: u64) -> Result<(), Excess> {
         let state = self.state();
         state.needs.check(&state.budget, lent, self.cap)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change of the state is complete, so a panic in another thread does not leave a wrong
-        // state.
+        // Each change of the state is complete, also if another thread panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -161,9 +150,7 @@ impl Supply {
         self.region.pages() - self.state().spare.len()
     }
 
-    /// Makes the backlog longer or shorter, and hands out the pages that a longer backlog needs.
-    /// When the backlog becomes shorter, no pages are taken back. Returns the new backlog:
-    /// `backlog`, or the longest shorter backlog for which there are enough pages.
+    /// Sets the backlog. Returns the new backlog, which is shorter if there are not enough pages.
     pub fn set_backlog(&self, backlog: usize) -> usize {
         let mut state = self.state();
         let (most, backlog) = (self.region.pages(), backlog.min(self.backlog_max));
@@ -174,9 +161,8 @@ impl Supply {
         state.budget.backlog
     }
 
-    /// Sets the size of a queue's local page cache to `pages` pages. Returns the new size, which is
-    /// `pages`, or a smaller size if there are not enough pages. From then on, the local page cache
-    /// of every queue may have up to this size.
+    /// Sets the size of a queue's local page cache, which is then allowed for every queue, as far
+    /// as there are pages. Returns the size.
     pub fn set_cache(&self, queue: usize, pages: usize) -> usize {
         let pages = pages.min(LPC_PAGES_MAX);
         let mut state = self.state();
@@ -276,9 +262,7 @@ mod tests {
         assert_eq!(map(2, 1 << 30, false).set_cache(0, most), most, "a single queue caches the pages of its backlogs");
     }
 
-    /// In this test, the frames of the queue lie in blocks, so the queue has no pages for its local
-    /// page cache. Without additional pages, the local page cache would take pages that other
-    /// queues need.
+    /// Without pages of its own, the cache would take pages that other queues need.
     #[test]
     fn the_cache_of_a_queue_that_lends_has_pages_of_its_own() {
         let parts = |budget: &Budget| vec![Part { pages: budget.pages, node: None }];

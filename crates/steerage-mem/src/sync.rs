@@ -1,5 +1,4 @@
-//! Switches between the atomics of `std` and those of loom, so that loom checks the same code that
-//! is shipped.
+//! The atomics of `std` or of loom, so that loom checks the code that is shipped.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -10,8 +9,7 @@ pub(crate) use loom::{
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// The `UnsafeCell` of `std` with the interface of loom's `UnsafeCell`, which needs to see the
-/// start and the end of each access.
+/// The `UnsafeCell` of `std` with the interface of loom's.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 #[repr(transparent)]

@@ -1,6 +1,5 @@
-//! The tool loom explores every interleaving of the hand-overs between threads: `RUSTFLAGS="--cfg
-//! loom" cargo test -p steerage-mem --test loom --release`. The rings are as small as possible, and
-//! no thread spins.
+//! loom explores every interleaving: `RUSTFLAGS="--cfg loom" cargo test -p steerage-mem --test loom
+//! --release`. The rings are as small as possible, and no thread spins.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -40,8 +39,7 @@ fn receive(consumer: &mut Consumer, last: &mut u8) {
     consumer.finish();
 }
 
-/// Up to three frames pass through a ring of two slots, and there are two pages. Therefore slots
-/// and pages are used again after the finished index has passed them.
+/// Three frames, two slots and two pages: slots and pages are used again.
 #[test]
 fn hand_over_finish_and_reuse() {
     loom::model(|| {
@@ -70,8 +68,7 @@ fn hand_over_finish_and_reuse() {
     });
 }
 
-/// A list of two frames is published in one step. The consumer sees no frame, both frames or the
-/// first frame, but never the second frame alone.
+/// The consumer may see no frame, both frames or the first one, but never the second one alone.
 #[test]
 fn lists_are_published_together() {
     loom::model(|| {
@@ -97,9 +94,7 @@ fn frames(memory: &Memory, pages: Vec<Page>, first: u64) -> Vec<Completion> {
     numbered.collect()
 }
 
-/// Takes the waiting frames of a ring, and checks that they are complete and in order of arrival.
-/// The arrival numbers in a ring may have gaps, because the frames with the other numbers are in
-/// other rings.
+/// Arrival numbers have gaps if there is another ring.
 fn receive_some(consumer: &mut Consumer, last: &mut u64) -> usize {
     consumer.take(2);
     let frames = consumer.frames();
@@ -114,9 +109,7 @@ fn receive_some(consumer: &mut Consumer, last: &mut u64) -> usize {
     count
 }
 
-/// Calls `stage_all` as the receive path does, with three frames and two slots. Therefore the slots
-/// and pages are used again while the consumer still finishes frames. Frames for which there is no
-/// room stay in order.
+/// Slots are used again while the consumer still finishes frames.
 #[test]
 fn all_of_a_poll_is_staged_beside_reclaim() {
     loom::model(|| {
@@ -151,18 +144,13 @@ fn all_of_a_poll_is_staged_beside_reclaim() {
     });
 }
 
-/// Calls `stage_lists` as the receive path does: it stages lists for two rings while a worker takes
-/// and finishes frames of both rings. The pages that have returned are used for the frames of the
-/// next list.
 #[test]
 fn lists_are_staged_beside_reclaim() {
-    // The atomic of `std` is used instead of loom's, because the value must survive from one
-    // interleaving to the next.
+    // An atomic of `std`, because the value must survive from one interleaving to the next.
     static SLOTS_USED_AGAIN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     loom::model(|| {
         let (memory, mut pages) = memory(4);
-        // A list is staged only if each ring has room for all frames. Two lists find room at once.
-        // The third list finds room only after some frames were finished.
+        // A list is staged only if each ring has room for all frames: the third list must wait.
         let options = RingOptions { slots: 4, slots_max: 4, limit: 3, arrivals: true };
         let (first, mut to_first) = ring(options, memory.clone());
         let (second, mut to_second) = ring(options, memory.clone());
@@ -211,9 +199,7 @@ fn lists_are_staged_beside_reclaim() {
     );
 }
 
-/// A worker keeps one of two frames, and a third thread drops the kept frame. The producer gets
-/// each page back exactly once. The page of the kept frame, whose slot is blanked, returns through
-/// the stack.
+/// The page of the kept frame, whose slot is blanked, returns through the stack.
 #[test]
 fn keep_and_return() {
     loom::model(|| {
@@ -258,8 +244,7 @@ fn shorten(consumer: &mut Consumer) {
     consumer.finish();
 }
 
-/// A frame has two pages: the worker sees both pages and shortens the frame. After the worker has
-/// shortened the frame, the owner sees the frame's new length and finds both pages.
+/// The worker shortens a frame of two pages. The owner sees the new length and finds both pages.
 #[test]
 fn a_chain_is_handed_over_whole() {
     loom::model(|| {
@@ -332,8 +317,7 @@ fn the_stack_loses_nothing() {
     });
 }
 
-/// If pages are scarce, a CPU that makes copies collects returned pages in place of the queue's
-/// owner. Each page is collected by exactly one of the two threads.
+/// If pages are scarce, a CPU that makes copies also collects returned pages.
 #[test]
 fn two_who_collect_share_what_there_is() {
     loom::model(|| {
@@ -365,9 +349,7 @@ fn two_who_collect_share_what_there_is() {
     });
 }
 
-/// One thread publishes, executes a fence, and checks for sleeping threads. A second thread sets
-/// its own sleep bit, executes a fence, and checks for work. A lost wake-up would be a deadlock,
-/// and loom reports deadlocks.
+/// A lost wake-up would be a deadlock, which loom reports.
 #[test]
 fn no_wake_up_is_lost() {
     loom::model(|| {
@@ -404,8 +386,6 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// Tests a wake-up of the producer: a producer sleeps because its ring is full, and is woken when
-/// the ring has room.
 #[test]
 fn no_wish_for_room_is_lost() {
     loom::model(|| {
@@ -456,9 +436,6 @@ fn revoked_before_published_is_revoked() {
     });
 }
 
-/// One thread sends two pages. The device reports to another thread that both pages were sent, and
-/// that thread returns the pages to the sender. Each page returns exactly once, and with all of its
-/// bytes.
 #[test]
 fn what_was_sent_comes_back_to_its_sender() {
     loom::model(|| {

@@ -1,6 +1,4 @@
-//! loom explores every interleaving of the accesses to blocks: see `loom.rs`. loom cannot see
-//! accesses to the memory of a block. Therefore each byte has a loom cell, which is written and
-//! read together with the byte. loom fails if two threads access a cell at the same time.
+//! loom explores every interleaving of the accesses to blocks, in a loom cell for each byte.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -13,7 +11,6 @@ use steerage_mem::{Blocks, Claim, Completion, Memory, Region};
 
 const BLOCK_BYTES: usize = 2;
 
-/// The loom cells, one for each byte of the blocks.
 struct Shadow(Vec<UnsafeCell<u8>>);
 
 // SAFETY: the tests find out whether two threads access a cell at the same time. If they do, loom
@@ -84,8 +81,7 @@ impl Lender {
     }
 }
 
-/// Takes the waiting frames, and checks that they are in order and unchanged. The function
-/// `block_of` returns the block in which a frame lies.
+/// Checks that the frames are in order and unchanged. `block_of` returns the block of a frame.
 fn receive(consumer: &mut Consumer, shadow: &Shadow, last: &mut u8, block_of: impl Fn(u8) -> usize) {
     consumer.take(2);
     for frame in consumer.frames() {
@@ -97,9 +93,6 @@ fn receive(consumer: &mut Consumer, shadow: &Shadow, last: &mut u8, block_of: im
     consumer.finish();
 }
 
-/// Three frames pass through one block, which has room for only two frames at a time. The bytes of
-/// the block after its lent frames are written. When all lent frames of the block have returned,
-/// the block is written from its beginning again.
 #[test]
 fn a_block_is_written_behind_its_frames_and_anew_when_they_are_home() {
     loom::model(|| {

@@ -12,11 +12,8 @@ use steerage_mem::gate::{Dead, Gate};
 struct Shared {
     gate: Gate,
     done: UnsafeCell<u64>,
-    /// Both threads write this field. The value of this field is not used. loom tries another order
-    /// of two threads only if one thread accesses an atomic that the other thread accessed last. A
-    /// CPU reads the value of its gate before it changes the value. This read hides the access of
-    /// the other thread from loom. Without accesses to this field, loom would try only one order of
-    /// the threads.
+    /// loom tries another order of two threads only if one accesses an atomic that the other
+    /// accessed last. The read of the gate before its change would hide that access.
     turns: AtomicU64,
 }
 
@@ -54,9 +51,7 @@ impl Shared {
     }
 }
 
-/// If a CPU declares a second CPU dead, the first CPU sees everything that the second CPU did
-/// before the second CPU's last batch (G1, G2). The dead CPU does nothing more: at the end of its
-/// batch, it detects that it was declared dead.
+/// Tests G1 and G2. At the end of its batch, the dead CPU detects that it was declared dead.
 #[test]
 fn what_was_done_before_the_batch_is_seen_by_who_declares_it_dead() {
     loom::model(|| {
@@ -80,10 +75,7 @@ fn what_was_done_before_the_batch_is_seen_by_who_declares_it_dead() {
     });
 }
 
-/// Either a batch counts as handled, or its CPU was declared dead. If a batch counted and its CPU
-/// was declared dead, two CPUs would handle the packets of the batch. If a batch did not count and
-/// its CPU was not declared dead, no CPU would handle the packets. The value of the gate (its sign)
-/// is different in each batch.
+/// Otherwise two CPUs or none would handle the packets. The sign differs in each batch.
 #[test]
 fn a_batch_counts_or_its_cpu_is_dead() {
     loom::model(|| {
@@ -110,8 +102,6 @@ fn a_batch_counts_or_its_cpu_is_dead() {
     });
 }
 
-/// If two CPUs check a third CPU at the same time, only one of them declares the third CPU dead.
-/// After it was declared dead, the third CPU is revived only once.
 #[test]
 fn a_cpu_dies_once_and_rises() {
     loom::model(|| {

@@ -1,5 +1,4 @@
-//! loom explores every interleaving of the accesses to several rings to one CPU: to rings that
-//! grow, to the inbox bits of rings with frames, and to the limit over all queues.
+//! loom explores every interleaving of growing rings, inbox bits, and the limit over all queues.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -33,8 +32,6 @@ fn receive(consumer: &mut Consumer, last: &mut u8) {
     consumer.finish();
 }
 
-/// A ring of two slots grows while the consumer takes frames out of it. The producer reclaims slots
-/// from both buffers.
 #[test]
 fn a_ring_grows_under_its_consumer() {
     loom::model(|| {
@@ -61,7 +58,6 @@ fn a_ring_grows_under_its_consumer() {
     });
 }
 
-/// The consumer clears the inbox bit of an empty ring while the producer publishes in this ring.
 /// Either the consumer sees the frame, or the ring's bit is set afterwards.
 #[test]
 fn no_ring_with_frames_stays_without_its_bit() {
@@ -98,8 +94,7 @@ fn no_ring_with_frames_stays_without_its_bit() {
     });
 }
 
-/// A CPU that is about to sleep reads one counter instead of all rings. Either the counter includes
-/// the new frame, or the producer wakes the CPU.
+/// A CPU that is about to sleep reads one counter: the frame is counted, or the CPU is woken.
 #[test]
 fn no_cpu_sleeps_beside_a_counted_frame() {
     loom::model(|| {
@@ -120,8 +115,6 @@ fn no_cpu_sleeps_beside_a_counted_frame() {
     });
 }
 
-/// A CPU that is about to sleep reads only the rings whose bits are set. Either the CPU sees the
-/// new frame, or the producer wakes the CPU, whether the ring's bit was set or clear before.
 #[test]
 fn no_cpu_sleeps_beside_a_ring_with_frames() {
     for was_noted in [false, true] {

@@ -13,8 +13,7 @@ const PAGE_BYTES: usize = 64;
 struct Shared {
     region: Arc<Region>,
     pool: Arc<SharedPool>,
-    /// A loom cell replaces the bytes of each page, because loom does not see accesses to these
-    /// bytes.
+    /// In place of the bytes of each page, because loom does not see accesses to these bytes.
     bytes: Vec<UnsafeCell<u32>>,
 }
 
@@ -86,10 +85,7 @@ fn two_who_take_and_give_lose_nothing() {
     });
 }
 
-/// In this test, a second thread takes all pages of the stack. The second thread then returns two
-/// of the pages, so that the stack's top bundle (group of pages) is the same as before. But the
-/// bundles below the top bundle are different. A call of `take` that began earlier must detect this
-/// change of the stack.
+/// The top bundle is the same as before, but the bundles below it are not.
 #[test]
 fn a_bundle_that_came_back_is_another() {
     loom::model(|| {
@@ -112,8 +108,7 @@ fn a_bundle_that_came_back_is_another() {
     });
 }
 
-/// Like the test before, but for `give`: the top bundle, which `give` replaces, appears unchanged
-/// but has other pages.
+/// The top bundle, which `give` replaces, appears unchanged but has other pages.
 #[test]
 fn a_bundle_that_is_replaced_is_not_another() {
     loom::model(|| {
@@ -159,8 +154,7 @@ fn contention_hides_no_page() {
     });
 }
 
-/// Each of the two NUMA nodes has one page. A thread takes the page of one NUMA node only after it
-/// has returned the page of the other. Therefore at least one node has a page at every moment.
+/// The page of one node is taken after the page of the other was returned.
 #[test]
 fn a_page_that_changes_places_is_found() {
     const ONE_A_NODE: usize = 2 << 20;
@@ -186,9 +180,7 @@ fn a_page_that_changes_places_is_found() {
     });
 }
 
-/// Like the test before, but with two stacks on one NUMA node. A pool searches its stacks twice
-/// before it checks whether pages were returned during the search. Therefore the pages change their
-/// stacks three times in this test.
+/// A pool searches its stacks twice, so the pages change their stacks three times.
 #[test]
 fn a_page_that_changes_stacks_is_found() {
     loom::model(|| {
@@ -269,8 +261,7 @@ fn a_kept_page_that_came_back_is_another() {
     });
 }
 
-/// The owner returns a page to the pool before it takes the last of the kept pages. Therefore, at
-/// every moment, the pool or the stack of kept pages has a page.
+/// At every moment, the pool or the stack of kept pages has a page.
 #[test]
 fn a_page_that_was_collected_is_found() {
     loom::model(|| {

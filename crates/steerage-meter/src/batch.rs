@@ -1,12 +1,10 @@
-//! A batch of records in memory, with chosen columns.
-
 use super::cic_columns;
 use super::column::{Column, Values};
 use super::columns::{Columns, Number, columns};
 use super::record::FlowRecord;
 use super::row::Row;
 
-/// The error for a name that no column of flow records has.
+/// The error for an unknown column name.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no column `{name}`: the columns are {}", .known.join(", "))]
 pub struct UnknownColumn {
@@ -14,59 +12,57 @@ pub struct UnknownColumn {
     known: Vec<&'static str>,
 }
 
-/// The name of the column of [`ColumnBatch::joined`].
 const JOINED: &str = "joined";
 
-/// A batch of records. The caller chooses which columns the batch has, and their order.
+/// A batch of records, with columns in the caller's choice and order.
 #[derive(Clone, Debug)]
 pub struct ColumnBatch {
     columns: Vec<Column>,
 }
 
 impl ColumnBatch {
-    /// Creates a batch with all columns of a record, without rows.
+    /// Creates an empty batch with all columns of a record.
     pub fn all() -> Self {
         let mut all = Adding { rows: &[], columns: Vec::new(), to: To::Schema };
         columns(&mut all);
         Self { columns: all.columns }
     }
 
-    /// Creates a batch with the columns of [`MeterOptions::cic`](super::MeterOptions::cic) (flow
-    /// statistics), without rows.
+    /// Creates an empty batch of the flow statistics of
+    /// [`MeterOptions::cic`](super::MeterOptions::cic).
     pub fn cic() -> Self {
         Self { columns: cic_columns::columns() }
     }
 
-    /// Returns a batch without rows that has only the column `joined` ([`FlowRecord::joined`]).
+    /// Creates an empty batch with the column `joined` ([`FlowRecord::joined`]).
     pub fn joined() -> Self {
         Self { columns: vec![Column::new(JOINED, &Values::U32(Vec::new()), false)] }
     }
 
-    /// Returns a batch that has the columns of both batches. A caller can then choose from all of
-    /// these columns with [`chosen`](Self::chosen).
+    /// Returns a batch with the columns of both, from which a caller can [choose](Self::chosen).
     #[must_use]
     pub fn and(mut self, more: Self) -> Self {
         self.columns.extend(more.columns);
         self
     }
 
-    /// Creates a batch with the columns of these names, without rows.
+    /// Creates an empty batch with the columns of these names.
     ///
     /// # Errors
-    /// Returns an error if one of the names is not the name of a column of records.
+    /// Returns an error if records have no column of one of the names.
     pub fn of(names: &[impl AsRef<str>]) -> Result<Self, UnknownColumn> {
         Self::all().chosen(names)
     }
 
-    /// Creates a batch with these columns, without rows.
+    /// Creates an empty batch with these columns.
     pub fn new(columns: Vec<Column>) -> Self {
         Self { columns }
     }
 
-    /// Returns the columns of this batch that have these names, in the order of the names.
+    /// Returns the columns with these names, in the order of the names.
     ///
     /// # Errors
-    /// Returns an error if one of the names is not the name of a column of this batch.
+    /// Returns an error if this batch has no column of one of the names.
     pub fn chosen(&self, names: &[impl AsRef<str>]) -> Result<Self, UnknownColumn> {
         let find = |name: &str| {
             self.columns.iter().find(|column| column.name() == name).cloned().ok_or_else(|| {
@@ -83,7 +79,7 @@ impl ColumnBatch {
         &self.columns
     }
 
-    /// Returns the columns for writing, so that a caller can add rows that are not flow records.
+    /// Returns the columns for adding rows that are not flow records.
     pub fn columns_mut(&mut self) -> &mut [Column] {
         &mut self.columns
     }
@@ -101,7 +97,7 @@ impl ColumnBatch {
         }
     }
 
-    /// Moves the rows of this batch to a new batch, and leaves this batch empty.
+    /// Moves the rows to a new batch, and leaves this batch empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
         Self { columns: self.columns.iter_mut().map(Column::take).collect() }
@@ -125,7 +121,7 @@ impl Adding<'_> {
         if let To::Schema = self.to {
             self.columns.push(Column::new(name, &values, optional));
         }
-        // A caller may choose the same column twice.
+        // A caller may choose a column twice.
         for column in self.columns.iter_mut().filter(|column| column.name() == name) {
             self.rows.iter().for_each(|row| push(column, row));
         }

@@ -1,18 +1,14 @@
-//! Writes CSV files such that no spreadsheet mistakes a cell for a formula.
+//! Writes CSV such that no spreadsheet mistakes a cell for a formula.
 //!
-//! A spreadsheet evaluates a cell that begins with `=`, `+`, `-` or `@`, or with one of these
-//! characters after a tab or a line break. Names come from packets, so an attacker can choose them.
-//! If the first character of a cell would begin a formula, the character is written as `\DDD`, in
-//! which `DDD` is the character's code in three decimal digits. DNS zone files use the same escapes
-//! (RFC 1035, 5.1), and [`names`](super::names) writes unprintable characters in this way. A
-//! backslash in a name is written as `\DDD` too, so that readers undo all escapes in one step. In
-//! some countries, spreadsheets begin a new cell after each semicolon. Therefore a character after
-//! a semicolon counts as the first character of a cell.
+//! A spreadsheet evaluates a cell that begins with `=`, `+`, `-` or `@`, also after a tab or a line
+//! break, and attackers choose the names in packets. Such a first character is written as `\DDD`,
+//! its decimal code, like unprintable characters in [`names`](super::names) (RFC 1035, 5.1). In
+//! some countries, a semicolon begins a new cell, so the character after it counts as a first
+//! character.
 
 use std::io::{self, Write};
 
-/// A writer for CSV. It changes only the text of cells. No column has negative numbers, so a cell
-/// that begins with `-` is text.
+/// No column has negative numbers, so a cell that begins with `-` is text.
 #[derive(Debug)]
 pub(super) struct Cells<W> {
     to: W,
@@ -21,7 +17,6 @@ pub(super) struct Cells<W> {
 }
 
 impl<W: Write> Cells<W> {
-    /// The output `to` must be at the beginning of a line.
     pub(super) fn new(to: W) -> Self {
         Self { to, is_quoted: false, at_start: true }
     }
@@ -30,8 +25,7 @@ impl<W: Write> Cells<W> {
         &self.to
     }
 
-    /// Returns true if this byte of a cell must be written as `\DDD`. Also records whether the next
-    /// byte will be the first byte of a cell.
+    /// Also records whether the next byte is the first byte of a cell.
     fn is_escaped(&mut self, byte: u8) -> bool {
         let at_start = std::mem::replace(&mut self.at_start, false);
         match byte {
@@ -94,7 +88,6 @@ mod tests {
         csv.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect()
     }
 
-    /// Replaces every `\DDD` with its character, as docs/meter.md describes.
     fn undone(text: &str) -> String {
         let mut parts = text.split('\\');
         let first = parts.next().unwrap_or_default().to_owned();

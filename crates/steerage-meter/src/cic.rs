@@ -1,9 +1,7 @@
-//! The flow statistics of CICFlowMeter. Many published machine-learning models were trained with
-//! these statistics.
+//! CICFlowMeter's flow statistics, with which many published machine-learning models were trained.
 //!
-//! `docs/python.md` defines each column. The column definitions depend only on the packets of a
-//! flow and their times. All sums are integers. Therefore the order in which values are added does
-//! not change a sum.
+//! `docs/python.md` defines each column. All sums are integers, so the order of addition does not
+//! matter.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -16,25 +14,16 @@ use super::key::Key;
 use super::names::{Hashed, Spread};
 use super::read;
 
-/// The longest pause, in nanoseconds, within an active time of a flow. A longer pause ends the
-/// active time and is an idle time of the flow. CICFlowMeter has the same default for the longest
-/// pause.
+/// A longer pause (ns) is an idle time between two active times, by CICFlowMeter's default.
 const IDLE_AFTER: u64 = 5_000_000_000;
 
-/// A pause of more than this many nanoseconds ends a subflow and a bulk (a run of data packets in
-/// one direction). After a pause that is longer than this limit, another subflow begins.
-/// CICFlowMeter has the same limit for pauses.
+/// A longer pause (ns) ends a subflow and a bulk, as in CICFlowMeter.
 const SUBFLOW_AFTER: u64 = 1_000_000_000;
 
-/// The smallest number of packets of a bulk (a run of data packets in one direction), as in
-/// CICFlowMeter.
 const BULK_PACKETS: u64 = 4;
 
-/// The TCP flags that are counted, in the order of their columns.
 pub(super) const FLAGS: [u16; 8] = [FIN, SYN, RST, PSH, ACK, URG, CWR, ECE];
 
-/// Statistics of a series of values: their number, their sum, the sum of their squares, the
-/// smallest value and the largest value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stat {
     squares: u128,
@@ -72,14 +61,12 @@ impl Stat {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
 
-    /// Returns the variance of the values, or 0 for fewer than two values.
     pub(super) fn variance(&self) -> f64 {
         let (count, sum) = (u128::from(self.count), u128::from(self.sum));
         if count < 2 {
             return 0.0;
         }
-        // The variance is computed with integers, because the difference of two large
-        // floating-point numbers loses digits.
+        // In integers, because the difference of two large floating-point numbers loses digits.
         let exact = || count.checked_mul(self.squares)?.checked_sub(sum.checked_mul(sum)?);
         let squares = exact().map_or_else(
             || (count as f64 * self.squares as f64 - sum as f64 * sum as f64).max(0.0),
@@ -93,15 +80,14 @@ impl Stat {
     }
 }
 
-/// Sums over the *bulks*: series of consecutive data packets in one direction.
+/// Sums over the *bulks*: runs of consecutive data packets in one direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bulks {
     bulks: u64,
     pub(super) packets: u64,
     pub(super) bytes: u64,
     nanos: u64,
-    /// The number of packets in the current run of data packets. The run becomes a bulk if it has
-    /// [`BULK_PACKETS`] packets.
+    /// Packets in the current run, which becomes a bulk if it has [`BULK_PACKETS`].
     run_packets: u64,
     run_bytes: u64,
     run_first: u64,
@@ -140,19 +126,16 @@ impl Bulks {
         if self.bulks == 0 { 0.0 } else { of as f64 / self.bulks as f64 }
     }
 
-    /// Returns the rate of the bulks (runs of data packets in one direction) in bytes per second.
-    /// Returns `None` if the first and the last packet of each bulk have the same time.
+    /// Bytes per second. `None` if the first and last packet of each bulk have one time.
     pub(super) fn rate(&self) -> Option<f64> {
         if self.bulks == 0 { Some(0.0) } else { per_second(self.bytes, self.nanos) }
     }
 }
 
-/// The statistics of the packets that one endpoint sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Side {
-    /// Statistics of the payload bytes of each packet.
     pub(super) payload: Stat,
-    /// Statistics of the nanoseconds between consecutive packets.
+    /// The nanoseconds between consecutive packets.
     pub(super) gaps: Stat,
     pub(super) last: u64,
     pub(super) header_bytes: u64,
@@ -161,18 +144,16 @@ pub(super) struct Side {
     pub(super) urg: u64,
     pub(super) bulks: Bulks,
     pub(super) header_min: u16,
-    /// The TCP window of the first segment.
     pub(super) window: Option<u16>,
 }
 
-/// The statistics of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cic {
     pub(super) sides: [Side; 2],
     pub(super) gaps: Stat,
     pub(super) active: Stat,
     pub(super) idle: Stat,
-    /// The timestamp of the packet that began the flow's current active period.
+    /// The time at which the flow's current active period began.
     pub(super) active_since: u64,
     pub(super) last: u64,
     /// The number of pauses after which a new subflow began.
@@ -221,8 +202,7 @@ impl Cic {
         }
     }
 
-    /// Adds the statistics of the same flow that another CPU counted. If two CPUs handled packets
-    /// of the flow, the statistics lack the times between packets of different CPUs.
+    /// Times between packets of different CPUs are missing from the sum.
     fn merge(&mut self, other: &Self) {
         for (side, more) in self.sides.iter_mut().zip(&other.sides) {
             side.header_min = match (side.payload.count, more.payload.count) {
@@ -261,8 +241,7 @@ pub(super) fn per_second(count: u64, nanos: u64) -> Option<f64> {
     (nanos > 0).then(|| count as f64 * 1e9 / nanos as f64)
 }
 
-/// Returns the bytes of the transport header, and the bytes of the payload after this header. If
-/// there is no TCP, UDP or SCTP header, all bytes after the IP headers are payload.
+/// Without TCP, UDP or SCTP, all bytes after the IP headers are payload.
 fn lengths(seen: &Seen, packet: &Received<'_>, layers: Layers) -> (u16, u64) {
     let found = read::dissect(packet.data, packet.link, layers);
     let Some(ip) = found.ip else { return (0, 0) };
@@ -277,7 +256,6 @@ fn lengths(seen: &Seen, packet: &Received<'_>, layers: Layers) -> (u16, u64) {
     (payload.saturating_sub(transport) as u16, end.saturating_sub(payload).into())
 }
 
-/// The statistics of the flows of one CPU.
 #[derive(Debug, Default)]
 pub(super) struct Features {
     is_on: bool,
@@ -296,18 +274,15 @@ impl Features {
         self.is_on
     }
 
-    /// Adds a packet to the statistics of its flow. The flow must be in the table.
     pub(super) fn add(&mut self, seen: &Seen, packet: &Received<'_>, layers: Layers) {
         let (header, payload) = lengths(seen, packet, layers);
         self.flows.entry(Hashed::new(&seen.flow.key, seen.hash)).or_default().add(seen, header, payload);
     }
 
-    /// Removes and returns the statistics of a flow whose record has ended.
     pub(super) fn end(&mut self, key: &Key, hash: u32) -> Option<Box<Cic>> {
         self.flows.remove(&Hashed::new(key, hash))
     }
 
-    /// Returns the statistics of a flow whose packets were counted on several CPUs.
     pub(super) fn of_all(cpus: &[Self], key: &Key, hash: u32) -> Option<Box<Cic>> {
         let mut found = cpus.iter().filter_map(|features| features.flows.get(&Hashed::new(key, hash)));
         let mut first = found.next()?.clone();
@@ -347,7 +322,6 @@ mod tests {
         let values = stat(&[2, 4, 4, 4, 5, 5, 7, 9]);
         assert_eq!((values.mean(), values.variance()), (5.0, 32.0 / 7.0));
         assert_eq!((stat(&[7]).variance(), stat(&[]).mean(), stat(&[]).min), (0.0, 0.0, 0));
-        // This test checks that the statistics keep small differences between large values.
         let day = 86_400_000_000_000;
         assert_eq!(stat(&[day, day + 2]).variance(), 2.0);
         assert_eq!(stat(&[2, 4, 4]).plus(&stat(&[4, 5, 5, 7, 9])), values);

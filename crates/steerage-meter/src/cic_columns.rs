@@ -1,5 +1,4 @@
-//! Computes the columns of CICFlowMeter from the statistics of a flow and its record.
-//! `docs/python.md` defines each column.
+//! The columns of CICFlowMeter, which `docs/python.md` defines.
 
 use steerage::flow::wire::tcp::{ACK, CWR, ECE, FIN, PSH, RST, SYN, URG};
 
@@ -7,14 +6,10 @@ use super::cic::{Bulks, Cic, FLAGS, Side, Stat, per_second};
 use super::column::{Column, Values};
 use super::record::FlowRecord;
 
-/// A record with its statistics. The packets that the flow's source sent have the forward
-/// direction.
 struct View<'a> {
     record: &'a FlowRecord,
     cic: &'a Cic,
-    /// The statistics of the two directions, the forward direction first.
     sides: [&'a Side; 2],
-    /// The payload statistics of both directions, added up.
     payload: Stat,
     active: Stat,
     nanos: u64,
@@ -31,7 +26,6 @@ impl<'a> View<'a> {
         Some(Self { record, cic, sides, payload: one.payload.plus(&other.payload), active, nanos })
     }
 
-    /// Returns `count` divided by the number of the flow's subflows.
     fn per_subflow(&self, count: u64) -> f64 {
         count as f64 / (self.cic.pauses + 1) as f64
     }
@@ -48,7 +42,6 @@ impl<'a> View<'a> {
     }
 }
 
-/// Converts a time to microseconds.
 fn micros(nanos: f64) -> f64 {
     nanos / 1000.0
 }
@@ -67,7 +60,7 @@ use Cell::{Count, Float, Text, Time, U8, U16};
 const FORTH: usize = 0;
 const BACK: usize = 1;
 
-/// The columns of CICFlowMeter 4.0, with the same names and in the same order, but without `Label`.
+/// The columns of CICFlowMeter 4.0, without `Label`.
 #[rustfmt::skip]
 const COLUMNS: [(&str, Cell); 83] = [
     ("Flow ID", Text(|v| {
@@ -168,7 +161,6 @@ fn bulks(view: &View<'_>, side: usize, of: fn(&Bulks) -> u64) -> f64 {
     bulks.average(of(&bulks))
 }
 
-/// Creates the columns of CICFlowMeter, without rows.
 pub(super) fn columns() -> Vec<Column> {
     let column = |(name, cell): &(&'static str, Cell)| {
         let values = match cell {
@@ -184,7 +176,6 @@ pub(super) fn columns() -> Vec<Column> {
     COLUMNS.iter().map(column).collect()
 }
 
-/// Adds a row for each record to those columns that contain statistics.
 pub(super) fn add(columns: &mut [Column], records: &[FlowRecord]) {
     let mut cells: Vec<_> = columns
         .iter_mut()

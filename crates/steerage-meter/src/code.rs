@@ -1,17 +1,13 @@
-//! Writes numbers as bytes, and reads numbers from bytes. One function both writes and reads the
-//! fields of a type, so that the order of the fields is always the same.
+//! One function writes and reads the fields of a type, so that their order is always the same.
 
-/// The number of bits of an encoded number that each byte contains. If the highest bit of the byte
-/// is set, another byte follows, as in LEB128. Most numbers are small.
+/// The highest bit of a byte says that another byte follows, as in LEB128.
 const BITS: u32 = 7;
 
-/// The error for bytes that are not the encoding of the [`Edges`](super::Edges) of a part of a
-/// recording.
+/// The error for bytes that do not encode [`Edges`](super::Edges).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("these bytes are no edges of a part that this version of steerage wrote: meter the part anew")]
 pub struct MalformedEdges;
 
-/// A type that either writes numbers or reads numbers.
 pub(super) trait Coder {
     fn word(&mut self, word: &mut u64) -> Result<(), MalformedEdges>;
 
@@ -34,7 +30,6 @@ pub(super) trait Coder {
     }
 }
 
-/// Appends numbers to bytes.
 #[derive(Default)]
 pub(super) struct Writer(pub(super) Vec<u8>);
 
@@ -50,7 +45,6 @@ impl Coder for Writer {
     }
 }
 
-/// Takes numbers from bytes.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Coder for Reader<'_> {
@@ -85,7 +79,6 @@ mod tests {
             assert_eq!(word, number);
         }
         assert!(reader.0.is_empty() && reader.word(&mut 0).is_err());
-        // The encoded number has more bits than `u64` can hold.
         assert!(Reader(&[0xff; 11]).word(&mut 0).is_err());
         assert!(Reader(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]).word(&mut 0).is_err());
     }

@@ -1,9 +1,7 @@
-//! A column of values in memory, in the layout of Arrow's columns.
+//! A column of values, in the layout of Arrow's columns.
 //!
-//! A program can pass the buffers of a [`Column`] to a library for Arrow unchanged. The first
-//! buffer is a bitmap that shows which rows have a value, with the first row in the lowest bit. The
-//! second buffer has the values. A column of text has one more buffer: for each row, the position
-//! at which the row's text ends.
+//! An Arrow library can use the buffers unchanged: a bitmap of the rows that have a value (first
+//! row in the lowest bit), the values, and for text the positions at which the texts end.
 
 /// The values of a column.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,10 +19,9 @@ pub enum Values {
     U64(Vec<u64>),
     /// Floating-point numbers of 64 bits.
     F64(Vec<f64>),
-    /// UTF-8 text. In the list of positions, entry `n` is the position at which the text of row `n`
-    /// begins, and entry `n + 1` is the position at which this text ends.
+    /// UTF-8 text. The text of row `n` is between the positions `n` and `n + 1`.
     Text(Vec<i32>, Vec<u8>),
-    /// Byte strings, whose positions are stored like those of text.
+    /// Byte strings, with positions like those of text.
     Bytes(Vec<i32>, Vec<u8>),
 }
 
@@ -33,7 +30,6 @@ impl Values {
         positions.push(i32::try_from(bytes.len()).unwrap_or(i32::MAX));
     }
 
-    /// Returns empty values of the same type.
     fn fresh(&self) -> Self {
         match self {
             Self::Time(_) => Self::Time(Vec::new()),
@@ -48,21 +44,18 @@ impl Values {
     }
 }
 
-/// A column of a batch: the name of the column, and its value in each row of the batch.
+/// A column of a batch: its name, and a value in each row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
     name: &'static str,
     values: Values,
-    /// A bit for each row that has a value. The bitmap is `None` if every row of this column has a
-    /// value.
     present: Option<Vec<u8>>,
     rows: usize,
     absent: usize,
 }
 
 impl Column {
-    /// Makes an empty column. The content of `values` is ignored, because the new column is empty.
-    /// Only its type matters. If `optional` is true, rows of this column may have no value.
+    /// Makes an empty column of the type of `values`. Rows may have no value if `optional` is true.
     pub fn new(name: &'static str, values: &Values, optional: bool) -> Self {
         Self { name, values: values.fresh(), present: optional.then(Vec::new), rows: 0, absent: 0 }
     }
@@ -72,12 +65,12 @@ impl Column {
         self.name
     }
 
-    /// The values. In a row without a value, `values` contains 0 or an empty text.
+    /// The values: 0 or an empty text in a row without a value.
     pub fn values(&self) -> &Values {
         &self.values
     }
 
-    /// The bitmap of rows that have a value. Returns `None` if all rows have a value.
+    /// The bitmap of rows that have a value, or `None` if all have.
     pub fn present(&self) -> Option<&[u8]> {
         self.present.as_deref()
     }
@@ -105,8 +98,7 @@ impl Column {
         self.rows += 1;
     }
 
-    /// Adds a row with a number. If the numbers of the column have fewer than 64 bits, the upper
-    /// bits of the added number are dropped.
+    /// Adds a row with a number, whose upper bits are dropped if the column's numbers are shorter.
     pub fn push_number(&mut self, number: Option<u64>) {
         let value = number.unwrap_or_default();
         match &mut self.values {
@@ -123,8 +115,7 @@ impl Column {
         self.add_row(number.is_some());
     }
 
-    /// Adds a row with a floating-point number. If the column has another type, the column stays
-    /// unchanged.
+    /// Adds a row with a floating-point number. Does nothing if the column has another type.
     pub fn push_float(&mut self, number: Option<f64>) {
         if let Values::F64(values) = &mut self.values {
             values.push(number.unwrap_or_default());
@@ -132,8 +123,7 @@ impl Column {
         }
     }
 
-    /// Adds a row whose value is the text or byte string that the function `append` appends. If
-    /// `append` returns false, the row has no value.
+    /// Adds a row with what `append` appends, or without a value if `append` returns false.
     pub fn push_bytes(&mut self, append: impl FnOnce(&mut Vec<u8>) -> bool) {
         if let Values::Text(positions, bytes) | Values::Bytes(positions, bytes) = &mut self.values {
             let is_present = append(bytes);
@@ -142,7 +132,7 @@ impl Column {
         }
     }
 
-    /// Moves the rows of this column to a new column, and leaves this column empty.
+    /// Moves the rows to a new column, and leaves this column empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
         let empty = Self::new(self.name, &self.values, self.present.is_some());

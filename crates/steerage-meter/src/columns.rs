@@ -1,7 +1,4 @@
-//! The columns of flow records, with their types, and the value of each column. Parquet files and
-//! [`ColumnBatch`] have these columns.
-//!
-//! [`ColumnBatch`]: super::ColumnBatch
+//! The columns of flow records in Parquet files and in batches.
 
 use std::io::Write;
 
@@ -56,19 +53,14 @@ pub(super) fn columns(to: &mut impl Columns) {
 
 pub(super) trait Columns {
     fn time(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> WallTime);
-    /// Adds a column of counts. Each row has a count.
     fn count(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> u64);
-    /// Adds a column of numbers, which may be missing in some rows.
     fn number<N: Number>(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> Option<N>);
-    /// Adds a column of text. Each row has a text. The function `of` appends the text of a row to
-    /// the vector.
+    /// Each row has a text, which `of` appends.
     fn word(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>));
-    /// Adds a column of text, which may be missing in some rows. The function `of` appends the text
-    /// of a row to the vector, and returns true if the row has a text.
+    /// `of` appends a text to the vector, or returns false if the row has none.
     fn text(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool);
 }
 
-/// A type for the numbers of a column: an unsigned number of up to 32 bits.
 pub(super) trait Number: Copy {
     const BITS: u32;
     fn to_u32(self) -> u32;
@@ -112,8 +104,7 @@ pub(super) fn address(address: &Address, text: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Appends a decimal number. The function `decimal` is four times as fast as `write!`. The function
-/// is called for both addresses of each row, so its speed matters.
+/// Four times as fast as `write!`, for both addresses of each row.
 fn decimal(octet: u8, text: &mut Vec<u8>) {
     if octet >= 100 {
         text.push(b'0' + octet / 100);

@@ -1,5 +1,4 @@
-//! Operations on a file or on standard output. Each operation can fail, and the tests of this crate
-//! make each of them fail.
+//! Operations on a file or on standard output that can fail, and that tests make fail.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -11,23 +10,18 @@ use steerage_guard::file::{NewFile, Readers, parent_of};
 
 use super::writer_state::WriterState;
 
-/// The maximum size of one write to a pipe. A pipe accepts a write of this size completely or not
-/// at all (PIPE_BUF). Small writes show progress even if the reader is slow.
+/// A pipe accepts such a write completely or not at all (PIPE_BUF). Small writes show progress even
+/// if the reader is slow.
 const PIECE_BYTES: usize = 4096;
 
 pub(super) struct Disk {
     file: File,
-    /// The new file, which has a temporary name until it is renamed. `None` for standard output.
     new: Option<NewFile>,
     part: PathBuf,
-    /// The shared state of the output, which records how far writing has progressed. `None` for a
-    /// regular file.
     watched: Option<Arc<WriterState>>,
 }
 
 impl Disk {
-    /// Creates a file under a temporary name. If `dated` is set, the path contains a time, and
-    /// missing directories are created.
     pub(super) fn create(path: &Path, dated: bool) -> io::Result<Self> {
         #[cfg(test)]
         fault::before()?;
@@ -40,8 +34,7 @@ impl Disk {
         Ok(Self { file, new: Some(new), part, watched: None })
     }
 
-    /// Opens standard output without a buffer, because the standard library would keep the last
-    /// bytes in its buffer and report them as written.
+    /// Unbuffered: the standard library would keep the last bytes and report them as written.
     pub(super) fn stdout(state: &Arc<WriterState>) -> io::Result<Self> {
         Ok(Self::special(io::stdout().as_fd().try_clone_to_owned()?.into(), state))
     }
@@ -50,7 +43,7 @@ impl Disk {
         Self { file, new: None, part: PathBuf::new(), watched: Some(Arc::clone(state)) }
     }
 
-    /// Writes some bytes, and returns how many the kernel has accepted.
+    /// Returns how many bytes the kernel has accepted.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let most = if self.watched.is_some() { PIECE_BYTES } else { usize::MAX };
         let length = bytes.len().min(most);
@@ -63,8 +56,7 @@ impl Disk {
         written
     }
 
-    /// Removes the last `excess` bytes that were written to the file. For a pipe or a device, `cut`
-    /// does nothing, because written bytes cannot be removed.
+    /// Removes the last `excess` bytes of a file. Bytes in a pipe or device cannot be removed.
     pub(super) fn cut(&mut self, excess: usize) -> io::Result<()> {
         #[cfg(test)]
         fault::before_cut(excess)?;
@@ -80,17 +72,16 @@ impl Disk {
         self.file.seek(SeekFrom::Start(end - excess as u64)).map(drop)
     }
 
-    /// After this call, the file is not deleted any more, even if it never gets its final name.
+    /// From now on, the file is not deleted even if it never gets its final name.
     pub(super) fn keep(&mut self) {
         self.new = self.new.take().map(NewFile::kept);
     }
 
-    /// Returns the temporary name, which the file has until it is finished.
     pub(super) fn part(&self) -> &Path {
         &self.part
     }
 
-    /// Renames the file to its final name. If the rename fails, the file keeps its temporary name.
+    /// If renaming fails, the file keeps its temporary name.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         let Some(new) = self.new.take().map(NewFile::kept) else { return Ok(()) };
         #[cfg(test)]
@@ -101,7 +92,7 @@ impl Disk {
 
 #[cfg(test)]
 pub(super) mod fault {
-    //! Makes file operations fail on the thread that runs a test.
+    //! Makes file operations fail on the thread of a test.
 
     use std::cell::Cell;
     use std::io;
@@ -111,15 +102,12 @@ pub(super) mod fault {
     #[derive(Clone, Copy, Debug)]
     pub(in super::super) enum Fault {
         None,
-        /// A file operation fails. The number of the failing operation is counted from 1.
+        /// The number of the failing operation, from 1.
         Once(u64, Errno),
         From(u64, Errno),
-        /// If the file operation with this number is a write, it writes only a part of its bytes,
-        /// and the next operation fails.
+        /// If this operation is a write, it writes a part of its bytes, and the next one fails.
         Short(u64, Errno),
-        /// Like `Short` (an incomplete write), but all later file operations fail.
         ShortFrom(u64, Errno),
-        /// The simulated disk of the test has room for only this number of bytes.
         Room(usize),
     }
 
@@ -128,8 +116,6 @@ pub(super) mod fault {
         static DONE: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Plans a fault for a later file operation. From this call on, the file operations are counted
-    /// from 1 again.
     pub(in super::super) fn plan(fault: Fault) {
         FAULT.set(fault);
         DONE.set(0);

@@ -1,5 +1,4 @@
-//! Passes records from the packet CPUs to writer threads. Each output has a bounded queue and a
-//! thread.
+//! Passes records from the packet CPUs to outputs with a bounded queue and a writer thread each.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
@@ -24,20 +23,16 @@ use super::writer_state::{
     Ended, FlowOutput, Message, OutputCounts, WAITING_FOR_COLLECTOR_MAX, WriterEnd, WriterState,
 };
 
-/// The maximum number of records in one message to a writer thread. A message takes at most 64 KiB.
-/// With this many records per message, the time for passing a message is negligible.
+/// So many records (at most 64 KiB) that the time for passing a message is negligible.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
 
-/// The maximum number of messages in the queue of a writer. All messages in a full queue together
-/// have 4096 records. At a million records per second, the queue is full after the writer has
-/// written nothing for 4 ms.
+/// The size of a writer's queue: 4096 records, or 4 ms at a million records per second.
 const WAITING_MAX: usize = 16;
 
 const _: () = assert!(size_of::<FlowRecord>() <= 256);
 
-/// The maximum number of files that are open at the same time, because each open file needs a file
-/// descriptor. With rotation, each period has its own file. If one more file is needed, the file of
-/// the oldest period is completed first.
+/// Each file needs a file descriptor, and with rotation each period has a file. For one more file,
+/// the file of the oldest period is completed.
 const OPEN_MAX: usize = 128;
 
 /// The outputs that receive a meter's records.
@@ -54,23 +49,22 @@ struct Outlet {
 }
 
 impl Exporter {
-    /// Combines two exporters, so that each record is passed to the outputs of both.
+    /// Combines two exporters: each record goes to the outputs of both.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.outlets.extend(other.outlets);
         self
     }
 
-    /// Passes records to all outputs. This function is for programs that count flows themselves
-    /// ([`FlowRecord::of_flow`]), and for programs that select some of a meter's records. If the
-    /// queue of an output is full, the records wait or are lost, as [`FlowWriter::exporter`] says.
+    /// Passes records to all outputs, for programs that count flows themselves
+    /// ([`FlowRecord::of_flow`]) or select a meter's records. See [`FlowWriter::exporter`] for a
+    /// full queue.
     pub fn pass(&self, records: Vec<FlowRecord>) {
         if let Some(now) = records.iter().map(|record| record.last().as_nanos()).max() {
             self.send(records, now);
         }
     }
 
-    /// Reports the sampling rate to all outputs: one of every `sample` flows is metered.
     pub(super) fn tell_sample(&self, sample: u32) {
         self.outlets.iter().for_each(|outlet| outlet.shared.set_sample(sample));
     }
@@ -79,8 +73,6 @@ impl Exporter {
         self.outlets.iter().map(|outlet| outlet.shared.counts())
     }
 
-    /// Sends records to all outputs. If the queue of an output is full and the packet source cannot
-    /// wait, the records are lost.
     pub(super) fn send(&self, records: Vec<FlowRecord>, now: u64) {
         let (volume, records) = (Volume::of(&records), Arc::new(records));
         self.outlets.iter().for_each(|outlet| outlet.send(&records, volume, now));
@@ -91,9 +83,8 @@ impl Outlet {
     fn send(&self, records: &Arc<Vec<FlowRecord>>, volume: Volume, now: u64) {
         let (records, unwritten) = (Arc::clone(records), self.shared.ledger().take(volume));
         let message = Message::Ended(Ended { records, now, unwritten });
-        // If the queue does not accept a message, the records of the message count as lost. If the
-        // packet source waits for the writer, records are lost only if the writer has failed or was
-        // abandoned.
+        // The records of a refused message count as lost. A writer for which the source waits
+        // refuses messages only after it has failed or was abandoned.
         self.shared.note_waiting();
         let is_refused = if self.waits { self.to.send(message).is_err() } else { self.to.try_send(message).is_err() };
         if is_refused {
@@ -128,9 +119,8 @@ pub struct FlowWriter {
 }
 
 impl FlowWriter {
-    /// Starts the thread. A file without a time in its name is created before the thread starts, so
-    /// that errors appear early. The thread calls `on_failure` if it fails, so that the caller can
-    /// stop the meters.
+    /// Starts the thread, after creating a file without a time in its name. If the thread fails, it
+    /// calls `on_failure`, so that the caller can stop the meters.
     ///
     /// # Errors
     /// Returns an error if the file or its directory cannot be used.
@@ -149,9 +139,8 @@ impl FlowWriter {
         })
     }
 
-    /// Starts a thread that passes all records to the function `take`. If `take` fails, the thread
-    /// ends. `name` is the name of the output in error messages. The program in this example counts
-    /// flows in its own handler:
+    /// Starts a thread that passes all records to `take`, and ends if `take` fails. Errors contain
+    /// `name`. The program in this example counts flows in its own handler:
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -230,13 +219,11 @@ impl FlowWriter {
         })
     }
 
-    /// Starts the thread that sends records to a collector. The function `ignored` returns how many
-    /// packets were lost before the meters saw them. The thread reports this number to the
-    /// collector.
+    /// Starts the thread that sends records to a collector, and reports how many packets were lost
+    /// before the meters saw them (`ignored`).
     ///
     /// # Errors
-    /// Returns an error if `must_arrive` is true and the collector does not answer. If
-    /// `must_arrive` is false, the thread tries to connect again later.
+    /// Returns an error if `must_arrive` is true and the collector does not answer.
     pub fn export(
         collector: OpenCollector,
         must_arrive: bool,
@@ -265,12 +252,9 @@ impl FlowWriter {
             if !matches!(result, Ok(Ok(()))) {
                 on_failure();
             }
-            // When the writer fails, the queue closes only after `on_failure` was called.
-            // Therefore, if a meter finds the queue closed, the writer has failed and `on_failure`
-            // was called.
+            // A meter that finds the queue closed thus knows that `on_failure` was called.
             of_thread.end(WriterEnd::Itself(match result {
-                // A pipe that its reader has closed is not an error, because the reader needs no
-                // more records.
+                // The reader of a closed pipe needs no more records: no error.
                 Ok(Err(error)) if error.is_closed_pipe() => Ok(Ok(())),
                 other => other,
             }));
@@ -280,21 +264,19 @@ impl FlowWriter {
         Ok(Self { to: sender, shared, ended })
     }
 
-    /// Returns the state of the output for other threads: its counts, and a way to stop its writer.
+    /// Returns the output's state for other threads: counts, and a way to stop the writer.
     pub fn output(&self) -> FlowOutput {
         FlowOutput(Arc::clone(&self.shared))
     }
 
-    /// Creates an exporter for the meters. If `waits` is true, a CPU waits until the writer's queue
-    /// has room, so that a source that can wait loses no records. If `waits` is false, records that
-    /// do not fit into the queue are lost and counted.
+    /// Creates an exporter for the meters. If the writer's queue is full, a CPU waits if `waits` is
+    /// true, and otherwise the records are lost and counted.
     pub fn exporter(&self, waits: bool) -> Exporter {
         Exporter { outlets: vec![Outlet { to: self.to.clone(), shared: Arc::clone(&self.shared), waits }] }
     }
 
-    /// Writes the records that are still in the queue and the records in `rest`, and then ends the
-    /// thread. If the reader of the output reads nothing, this function waits until the writer is
-    /// [hurried](FlowOutput::hurry).
+    /// Writes all remaining records and `rest`, and ends the thread. If the output's reader reads
+    /// nothing, waits until the writer is [hurried](FlowOutput::hurry).
     ///
     /// # Errors
     /// Returns an error if a record could not be written.
@@ -302,8 +284,7 @@ impl FlowWriter {
         let records = rest.into();
         let now = records.iter().map(|record| record.last().as_nanos()).max().unwrap_or(0);
         let unwritten = self.shared.ledger().take(Volume::of(&records));
-        // If the message with the last records cannot be sent, these records are lost, and `ended`
-        // contains the writer's error.
+        // If this fails, the records are lost, and `ended` has the writer's error.
         for message in [Message::Ended(Ended { records, now, unwritten }), Message::End] {
             self.shared.note_waiting();
             let _ = self.to.send(message);
@@ -321,10 +302,8 @@ impl FlowWriter {
     }
 }
 
-/// Starts a thread that receives no signals, so that the kernel delivers them to other threads. A
-/// writer thread may be blocked in a write that never returns. A thread that is blocked in a write
-/// would never handle a signal. The signals are blocked before the thread starts, because a new
-/// thread inherits the mask of its creator.
+/// Starts a thread that receives no signals, because a thread that is blocked in a write would
+/// never handle them. A new thread inherits the signal mask of its creator.
 fn leaving_signals_to_others<T>(start: impl FnOnce() -> T) -> T {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1].into_iter().collect();
     // Blocking signals fails only if the set of signals is invalid.
@@ -338,12 +317,10 @@ struct Sink {
     shared: Arc<WriterState>,
     to: FlowsTo,
     format: FlowFormat,
-    /// The incomplete files. The key of a file is the start of the period whose records the file
-    /// contains. Without rotation there is one file, whose key is 0.
+    /// The incomplete files, by the start of the period of their records, or 0 without rotation.
     open: BTreeMap<u64, FlowFile>,
     from: u64,
     names: HashSet<PathBuf>,
-    /// The maximum number of rows in memory of all open files together.
     rows_max: usize,
 }
 
@@ -366,8 +343,7 @@ impl Sink {
         Ok(sink)
     }
 
-    /// Writes the records of the queue until the queue ends. After a failure, incomplete files keep
-    /// their temporary names, and the error lists them.
+    /// After a failure, incomplete files keep their temporary names, and the error lists them.
     fn write_all(&mut self) -> Result<(), ExportError> {
         let result = self.write_records();
         let (open, sample) = (std::mem::take(&mut self.open), self.shared.sample());
@@ -392,8 +368,7 @@ impl Sink {
             return self.put(0, time, &records, &mut unwritten);
         };
         let (period, late) = (nanos(rotate.period).max(1), rotate.late());
-        // If the file of a record's period is already complete, the record goes to the first
-        // incomplete file.
+        // If the file of its period is complete, the record goes to the first incomplete file.
         let start = |record: &FlowRecord, from: u64| {
             let last = record.last().as_nanos();
             from.max(start_of_period(last, period))
@@ -421,8 +396,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Writes records to the file of a period. The records are written in chunks, so that the
-    /// counts show the progress.
+    /// The records are written in chunks, so that the counts show the progress.
     fn put(
         &mut self,
         start: u64,
@@ -439,8 +413,6 @@ impl Sink {
         Ok(())
     }
 
-    /// If the open files together have too many rows in memory, writes the rows of the file that
-    /// has the most rows in memory.
     fn bound_rows(&mut self) -> Result<(), ExportError> {
         let all: usize = self.open.values().map(FlowFile::rows).sum();
         if all <= self.rows_max {
@@ -524,7 +496,6 @@ mod tests {
             names.sort();
             names
         };
-        // The name of an incomplete file ends with random characters and `.part`.
         let is_part = |part: &str, name: &str| {
             part.strip_prefix(name).is_some_and(|rest| rest.len() == 22 && rest.ends_with(".part"))
         };
@@ -533,14 +504,10 @@ mod tests {
         sink.write(ended(&shared, &[1, 299, 300, 2], 400)).unwrap();
         let [first, second] = <[String; 2]>::try_from(names()).unwrap();
         assert!(is_part(&first, "2210.jsonl") && is_part(&second, "2215.jsonl"), "{first} {second}");
-        // In this test, the first file is open for its period of 300 s and for `Rotation::late`
-        // afterwards.
         sink.write(ended(&shared, &[3], 721)).unwrap();
         assert_eq!(names(), [first, second.clone()]);
         sink.write(ended(&shared, &[4], 722)).unwrap();
         assert_eq!(names(), ["2210.jsonl", &second]);
-        // The next record has the time 5 s. The file for the record's period is complete, so the
-        // record goes to the first open file.
         sink.write(ended(&shared, &[5, 301], 722)).unwrap();
         end.send(Message::End).unwrap();
         sink.write_all().unwrap();

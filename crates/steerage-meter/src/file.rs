@@ -22,7 +22,6 @@ use super::record_ledger::{Unwritten, Volume};
 use super::record_writer::RecordWriter;
 use super::writer_state::WriterState;
 
-/// The observation domain of an IPFIX file, and the maximum size in bytes of the file's messages.
 const DOMAIN: u32 = 1;
 const MESSAGE_BYTES: usize = 16 << 10;
 
@@ -32,8 +31,6 @@ pub(super) struct FlowFile {
     out: RecordWriter,
     format: Format,
     path: Option<PathBuf>,
-    /// True if all records were written to the file. If all records were written, the file only has
-    /// to be renamed.
     has_ended: bool,
 }
 
@@ -58,8 +55,7 @@ impl Format {
     }
 }
 
-/// Returns the error for a file that cannot be created. A missing directory is an error: if the
-/// program created a mistyped directory, the user would not find the flows.
+/// A missing directory is an error: flows in a mistyped directory would not be found.
 fn cannot_write(path: &Path, cause: io::Error) -> ExportError {
     let kind = cause.kind();
     let advice = match (cause.get_ref().and_then(|inner| inner.downcast_ref::<PathError>()), kind) {
@@ -88,8 +84,7 @@ impl FlowFile {
         make().map_err(|cause| cannot_write(&path, cause))
     }
 
-    /// Checks before the run that files can be created in the directory of a file name with a time,
-    /// so that the run does not fail later.
+    /// Checks before the run that files can be created in the directory.
     pub(super) fn check_directory(name: &str) -> Result<(), ExportError> {
         file::probe(Path::new(name)).map_err(|cause| cannot_write(Path::new(name), cause))
     }
@@ -108,7 +103,7 @@ impl FlowFile {
         Ok(Self { out, format, path, has_ended: false })
     }
 
-    /// Writes records. The parameter `unwritten` must count exactly the records in `records`.
+    /// `unwritten` must count exactly the records in `records`.
     pub(super) fn write(&mut self, records: &[FlowRecord], unwritten: Unwritten) -> Result<(), ExportError> {
         self.out.take(unwritten);
         let result = match &mut self.format {
@@ -117,14 +112,11 @@ impl FlowFile {
             Format::Ipfix { encoder, statistics } => as_ipfix(&mut self.out, encoder, statistics, records),
             Format::Parquet(parquet) => parquet.add(&mut self.out, records),
         };
-        // Records on standard output are flushed immediately, so that the reader of a pipe receives
-        // them without delay.
+        // Standard output is flushed at once, because the reader of a pipe must not wait.
         let flushed = result.and_then(|()| if self.path.is_none() { self.out.flush() } else { Ok(()) });
         flushed.map_err(|cause| self.error(cause))
     }
 
-    /// Returns the number of rows of this file that are in memory, and that will be written
-    /// together as a row group.
     pub(super) fn rows(&self) -> usize {
         if let Format::Parquet(parquet) = &self.format { parquet.rows() } else { 0 }
     }
@@ -134,20 +126,18 @@ impl FlowFile {
         parquet.end_group(&mut self.out).map_err(|cause| self.error(cause))
     }
 
-    /// Completes the file and renames it to its final name. `sample` is the sampling rate: one of
-    /// every `sample` flows was metered.
+    /// Completes and renames the file. `sample` is the sampling rate: one of every `sample` flows.
     pub(super) fn finish(&mut self, sample: u32) -> Result<(), ExportError> {
         self.end(sample).map_err(|cause| self.error(cause))?;
         let Some(path) = &self.path else { return Ok(()) };
         self.out.finish().map_err(|cause| ExportError::new("give flows the name", path, cause))
     }
 
-    /// Ends a file after its output has failed. If the file has records, it is completed so that it
-    /// can be read, and it keeps its temporary name, which is returned.
+    /// A file with records is completed after its output has failed, and keeps its temporary name,
+    /// which is returned.
     pub(super) fn leave(mut self, sample: u32) -> Option<PathBuf> {
-        // Records that still cannot be written count as lost. If a row group of a Parquet file
-        // could not be written, the second attempt writes the footer, which makes the earlier
-        // groups readable.
+        // For Parquet, the second attempt writes the footer, which makes earlier row groups
+        // readable.
         if !self.has_ended && self.end(sample).is_err() {
             let _ = self.end(sample);
         }
@@ -162,8 +152,7 @@ impl FlowFile {
                 encoder.encode_statistics(&Statistics { sample, ..*statistics }, SystemTime::now());
                 self.out.part(Volume::NONE, encoder.message())?;
             }
-            // IPFIX statistics records are not written here, because they would also count messages
-            // that are not in the file.
+            // Statistics would also count messages that are not in the file.
             Format::Ipfix { .. } => {}
             Format::Parquet(parquet) => parquet.end(&mut self.out, sample)?,
         }

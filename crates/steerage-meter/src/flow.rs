@@ -1,4 +1,4 @@
-//! A flow in the table. A flow takes two cache lines. A TCP flow uses a third cache line.
+//! A flow in the table: two cache lines, and a third for TCP.
 
 use steerage::BucketId;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
@@ -9,16 +9,16 @@ use super::key::{Directed, Key};
 use super::tcp::{Segment, TcpHealth, TcpState};
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
 
-/// The value for a missing VLAN tag. VLAN ids have only 12 bits, so no tag has this value.
+/// VLAN ids have 12 bits, so no tag has this value.
 const NO_VLAN: u16 = u16::MAX;
 
-/// A bit of the flow's state: the second endpoint sent the first packet.
+/// This bit says that the second endpoint sent the first packet.
 const TURNED: u8 = 1;
-/// A bit of the flow's state: TCP closed the connection, by a reset or by FIN from both sides.
+/// This bit says that TCP closed the connection, by a reset or by FIN from both sides.
 const CLOSED: u8 = 2;
 const USED: u8 = 4;
 const HAS_TUNNEL_ID: u8 = 8;
-/// A bit of the flow's state: the flow may continue a flow of an earlier part of the recording.
+/// The flow may continue a flow of an earlier part of the recording.
 const CONTINUES: u8 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,6 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Creates the data of a packet if only the packet's flow is known.
     #[inline(always)]
     pub(super) fn of(flow: Directed) -> Self {
         let (vlans, tunnel, tunnel_id) = ([NO_VLAN; 2], None, None);
@@ -56,8 +55,6 @@ impl Seen {
         }
     }
 
-    /// Sets all fields that the headers of a packet without tags and tunnels provide, except the
-    /// TCP segment.
     #[inline(always)]
     pub(super) fn fill(&mut self, flow: Directed, ip_bytes: u32, tcp_flags: u16) {
         self.flow = flow;
@@ -78,11 +75,9 @@ impl Seen {
 pub struct Traffic {
     /// The number of packets.
     pub packets: u64,
-    /// The number of bytes on the wire, including all headers but not the Ethernet checksum. If the
-    /// capture has truncated a packet, the packet's missing bytes are counted too.
+    /// Bytes on the wire without the Ethernet checksum, also those that the capture has cut off.
     pub bytes: u64,
-    /// The number of bytes that the innermost IP header states, including this header (IPFIX's
-    /// octet count). The value is 0 if the packets have no IP header.
+    /// Bytes as the innermost IP header states them (IPFIX's octet count), or 0 without IP.
     pub ip_bytes: u64,
 }
 
@@ -95,28 +90,24 @@ impl std::ops::AddAssign for Traffic {
     }
 }
 
-/// The reason why a record ends. The numeric value of a reason is its value in IPFIX's element
-/// flowEndReason (RFC 5102).
+/// Why a record ends. The numbers are those of IPFIX's flowEndReason (RFC 5102).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FlowEnd {
     /// No packet of the flow arrived for as long as the inactive timeout.
     Idle = 1,
-    /// The record was ended by the active timeout, the maximum duration of a record. If more
-    /// packets follow, the flow gets another record.
+    /// The active timeout ended the record. The flow gets another record if more packets follow.
     Active = 2,
     /// The TCP connection was closed, by a reset or by FIN from both sides.
     Finished = 3,
     /// The run ended.
     Forced = 4,
-    /// The flow was evicted, because the number of flows had reached the limit and this flow had
-    /// been idle for the longest time.
+    /// The flow was evicted: the table was full, and the flow had been idle for the longest time.
     Resources = 5,
 }
 
-/// A flow. The first cache line of a flow has two kinds of fields: fields that are compared with
-/// every packet, and fields on which timeouts depend. The second cache line of a flow has the
-/// counters. Only TCP segments change the third cache line of a flow.
+/// The first cache line has what is compared with every packet and what timeouts depend on, the
+/// second the counters. Only TCP segments change the third.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Flow {
@@ -128,10 +119,9 @@ pub(super) struct Flow {
     traffic: [Traffic; 2],
     tunnel_id: u32,
     pub(super) hash: u32,
-    /// The flow's bucket: if the bucket moves to another CPU, so does the flow.
+    /// If this bucket moves to another CPU, so does the flow.
     pub(super) bucket: BucketId,
-    /// For ICMP, the type and the code of the first packet. For TCP, the number of resets from each
-    /// side.
+    /// ICMP: type and code of the first packet. TCP: resets from each side.
     icmp_or_resets: [u8; 2],
     tunnel: Option<HeaderKind>,
     state: u8,
@@ -141,8 +131,7 @@ pub(super) struct Flow {
 const _: () = assert!(size_of::<Flow>() == 192, "three cache lines");
 
 impl Flow {
-    /// Creates a flow from its first packet, without counting this packet. The caller must count
-    /// this packet with [`add`](Self::add).
+    /// The caller must count the packet with [`add`](Self::add).
     #[inline]
     pub(super) fn begin(seen: &Seen, bucket: BucketId) -> Self {
         Self {
@@ -162,16 +151,13 @@ impl Flow {
         }
     }
 
-    /// Creates a flow from counts that another program has made. `forth` is the traffic from the
-    /// source, and `back` is the traffic to the source.
     pub(super) fn of(flow: Directed, (first, last): (u64, u64), forth: Traffic, back: Traffic) -> Self {
         let seen = Seen { time: first.min(last), ..Seen::of(flow) };
         let traffic = if flow.turned { [back, forth] } else { [forth, back] };
         Self { last: last.max(first), traffic, ..Self::begin(&seen, BucketId { group: 0, bucket: 0 }) }
     }
 
-    /// Returns the flow that a free slot of the table contains. The flow has a key that no packet
-    /// has.
+    /// A free slot of the table: no packet has its key.
     pub(super) fn vacant() -> Self {
         let nobody = Directed { key: Key::VACANT, turned: false };
         Self::begin(&Seen::of(nobody), BucketId { group: 0, bucket: 0 })
@@ -181,14 +167,12 @@ impl Flow {
         self.key == Key::VACANT
     }
 
-    /// Returns true if the packet belongs to this flow. The comparison does not stop at the first
-    /// difference, because the keys are equal in most cases.
     #[inline(always)]
     pub(super) fn is(&self, seen: &Seen) -> bool {
         self.key.is(&seen.flow.key)
     }
 
-    /// Adds a packet. Returns true if this packet closes the TCP connection.
+    /// Returns true if the packet closes the TCP connection.
     #[inline(always)]
     pub(super) fn add(&mut self, seen: &Seen) -> bool {
         let side = usize::from(seen.flow.turned);
@@ -200,17 +184,15 @@ impl Flow {
         if seen.time >= self.last {
             self.last = seen.time;
         } else {
-            // The clocks of several interfaces may differ slightly. Therefore a packet may have an
-            // earlier time than the packet before it. A packet with an earlier time can move the
-            // start of the flow, but never its end.
+            // Clocks of interfaces differ. An earlier time moves the start of the flow, but never
+            // its end.
             self.first = self.first.min(seen.time);
         }
         self.state |= USED;
         seen.tcp_flags & (FIN | RST) != 0 && self.closes(seen)
     }
 
-    /// Adds the packets and bytes of the frames that a super-frame consists of, except for one
-    /// frame that was counted already.
+    /// Adds the frames of a super-frame, except for one that was counted already.
     pub(super) fn add_more(&mut self, seen: &Seen, more: Traffic) {
         self.traffic[usize::from(seen.flow.turned)] += more;
     }
@@ -233,16 +215,15 @@ impl Flow {
         self.state & CLOSED != 0
     }
 
-    /// If the flow's record ends before this packet, returns the reason why the record ends. A
-    /// record also ends if the packet's time is earlier than the last packet's time by more than
-    /// the timeout, because then another recording has begun.
+    /// A packet that is earlier than the last packet by more than the timeout also ends the record,
+    /// because another recording has begun.
     #[inline(always)]
     pub(super) fn ends_before(&self, seen: &Seen, timeouts: &Timeouts) -> Option<FlowEnd> {
         if self.is_plainly_same(seen, timeouts) { None } else { self.ends_slowly(seen, timeouts) }
     }
 
-    /// Returns true only if the packet belongs to this record, whatever state the flow is in. The
-    /// check is quick, and its result is true for most packets.
+    /// Quick, and true for most packets: the packet belongs to this record in any state of the
+    /// flow.
     #[inline(always)]
     fn is_plainly_same(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let pause = seen.time.abs_diff(self.last);
@@ -250,10 +231,8 @@ impl Flow {
         pause < timeouts.closed && lasts < timeouts.active && seen.tcp_flags & SYN == 0
     }
 
-    /// Returns true if the packet surely belongs to this record. If the result is true, two kinds
-    /// of packets cannot change it: packets of the flow in earlier parts of the recording, and
-    /// earlier fragments that wait until those parts are joined. `surely_goes_on` takes into
-    /// account that the clock may end records (at multiples of the active timeout).
+    /// True if the packet belongs to this record, whatever packets earlier parts of the recording
+    /// or waiting fragments add.
     #[inline(always)]
     pub(super) fn surely_goes_on(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let late = LATE_MAX.as_nanos() as u64;
@@ -276,7 +255,6 @@ impl Flow {
         timeouts.cuts(self.first, self.last, seen.time).then_some(FlowEnd::Active)
     }
 
-    /// Returns true if this SYN opens a new connection with the endpoints of this flow.
     fn is_left_by(&self, seen: &Seen) -> bool {
         if seen.segment.is_there {
             self.tcp.is_left_by(usize::from(seen.flow.turned), seen.segment.sequence)
@@ -285,21 +263,17 @@ impl Flow {
         }
     }
 
-    /// Returns true if the flow has been idle for at least its timeout and `more` additional
-    /// nanoseconds.
     pub(super) fn is_over(&self, now: u64, more: u64, timeouts: &Timeouts) -> bool {
         now.abs_diff(self.last) >= self.timeout(timeouts).saturating_add(more)
     }
 
-    /// Returns true if no further packet can belong to this record, even if the packet is late.
+    /// True if not even a late packet can belong to this record.
     pub(super) fn is_gone(&self, now: u64, timeouts: &Timeouts) -> bool {
         self.is_over(now, self.late(), timeouts)
     }
 
-    /// Returns the time for which the flow stays in the table after its timeout, so that late
-    /// packets still find the flow. The flow may continue a flow of an earlier part of the
-    /// recording. If the flow continues a flow of an earlier part, the last packet of that part may
-    /// be later than the last packet of this part by up to [`LATE_MAX`].
+    /// For late packets. If the flow continues an earlier part, that part's last packet may be
+    /// later than this part's by up to [`LATE_MAX`].
     pub(super) fn late(&self) -> u64 {
         if self.continues() { 2 * nanos(LATE_MAX) } else { nanos(LATE_MAX) }
     }
@@ -312,16 +286,14 @@ impl Flow {
         if self.is_closed() { FlowEnd::Finished } else { FlowEnd::Idle }
     }
 
-    /// Returns the end reason for a record that is written at the end of the run. The flow may have
-    /// timed out already, although no check has detected this yet.
+    /// The flow may have timed out, although no check has detected it yet.
     pub(super) fn reason_at_the_end(&self, now: u64, timeouts: &Timeouts) -> FlowEnd {
         let is_over = self.is_closed() || self.is_over(now, 0, timeouts);
         if is_over { self.reason_when_over() } else { FlowEnd::Forced }
     }
 
-    /// Begins another record of the flow with this packet, and returns the old record. The caller
-    /// must count the packet with [`add`](Self::add). If the old record was cut by the active
-    /// timeout, the new record has the same source.
+    /// Returns the old record. The caller must count the packet with [`add`](Self::add). After a
+    /// cut by the active timeout, the new record has the same source.
     pub(super) fn restart(&mut self, seen: &Seen, why: FlowEnd) -> Self {
         let mut next = Self::begin(seen, self.bucket);
         if why == FlowEnd::Active {
@@ -330,8 +302,7 @@ impl Flow {
         std::mem::replace(self, next)
     }
 
-    /// Copies the source and the TCP state of the flow's previous record. The active timeout ended
-    /// the previous record.
+    /// Copies source and TCP state of the previous record, which the active timeout ended.
     pub(super) fn continue_after(&mut self, before: &Self) {
         self.state = self.state & !TURNED | before.state & TURNED;
         let mut tcp = before.tcp.restarted();
@@ -339,7 +310,6 @@ impl Flow {
         self.tcp = tcp;
     }
 
-    /// Returns true if a packet of the flow has arrived since the last call of this function.
     pub(super) fn take_used(&mut self) -> bool {
         let used = self.state & USED != 0;
         self.state &= !USED;
@@ -370,9 +340,8 @@ impl Flow {
         }
     }
 
-    /// Adds the packets of a record that follows this record. The result is the same as if the
-    /// packets had been added one by one, in order of arrival. If the original of a TCP segment is
-    /// in this record, a retransmission in the next record does not count as retransmitted.
+    /// The result is as if the later packets had been added one by one, except for retransmissions
+    /// in `later` of segments in `self`, which are not counted as such.
     pub(super) fn join(&mut self, later: &Self) {
         self.tcp.join(&later.tcp);
         self.first = self.first.min(later.first);
@@ -391,17 +360,14 @@ impl Flow {
         }
     }
 
-    /// Returns true if FIN and RST can close the flow.
     pub(super) fn can_close(&self) -> bool {
         self.key.protocol() == protocol::TCP
     }
 
-    /// Returns true if a packet had FIN or RST.
     pub(super) fn has_closing_flags(&self) -> bool {
         (self.tcp_flags[0] | self.tcp_flags[1]) & (FIN | RST) != 0
     }
 
-    /// Returns true if the flow may continue a flow of an earlier part of the recording.
     pub(super) fn continues(&self) -> bool {
         self.state & CONTINUES != 0
     }
@@ -410,8 +376,7 @@ impl Flow {
         self.state = self.state & !CONTINUES | if continues { CONTINUES } else { 0 };
     }
 
-    /// Writes or reads the fields of a flow. The fields for the bucket and the hash are left out,
-    /// because they are valid only within a run.
+    /// Without bucket and hash, which are valid only within a run.
     pub(super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         self.key.code(coder)?;
         coder.number(&mut self.last)?;
@@ -432,8 +397,7 @@ impl Flow {
         self.state & TURNED != 0
     }
 
-    /// Returns the traffic of the source (the endpoint that sent first), and the traffic of the
-    /// other endpoint.
+    /// Returns the traffic of the source (which sent first), and of the other endpoint.
     pub(super) fn traffic(&self) -> (Traffic, Traffic) {
         let [one, other] = self.traffic;
         if self.is_turned() { (other, one) } else { (one, other) }
@@ -448,13 +412,10 @@ impl Flow {
         self.tcp.health(self.is_turned(), self.icmp_or_resets)
     }
 
-    /// For TCP, returns the next sequence numbers and the last acknowledgement numbers. In each
-    /// pair, the source's number is first.
     pub(super) fn sequences(&self) -> Option<([u32; 2], [u32; 2])> {
         self.can_close().then(|| self.tcp.sequences(self.is_turned()))
     }
 
-    /// Returns the ICMP type and the ICMP code.
     pub(super) fn icmp(&self) -> [u8; 2] {
         self.icmp_or_resets
     }
@@ -473,7 +434,6 @@ impl Flow {
     }
 }
 
-/// Writes or reads the kind of a tunnel.
 pub(super) fn code_tunnel(coder: &mut impl Coder, tunnel: &mut Option<HeaderKind>) -> Result<(), MalformedEdges> {
     let mut number = tunnel.map_or(0, |kind| kind as u8 + 1);
     coder.number(&mut number)?;
@@ -501,8 +461,7 @@ mod tests {
         Seen { time, tcp_flags: flags, bytes: 60, ip_bytes: 40, ..Seen::of(flow) }
     }
 
-    /// Creates a flow from `packets`, and returns the reason why its record ends before the packet
-    /// `next`. Each packet has a time in seconds, TCP flags, and a flag that is true for a reply.
+    /// Why the record of `packets` (seconds, TCP flags, is a reply) ends before the packet `next`.
     fn end(packets: &[(u64, u16, bool)], next: (u64, u16)) -> Option<FlowEnd> {
         let packets: Vec<Seen> =
             packets.iter().map(|(second, flags, turned)| tcp(second * S, *flags, *turned)).collect();
@@ -520,9 +479,7 @@ mod tests {
         let long: Vec<_> = (0..7).map(|i| (50 * i, ACK, i % 2 == 1)).collect();
         assert_eq!(end(&long[..6], (299, ACK)), None);
         assert_eq!(end(&long[..6], (300, ACK)), Some(FlowEnd::Active));
-        // If the inactive and the active timeout have passed, the reason is the inactive timeout.
         assert_eq!(end(&long, (400, ACK)), Some(FlowEnd::Idle));
-        // The time of this packet is a day earlier, so another recording has begun.
         assert_eq!(end(&[(86_400, ACK, false)], (0, ACK)), Some(FlowEnd::Idle));
         assert_eq!(end(&[(86_400, ACK, false)], (86_399, ACK)), None);
     }
@@ -531,20 +488,16 @@ mod tests {
     fn tcp_ends_by_reset_or_by_fin_of_both() {
         let fin = FIN | ACK;
         let closed = [(0, fin, false), (1, fin, true)];
-        // The last acknowledgement, which is sent after the close, still belongs to the closed
-        // flow.
+        // The last acknowledgement after the close belongs to the closed flow.
         assert_eq!(end(&closed, (1, ACK)), None);
         assert_eq!(end(&closed, (1, SYN)), Some(FlowEnd::Finished));
         assert_eq!(end(&closed, (9, ACK)), Some(FlowEnd::Finished));
         assert_eq!(end(&[(0, RST, false)], (9, ACK)), Some(FlowEnd::Finished));
-        // If only one side has sent FIN, the connection stays open. A retransmitted SYN opens no
-        // new connection.
+        // FIN from one side keeps the connection open. A retransmitted SYN opens no new connection.
         assert_eq!(end(&[(0, fin, false), (1, fin, false)], (40, ACK)), None);
         assert_eq!(end(&[(0, SYN, false)], (1, SYN)), None);
     }
 
-    /// Sequence numbers decide whether a SYN opens a new connection, both before and after the old
-    /// connection was closed.
     #[test]
     fn a_syn_with_another_number_ends_the_record() {
         let syn = |second: u64, sequence: u32| {

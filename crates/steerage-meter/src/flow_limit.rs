@@ -1,18 +1,13 @@
-//! Limits the number of flows on all CPUs together.
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use steerage::limits::CPUS_MAX;
 
-/// The limit and the current number of flows. The current number of flows changes only when a flow
-/// starts or ends. Packets of a flow after its first packet do not access the current number of
-/// flows.
+/// The number of flows changes when a flow begins or ends, but not for each packet.
 #[derive(Debug)]
 pub(super) struct FlowLimit {
     max: usize,
-    // `Relaxed` suffices, because the number of flows is only a count and no other memory depends
-    // on it.
+    // `Relaxed` suffices, because no other memory depends on this count.
     taken: AtomicUsize,
 }
 
@@ -21,8 +16,7 @@ impl FlowLimit {
         Arc::new(Self { max, taken: AtomicUsize::new(0) })
     }
 
-    /// Returns the maximum number of flows on one CPU: all flows within the limit, plus one flow
-    /// per CPU beyond the limit.
+    /// All flows within the limit, plus one flow per CPU beyond the limit.
     pub(super) fn flows_max(&self) -> usize {
         self.max + CPUS_MAX
     }
@@ -32,8 +26,7 @@ impl FlowLimit {
     }
 }
 
-/// The number of slots that a flow table or a moving bucket has taken. Dropping this value frees
-/// the slots.
+/// The slots that a flow table or a moving bucket has taken. Dropping this value frees the slots.
 #[derive(Debug)]
 pub(super) struct FlowSlots {
     limit: Arc<FlowLimit>,
@@ -45,9 +38,7 @@ impl FlowSlots {
         Self { limit: Arc::clone(limit), held: 0 }
     }
 
-    /// Takes one more slot if a slot is free. A CPU without slots always gets a slot, even beyond
-    /// the limit, because a CPU needs at least one slot. The limit is exceeded only a little,
-    /// because there are few CPUs.
+    /// Each CPU needs at least one slot, even beyond the limit.
     pub(super) fn take(&mut self) -> bool {
         if self.limit.taken.fetch_add(1, Ordering::Relaxed) >= self.limit.max && self.held > 0 {
             self.limit.taken.fetch_sub(1, Ordering::Relaxed);
@@ -57,9 +48,8 @@ impl FlowSlots {
         true
     }
 
-    /// Returns true if all CPUs together have taken more slots than the limit allows. Each flow
-    /// table may take one flow beyond the limit, and moves of buckets can bring several of these
-    /// extra flows into one table.
+    /// Each table may take one flow beyond the limit, and moves of buckets can bring several of
+    /// these into one table.
     pub(super) fn is_surplus(&self) -> bool {
         self.limit.taken.load(Ordering::Relaxed) > self.limit.max
     }

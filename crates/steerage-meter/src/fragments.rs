@@ -1,17 +1,12 @@
-//! Assigns fragmented datagrams to flows.
-//!
-//! Steering assigns the fragments of a datagram by the same rule as this module, so all of them are
-//! on the CPU of the datagram's flow. The fragment that arrives first determines the flow: if this
-//! fragment has the ports, all fragments of the datagram belong to its flow. If the fragment that
-//! arrives first has no ports, the datagram is a flow of its own, without ports.
+//! Datagrams are assigned to flows by the rule of steering, and so are on the CPU of their flow: if
+//! the first fragment to arrive has ports, the datagram belongs to its flow. Otherwise the datagram
+//! is a flow of its own, without ports.
 
 use steerage::flow::{Datagram, Datagrams, Fragment};
 use steerage::{BucketId, FlowKey};
 
 use super::key::{Directed, Key, Seeds};
 
-/// The datagrams on a CPU, with their flows. The table has the same type as the table by which
-/// steering keeps the fragments of a datagram on one CPU.
 #[derive(Debug)]
 pub(super) struct FlowsOfDatagrams {
     table: Option<Datagrams<Followed>>,
@@ -32,20 +27,18 @@ impl FlowsOfDatagrams {
         Self { table: None, seeds }
     }
 
-    /// The flow of a fragment. `flow` contains only what the fragment's own headers show.
+    /// `flow` is what the fragment's own headers show.
     pub(super) fn follow(&mut self, fragment: &Fragment, flow: Directed, bucket: BucketId, now: u64) -> Directed {
         let [own, alone] = [flow, alone(flow, fragment)].map(|flow| Followed { flow, bucket });
         let hash = hash(&fragment.datagram, &self.seeds);
         self.table.get_or_insert_default().follow(fragment, hash, own, alone, now).flow
     }
 
-    /// Returns true if fragments of the same datagram have arrived before.
     pub(super) fn knows(&self, fragment: &Fragment) -> bool {
         let name = &fragment.datagram;
         self.table.as_ref().is_some_and(|table| table.has(name, hash(name, &self.seeds)))
     }
 
-    /// Returns the known datagrams at the end of a part of a recording.
     pub(super) fn into_datagrams(mut self) -> Vec<Datagram<Directed>> {
         let all = self.table.as_mut().map_or_else(Vec::new, |table| table.depart(|_| true));
         let flow = |known: Datagram<Followed>| {
@@ -67,16 +60,13 @@ impl FlowsOfDatagrams {
     }
 }
 
-/// Returns the flow of a datagram if another fragment arrived before the datagram's first fragment.
-/// `flow` contains only what the fragment's own headers show.
+/// The flow of a datagram whose first fragment did not arrive first.
 pub(super) fn alone(flow: Directed, fragment: &Fragment) -> Directed {
     let alone = flow.without_ports();
     Directed { key: alone.key.marked(&fragment.datagram), ..alone }
 }
 
-/// The mark in the key is a hash of the datagram's name (addresses, identification and, for IPv4,
-/// protocol). The mark is hashed again with random seeds, so that attackers cannot fill a chosen
-/// set of the table.
+/// Random seeds, so that attackers cannot fill a chosen set of the table.
 fn hash(name: &FlowKey, seeds: &Seeds) -> u32 {
     Key::other().key.marked(name).hash(seeds)
 }
@@ -126,8 +116,6 @@ mod tests {
         assert_ne!(later, without());
         assert_eq!(later.key.flow_key(later.turned), without().key.flow_key(without().turned));
         assert_eq!(datagrams.follow(&fragment(7, 0, true), with_ports(), BUCKET, NOW), later);
-        // Fragments of another datagram belong to another flow, and so do the late fragments of
-        // this datagram.
         assert_ne!(datagrams.follow(&fragment(8, 8, true), without(), BUCKET, NOW), later);
         assert_eq!(datagrams.follow(&fragment(9, 0, true), with_ports(), BUCKET, NOW), with_ports());
         let old = NOW + FRAGMENT_TIME.as_nanos() as u64;

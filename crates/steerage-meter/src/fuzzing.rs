@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use super::names::{FlowNames, LOOKS_MAX, Payload, TEXT_MAX, read_stream};
 
-/// Returns the names that are found in a flow with the given packets. Each packet has three parts:
-/// a flag that is true if the second endpoint sent the packet, the TCP sequence number, and the
-/// packet's bytes.
+/// Returns the names in a flow with these packets: true if the second endpoint sent the packet, TCP
+/// sequence number, bytes.
 ///
 /// # Panics
 /// Panics if a parser exceeded its limits.

@@ -1,5 +1,4 @@
-//! Maps the hash of a flow to the slots of the flow table that may contain this flow. The index
-//! uses open addressing, with eight entries per cache line.
+//! Maps a flow's hash to its possible slots in the flow table.
 
 use steerage::memory::HugeVec;
 
@@ -9,29 +8,23 @@ const LINE: usize = 8;
 
 pub(super) const NONE: u32 = u32::MAX;
 
-/// An index that finds slots of the flow table by the flow's hash.
-///
-/// The topmost bits of the hash select a cache line of the index. Therefore, if the index is
-/// doubled in size, the new index is filled from the first line to the last. A search compares all
-/// hashes of a line without branches, because a branch for each hash would often be mispredicted.
-/// If a line is full, further entries that belong to this line are stored in the next lines. At
-/// most half of the entries are used, so few lines are full. When an entry is removed, later
-/// entries are moved to earlier positions. Therefore no markers for deleted entries (tombstones)
-/// are needed.
+/// Open addressing, with eight entries per cache line. The topmost bits of the hash select a line,
+/// so that doubling fills the new index from the first line to the last. A search compares all
+/// hashes of a line without branches, which would often be mispredicted. Further entries of a full
+/// line are in the next lines. At most half of the entries are used, so few lines are full.
+/// Removing an entry moves later entries, so there are no tombstones.
 #[derive(Debug)]
 pub(super) struct Index {
     lines: HugeVec<Line>,
-    /// The number of lower bits of the hash that do not select a line.
     shift: u32,
     len: usize,
 }
 
-/// A cache line of entries. Used entries come first.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Line {
     hashes: [u32; LINE],
-    /// The slot numbers plus one. An unused entry is 0.
+    /// Slot numbers plus one, or 0 for an unused entry.
     places: [u32; LINE],
 }
 
@@ -40,8 +33,8 @@ impl Line {
         self.places[LINE - 1] != 0
     }
 
-    /// Returns the slot number of the entry with this hash, plus one. Returns 0 if no entry has the
-    /// hash. If two entries have this hash, the result may be any number except 0.
+    /// Returns the entry's slot number plus one, or 0 for none. For two entries, any number except
+    /// 0.
     #[inline(always)]
     fn any_with(&self, hash: u32) -> u32 {
         let one = |(its, place): (&u32, &u32)| if *its == hash { *place } else { 0 };
@@ -51,7 +44,6 @@ impl Line {
 
 const _: () = assert!(size_of::<Line>() == 64);
 
-/// The position of an index entry: its line, and its number in the line.
 type At = (usize, usize);
 
 impl Index {
@@ -64,7 +56,6 @@ impl Index {
         Self { lines: HugeVec::filled(empty, lines), shift: u32::BITS - lines.ilog2(), len: 0 }
     }
 
-    /// Returns the line at which a search for the hash begins.
     #[inline(always)]
     fn home(&self, hash: u32) -> usize {
         (hash >> self.shift) as usize
@@ -78,7 +69,6 @@ impl Index {
         if nth + 1 < LINE { (line, nth + 1) } else { (self.next(line), 0) }
     }
 
-    /// Returns the hash and the slot of an entry. Returns `None` if the entry is unused.
     fn at(&self, (line, nth): At) -> Option<(u32, u32)> {
         let Line { hashes, places } = &self.lines[line];
         Some((hashes[nth], places[nth].checked_sub(1)?))
@@ -89,14 +79,13 @@ impl Index {
         (hashes[nth], places[nth]) = entry.map_or((0, 0), |(hash, place)| (hash, place + 1));
     }
 
-    /// Prefetches the line at which a search for the hash begins.
     #[inline(always)]
     pub(super) fn prefetch(&self, hash: u32) {
         self.lines.prefetch(self.home(hash));
     }
 
-    /// Returns a slot whose flow may have this hash, or [`NONE`] if no flow has it. If several
-    /// flows have this hash, the result may be any slot, so the caller has to compare the flow.
+    /// Returns a slot whose flow may have this hash, or [`NONE`]. If several flows have the hash,
+    /// the slot may be any, so the caller has to compare the flow.
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
         let line = &self.lines[self.home(hash)];
@@ -106,14 +95,12 @@ impl Index {
         }
     }
 
-    /// Among the slots whose flow has this hash, returns the slot for which `is_it` returns true.
     #[inline(never)]
     pub(super) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = self.home(hash);
         loop {
             let line = &self.lines[at];
-            // Most searches with this function are for new flows, and no entry has the hash of a
-            // new flow.
+            // Most of these searches are for new flows, whose hash no entry has.
             if line.any_with(hash) != 0 {
                 let mut entries = line.hashes.iter().zip(line.places);
                 let found = entries.find(|(its, place)| **its == hash && *place != 0 && is_it(place - 1));
@@ -166,8 +153,7 @@ impl Index {
         self.len -= 1;
         let mut at = self.behind(hole);
         while let Some(entry) = self.at(at) {
-            // An entry can move to the unused position `hole` only if the search for the entry's
-            // hash begins at the line of `hole` or before it.
+            // An entry can move to `hole` only if the search for its hash begins there or before.
             let distance = |(line, nth): At| (line.wrapping_sub(self.home(entry.0)) & (self.lines.len() - 1), nth);
             if distance(hole) < distance(at) {
                 self.set(hole, Some(entry));
@@ -191,8 +177,7 @@ mod tests {
     }
 
     proptest! {
-        /// The test uses only a few hashes, all near the maximum hash. The runs of used entries are
-        /// therefore long, wrap around, and have equal hashes.
+        /// Runs of used entries are long, wrap around, and have equal hashes.
         #[test]
         fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0u32..48, 0u32..4), 0..400)) {
             let (mut index, mut model) = (Index::new(), BTreeMap::new());
@@ -222,7 +207,6 @@ mod tests {
         let hash = |place: u32| place.wrapping_mul(0x9e37_79b1);
         (0..100_000).for_each(|place| index.insert(hash(place), place));
         assert!((0..100_000).all(|place| index.find(hash(place), |at| at == place) == Some(place)));
-        // In this test, each flow has a hash of its own, so a candidate is always the right flow.
         assert!((0..100_000).all(|place| index.candidate(hash(place)) == place));
         assert!((100_000..200_000).all(|place| index.candidate(hash(place)) == NONE));
         assert!((100_000..200_000).all(|place| index.find(hash(place), |at| at == place).is_none()));

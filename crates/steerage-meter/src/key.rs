@@ -1,4 +1,4 @@
-//! The key of a flow in the table: five 64-bit words. Packets of both directions have the same key.
+//! The key of a flow in the table: five 64-bit words, the same for both directions.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -11,9 +11,9 @@ use super::code::{Coder, MalformedEdges};
 pub(super) enum Kind {
     V4,
     V6,
-    /// A flow of frames without IP, identified by MAC addresses and EtherType.
+    /// Frames without IP: MAC addresses and EtherType.
     Link,
-    /// A flow of MPLS frames without IP, identified by MAC addresses and the first and last label.
+    /// MPLS frames without IP: MAC addresses, first and last label.
     Mpls,
     /// Frames of unsupported link types, which form one flow.
     Other,
@@ -23,29 +23,22 @@ impl Kind {
     const ALL: [Self; 5] = [Self::V4, Self::V6, Self::Link, Self::Mpls, Self::Other];
 }
 
-/// The two endpoints of a flow, the lower endpoint first, and the fields that distinguish flows
-/// between these endpoints.
+/// The two endpoints, the lower one first, and what distinguishes flows between them.
 ///
-/// The fields of `rest`, from the highest bits down, are 16 bits for the port of the first
-/// endpoint, 16 bits for the port of the second endpoint, and 8 bits for the protocol. The lowest
-/// bits of `rest` are the [`Kind`] of the flow (8 bits) and the mark (16 bits).
+/// `rest`, from the top: port of the first endpoint (16 bits), port of the second (16), protocol
+/// (8), [`Kind`] (8), mark (16).
 ///
-/// The mark is 0, except for flows that steering distinguishes by more data than their endpoints.
-/// For such flows, the mark is a hash of the data that steering uses in addition to the endpoints.
-/// Steering may assign two flows that differ only in the additional data to different CPUs. If two
-/// flows that differ only in the additional data are on the same CPU, the meter must also keep them
-/// separate.
+/// The mark is 0, or a hash of what steering uses in addition to the endpoints. Steering may put
+/// flows that differ only there on different CPUs, so the meter keeps them separate as well.
 ///
-/// For IPv4, both addresses are in one 64-bit word, with the first address in the upper half. The
-/// other address words are 0. Therefore most lookups in the table use only two of the key's 64-bit
-/// words.
+/// For IPv4, one word has both addresses, and the other address words are 0. Most lookups thus use
+/// two words.
 ///
-/// For the table, this type is better than [`FlowKey`] for three reasons: it has room for the mark,
-/// is one word shorter, and is written directly into the table.
+/// In contrast to a [`FlowKey`], a `Key` is one word shorter and is written directly into the
+/// table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
-    /// The upper and lower half of the first endpoint's IP or MAC address, then the halves of the
-    /// second endpoint's address.
+    /// Upper and lower half of the first endpoint's IP or MAC address, then those of the second.
     ends: [u64; 4],
     rest: u64,
 }
@@ -56,14 +49,12 @@ pub(super) struct Directed {
     pub(super) turned: bool,
 }
 
-/// Start values for hashes. The start values are random in each run, so that attackers cannot
-/// choose flows that collide in the table.
+/// Random in each run, so that attackers cannot choose flows that collide in the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seeds([u64; 4]);
 
 impl Seeds {
-    /// The seeds of marks. The seeds of marks are the same in every run, because marks are only
-    /// compared with each other.
+    /// The same in every run, because marks are only compared with each other.
     const MARKS: Self =
         Self([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89]);
 
@@ -78,8 +69,7 @@ const MARK_BITS: u64 = 0xffff;
 const KIND_SHIFT: u32 = 16;
 const KIND_BITS: u64 = 0xff << KIND_SHIFT;
 
-/// The fractional part of the golden ratio, in 64 bits (Knuth, volume 3, 6.4). This number is odd,
-/// and its bits that are 1 are spread evenly.
+/// The golden ratio's fractional part (Knuth, volume 3, 6.4): odd, with evenly spread bits.
 pub(super) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Directed {
@@ -110,14 +100,12 @@ impl Key {
         Self::v4_of_words(both(from.0, to.0, 32), both(from.1.into(), to.1.into(), 16) as u32, protocol)
     }
 
-    /// Like [`v4`](Self::v4), but the arguments are two machine words of the packet's headers. The
-    /// 64-bit word `addresses` has both addresses, and the 32-bit word `ports` has both ports. In
-    /// `addresses` and in `ports`, the value of the sender is in the upper half.
+    /// The sender's values are in the upper halves of `addresses` and `ports`.
     #[inline(always)]
     pub(super) fn v4_of_words(addresses: u64, ports: u32, protocol: u8) -> Directed {
         let back = addresses.rotate_left(32);
         let turned = if addresses == back { ports > ports.rotate_left(16) } else { addresses > back };
-        // This code has no branch, because the processor could not predict a packet's direction.
+        // The code has no branch, because the CPU cannot predict a packet's direction.
         let ports = ports.rotate_left(16 * u32::from(turned));
         let rest = u64::from(ports) << 32 | Self::rest((0, 0), protocol, Kind::V4, 0);
         Directed { key: Self { ends: [addresses.min(back), 0, 0, 0], rest }, turned }
@@ -153,8 +141,8 @@ impl Key {
         }
     }
 
-    /// Converts the dissector's key of an MPLS frame without IP: two MAC addresses, and then labels
-    /// of four bytes each. MPLS labels belong to one direction, so the endpoints are never swapped.
+    /// The dissector's key of an MPLS frame without IP has two MAC addresses and two labels of four
+    /// bytes. Labels belong to one direction, so the endpoints are never swapped.
     pub(super) fn mpls(key: &FlowKey) -> Directed {
         let FlowParts::Bytes { bytes, len: 20 } = key.parts() else { return Self::other() };
         let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -163,16 +151,13 @@ impl Key {
         Directed { key: Self { ends, rest }, turned: false }
     }
 
-    /// The key of free slots in the table. No packet has this key, because frames of unsupported
-    /// link types have the mark 0.
+    /// Free slots. No packet has this key: frames of unsupported link types have the mark 0.
     pub(super) const VACANT: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 1) };
 
-    /// The key of fragments that are not counted, because they wait until an earlier part of the
-    /// recording is joined. No packet has this key, because frames of unsupported link types have
-    /// the mark 0.
+    /// Fragments that wait for an earlier part. No packet has this key, like
+    /// [`VACANT`](Self::VACANT).
     pub(super) const WAITING: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 2) };
 
-    /// Returns a key that contains only the hosts of the flow, without ports, protocol and mark.
     pub(super) fn hosts(&self) -> Self {
         Self { rest: self.rest & KIND_BITS, ..*self }
     }
@@ -182,8 +167,6 @@ impl Key {
         Directed { key, turned: false }
     }
 
-    /// Returns true if both keys are equal. The comparison uses whole words, because keys are
-    /// written in whole words.
     #[inline(always)]
     pub(super) fn is(&self, other: &Self) -> bool {
         let differs = |nth: usize| self.ends[nth] ^ other.ends[nth];
@@ -219,8 +202,6 @@ impl Key {
         (address(a, b), address(c, d))
     }
 
-    /// Returns the key as a [`FlowKey`], the form that steering and reports use. If `turned` is
-    /// true, the source is the second endpoint.
     pub(super) fn flow_key(&self, turned: bool) -> FlowKey {
         let (addresses, ports) = (self.addresses(), self.ports());
         let ends = ((addresses.0, ports.0), (addresses.1, ports.1));
@@ -243,11 +224,9 @@ impl Key {
         }
     }
 
-    /// Writes or reads the key.
     pub(super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         coder.numbers(&mut self.ends)?;
         coder.number(&mut self.rest)?;
-        // A flow can be looked up only if its kind is in `Kind::ALL`.
         let kind = (self.rest & KIND_BITS) >> KIND_SHIFT;
         if (kind as usize) < Kind::ALL.len() { Ok(()) } else { Err(MalformedEdges) }
     }
@@ -262,12 +241,11 @@ impl Key {
             }
             _ => Self::of(other).key.hash(&Seeds::MARKS),
         };
-        // The mark must not be 0, because 0 means that there is no mark.
+        // The mark must not be 0, which means that there is no mark.
         Self { rest: self.rest & !MARK_BITS | u64::from(mark as u16 | 1), ..self }
     }
 
-    /// Hashes the key by folded multiplication, like wyhash (Wang Yi) and foldhash (Orson Peters):
-    /// the product has 128 bits, and its halves are combined by XOR.
+    /// Folded multiplication, like wyhash (Wang Yi) and foldhash (Orson Peters).
     #[inline(always)]
     pub(super) fn hash(&self, seeds: &Seeds) -> u32 {
         if self.is_v4() { self.hash_of_two(seeds) } else { self.hash_of_all(seeds) }
@@ -275,8 +253,7 @@ impl Key {
 
     #[inline(always)]
     fn hash_of_two(&self, Seeds([s0, s1, ..]): &Seeds) -> u32 {
-        // The second multiplication of the hash is necessary: if two keys differ only in a port,
-        // some upper bits of the products of the first multiplication are equal.
+        // For keys that differ only in a port, some upper bits of the first products are equal.
         (fold(fold(self.ends[0] ^ s0, self.rest ^ s1), SPREAD) >> 32) as u32
     }
 
@@ -344,9 +321,7 @@ mod tests {
         }
     }
 
-    /// With any seeds, flows that differ in few bits must not collide more often than random flows.
-    /// On average, 4096 random flows in 16 Ki slots occupy 3,624 slots, with a standard deviation
-    /// of 18.
+    /// 4096 random flows in 16 Ki slots occupy 3,624 on average, with a standard deviation of 18.
     #[test]
     fn hashes_spread() {
         for run in 0..200 {

@@ -1,5 +1,4 @@
-//! Finds the current flows with the most bytes while the meter runs. The search scans the flow
-//! table repeatedly, a few slots at a time.
+//! Finds the current flows with the most bytes by scanning the table, a few slots at a time.
 
 use super::counts::Published;
 use super::flow::FlowEnd;
@@ -19,8 +18,6 @@ impl Largest {
         Self { most, found: Top::new(most), next: 0 }
     }
 
-    /// Scans the next `looks` slots of the flow table. At the end of the table, publishes the
-    /// largest flows and starts again at the first slot.
     pub(super) fn go_on(&mut self, table: &Table, looks: usize, published: &Published) {
         for _ in 0..looks {
             let Some(flow) = table.at(self.next) else {

@@ -1,7 +1,7 @@
 //! Meters flows: records the endpoints, times, traffic and end of each conversation.
 //!
-//! Each CPU has a table of the flows that are steered to it. `docs/meter.md` defines flows, their
-//! records and their times. The modules, in the order in which a packet reaches them:
+//! Each CPU has a table of the flows that are steered to it. `docs/meter.md` defines flows and
+//! records. The modules, in the order in which a packet reaches them:
 //!
 //! | module | what it does |
 //! |---|---|
@@ -112,27 +112,22 @@ use table::{Departed, Table};
 use timeouts::{Clock, FirstTime, Timeouts, nanos};
 use totals::Totals;
 
-/// The number of timeout checks per packet. Each flow needs one check while its timeout runs, and
-/// one check at its end. With two checks per packet, flows can therefore end as fast as new flows
+/// A flow needs one check while its timeout runs, and one at its end, so flows end as fast as they
 /// begin.
 const LOOKS_PER_PACKET: usize = 2;
 
 const LOOKS_PER_TICK: usize = 16_384;
 
-/// The meter counts packets in groups of this size: while it counts one group, it prefetches the
-/// flows of the next group. Prefetching the flows of a whole batch at once would exhaust the CPU's
-/// line fill buffers.
+/// Prefetching the flows of a whole batch would exhaust the CPU's line fill buffers.
 const FETCHED_AHEAD: usize = 16;
 
-/// The maximum time, measured with the packet clock, for which an ended record waits for later
-/// records. All waiting records of a meter are passed to the outputs together.
+/// The longest wait of an ended record, by the packet clock.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 
-/// The interval between calls of the meter's `tick` while no packets arrive. A meter's `tick` is
-/// called only if the packet source cannot wait.
+/// The time between two ticks while no packets arrive, unless the packet source can wait.
 const TICK: Duration = Duration::from_millis(250);
 
-/// The state that the meters of all CPUs share. A `Metering` also creates the meters.
+/// The state that the meters of all CPUs share, and their constructor.
 #[derive(Clone, Debug)]
 pub struct Metering {
     options: MeterOptions,
@@ -145,8 +140,7 @@ pub struct Metering {
 }
 
 impl Metering {
-    /// Creates the state that the meters of all CPUs share. The meters pass their records to
-    /// `exporter`, if it is not `None`.
+    /// Creates the shared state of meters that pass their records to `exporter`.
     ///
     /// ```
     /// use steerage::{Builder, Input};
@@ -172,20 +166,17 @@ impl Metering {
         Self { options, seeds, limit, first_time, published, exporter, is_part: false }
     }
 
-    /// Creates the state of a meter for a part of a recording: see [`Edges`]. If no other part can
-    /// continue a flow, the meter passes the flow to `exporter`. All other flows are in the report
-    /// ([`MeterReport::edges`]). Because the meter of a part does not know when a flow began, it
-    /// uses the active timeout only if the clock cuts records (at multiples of the active timeout).
-    /// The meter of a part also collects no flow statistics. The instance that meters a part of a
-    /// recording must have exactly one CPU.
+    /// Creates the state of the meter for a part of a recording: see [`Edges`]. Flows that other
+    /// parts may continue go into the report ([`MeterReport::edges`]), all others to `exporter`.
+    /// The active timeout applies only by the clock, and there are no flow statistics. The instance
+    /// must have exactly one CPU.
     pub fn of_part(options: MeterOptions, exporter: Option<Exporter>) -> Self {
         let active = if options.active_by_clock { options.active } else { Duration::MAX };
         let options = MeterOptions { active, cic: false, ..options };
         Self { is_part: true, ..Self::new(options, exporter) }
     }
 
-    /// Returns the counts of current and past flows. After the run, `so_far` returns the last
-    /// counts that the meters published. Any thread may call this function.
+    /// Returns the counts of current and past flows. Any thread may call this function.
     pub fn so_far(&self) -> FlowCounts {
         // The outputs' counts are read first, so that no output shows a record that its meter has
         // not published.
@@ -193,11 +184,10 @@ impl Metering {
         self.published.sum(&self.limit, &outputs)
     }
 
-    /// Returns the current flows with the most bytes, the largest flow first: at most
-    /// [`MeterOptions::top`] flows.
+    /// Returns the current flows with the most bytes (at most [`MeterOptions::top`]), largest
+    /// first.
     ///
-    /// The slots of the flow table are scanned every few seconds, and the counts of a flow are
-    /// those of the last scan. If the packet source can wait, the list is empty.
+    /// The flow table is scanned every few seconds, unless the packet source can wait.
     pub fn largest_so_far(&self) -> Vec<FlowRecord> {
         self.published.largest(self.options.top)
     }
@@ -232,12 +222,12 @@ impl Metering {
     }
 }
 
-/// The handler that meters the flows of one CPU.
+/// Meters the flows of one CPU.
 pub struct Meter {
     layers: Layers,
     can_wait: bool,
-    /// A flow is metered if its hash with swapped halves is at most this value. The halves of the
-    /// hash are swapped because the flow table is sorted by the upper half.
+    /// The largest hash, with swapped halves, of a metered flow. The upper half orders the flow
+    /// table.
     sample_max: u32,
     seeds: Seeds,
     timeouts: Timeouts,
@@ -247,21 +237,16 @@ pub struct Meter {
     datagrams: FlowsOfDatagrams,
     names: Names,
     features: Features,
-    /// The packets of the current batch, and the slots that may contain their flows.
     batch: Box<[Seen; HANDLE_BUDGET]>,
     places: [u32; HANDLE_BUDGET],
     totals: Totals,
     published: Arc<Published>,
     largest: Largest,
     exporter: Option<Exporter>,
-    /// The ended records that will be passed to the outputs together, and the time when the first
-    /// of these records ended.
     ended: Vec<FlowRecord>,
     ended_since: u64,
     handled_bytes: u64,
-    /// True if the current batch has super-frames.
     has_super_frames: bool,
-    /// The flows that other parts may continue, if the meter is for a part of a recording.
     part: Option<Box<Collected>>,
 }
 
@@ -281,9 +266,7 @@ pub struct MovedFlows {
 }
 
 impl Meter {
-    /// Reads the headers of the whole batch and prefetches the index entries, so that many cache
-    /// lines load at the same time. The work is divided into several loops over the batch, because
-    /// each small loop needs few registers.
+    /// Several small loops need fewer registers than one. Many cache lines load at the same time.
     #[inline(never)]
     fn look_ahead(&mut self, batch: &mut Batch<'_>, path: Timestamp) -> usize {
         let count = batch.len().min(HANDLE_BUDGET);
@@ -318,12 +301,10 @@ impl Meter {
         }
     }
 
-    /// Reads the packets at the positions `which` of the batch. These packets may be of any kind.
     /// Returns true if the last packet of the batch or an earlier packet had a timestamp.
     #[inline(never)]
     fn look_ahead_slowly(&mut self, batch: &mut Batch<'_>, which: Positions, path: Timestamp) -> bool {
-        // A packet without a timestamp gets the time of the packet before it. `first` is the first
-        // timestamp in the batch.
+        // A packet without a timestamp gets the time of the packet before it.
         let first = || batch.iter_mut().find_map(|packet| packet.received().time).map(WallTime::as_nanos);
         let mut latest = self.clock.packet_time(first);
         for (nth, (packet, seen)) in batch.iter_mut().zip(self.batch.iter_mut()).enumerate() {
@@ -342,8 +323,7 @@ impl Meter {
                 if self.part.as_mut().is_some_and(|part| part.keep(&found, seen, &self.datagrams)) {
                     seen.flow.key = Key::WAITING;
                 } else {
-                    // If datagrams are nested, the fragment of the innermost datagram is handled
-                    // first, as in steering.
+                    // Of nested datagrams, the innermost is followed first, as in steering.
                     for fragment in found.fragments.iter().rev().flatten() {
                         seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), time);
                     }
@@ -357,10 +337,8 @@ impl Meter {
         latest.is_some()
     }
 
-    /// Counts the packets that `look_ahead` read. The headers of a packet are read again only if it
-    /// begins a flow, because each read rebuilds the packet's metadata (measured: a quarter of the
-    /// cost of counting). If a part of a recording is metered, [`go_on`](Self::go_on) decides
-    /// whether a packet begins another record.
+    /// A packet's headers are read again only if the packet begins a flow, because each read
+    /// rebuilds the packet's metadata (measured: a quarter of the cost of counting).
     #[inline(never)]
     fn count<const IS_PART: bool>(&mut self, batch: &mut Batch<'_>, count: usize) {
         let (mut packets, mut passed) = (batch.iter_mut(), 0);
@@ -399,8 +377,7 @@ impl Meter {
         }
     }
 
-    /// Completes the counts of super-frames, each of which was first counted as one packet. Adds
-    /// the other packets of each super-frame, and the bytes of their headers.
+    /// Adds the packets of each super-frame that `count` has not counted, and their headers.
     #[cold]
     #[inline(never)]
     fn count_super_frames(&mut self, batch: &mut Batch<'_>, count: usize) {
@@ -430,7 +407,6 @@ impl Meter {
         self.look_up(0..count);
         for (nth, packet) in batch.iter_mut().enumerate().take(count) {
             if self.batch[nth].hash.rotate_left(u32::BITS / 2) <= self.sample_max {
-                // `count_slowly` can count every packet, whether it begins a flow or not.
                 self.count_slowly(&packet, nth);
                 if self.names.is_on() {
                     self.names.look(&self.batch[nth], &packet.received(), self.layers);
@@ -442,8 +418,7 @@ impl Meter {
         }
     }
 
-    /// Counts a packet that begins a flow or a record, or a packet whose flow shares its hash with
-    /// another flow.
+    /// The packet begins a flow or a record, or its flow shares the hash with another flow.
     #[cold]
     #[inline(never)]
     fn count_slowly(&mut self, packet: &Packet<'_>, nth: usize) {
@@ -461,7 +436,6 @@ impl Meter {
         }
     }
 
-    /// Counts a packet of a known flow. The packet may begin another record of the flow.
     #[inline(never)]
     fn go_on(&mut self, place: u32, seen: &Seen) {
         let Some(flow) = self.table.at_mut(place) else { return };
@@ -489,7 +463,7 @@ impl Meter {
             part.begin(&mut flow, seen, &self.timeouts);
         }
         flow.add(seen);
-        // Only the second and later packets of a flow mark the flow as recently used.
+        // The first packet of a flow does not mark the flow as recently used.
         flow.take_used();
         self.table.insert(flow);
     }
@@ -560,8 +534,7 @@ impl Handler for Meter {
         if self.has_super_frames {
             self.count_super_frames(batch, count);
         }
-        // For a live input, the clock hardly runs ahead of packets that wait until the move of
-        // their bucket is over.
+        // A live input's clock hardly runs ahead of packets that wait for a move of their bucket.
         if !self.can_wait || self.settling.is_over(cpu.last_move(), count) {
             self.expire(LOOKS_PER_PACKET * count);
         }

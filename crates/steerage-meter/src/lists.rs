@@ -1,5 +1,4 @@
-//! Linked lists of table slots. Each slot of the flow table is in at most one of the lists. A slot
-//! can be removed from its list without a search.
+//! Doubly linked lists of slots of the flow table. A slot is in at most one of the lists.
 
 use steerage::memory::HugeVec;
 
@@ -18,8 +17,7 @@ struct Ends {
     last: u32,
 }
 
-/// Doubly linked lists. The nodes of a list are stored separately from the flows. Therefore
-/// changing a list does not access the memory of neighbouring flows.
+/// The nodes are separate from the flows, so changing a list does not access neighbouring flows.
 #[derive(Debug)]
 pub(super) struct Lists {
     nodes: HugeVec<Node>,
@@ -43,14 +41,13 @@ impl Lists {
         self.ends.len()
     }
 
-    /// Returns the first slot of the list, which is the slot that has been in the list for the
-    /// longest time.
+    /// The first slot has been in the list for the longest time.
     #[inline]
     pub(super) fn first(&self, list: usize) -> Option<u32> {
         self.ends.get(list).map(|ends| ends.first).filter(|first| *first != NONE)
     }
 
-    /// Appends a slot to a list. Before the call, the slot must not be in any list.
+    /// The slot must not be in any list.
     pub(super) fn push(&mut self, list: usize, place: u32) {
         let at = place as usize;
         while self.nodes.len() <= at {

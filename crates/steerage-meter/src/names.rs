@@ -1,10 +1,8 @@
-//! Finds names in packets: the DNS query and response of a flow, and the host of a TLS or HTTP
-//! connection.
+//! Finds names in packets: the DNS query and response of a flow, the host of TLS or HTTP.
 //!
 //! Only the beginning of each direction of a flow is read: at most [`LOOKS_MAX`] segments with
-//! data. At most [`STREAM_MAX`] bytes are kept until the rest of a message arrives. When no more
-//! packets of a direction need to be searched, each further packet of the direction costs only one
-//! table lookup. `docs/meter.md` lists the names that are found.
+//! data, of which at most [`STREAM_MAX`] bytes are kept. `docs/meter.md` lists the names that are
+//! found.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -39,50 +37,42 @@ use watch::Watch;
 pub(super) use log::Log;
 pub(super) use watch::{Payload, names_of, read_stream};
 
-/// The maximum number of segments that are searched for names per direction of a flow.
 pub(super) const LOOKS_MAX: u8 = 8;
 
-/// The maximum number of bytes that are kept per direction of a flow until the rest of a message
-/// arrives. A TLS ClientHello with a post-quantum key has 1,800 bytes.
+/// A TLS ClientHello with a post-quantum key has 1,800 bytes.
 pub(super) const STREAM_MAX: usize = 4096;
 
-/// The maximum number of flows per CPU that wait for the rest of a message. The buffers of flows
-/// that wait for the rest of a message take at most 8 MiB per CPU, because each direction has a
-/// buffer of its own.
+/// The buffers of flows that wait for the rest of a message take at most 8 MiB per CPU.
 const WAITING_MAX: usize = 1024;
 
-/// The maximum length of a name as text, in bytes. A DNS name without unprintable bytes never
-/// exceeds this length.
+/// A DNS name without unprintable bytes is never longer than 255 bytes.
 pub(super) const TEXT_MAX: usize = 255;
 
 const DNS_PORT: u16 = 53;
 
-/// The names in a flow's packets: its DNS query and response, and the host of its TLS or HTTP
-/// connection.
-///
-/// Unprintable bytes, spaces, commas and backslashes are written as `\DDD`. A text ends after 255
-/// bytes.
+/// The names in a flow's packets. Unprintable bytes, spaces, commas and backslashes are written as
+/// `\DDD`. A text ends after 255 bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowNames {
     /// The name of the first DNS query.
     pub dns_query: Option<Box<str>>,
-    /// The type of the DNS query, such as 1 for an IPv4 address.
+    /// The type of the query, such as 1 for an IPv4 address.
     pub dns_type: Option<u16>,
-    /// The response code of the DNS response: 0 is no error, 3 is no such name.
+    /// The response code: 0 is no error, 3 is no such name.
     pub dns_rcode: Option<u8>,
-    /// The addresses and names in the DNS response, with spaces between them.
+    /// The addresses and names in the response, separated by spaces.
     pub dns_answer: Option<Box<str>>,
     /// The server name in the TLS ClientHello.
     pub tls_sni: Option<Box<str>>,
-    /// The protocols that the TLS client offered, separated by commas.
+    /// The protocols that the client offered, separated by commas.
     pub tls_alpn: Option<Box<str>>,
     /// The host of the first HTTP request.
     pub http_host: Option<Box<str>>,
 }
 
 impl FlowNames {
-    /// Adds the names of a later packet, except for names of a kind that is known already.
+    /// Does not replace names of a kind that is known already.
     fn complete(&mut self, later: &Self) {
         if self.dns_query.is_none() {
             (self.dns_query, self.dns_type) = (later.dns_query.clone(), later.dns_type);
@@ -99,7 +89,6 @@ impl FlowNames {
     }
 }
 
-/// The key of a flow in the map of names, with its hash.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hashed {
     hash: u32,
@@ -126,7 +115,7 @@ impl Hash for Hashed {
     }
 }
 
-/// Spreads a 32-bit hash over 64 bits. Attackers cannot predict the hash.
+/// Spreads a 32-bit hash, which attackers cannot predict, over 64 bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spread(u64);
 
@@ -147,7 +136,6 @@ impl Hasher for Spread {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     is_on: bool,
-    /// True if the meter is for a part of a recording.
     has_logs: bool,
     flows: HashMap<Hashed, Watch, BuildHasherDefault<Spread>>,
     waiting: usize,
@@ -186,8 +174,7 @@ impl Names {
         self.waiting = self.waiting + usize::from(watch.waits()) - usize::from(waited);
     }
 
-    /// Returns the names of a flow whose record ends. If the flow continues in another record, the
-    /// names also remain in this `Names`, for that record.
+    /// If another record continues the flow, the names stay here as well.
     pub(super) fn end(&mut self, key: &Key, hash: u32, why: FlowEnd) -> Option<Arc<FlowNames>> {
         let flow = Hashed::new(key, hash);
         if why == FlowEnd::Active {
@@ -198,8 +185,6 @@ impl Names {
         watch.names()
     }
 
-    /// If the meter is for a part of a recording, removes and returns the log of what was read of a
-    /// flow.
     pub(super) fn take_log(&mut self, flow: &Flow) -> Option<Box<Log>> {
         let watch = self.flows.remove(&Hashed::new(&flow.key, flow.hash))?;
         self.waiting -= usize::from(watch.waits());
@@ -230,8 +215,7 @@ impl Names {
     }
 }
 
-/// Returns the payload of a segment or datagram. Returns `None` if the packet has no payload, or if
-/// the packet is only quoted by an ICMP error.
+/// `None` if there is no payload, or if an ICMP error quotes the packet.
 fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Payload<'p>> {
     let data: &'p [u8] = packet.data;
     let link: LinkType = packet.link;
@@ -240,11 +224,9 @@ fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Pay
     if seen.segment.is_there {
         let header = usize::from(transport.get(12)? >> 4) * 4;
         let data = transport.get(header..)?;
-        // After the packet, the frame may have padding, which is not data.
         let bytes = seen.segment.bytes as usize;
         let data = &data[..data.len().min(bytes)];
-        // The SYN itself takes one sequence number, which precedes the sequence numbers of the data
-        // of the segment (RFC 7413).
+        // The SYN takes one sequence number, before the data (RFC 7413).
         let sequence = seen.segment.sequence.wrapping_add(u32::from(seen.tcp_flags & SYN != 0));
         Some(Payload { data, sequence: Some(sequence), is_whole: data.len() == bytes })
     } else {

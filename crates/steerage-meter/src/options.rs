@@ -1,58 +1,47 @@
-//! The options of a meter.
-
 use std::time::Duration;
 
 use steerage::WallTime;
 use steerage::flow::Layers;
 
-/// The default active timeout. If a flow lasts longer than the active timeout, it gets another
-/// record. nfpcapd has the same default.
+/// The default active timeout, as in nfpcapd: a flow that lasts longer gets another record.
 pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// The default inactive timeout. The inactive timeout is the longest pause between two packets of a
-/// flow. nfpcapd has the same default.
+/// The default inactive timeout, as in nfpcapd: the longest pause between two packets of a flow.
 pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// The default limit for the number of flows. A full table takes 270 MB.
+/// The default limit for the number of flows (270 MB).
 pub const FLOWS_DEFAULT: usize = 1 << 20;
 
-/// The highest limit that a user can set for the number of flows. With this many flows, the flow
-/// tables take 4 GB, and 32-bit hashes still distinguish the flows.
+/// The highest limit for the number of flows (4 GB). 32-bit hashes still distinguish this many.
 pub const FLOWS_MAX: usize = 1 << 24;
 
 /// The options of a meter.
 #[derive(Clone, Copy, Debug)]
 pub struct MeterOptions {
-    /// The active timeout: the time after which the record of a flow ends and the flow gets another
-    /// record.
+    /// The active timeout: a flow that lasts longer gets another record.
     pub active: Duration,
-    /// If true, records are cut by the clock: at the multiples of the active timeout since 1970
-    /// (UTC). If false, a record is cut when the active timeout has passed since the record's first
-    /// packet.
+    /// If true, records are cut at the multiples of the active timeout since 1970 (UTC), and not
+    /// when it has passed since the first packet.
     pub active_by_clock: bool,
     /// The inactive timeout: the longest pause between two packets of a flow.
     pub inactive: Duration,
-    /// The maximum number of flows at the same time, on all CPUs together.
+    /// The maximum number of current flows on all CPUs together.
     pub flows_max: usize,
-    /// The number of records in the report. The report contains the records with the most bytes.
+    /// How many of the records with the most bytes are in the report.
     pub top: usize,
-    /// Determines whether the outer or the inner headers of a packet in a tunnel define its flow.
-    /// Steering must use the same layers as the meter.
+    /// Whether a tunnel's outer or inner headers define the flow, as for steering.
     pub layers: Layers,
-    /// The wall time at which the clock of the receive path began. The start time of the clock is
-    /// needed for packets that have no timestamp from their device.
+    /// The wall time at which the receive path's clock began, for packets without a timestamp.
     pub epoch: WallTime,
-    /// True if the packet source can wait. If the packet source cannot wait, flows also time out
-    /// while no packets arrive.
+    /// True if the packet source can wait. Otherwise, flows also time out while no packets arrive.
     pub can_wait: bool,
-    /// The sampling rate: of every `sample` flows, one flow is metered, with all of its packets.
-    /// The value 1 means all flows. The selection of flows is random, and the same on all CPUs.
+    /// Of every `sample` flows, one is metered, with all of its packets. The selection is random,
+    /// and the same on all CPUs.
     pub sample: u32,
-    /// If true, the meter searches DNS, TLS and HTTP packets for names.
+    /// If true, DNS, TLS and HTTP packets are searched for names.
     pub names: bool,
-    /// If true, the meter collects the flow statistics of CICFlowMeter
-    /// ([`ColumnBatch::cic`](super::ColumnBatch::cic)). These statistics take up to 900 more bytes
-    /// for each flow.
+    /// If true, the flow statistics of [`ColumnBatch::cic`](super::ColumnBatch::cic) are collected,
+    /// in up to 900 more bytes per flow.
     pub cic: bool,
 }
 

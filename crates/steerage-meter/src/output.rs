@@ -1,5 +1,3 @@
-//! The destination and the format of flow records, and the error if a write fails.
-
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +9,7 @@ use super::timeouts::{LATE_MAX, nanos};
 /// The format of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowFormat {
-    /// CSV (RFC 4180) with a header line. Unlike in the RFC, lines end with a line feed only.
+    /// CSV (RFC 4180) with a header line, but lines end with a line feed only.
     Csv,
     /// One JSON object per line.
     JsonLines,
@@ -22,8 +20,8 @@ pub enum FlowFormat {
 }
 
 impl FlowFormat {
-    /// Returns the format for a file name: `.csv`, `.ipfix` or `.parquet`, and `.jsonl`, `.ndjson`
-    /// or `.json` for JSON lines.
+    /// Returns the format for the suffix `.csv`, `.ipfix`, `.parquet`, `.jsonl`, `.ndjson` or
+    /// `.json`.
     pub fn of_name(name: &str) -> Option<Self> {
         let (_, suffix) = name.rsplit_once('.')?;
         match suffix {
@@ -43,30 +41,25 @@ pub enum FlowsTo {
     Stdout,
     /// A file, or a sequence of files.
     Files {
-        /// The file name, or the pattern for file names that contain times.
+        /// The file name, or a pattern with times.
         name: FilePattern,
-        /// With rotation, a new file is written for each period.
+        /// If set, each period has a new file.
         rotate: Option<Rotation>,
     },
 }
 
-/// Rotation: one file per period. A record goes to the file of the period in which the flow's last
-/// packet arrived.
+/// Rotation: one file per period. A record goes to the file of the period of its last packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation {
-    /// The length of a period. Each period begins at a multiple of this length since 1970.
+    /// The length of a period, whose multiples since 1970 begin periods.
     pub period: Duration,
-    /// The inactive timeout of the meters. A flow's record may end after the period of the flow's
-    /// last packet: later by the inactive timeout and a little more. Therefore the file of a period
-    /// is completed some time after the period.
+    /// The inactive timeout of the meters: a record may end this long after its last packet.
     pub inactive: Duration,
 }
 
 impl Rotation {
-    /// Returns how long a file stays open after its period: twice the sum of the inactive timeout
-    /// and [`LATE_MAX`], plus the length of one period. The file of a period stays open after the
-    /// period for two reasons: flows are not checked exactly when they time out, and one CPU may be
-    /// ahead of another CPU.
+    /// How long a file stays open after its period: flows are not checked exactly when they time
+    /// out, and one CPU may be ahead of another.
     pub(super) fn late(&self) -> u64 {
         nanos(self.inactive.saturating_add(LATE_MAX).saturating_mul(2)).saturating_add(nanos(self.period))
     }
@@ -86,11 +79,9 @@ pub struct ExportError {
     #[source]
     cause: io::Error,
     advice: &'static str,
-    /// The files that contain the records that were written.
     parts: Vec<PathBuf>,
 }
 
-/// Returns the part of the error message that lists the files with the written records.
 fn written(parts: &[PathBuf]) -> String {
     let and = match parts {
         [] => return String::new(),

@@ -6,11 +6,9 @@
 //! | `encode` | the encodings of values |
 //! | `thrift` | the protocol of descriptions |
 //!
-//! The schema and the values come from [`columns`], so that schema and values always agree.
-//! `docs/meter.md` describes how DuckDB, polars and pyarrow read the column types. steerage has its
-//! own Parquet writer, because the crate `parquet` takes longer to build than all of steerage. The
-//! script `.ci/parquet` reads Parquet and CSV files with DuckDB, polars and pyarrow, and compares
-//! the results.
+//! `docs/meter.md` describes how DuckDB, polars and pyarrow read the types. The crate `parquet`
+//! takes longer to build than all of steerage, so steerage does not use it. The script
+//! `.ci/parquet` compares Parquet and CSV files with these readers.
 
 mod chunk;
 mod encode;
@@ -30,24 +28,21 @@ use super::row::Row;
 use chunk::{Chunk, Column, Field, Kind, Values};
 use thrift::Thrift;
 
-/// The maximum number of rows per row group. The row groups that DuckDB writes have the same size.
-/// A reader can read several row groups in parallel, with one thread for each group.
+/// Rows per row group, as DuckDB writes them. A reader can read row groups in parallel.
 pub(super) const ROWS_MAX: usize = 122_880;
 
-/// The maximum number of rows in memory for all open files together: two row groups, 50 MB.
+/// Rows in memory of all open files together: two row groups, 50 MB.
 pub(super) const ROWS_OF_ALL_MAX: usize = 2 * ROWS_MAX;
 
 const MAGIC: &[u8] = b"PAR1";
 
-/// The version of the format. The Parquet file has version 1, because some readers do not support
-/// the data pages of version 2.
+/// The version of the format. Some readers do not support the data pages of version 2.
 const VERSION: i32 = 1;
 
 const CREATED_BY: &str = concat!("steerage version ", env!("CARGO_PKG_VERSION"));
 
 const SAMPLE: &str = "steerage.sample";
 
-/// The schema of the file, with a column for each column of a record.
 #[derive(Default)]
 struct Schema(Vec<Column>);
 
@@ -87,7 +82,7 @@ struct Adding<'a> {
 impl Columns for Adding<'_> {
     fn time(&mut self, _: &'static str, of: impl Fn(&Row<'_>) -> WallTime) {
         if let Some(Column { values: Values::Times(values), .. }) = self.columns.next() {
-            // Timestamps in nanoseconds in the Parquet format end in the year 2262.
+            // Parquet's nanoseconds end in the year 2262.
             values.extend(self.rows.iter().map(|row| i64::try_from(of(row).as_nanos()).unwrap_or(i64::MAX)));
         }
     }
@@ -127,29 +122,21 @@ impl Columns for Adding<'_> {
     }
 }
 
-/// The description of a row group that was written to the file.
 struct Group {
     rows: usize,
     chunks: Vec<Chunk>,
 }
 
-/// Encodes a Parquet file.
-///
-/// A Parquet file is unreadable without its footer, which describes the row groups. Rows therefore
-/// count as written only when the footer is written, and the footer lists only row groups that are
-/// completely in the file.
+/// A file is unreadable without its footer, so rows count as written only with the footer. The
+/// footer lists only row groups that are completely in the file.
 pub(super) struct Parquet {
     columns: Vec<Column>,
     rows: usize,
-    /// The numbers of records, packets and bytes in the open row group. The next field of this
-    /// structure has the same three numbers for the row groups that are already in the file.
     open: Volume,
     complete: Volume,
     groups: Vec<Group>,
-    /// The position in the file at which the next row group begins.
     at: u64,
-    /// True if a row group could not be written. After a row group could not be written, no row
-    /// group can follow, because the footer contains the positions of the groups.
+    /// After a failure, no row group can follow, because the footer has the groups' positions.
     has_failed: bool,
 }
 
@@ -193,7 +180,6 @@ impl Parquet {
     }
 
     fn write_group(&mut self, out: &mut RecordWriter, rows: usize) -> io::Result<Group> {
-        // The magic number of the format precedes the first row group.
         let mut bytes = if self.at == 0 { MAGIC.to_vec() } else { Vec::new() };
         let chunks = self.columns.iter_mut().map(|column| column.write(self.at, rows, &mut bytes));
         let chunks = chunks.collect::<io::Result<_>>()?;
@@ -203,9 +189,7 @@ impl Parquet {
         Ok(Group { rows, chunks })
     }
 
-    /// Writes the remaining rows and the footer. `sample` is the sampling rate: one of every
-    /// `sample` flows was metered. If a row group could not be written, the footer describes only
-    /// the row groups that were written before.
+    /// Writes the remaining rows and the footer. One of every `sample` flows was metered.
     pub(super) fn end(&mut self, out: &mut RecordWriter, sample: u32) -> io::Result<()> {
         self.end_group(out)?;
         let start = if self.groups.is_empty() { MAGIC } else { &[] };
@@ -214,7 +198,7 @@ impl Parquet {
         out.part(self.complete, &[start, &footer, &length.to_le_bytes(), MAGIC].concat())
     }
 
-    /// Writes the structure `FileMetaData` of the Parquet format.
+    /// Writes Parquet's structure `FileMetaData`.
     fn describe(&self, sample: u32, to: &mut Thrift<'_>) {
         let fields: Vec<Option<&Field>> =
             std::iter::once(None).chain(self.columns.iter().map(|column| Some(&column.field))).collect();
@@ -239,8 +223,7 @@ impl Parquet {
             });
         }
         to.binary(6, CREATED_BY.as_bytes());
-        // This field declares that the values of each column are ordered as usual for the column's
-        // type. Without the declaration of the order, the statistics of a column are not valid.
+        // Declares the usual order of values, without which the statistics are not valid.
         to.structures(7, &self.columns, |to, _| to.structure(1, |_| {}));
     }
 }

@@ -1,30 +1,24 @@
-//! The parts of a recording that are metered separately, perhaps on other machines, and joined
+//! Parts of a recording that are metered separately, perhaps on other machines, and joined
 //! afterwards.
 //!
-//! A flow may continue after the end of a part of the recording. When a part is metered, the
-//! packets before the part are unknown, and these packets decide where some records end. For
-//! example, a flow that was closed ends after a shorter pause, and a SYN opens another connection
-//! if the SYN's sequence number differs from that of the connection. Therefore a flow that may have
-//! begun before the part is kept as a chain of *pieces*. If only the packets before the part decide
-//! whether a packet begins another record, a new piece begins with that packet. If the packets of
-//! the part alone show that a packet begins another record, the chain of pieces ends.
+//! Packets before a part are unknown, but decide where some records end: a closed flow ends after a
+//! shorter pause, and a SYN with another sequence number opens another connection. A flow that may
+//! have begun before the part is therefore a chain of *pieces*. A packet begins a new piece if only
+//! earlier packets decide whether it begins another record. If the part alone shows that a packet
+//! begins another record, the chain ends.
 //!
-//! [`Edges`] contains the chains of a part, and the flows of the part that were open at its end.
-//! [`Edges::join`] appends the edges of the next part. All flows of a part that are not in its
-//! edges have ended and already have their records.
+//! [`Edges`] has the chains of a part, and the flows that were open at its end. [`Edges::join`]
+//! appends the edges of the next part. All other flows of a part already have their records.
 //!
-//! The times of packets may be out of order by up to [`LATE_MAX`], as for the timeouts of a flow
-//! table. Therefore a decision from one part alone has a margin of [`LATE_MAX`]: the last packet
-//! before the part may be later than the first packets of the part. If a flow ends because of the
-//! clock, the margin for late packets is twice [`LATE_MAX`], because the next packet may be late
-//! too.
+//! The times of packets may be out of order by up to [`LATE_MAX`], so the last packet before the
+//! part may be later than the first packets of the part. A decision from one part alone therefore
+//! has a margin of [`LATE_MAX`], or of twice [`LATE_MAX`] if the clock ends the flow, because the
+//! next packet may be late too.
 //!
-//! IP fragments near the beginning of a part may belong to a flow that is known only from an
-//! earlier part. Such fragments [wait](waiting) until the earlier part is joined, and are then
-//! inserted into the chain of pieces of their flow. Until the earlier part is joined, the chains of
-//! pieces must contain everything that a waiting fragment may change. Therefore no chain ends
-//! [early](EARLY), and the margins for late packets are longer for flows between hosts whose
-//! fragments wait.
+//! IP fragments near the beginning of a part may belong to a flow that only an earlier part knows.
+//! They [wait](waiting) until that part is joined, and are then inserted into the chain of their
+//! flow. Until then, chains must contain everything that such a fragment may change: no chain ends
+//! [early](EARLY), and flows between hosts with waiting fragments have longer margins.
 
 mod rows;
 mod rules;
@@ -47,15 +41,11 @@ use super::timeouts::{LATE_MAX, Timeouts};
 use rules::{Boundary, Rules};
 use waiting::{Fragments, Keeping};
 
-/// [`LATE_MAX`] in nanoseconds.
 const LATE: u64 = LATE_MAX.as_nanos() as u64;
 
-/// The bucket number of a flow whose first packet is a fragment that waited. A bucket number is
-/// valid only within a run, and edges (the flows at both ends of a part) outlive the run.
+/// A bucket number is valid only within a run, but edges outlive the run.
 const NO_BUCKET: BucketId = BucketId { group: 0, bucket: 0 };
 
-/// The data of the first packet of a piece (of a flow) that determine whether the packet begins
-/// another record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Opening {
     time: u64,
@@ -63,12 +53,9 @@ pub(super) struct Opening {
     sequence: u32,
     is_segment: bool,
     turned: bool,
-    /// True if the pause before this packet is long enough to end a closed flow, even if the packet
-    /// was late.
+    /// True if the pause before this packet ends a closed flow even if the packet was late.
     follows_pause: bool,
-    /// The number of the part's waiting fragments (whose flow only an earlier part knows) that
-    /// arrived before this packet. For a packet that is itself a waiting fragment, the number of
-    /// waiting fragments before it.
+    /// The number of the part's waiting fragments that arrived before this packet.
     number: u64,
 }
 
@@ -79,7 +66,6 @@ impl Opening {
         Self { time: seen.time, tcp_flags: seen.tcp_flags, sequence, is_segment, turned, follows_pause, number }
     }
 
-    /// Returns the packet with the data that [`Flow::ends_before`] needs.
     fn seen(&self, flow: &Flow) -> Seen {
         let mut seen = Seen::of(super::key::Directed { key: flow.key, turned: self.turned });
         (seen.time, seen.tcp_flags) = (self.time, self.tcp_flags);
@@ -88,14 +74,11 @@ impl Opening {
     }
 }
 
-/// What follows a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Another piece of the chain.
     Piece,
-    /// Nothing: the flow has ended.
     End(FlowEnd),
-    /// The part ends here, so the next part may continue the flow.
+    /// The part ends, so the next part may continue the flow.
     Part,
 }
 
@@ -104,10 +87,8 @@ pub(super) struct Piece {
     flow: Flow,
     opening: Opening,
     next: Next,
-    /// The log of what was read to find the names of the flow, if names are enabled.
     log: Option<Box<Log>>,
-    /// The number of boundaries between parts of the recording that lie within this piece of a
-    /// flow. The next field is true if a boundary is just before the piece.
+    /// The number of boundaries between parts within this piece of a flow.
     joined: u32,
     follows_cut: bool,
 }
@@ -122,7 +103,6 @@ impl Piece {
         FlowRecord::new(self.flow, why).with_names(names).with_joined(self.joined)
     }
 
-    /// Adds a later piece that belongs to the same record.
     fn join(&mut self, later: &Self) {
         self.flow.join(&later.flow);
         self.joined = self.joined.saturating_add(later.joined).saturating_add(later.follows_cut.into());
@@ -136,18 +116,13 @@ impl Piece {
     }
 }
 
-/// The data that the meter of a part collects for the part's edges (the flows at its beginning and
-/// its end).
 #[derive(Debug, Default)]
 pub(super) struct Collected {
-    /// The time of the part's first packet.
     begin: Option<u64>,
     openings: HashMap<Key, Opening>,
     pieces: Vec<Piece>,
     keeping: Keeping,
-    /// The number of waiting fragments among the packets that were counted so far.
     passed: u64,
-    /// The fragments at the edges of the part. This field is set when the part ends.
     fragments: Fragments,
 }
 
@@ -156,13 +131,12 @@ impl Collected {
         Rules { timeouts, begin: self.begin.unwrap_or_default(), waiting: self.keeping.hosts() }
     }
 
-    /// If the packet is the first packet of the part, records its time.
     pub(super) fn see(&mut self, time: u64) {
         self.begin.get_or_insert(time);
     }
 
     /// If only an earlier part may know the fragment's flow, keeps the fragment and returns true.
-    /// When the packets before the fragment were counted, the meter calls [`pass`](Self::pass).
+    /// The meter calls [`pass`](Self::pass) after it has counted the packets before the fragment.
     pub(super) fn keep(&mut self, found: &Dissection, seen: &Seen, known: &FlowsOfDatagrams) -> bool {
         let [Some(fragment), None] = &found.fragments else { return false };
         let since_begin = self.begin.map_or(0, |begin| seen.time.abs_diff(begin));
@@ -173,8 +147,8 @@ impl Collected {
         self.passed += 1;
     }
 
-    /// Notes a flow that begins. A flow that begins soon after the beginning of the part may
-    /// continue a flow of an earlier part.
+    /// A flow that begins soon after the beginning of the part may continue a flow of an earlier
+    /// part.
     pub(super) fn begin(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts) {
         self.see(seen.time);
         let rules = self.rules(timeouts);
@@ -184,8 +158,8 @@ impl Collected {
         }
     }
 
-    /// If the packet might not belong to the last piece of its flow, ends that piece, and returns
-    /// true. If `cut` ends the piece, `flow` becomes the next piece, or another flow.
+    /// If the packet might not belong to the last piece of its flow, ends that piece and returns
+    /// true. `flow` then becomes the next piece, or another flow.
     pub(super) fn cut(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts, names: &mut Names) -> bool {
         if flow.surely_goes_on(seen, timeouts) {
             return false;
@@ -210,9 +184,7 @@ impl Collected {
         true
     }
 
-    /// Adds the last piece of a chain whose flow has left the flow table. If a timeout has ended
-    /// the flow, the timeout need not be stored: the times of the next packets lead to the same
-    /// result.
+    /// A timeout need not be stored: the times of the next packets lead to the same result.
     pub(super) fn end(&mut self, flow: &Flow, why: FlowEnd, names: &mut Names) {
         self.add(flow, if why == FlowEnd::Resources { Next::End(why) } else { Next::Part }, names);
     }
@@ -222,20 +194,17 @@ impl Collected {
         self.pieces.push(Piece::new(*flow, opening, next, names.take_log(flow)));
     }
 
-    /// Ends the part.
     pub(super) fn ended(mut self: Box<Self>, known: FlowsOfDatagrams) -> Box<Self> {
         self.fragments = std::mem::take(&mut self.keeping).ended(known.into_datagrams());
         self
     }
 }
 
-/// The edges of a flow.
 #[derive(Clone, Debug, Default)]
 struct FlowEdges {
-    /// The chain of pieces that may continue a flow of an earlier part.
+    /// Pieces that may continue a flow of an earlier part.
     chain: Vec<Piece>,
-    /// The flow that was open at the end of the part, if this flow began in the part. The chain has
-    /// then ended.
+    /// The flow that began in the part and was open at its end. The chain has then ended.
     open: Option<Piece>,
 }
 
@@ -244,8 +213,7 @@ impl FlowEdges {
         self.open.is_some() || self.chain.last().is_some_and(|piece| piece.next == Next::Part)
     }
 
-    /// Adds the flow's next piece in the part. Only the first chain of a flow can continue a flow
-    /// of an earlier part.
+    /// Only the first chain of a flow can continue a flow of an earlier part.
     fn push(&mut self, piece: Piece, timeouts: &Timeouts, records: &mut Vec<FlowRecord>) {
         match self.chain.last_mut() {
             Some(Piece { next: Next::End(_), .. }) => self.open = fold(self.open.take(), &[piece], timeouts, records),
@@ -256,8 +224,7 @@ impl FlowEdges {
         }
     }
 
-    /// Inserts a fragment into the chain of pieces. The fragment has waited until an earlier part
-    /// was joined. Because it arrived early in its part, it belongs to the chain.
+    /// The fragment has waited for an earlier part. It arrived early, so it belongs to the chain.
     fn insert(&mut self, mut piece: Piece, rules: &Rules<'_>) {
         let at = self.chain.partition_point(|other| other.opening.number <= piece.opening.number);
         let Some(before) = at.checked_sub(1).and_then(|at| self.chain.get_mut(at)) else {
@@ -268,8 +235,7 @@ impl FlowEdges {
             };
             return self.chain.insert(0, piece);
         };
-        // If the piece has later packets, they show that the flow continues after the fragment. If
-        // the piece has no later packets, the fragment is its last packet.
+        // A piece with later packets shows that the flow continues after the fragment.
         let is_inside = piece.opening.time <= before.flow.last;
         if is_inside || matches!(rules.boundary(&before.flow, &before.opening, &piece.opening), Boundary::Same) {
             before.join(&piece);
@@ -279,9 +245,8 @@ impl FlowEdges {
         }
     }
 
-    /// Ends an open flow that no packet up to the time `end` continues. The flow ends if it has
-    /// timed out or if another flow has begun. `number` is the number of fragments that wait for an
-    /// earlier part.
+    /// Ends an open flow that has timed out, or whose successor has begun. `number` is the number
+    /// of waiting fragments.
     fn expire(
         &mut self,
         (end, number): (u64, u64),
@@ -291,8 +256,7 @@ impl FlowEdges {
     ) {
         let is_over = |piece: &Piece| {
             let more = rules.more(&piece.flow, &piece.opening, number);
-            // A fragment that waits for an earlier part may have begun another record after the
-            // piece.
+            // A waiting fragment may have begun another record after the piece.
             let timeouts = if more > 0 { &rules.timeouts.without_closing() } else { rules.timeouts };
             is_another || piece.flow.is_over(end, piece.flow.late().saturating_add(more), timeouts)
         };
@@ -306,9 +270,9 @@ impl FlowEdges {
     }
 }
 
-/// The flows at the beginning and at the end of a part, which earlier and later parts may continue.
+/// The flows at the beginning and the end of a part, which other parts may continue.
 ///
-/// Parts must be joined in order, but can be grouped in any way. [`join`](Self::join) and
+/// Parts must be joined in order, but in any grouping. [`join`](Self::join) and
 /// [`finish`](Self::finish) return the records of flows that no other part can continue.
 #[derive(Clone, Debug)]
 pub struct Edges {
@@ -317,18 +281,15 @@ pub struct Edges {
     timeouts: Timeouts,
     flows: HashMap<Key, FlowEdges>,
     fragments: Fragments,
-    /// The number of pieces that were joined to a flow of an earlier part.
     joined: u64,
 }
 
-/// The error for parts that cannot be joined, because they were metered with different timeouts.
+/// The error for parts that were metered with different timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot join parts that were metered with different timeouts: meter all parts with the same timeouts")]
 pub struct OtherTimeouts;
 
 impl Edges {
-    /// Returns the edges of a part, and the records of the flows that ended in the part, if the
-    /// part alone shows where they ended.
     pub(super) fn of(
         collected: Collected,
         open: impl Iterator<Item = Flow>,
@@ -368,13 +329,12 @@ impl Edges {
         self.flows.len()
     }
 
-    /// Returns how often a flow of one part continued a flow of the part before.
+    /// Returns how often a flow continued a flow of the part before.
     pub fn joined(&self) -> u64 {
         self.joined
     }
 
-    /// Appends the edges of the part that follows this part in the recording. Returns the records
-    /// of the flows that no other part can continue.
+    /// Appends the next part. Returns the records of flows that no other part can continue.
     ///
     /// # Errors
     /// Returns an error if the parts were metered with different timeouts.
@@ -392,8 +352,7 @@ impl Edges {
             return Ok(records);
         };
         self.joined += later.joined;
-        // As for the clock of a meter, a time that is far in the past means that another recording
-        // has begun.
+        // As for a meter's clock, a time far in the past means that another recording has begun.
         let is_back = later.end < self.end && self.end - later.end <= timeouts.inactive;
         let end = if is_back { self.end } else { later.end };
         let mut later = later;
@@ -415,8 +374,7 @@ impl Edges {
                 let open = fold(None, &next.chain, &timeouts, &mut records);
                 flow.open = next.open.or(open);
             } else if next.chain.is_empty() {
-                // If a flow began in the later part, and long after the beginning of that part, it
-                // is another flow.
+                // The flow of the later part began long after the beginning of that part.
                 let is_another = next.open.is_some();
                 flow.expire((end, number), is_another, &rules, &mut records);
                 flow.open = next.open.or(flow.open);
@@ -446,7 +404,6 @@ impl Edges {
         Ok(records)
     }
 
-    /// Inserts a fragment whose flow has become known by joining an earlier part.
     fn insert(&mut self, (number, seen): (u64, Seen), rules: &Rules<'_>) {
         let mut flow = Flow::begin(&seen, NO_BUCKET);
         flow.add(&seen);
@@ -455,8 +412,7 @@ impl Edges {
         self.flows.entry(seen.flow.key).or_default().insert(piece, rules);
     }
 
-    /// After the last part was joined, returns the records of all flows at the edges. The records
-    /// are in the order in which their flows began.
+    /// After the last part was joined, returns the records of all flows at the edges, by begin.
     pub fn finish(mut self) -> Vec<FlowRecord> {
         let (mut records, timeouts, hosts) = (Vec::new(), self.timeouts, self.fragments.hosts());
         for one in self.fragments.finish() {
@@ -474,8 +430,7 @@ impl Edges {
     }
 }
 
-/// Joins the pieces of a chain to `open`, which is the flow before these pieces. Adds the completed
-/// records to `records`, and returns the flow that is open at the end of the chain.
+/// Joins the pieces of a chain to `open`, the flow before them.
 fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut Vec<FlowRecord>) -> Option<Piece> {
     let mut open = open;
     for piece in chain {
@@ -487,7 +442,7 @@ fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut
                     records.push(before.record(why));
                     if why == FlowEnd::Active {
                         now.flow.continue_after(&before.flow);
-                        // The next record of the flow has the same names.
+                        // The next record has the names of the cut record.
                         before.join_log(now.log.as_deref());
                         now.log = before.log;
                     }
@@ -507,8 +462,7 @@ fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut
     open
 }
 
-/// Appends the chain of the next part to a chain whose last piece is open. Returns the remaining
-/// pieces. The first of them begins with a packet that surely begins another record.
+/// Returns the pieces from the first one on that surely begins another record.
 fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, rules: &Rules<'_>) -> Vec<Piece> {
     let mut next = next.into_iter();
     while let (Some(last), Some(piece)) = (chain.last_mut(), next.next()) {

@@ -1,9 +1,3 @@
-//! Reads the data that the meter needs from a packet.
-//!
-//! Plain packets (nearly all packets) have a fast path without loops. All other packets are read by
-//! the dissector. Tests check that the fast path and the dissector return the same result for plain
-//! packets.
-
 use std::net::{SocketAddrV4, SocketAddrV6};
 
 use steerage::flow::{self, Dissection, End, HeaderKind, Layers};
@@ -19,23 +13,20 @@ use super::tcp::Segment;
 
 const IPV4_TYPE: [u8; 2] = ethertype::IPV4.to_be_bytes();
 
-/// Reads a plain packet. Returns `None` if the packet is not plain.
+/// Reads a plain packet without loops. The dissector reads the few packets that are not plain.
 ///
-/// A plain packet has an Ethernet header with at most one VLAN tag, or no link header. The IP
-/// header of a plain packet has no options or extension headers, and a plain packet is not a
-/// fragment. A plain packet has a complete TCP or UDP header, and no tunnel.
+/// A plain packet has an Ethernet header with at most one VLAN tag, or no link header; an IP header
+/// without options, extension headers or fragmentation; and a complete TCP or UDP header without a
+/// tunnel.
 ///
-/// The function `plain` writes the fields of `seen` in place, one by one. If `plain` returned a
-/// copy of `seen`, the copy would use wider loads than the writes before it, and such loads have to
-/// wait until the writes are complete. A measurement showed that this wait takes a third of the
-/// whole time for a packet.
+/// Writes the fields of `seen` in place. A returned copy would be read with wider loads, which must
+/// wait for the stores (measured: a third of the time for a packet).
 #[inline(always)]
 pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
     if link == LinkType::ETHERNET { plain_ethernet(frame, layers, seen) } else { plain_raw(frame, link, layers, seen) }
 }
 
-/// Like [`plain`], for Ethernet. The most common case (Ethernet with IPv4) has its own function,
-/// because code for rarer cases would use registers that the common case needs.
+/// Code for rarer cases than Ethernet with IPv4 would take registers from this function.
 #[inline(always)]
 pub(super) fn plain_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let head: Option<&[u8; ethernet::BYTES + 1]> = frame.first_chunk();
@@ -47,7 +38,6 @@ pub(super) fn plain_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> O
     }
 }
 
-/// Like [`plain`], for link types without a link header.
 #[inline(never)]
 fn plain_raw(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
     match frame.first()? >> 4 {
@@ -57,7 +47,6 @@ fn plain_raw(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> O
     }
 }
 
-/// Like [`plain`], for Ethernet headers that are followed by a VLAN tag or by IPv6.
 #[inline(never)]
 fn plain_behind_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let head: &[u8; ethernet::BYTES + vlan::BYTES] = frame.first_chunk()?;
@@ -114,9 +103,8 @@ fn plain_ipv6(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     Some(())
 }
 
-/// The TCP flags. Stores the TCP segment in `segment`. For UDP, the returned flags are 0, and no
-/// segment is stored. Returns `None` for all other protocols and for tunnels. The parameter
-/// `stated` is the packet's length according to its IP header, in bytes.
+/// Returns the TCP flags (0 for UDP). `None` for other protocols and tunnels. `stated` is the
+/// packet's length by its IP header.
 #[inline(always)]
 fn transport(
     packet: &[u8],
@@ -141,8 +129,7 @@ fn transport(
     }
 }
 
-/// Reads a TCP segment. `header` is the TCP header up to the end of the window field, so that this
-/// function can also read a header that was cut off after the window field.
+/// `header` ends with the window field, for headers that were cut off afterwards.
 #[inline(always)]
 fn segment(header: &[u8; 16], bytes: u32) -> Segment {
     Segment {
@@ -154,8 +141,6 @@ fn segment(header: &[u8; 16], bytes: u32) -> Segment {
     }
 }
 
-/// Reads the TCP segment in any frame. Returns `None` for a fragment, for a packet that an ICMP
-/// error quotes, and for a header that was cut off before the end of the window field.
 fn segment_of(frame: &[u8], found: &Dissection, ip_bytes: u32) -> Option<Segment> {
     let ip = found.ip.filter(|ip| ip.protocol == protocol::TCP && !found.is_quoted && found.fragment().is_none())?;
     let at = found.transport_offset?;
@@ -163,13 +148,11 @@ fn segment_of(frame: &[u8], found: &Dissection, ip_bytes: u32) -> Option<Segment
     Some(segment(header, (ip.offset + ip_bytes).saturating_sub(at)))
 }
 
-/// Extracts the meter's data from the dissection of a frame. `wire_len` is the frame's length on
-/// the wire, in bytes. If the packet is a fragment, the caller must assign it to its flow.
+/// `wire_len` is the frame's length on the wire. The caller must assign a fragment to its flow.
 pub(super) fn dissected(frame: &[u8], wire_len: usize, found: &Dissection) -> Seen {
     let flow = flow_of(frame, found);
     let ip_bytes = found.ip.map_or(0, |ip| {
-        // If the IP header does not contain the packet's length, the packet ends at the end of the
-        // frame.
+        // If the IP header states no length, the packet ends with the frame.
         ip.stated_bytes.unwrap_or_else(|| (wire_len as u32).saturating_sub(ip.offset))
     });
     let segment = segment_of(frame, found, ip_bytes).unwrap_or_default();
@@ -183,12 +166,11 @@ pub(super) fn dissected(frame: &[u8], wire_len: usize, found: &Dissection) -> Se
     seen
 }
 
-/// Returns the flow of a frame. An ICMP error belongs to a flow from the error's sender to its
-/// receiver. ICMP errors that quote packets of different flows belong to different flows.
+/// ICMP errors are flows between their sender and receiver. Quoted packets of different flows make
+/// different flows.
 fn flow_of(frame: &[u8], found: &Dissection) -> Directed {
     if !found.is_flow {
-        // If steerage does not support a link type, steering assigns all frames of the link type to
-        // one flow without addresses.
+        // Steering assigns all frames of an unsupported link type to one flow without addresses.
         if found.end == End::UnknownLink && found.headers().len() == 0 {
             return Key::other();
         }
@@ -246,15 +228,11 @@ mod tests {
     }
 
     fn plainly(frame: &[u8], link: LinkType, layers: Layers) -> Option<Seen> {
-        // Before the call of `plain`, `seen` contains old values, which must not remain in the
-        // result.
         let flow = Key::v6((1, 2), (3, 4), 5);
         let mut seen = Seen { vlans: [7; 2], tunnel: Some(HeaderKind::Gre), tunnel_id: Some(6), ..Seen::of(flow) };
         plain(frame, link, layers, &mut seen).map(|()| seen)
     }
 
-    /// Creates a UDP packet over IPv4 and Ethernet to this port. The payload of the UDP packet
-    /// looks like a tunnel header and a packet inside the tunnel.
     fn udp4(port: u16) -> Vec<u8> {
         let mut payload = [0; 158];
         (payload[0], payload[8], payload[22]) = (0x08, ipv4::PLAIN, ipv4::PLAIN);
@@ -273,8 +251,7 @@ mod tests {
             (0..=u16::MAX).filter(plain).count()
         };
         assert_eq!(plain_ports(&udp4, Layers::Outer), 65_536);
-        // docs/flows.md lists the ports of tunnels over UDP. For three of these ports, a packet
-        // also counts as a tunnel packet if the port is its source port.
+        // As in docs/flows.md. Three of these ports also count as source ports.
         assert_eq!(plain_ports(&udp4, Layers::Inner), 65_536 - 13);
         assert_eq!(plain_ports(&from, Layers::Inner), 65_536 - 3);
         for frame in (0..=u16::MAX).flat_map(|port| [udp4(port), from(port)]) {
@@ -320,7 +297,6 @@ mod tests {
         }
     }
 
-    /// If the capture has truncated a TCP header, only the header's complete fields are read.
     #[test]
     fn a_cut_header_has_its_numbers() {
         let segment = FrameBuilder::tcp(([10, 0, 0, 1], 1), ([10, 0, 0, 2], 2)).sequence(7).acknowledgement(8);

@@ -1,5 +1,3 @@
-//! The record of a flow.
-
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
@@ -16,11 +14,9 @@ use super::key::{Key, Kind, stations};
 use super::names::FlowNames;
 use super::tcp::TcpHealth;
 
-/// A record describes a flow that has ended. If the active timeout has divided a flow, a record
-/// describes one of its parts. The record describes both directions of the flow (RFC 5103).
+/// A record describes both directions of a flow that has ended or was cut (RFC 5103).
 ///
-/// A record is serialized as a flat row, both in CSV and in JSON. `docs/meter.md` lists the
-/// columns.
+/// Serialized as a flat row in CSV and JSON. `docs/meter.md` lists the columns.
 #[derive(Clone, Debug)]
 pub struct FlowRecord {
     flow: Flow,
@@ -35,11 +31,9 @@ impl FlowRecord {
         Self { flow, end, names: None, cic: None, joined: 0 }
     }
 
-    /// Creates a record of a flow that another program counted, so that the record can be
-    /// [exported](super::Exporter::pass). The source of `key` is the endpoint that sent the first
-    /// packet. `first` and `last` are the times of the first and the last packet. `forth` is the
-    /// traffic that the source sent, and `back` is the traffic that the destination sent. The
-    /// record has no TCP flags, no VLAN ids and no names.
+    /// Creates a record of a flow that another program counted, to be
+    /// [exported](super::Exporter::pass). The source of `key` sent the first packet, and the
+    /// traffic `forth`. The record has no TCP flags, VLAN ids and names.
     ///
     /// ```
     /// use steerage::WallTime;
@@ -84,8 +78,8 @@ impl FlowRecord {
         &self.flow
     }
 
-    /// Returns the flow's key. The source is the endpoint that sent the first packet. For an ICMP
-    /// query, both ports are the query's identifier.
+    /// Returns the flow's key. The source sent the first packet. For ICMP queries, both ports are
+    /// the identifier.
     pub fn key(&self) -> FlowKey {
         self.flow.key.flow_key(self.flow.is_turned())
     }
@@ -110,66 +104,59 @@ impl FlowRecord {
         WallTime::from_nanos(self.flow.last)
     }
 
-    /// Returns all TCP flags that the source sent, and all TCP flags that the destination sent. RFC
-    /// 9293 defines the lower 8 bits of the flags, and RFC 9768 defines bit 8. Returns `None` if
-    /// the flow is not a TCP flow.
+    /// Returns all TCP flags of the source and of the destination (RFC 9293; bit 8: RFC 9768).
     pub fn tcp_flags(&self) -> Option<(u16, u16)> {
         (self.protocol() == Some(protocol::TCP)).then(|| self.flow.tcp_flags())
     }
 
-    /// Returns the health of a TCP connection. Returns `None` if the flow is not a TCP flow.
+    /// Returns the health of the connection. `None` if the flow is not TCP.
     pub fn tcp_health(&self) -> Option<TcpHealth> {
         (self.protocol() == Some(protocol::TCP)).then(|| self.flow.health())
     }
 
-    /// Returns the type and code of the first ICMP packet. Returns `None` if the flow is not an
-    /// ICMP flow.
+    /// Returns the type and code of the first packet. `None` if the flow is not ICMP.
     pub fn icmp(&self) -> Option<(u8, u8)> {
         let [kind, code] = self.flow.icmp();
         matches!(self.protocol(), Some(protocol::ICMP | protocol::ICMP6)).then_some((kind, code))
     }
 
-    /// Returns the ids of the first packet's VLAN tags, the outer tag first.
+    /// Returns the VLAN ids of the first packet, the outer one first.
     pub fn vlans(&self) -> [Option<u16>; 2] {
         self.flow.vlans()
     }
 
-    /// Returns the innermost tunnel in which the first packet was.
+    /// Returns the innermost tunnel of the first packet.
     pub fn tunnel(&self) -> Option<Tunnel> {
         self.flow.tunnel()
     }
 
-    /// Returns the names that were found in the flow's packets. Returns `None` if [names are not
-    /// enabled](super::MeterOptions::names) or no packet contained a name.
+    /// Returns the names in the flow's packets, if [enabled](super::MeterOptions::names) and found.
     pub fn names(&self) -> Option<&FlowNames> {
         self.names.as_deref()
     }
 
-    /// Returns how often [`Edges::join`](super::Edges::join) continued this record with packets of
-    /// a later part of the recording. 0 if the recording was metered as a whole.
+    /// Returns how often [`Edges::join`](super::Edges::join) continued this record in a later part.
     pub fn joined(&self) -> u32 {
         self.joined
     }
 
-    /// Returns the reason why the record ended.
+    /// Returns why the record ended.
     pub fn end(&self) -> FlowEnd {
         self.end
     }
 
-    /// Returns the IANA number of the flow's protocol, if the flow is an IP flow.
+    /// Returns the flow's IP protocol number, if the flow is IP.
     pub fn protocol(&self) -> Option<u8> {
         matches!(self.flow.key.kind(), Kind::V4 | Kind::V6).then(|| self.flow.key.protocol())
     }
 
-    /// Returns the kind of the flow as text: the name of the protocol, or a text such as
-    /// `protocol-99`. For frames without IP, the text is `link` or `mpls`, and for frames that
-    /// could not be read, the text is `other`.
+    /// Returns the flow's protocol: a name, or `protocol-99`, `link`, `mpls` or `other`.
     pub fn kind(&self) -> Cow<'static, str> {
         Class::of(&self.flow.key).name()
     }
 
-    /// Returns the source as text: `10.0.0.1:80`, `[fd00::1]:80`, an address without a port, or a
-    /// MAC address. ICMP flows have no ports. The text is `-` if the frame could not be read.
+    /// Returns the source as text: `10.0.0.1:80`, `[fd00::1]:80`, an address, a MAC address, or
+    /// `-`.
     pub fn source(&self) -> String {
         let [(address, port), _] = self.endpoints();
         self.end_of(&address, port)
@@ -202,14 +189,12 @@ impl FlowRecord {
         }
     }
 
-    /// Returns the number of bytes of both directions together.
+    /// Returns the bytes of both directions.
     pub fn bytes(&self) -> u64 {
         self.flow.bytes()
     }
 
-    /// Compares two records. Records with more bytes are ordered before records with fewer bytes.
-    /// Records with the same number of bytes are ordered by start time and key, so that the order
-    /// is unambiguous.
+    /// Most bytes first, then by start time and key, so that the order is unambiguous.
     pub(super) fn rank(&self, other: &Self) -> Ordering {
         let by = |record: &Self| (record.flow.first, record.flow.key, record.flow.last);
         other.bytes().cmp(&self.bytes()).then_with(|| by(self).cmp(&by(other)))

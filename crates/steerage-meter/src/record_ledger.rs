@@ -1,18 +1,15 @@
-//! Counts how many records of an output are unwritten, written or lost.
+//! Counts records of an output as unwritten, written or lost.
 //!
-//! An output gets records only inside an [`Unwritten`], which [`RecordLedger::take`] returns.
-//! Records are removed from an `Unwritten` only by [`Unwritten::written`]. If an `Unwritten` is
-//! dropped, its records count as lost. An `Unwritten` may be dropped because of a full queue, a
-//! failed write or a panic. Therefore no code path in an output can forget a record or count a
-//! record twice.
+//! An output gets records only inside an [`Unwritten`], from which only [`Unwritten::written`]
+//! removes them. If it is dropped, because of a full queue, a failed write or a panic, its records
+//! count as lost. So no code path forgets a record or counts it twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::record::FlowRecord;
 
-/// The bit of [`RecordLedger::written`] that marks the ledger as closed. The count of written
-/// records, in the other bits, never reaches this bit.
+/// Marks [`RecordLedger::written`] as closed. The count in the other bits never gets this large.
 const CLOSED: u64 = 1 << 63;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,8 +38,6 @@ impl Volume {
         self.bytes += more.bytes;
     }
 
-    /// Subtracts the numbers of records, packets and bytes in `part`. If a number is larger than
-    /// the number in `self`, subtracts only the latter. Returns the subtracted numbers.
     fn remove(&mut self, part: Self) -> Self {
         let Self { records, packets, bytes } = *self;
         let part = Self {
@@ -55,20 +50,15 @@ impl Volume {
     }
 }
 
-/// The counts of one output.
-///
-/// Additions to these counts are `Release`, and loads are `Acquire`. A meter publishes the number
-/// of its ended records before it passes the records on. Therefore a thread should load the counts
-/// of the outputs before the counts of the meters. If a thread loads the counts in this order, it
-/// never sees a record in an output's counts that the meters' counts do not include yet.
+/// Additions are `Release`, and loads are `Acquire`. A meter publishes the number of its ended
+/// records before it passes them on, so a thread that loads the outputs' counts first never sees a
+/// record there that the meters' counts lack.
 #[derive(Debug, Default)]
 pub(super) struct RecordLedger {
     taken: AtomicU64,
-    /// The number of records that were written, and the bit [`CLOSED`].
     written: AtomicU64,
     lost: AtomicU64,
-    // `Relaxed` suffices, because these counters are only statistics, and no other memory depends
-    // on them.
+    // `Relaxed` suffices, because no other memory depends on these statistics.
     lost_packets: AtomicU64,
     lost_bytes: AtomicU64,
 }
@@ -79,8 +69,7 @@ impl RecordLedger {
         Unwritten { ledger: Arc::clone(self), volume }
     }
 
-    /// Closes the ledger. After this call, all unwritten records count as lost, even the records of
-    /// a thread that is blocked in a write.
+    /// All unwritten records count as lost, even those of a thread that is blocked in a write.
     pub(super) fn close(&self) {
         self.written.fetch_or(CLOSED, Ordering::Release);
     }
@@ -99,8 +88,7 @@ impl RecordLedger {
     }
 }
 
-/// Records that an output has received and has not written yet. If an `Unwritten` is dropped, its
-/// records count as lost.
+/// Records that an output has received and not written. When dropped, they count as lost.
 #[derive(Debug)]
 #[must_use = "records count as lost if this is dropped"]
 pub(super) struct Unwritten {
@@ -117,8 +105,7 @@ impl Unwritten {
         self.volume.add(std::mem::take(&mut more.volume));
     }
 
-    /// Counts a part of the records as written. If the ledger is closed, the records stay counted
-    /// as lost.
+    /// If the ledger is closed, these records stay counted as lost.
     pub(super) fn written(&mut self, part: Volume) {
         let part = self.volume.remove(part);
         let add = |written: u64| (written & CLOSED == 0).then(|| written + part.records);
@@ -155,7 +142,6 @@ mod tests {
         all.add(some.split(of(1)));
         drop(some);
         assert_eq!((ledger.counts(), ledger.lost_traffic()), ((2, 3), (9, 300)));
-        // An output cannot write more records than it has received.
         all.written(of(100));
         drop(all);
         assert_eq!(ledger.counts(), (7, 3));
@@ -169,7 +155,6 @@ mod tests {
         drop(refused);
         ledger.close();
         assert_eq!(ledger.counts(), (1, 6));
-        // At this point, the thread that was blocked in a write continues.
         stuck.written(of(4));
         drop(ledger.take(of(3)));
         assert_eq!(ledger.counts(), (1, 9));

@@ -1,20 +1,16 @@
-//! Writes encoded records, and counts the records that the kernel has accepted.
-
 use std::collections::VecDeque;
 use std::io;
 
 use super::disk::Disk;
 use super::record_ledger::{Unwritten, Volume};
 
-/// The number of bytes per write. If each write has this size, a record's share in the cost of the
-/// system call is negligible. Tests use smaller writes, so that few records need several writes.
+/// With this size, the cost of a system call is negligible. Tests need several writes.
 const BUFFER_BYTES: usize = if cfg!(test) { 4 << 10 } else { 64 << 10 };
 
-/// Writes bytes to a file or standard output in indivisible parts. An indivisible part is a row, a
-/// message, or a group of rows.
+/// Writes to a file or standard output in indivisible parts: a row, a message, or a group of rows.
 ///
-/// The records of a part count as written when the kernel has accepted the last byte of the part.
-/// If a write fails, the file is truncated to the end of the last complete part.
+/// The records of a part count as written when the kernel has accepted its last byte. If a write
+/// fails, the file is truncated to the end of the last complete part.
 pub(super) struct RecordWriter {
     disk: Disk,
     bytes: Vec<u8>,
@@ -22,8 +18,7 @@ pub(super) struct RecordWriter {
     unwritten: Unwritten,
     records: u64,
     has_failed: bool,
-    /// True if the file may end in the middle of a part. If the file may end in the middle of a
-    /// part, no further part may follow.
+    /// The file may end in the middle of a part, so no part may follow.
     is_damaged: bool,
 }
 
@@ -37,8 +32,6 @@ impl RecordWriter {
         self.unwritten.add(records);
     }
 
-    /// Appends an indivisible part that contains `records`. If the buffer is full, writes it to the
-    /// file.
     pub(super) fn part(&mut self, records: Volume, bytes: &[u8]) -> io::Result<()> {
         self.bytes.extend_from_slice(bytes);
         self.ends.push_back((self.bytes.len(), records));

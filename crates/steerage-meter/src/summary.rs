@@ -1,5 +1,4 @@
-//! [`Summary`] adds up flows by host, port, network or name. The flows come from records or from
-//! flow files.
+//! [`Summary`] adds up flows, from records or flow files, by host, port, network or name.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
@@ -14,36 +13,30 @@ use super::output::FlowFormat;
 use super::record::{Address, FlowRecord};
 use super::row::Row;
 
-/// The maximum number of groups of flows that are kept separately. The flows that belong to further
-/// groups are added up as one group.
+/// Flows beyond this number of groups are added up as one group.
 const GROUPS_MAX: usize = 1 << 20;
 
-/// The maximum length of a line in a flow file, in bytes. Each name in a record is shorter than 300
-/// bytes.
+/// In bytes. A name in a record is shorter than 300 bytes.
 const LINE_BYTES_MAX: u64 = 1 << 16;
 
-/// The prefix lengths of the networks by which flows are grouped, for IPv4 and IPv6. A network with
-/// this prefix length usually belongs to one site.
+/// Networks of this size, IPv4 and IPv6, usually belong to one site.
 const NET_BITS: (u32, u32) = (24, 48);
 
-/// The names of two groups of flows: flows without a name, and flows that exceed the maximum number
-/// of groups.
 const NONE: &str = "-";
 const OTHERS: &str = "others";
 
 /// The property by which flows are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Groups records that have the same endpoints and therefore belong to one flow.
+    /// The flow: records with the same endpoints.
     Flow,
-    /// An address. Each flow is counted for both of its hosts.
+    /// An address. Each flow counts for both of its hosts.
     Host,
     /// The port of the destination, together with the protocol.
     Port,
-    /// A network: the first 24 bits of an IPv4 address, or the first 48 bits of an IPv6 address.
-    /// Each flow is counted for both of its networks.
+    /// A network: 24 bits of an IPv4 address, or 48 bits of IPv6. Flows count for both networks.
     Net,
-    /// The name of the server in TLS or HTTP, or the name in a DNS query.
+    /// The server's name in TLS or HTTP, or the name in a DNS query.
     Name,
 }
 
@@ -77,16 +70,15 @@ impl FromStr for By {
 /// A group of flows, and the sums of their packets and bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The property that the flows of the group have in common, as text. If flows are grouped by
-    /// [`By::Flow`], the name is the kind of the flow.
+    /// What the flows have in common, as text. For [`By::Flow`], the kind of the flow.
     pub name: String,
-    /// The endpoints of the flow. Only groups of [`By::Flow`] have endpoints.
+    /// The endpoints, only for [`By::Flow`].
     pub ends: Option<[String; 2]>,
     /// The number of records.
     pub records: u64,
-    /// The numbers of packets and bytes that the sources of the flows sent.
+    /// Packets and bytes that the flows' sources sent.
     pub forth: (u64, u64),
-    /// The numbers of packets and bytes that the destinations of the flows sent.
+    /// Packets and bytes that the flows' destinations sent.
     pub back: (u64, u64),
     /// The times of the first and the last packet of the group.
     pub times: (WallTime, WallTime),
@@ -100,16 +92,16 @@ pub struct Summary {
     all: Option<Group>,
 }
 
-/// The reason why a flow file cannot be read.
+/// Why a flow file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadFlowsError {
     /// Reading failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// A line of the file is not a record that this program has written.
+    /// A line is not a record that this program has written.
     #[error("line {line} is no flow of steerage meter: {why}")]
     Line {
-        /// The number of the line in the file. The first line has the number 1.
+        /// The number of the line, counted from 1.
         line: u64,
         /// The mistake in the line.
         why: String,
@@ -119,7 +111,6 @@ pub enum ReadFlowsError {
     Format,
 }
 
-/// The columns of a record that a summary needs.
 #[derive(Deserialize)]
 struct Columns {
     first: String,
@@ -140,7 +131,6 @@ struct Columns {
 
 struct Flow<'a> {
     kind: &'a str,
-    /// The address and the port of the source and of the destination.
     ends: [(&'a str, Option<u16>); 2],
     forth: (u64, u64),
     back: (u64, u64),
@@ -149,23 +139,21 @@ struct Flow<'a> {
 }
 
 impl Group {
-    /// Returns the number of bytes that both directions of the group have together.
+    /// Returns the bytes of both directions.
     pub fn bytes(&self) -> u64 {
         self.forth.1.saturating_add(self.back.1)
     }
 
-    /// Returns the number of packets that both directions of the group have together.
+    /// Returns the packets of both directions.
     pub fn packets(&self) -> u64 {
         self.forth.0.saturating_add(self.back.0)
     }
 
-    /// Returns the time between the first and the last packet of the group, in seconds.
+    /// Returns the time from the first to the last packet, in seconds.
     pub fn seconds(&self) -> f64 {
         self.times.1.since(self.times.0).as_secs_f64()
     }
 
-    /// Adds a flow to the group. `turned` is true if the source of the flow is the destination of
-    /// the group.
     fn add(&mut self, flow: &Flow<'_>, turned: bool) {
         let (forth, back) = if turned { (flow.back, flow.forth) } else { (flow.forth, flow.back) };
         self.records += 1;
@@ -199,14 +187,13 @@ impl Summary {
     /// Adds the flows of a file that this program has written, in CSV or JSON lines.
     ///
     /// # Errors
-    /// Returns a [`ReadFlowsError`], which contains the number of the line that is not a flow.
+    /// Returns a [`ReadFlowsError`] with the number of the line that is not a flow.
     pub fn read(&mut self, format: FlowFormat, file: impl Read) -> Result<(), ReadFlowsError> {
         match format {
             FlowFormat::Csv => {
                 let mut reader = csv::Reader::from_reader(file);
                 let lines = reader.deserialize::<Columns>().enumerate();
                 for (nth, columns) in lines {
-                    // The first line of a CSV file contains the names of the columns.
                     let line = nth as u64 + 2;
                     let columns = columns.map_err(|error| wrong(line, &error))?;
                     self.add_columns(line, &columns)?;
@@ -290,7 +277,7 @@ impl Summary {
         group.add(flow, turned);
     }
 
-    /// Returns the property by which flows are grouped.
+    /// Returns how flows are grouped.
     pub fn by(&self) -> By {
         self.by
     }
@@ -337,7 +324,6 @@ fn has_ports(kind: &str) -> bool {
     matches!(kind, "tcp" | "udp" | "sctp")
 }
 
-/// Returns an endpoint as text, in the same form as in a record.
 fn end_of(kind: &str, (address, port): (&str, Option<u16>)) -> String {
     match port.filter(|_| has_ports(kind)) {
         Some(port) if address.contains(':') => format!("[{address}]:{port}"),
@@ -346,7 +332,6 @@ fn end_of(kind: &str, (address, port): (&str, Option<u16>)) -> String {
     }
 }
 
-/// Returns the network to which an address belongs: `10.20.0.0/24`, `2001:db8:20::/48`.
 fn net(address: &str) -> String {
     match address.parse() {
         Ok(IpAddr::V4(address)) => {
@@ -396,8 +381,6 @@ mod tests {
         let all = summary.all().unwrap();
         assert_eq!((all.records, all.packets(), all.bytes(), all.seconds()), (4, 21, 1777, 4.0));
         let [tcp, udp] = &summary.largest(9)[..] else { panic!() };
-        // In this test, the third record has the opposite direction: its source is the destination
-        // of the group's flow.
         assert_eq!((tcp.records, tcp.forth, tcp.back, tcp.seconds()), (3, (12, 1107), (7, 520), 3.0));
         assert_eq!(tcp.ends.as_ref().unwrap(), &["10.0.0.1:5", "10.0.1.2:80"]);
         assert_eq!(udp.ends.as_ref().unwrap(), &["[2001:db8:1:2::3]:9", "[2001:db8:1:3::4]:53"]);
@@ -417,7 +400,6 @@ mod tests {
         assert_eq!(names, ["a.example", "c.example", "b.example", "-"]);
     }
 
-    /// A flow file may contain larger numbers than any meter writes.
     #[test]
     fn the_largest_numbers_do_not_wrap() {
         let most = u64::MAX;

@@ -1,5 +1,3 @@
-//! The table of the flows of one CPU.
-//!
 //! | part | purpose and use |
 //! |---|---|
 //! | `index` | maps a packet's hash to a flow's place: touched by every packet |
@@ -19,16 +17,14 @@ use super::lists::Lists;
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
 use super::wheel::Wheel;
 
-/// The maximum number of flows that are checked to find a flow that can be evicted. If a flow has
-/// received a packet since its last check, it is skipped once, as in the CLOCK algorithm (Corbato,
+/// A flow with a packet since its last check is skipped once, as in the CLOCK algorithm (Corbato,
 /// 1968).
 const EVICTION_LOOKS: usize = 32;
 
 pub(super) struct Table {
     index: Index,
     flows: HugeVec<Flow>,
-    /// The free slots of the table. The slot of the flow that ended last is used first, because
-    /// this slot is still in the cache.
+    /// The last slot to become free is used first, because it is still in the cache.
     free: Vec<u32>,
     len: usize,
     wheel: Wheel,
@@ -66,15 +62,11 @@ impl Table {
         self.len
     }
 
-    /// Returns the slot that probably contains the flow whose hash is `hash`, or
-    /// [`NONE`](super::index::NONE).
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
         self.index.candidate(hash)
     }
 
-    /// Returns the flow in a slot. The slot may be free, or may contain a flow that the caller does
-    /// not expect.
     #[inline(always)]
     pub(super) fn at(&self, place: u32) -> Option<&Flow> {
         self.flows.get(place as usize)
@@ -99,8 +91,7 @@ impl Table {
         self.index.find(hash, |place| self.at(place).is_some_and(|flow| flow.key == *key))
     }
 
-    /// Takes a slot for one more flow. If no slot is free, evicts and returns a flow that has been
-    /// idle for a long time ([`longest_idle`](Self::longest_idle)).
+    /// Takes a slot for one more flow. If none is free, evicts and returns an idle flow.
     pub(super) fn make_room(&mut self) -> Option<Flow> {
         if self.slots.take() {
             return None;
@@ -109,10 +100,8 @@ impl Table {
         Some(self.take_out(evicted))
     }
 
-    /// If all CPUs together have more flows than the limit, removes one flow of this table and
-    /// returns it. The flow has been idle for a long time ([`longest_idle`](Self::longest_idle)).
-    /// The last flow of a table is never removed. The caller must call `shed` repeatedly until it
-    /// returns `None`.
+    /// If all CPUs together exceed the limit, removes and returns an idle flow, but never the last
+    /// flow of the table. To be repeated until `None`.
     pub(super) fn shed(&mut self) -> Option<Flow> {
         if !self.slots.is_surplus() || self.len <= 1 {
             return None;
@@ -121,8 +110,7 @@ impl Table {
         Some(self.remove(idle))
     }
 
-    /// Adds a flow that is not in the table. The caller must call [`make_room`](Self::make_room)
-    /// first.
+    /// Call [`make_room`](Self::make_room) first. The flow must not be in the table.
     pub(super) fn insert(&mut self, flow: Flow) {
         let place = self.free.pop().unwrap_or_else(|| self.new_place());
         self.index.insert(flow.hash, place);
@@ -167,9 +155,8 @@ impl Table {
         }
     }
 
-    /// Checks one flow whose timeout may have passed. Returns `None` if no flow is due for a check.
-    /// Returns `Some(None)` if the checked flow continues. If the flow has timed out, removes and
-    /// returns it.
+    /// `None` if no flow is due, and `Some(None)` if the checked flow continues. A flow that has
+    /// timed out is removed and returned.
     pub(super) fn look(&mut self, now: u64) -> Option<Option<Flow>> {
         let place = self.wheel.due(now)?;
         let flow = *self.at(place)?;
@@ -180,10 +167,8 @@ impl Table {
         Some(None)
     }
 
-    /// Returns a flow that has been idle for a long time. Checks at most [`EVICTION_LOOKS`] of the
-    /// first flows in the timer wheel. Returns the first flow that has received no packet since the
-    /// wheel checked it last. If all of the checked flows have received packets, returns the next
-    /// flow of the wheel.
+    /// The first flow in the wheel without a packet since its last check, or after
+    /// [`EVICTION_LOOKS`] flows the next one.
     fn longest_idle(&mut self) -> Option<u32> {
         for _ in 0..EVICTION_LOOKS {
             let place = self.wheel.next()?;
@@ -207,8 +192,7 @@ impl Table {
         Some(Departed { flows, slots })
     }
 
-    /// Adds the flows of a bucket that has moved to this CPU from another CPU. If this CPU's table
-    /// already has an entry for one of the flows, the two entries of that flow are merged.
+    /// Merges the entries of a flow that is already in this table.
     pub(super) fn arrive(&mut self, bucket: BucketId, departed: Departed) {
         self.slots.absorb(departed.slots);
         for mut flow in departed.flows {

@@ -1,31 +1,26 @@
-//! TCP health: derives the quality of a connection from the headers of its segments.
+//! TCP health: the quality of a connection, from the headers of its segments.
 //!
-//! The rules are those of Wireshark's analysis of sequence numbers, so that tests can compare the
-//! counts with tshark. The analysis ignores selective acknowledgements, because its state has only
-//! 64 bytes per flow. `docs/meter.md` defines the counts.
+//! The rules are Wireshark's, so that tests can compare the counts with tshark. Selective
+//! acknowledgements are ignored, because the state has only 64 bytes per flow. `docs/meter.md`
+//! defines the counts.
 
 use serde::Serialize;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
 
 use super::code::{Coder, MalformedEdges};
 
-/// The limit in nanoseconds that distinguishes out-of-order segments from retransmissions if the
-/// round-trip time is unknown. A segment is out of order if it arrives within this time after the
-/// segment with the highest sequence number. A segment that arrives later than that is a
-/// retransmission. Wireshark uses the same limit.
+/// The limit (ns) between out-of-order segments and later retransmissions, if the round-trip time
+/// is unknown: as in Wireshark.
 const OVERTAKEN_MAX: u64 = 3_000_000;
 
-/// The number of bits in which the state of a connection stores a time. The times are in
-/// nanoseconds and wrap around after 18 minutes. The difference between two stored times is known
-/// only if it is less than 9 minutes.
+/// Stored times, in nanoseconds, wrap around after 18 minutes, so differences must be below 9
+/// minutes.
 const TIME_BITS: u32 = 40;
 const TIME_HALF: u64 = 1 << (TIME_BITS - 1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// True if the packet has a TCP header. IP fragments count as packets without a TCP header.
-    /// Packets whose capture ends before the end of the TCP header's window field also count as
-    /// packets without a TCP header.
+    /// False for IP fragments, and if the capture ends before the end of the TCP window field.
     pub(super) is_there: bool,
     pub(super) sequence: u32,
     pub(super) acknowledged: u32,
@@ -33,33 +28,24 @@ pub(super) struct Segment {
     pub(super) bytes: u32,
 }
 
-/// The state of a connection. Each array of two values has one value for each sender: first for the
-/// first endpoint, then for the second endpoint. RST segments are counted in the flow's entry, and
-/// not in this state.
+/// Arrays have one value for each sender. The flow's entry counts RST segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct TcpState {
-    /// The sequence number after the highest sequence number that was received. The value is 0
-    /// until the sender's first segment.
+    /// The sequence number after the highest one, or 0 until the sender's first segment.
     next: [u32; 2],
-    /// The initial sequence number. The initial number is the sequence number of the SYN. If there
-    /// was no SYN, the initial number is one less than the first segment's sequence number, or one
-    /// less than the other side's first acknowledgement number. Any number is a valid initial
-    /// number. `INITIALS` and `next` show whether the initial number is known.
+    /// The initial sequence number, by the SYN or the first segment of either side. Any number is
+    /// valid: `INITIALS` and `next` show whether it is known.
     initial: [u32; 2],
-    /// The acknowledgement number of the last segment, or 0 if that segment had no acknowledgement.
     acknowledged: [u32; 2],
     retransmitted: [u32; 2],
     out_of_order: [u32; 2],
-    /// The lower 32 bits of the time of the segment with the highest sequence number.
     highest_at_low: [u32; 2],
-    /// One more than the number of microseconds from the SYN to the first acknowledgement after the
-    /// SYN. The value is 0 if the time from the SYN to the acknowledgement is unknown. `COMPLETE`
-    /// means that the acknowledgement after the SYN completes the handshake.
+    /// One more than the microseconds from the SYN to the first acknowledgement (which completes
+    /// the handshake if `COMPLETE` is set), or 0 if unknown.
     reply: u32,
     zero_windows: [u16; 2],
     window: [u16; 2],
-    /// The upper 8 bits of the time of the segment with the highest sequence number.
     highest_at_high: [u8; 2],
     bits: [u8; 2],
 }
@@ -67,31 +53,28 @@ pub(super) struct TcpState {
 const _: () = assert!(size_of::<TcpState>() == 64, "a cache line");
 
 mod bit {
-    /// The number of duplicate acknowledgements since the last change of the acknowledgement
-    /// number: 0, 1, or 2. The value 2 means two or more duplicate acknowledgements.
+    /// The number of duplicate acknowledgements in a row: 0, 1, or 2 for two or more.
     pub(super) const DUPLICATES: u8 = 3;
-    /// Up to now, this side of the connection has sent only SYNs without ACK. `ANSWERED` means that
-    /// the other side has replied to these SYNs.
+    /// This side has sent only SYNs without ACK, and (`ANSWERED`) the other side has replied.
     pub(super) const OPENS: u8 = 4;
     pub(super) const ANSWERED: u8 = 8;
-    /// This side of the connection was the first to send FIN or RST.
+    /// This side was the first to send FIN or RST.
     pub(super) const CLOSES: u8 = 16;
-    /// The last segment of this side was a keep-alive (or, for `PROBES`, a zero-window probe).
+    /// The last segment of this side was a keep-alive, or a zero-window probe.
     pub(super) const KEEPS_ALIVE: u8 = 32;
     pub(super) const PROBES: u8 = 64;
-    /// A bit that only the first endpoint uses: the handshake was complete.
+    /// Only for the first endpoint: the handshake was complete.
     pub(super) const COMPLETE: u8 = 128;
-    /// A bit that only the second endpoint uses: the initial numbers of both sides are known.
+    /// Only for the second endpoint: the initial numbers of both sides are known.
     pub(super) const INITIALS: u8 = 128;
 }
 
-/// Returns true if `a` precedes `b`, for sequence numbers that wrap around (RFC 9293, section 3.4).
+/// Sequence numbers wrap around (RFC 9293, section 3.4).
 fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
 impl TcpState {
-    /// Adds a segment that `side` sent. `last` is the time of the connection's last segment.
     pub(super) fn note(&mut self, side: usize, segment: &Segment, flags: u16, time: u64, last: u64) {
         let other = 1 - side;
         let Segment { sequence, acknowledged, window, bytes, .. } = *segment;
@@ -137,9 +120,8 @@ impl TcpState {
         }
     }
 
-    /// Returns true if a SYN with this sequence number opens a new connection between the same
-    /// endpoints. A SYN that repeats the side's initial number belongs to this connection, also
-    /// after its close.
+    /// A SYN that repeats the side's initial number belongs to this connection, also after its
+    /// close.
     pub(super) fn is_left_by(&self, side: usize, sequence: u32) -> bool {
         self.knows_initial(side) && self.initial[side] != sequence
     }
@@ -166,25 +148,21 @@ impl TcpState {
         self.highest_at_high[side] = (time >> u32::BITS) as u8;
     }
 
-    /// Returns the time in nanoseconds since `side` sent the segment with its highest sequence
-    /// number. Returns `None` if `time` is earlier than that segment, or if the difference is too
-    /// large to be known.
+    /// `None` if `time` is before the highest segment of `side`, or too long after it.
     fn since_highest(&self, side: usize, time: u64, last: u64) -> Option<u64> {
         let highest = u64::from(self.highest_at_high[side]) << u32::BITS | u64::from(self.highest_at_low[side]);
         let since = time.wrapping_sub(highest) & ((1 << TIME_BITS) - 1);
         (since < TIME_HALF && time.abs_diff(last) < TIME_HALF).then_some(since)
     }
 
-    /// Handles an acknowledgement. The first acknowledgement after an answered SYN completes the
-    /// handshake. As in Wireshark, the first acknowledgement after a SYN sets the time limit that
-    /// distinguishes out-of-order segments from retransmissions.
+    /// The first acknowledgement after an answered SYN completes the handshake. As in Wireshark,
+    /// the first after any SYN sets the limit between out-of-order segments and retransmissions.
     fn note_acknowledgement(&mut self, side: usize, flags: u16, time: u64, last: u64) {
         let completes = self.bits[side] & bit::ANSWERED != 0 && flags & RST == 0;
         let sets_limit = self.reply == 0;
         if (completes && self.bits[0] & bit::COMPLETE == 0) || sets_limit {
             let opener = if self.bits[side] & bit::OPENS != 0 { side } else { 1 - side };
-            // The side that opens the connection has sent only its SYN so far. Therefore its
-            // segment with the highest sequence number is the SYN.
+            // The opener has sent only its SYN so far, so its highest segment is the SYN.
             let since = self.since_highest(opener, time, last).filter(|_| self.bits[opener] & bit::OPENS != 0);
             if let Some(nanos) = since {
                 self.reply = u32::try_from(nanos / 1000).map_or(u32::MAX, |micros| micros.saturating_add(1));
@@ -199,7 +177,7 @@ impl TcpState {
     fn note_opening(&mut self, side: usize, flags: u16, time: u64) {
         let other = 1 - side;
         match flags & (SYN | ACK | RST) {
-            // If the SYN was repeated, the handshake time starts at the last SYN.
+            // After a repeated SYN, the handshake time starts at the last SYN.
             SYN => {
                 self.bits[side] = self.bits[side] & !bit::ANSWERED | bit::OPENS;
                 self.set_highest_at(side, time);
@@ -209,14 +187,12 @@ impl TcpState {
         }
     }
 
-    /// Counts a segment as out of order or as a retransmission. The segment's data was already
-    /// acknowledged, or the segment arrived after a segment with a higher sequence number.
     fn note_again(&mut self, side: usize, segment: &Segment, flags: u16, time: u64, last: u64) {
         let other = 1 - side;
         let (next, acknowledged) = (self.next[side], self.acknowledged[other]);
         let data_end = segment.sequence.wrapping_add(segment.bytes);
         let was_acknowledged = segment.bytes > 0 && acknowledged != 0 && !is_before(acknowledged, data_end);
-        // The segment after a zero-window probe repeats the probe's byte and adds more bytes.
+        // The segment after a zero-window probe repeats the probe's byte.
         let follows_probe = segment.bytes > 1 && segment.sequence == next.wrapping_sub(1);
         let is_passed = next != 0 && is_before(segment.sequence, next) && !follows_probe;
         if !was_acknowledged && !is_passed {
@@ -242,16 +218,14 @@ impl TcpState {
         self.reply.checked_sub(1).filter(|_| self.bits[0] & bit::COMPLETE != 0)
     }
 
-    /// Returns this state without its counts, as the state for the next flow record of the same
-    /// connection.
+    /// Without the counts, for the next record of the connection.
     pub(super) fn restarted(&self) -> Self {
         let bits = [self.bits[0] & !(bit::CLOSES | bit::COMPLETE), self.bits[1] & !bit::CLOSES];
         let (none, no_windows) = ([0; 2], [0; 2]);
         Self { retransmitted: none, out_of_order: none, zero_windows: no_windows, bits, ..*self }
     }
 
-    /// Adds the counts of `other`, which is another part of the same connection. `is_later` is true
-    /// if the segments of `self` are later than those of `other`.
+    /// `is_later` is true if the segments of `self` are later than those of `other`.
     pub(super) fn merge(&mut self, other: &Self, is_later: bool) {
         let (known, counted) = if is_later { (*self, other) } else { (*other, &*self) };
         let mut both = known;
@@ -260,8 +234,7 @@ impl TcpState {
             both.out_of_order[side] = both.out_of_order[side].saturating_add(counted.out_of_order[side]);
             both.zero_windows[side] = both.zero_windows[side].saturating_add(counted.zero_windows[side]);
         }
-        // A connection has only one handshake and one close. Therefore only one of the two states
-        // of a connection has the handshake, and only one has the close.
+        // Only one of the two states has the connection's handshake, and only one has its close.
         if both.bits[0] & bit::COMPLETE == 0 && counted.bits[0] & bit::COMPLETE != 0 {
             (both.reply, both.bits[0]) = (counted.reply, both.bits[0] | bit::COMPLETE);
         }
@@ -271,8 +244,7 @@ impl TcpState {
         *self = both;
     }
 
-    /// Adds the counts of later segments of the connection. If this state has already counted
-    /// segments, it keeps its own handshake and its own initial sequence numbers.
+    /// A state with segments keeps its handshake and its initial numbers.
     pub(super) fn join(&mut self, later: &Self) {
         if *later == Self::default() {
             return; // There are no segments.
@@ -302,7 +274,6 @@ impl TcpState {
         }
     }
 
-    /// Writes or reads the fields.
     pub(super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         let Self { next, initial, acknowledged, retransmitted, out_of_order, highest_at_low, reply, .. } = self;
         for pair in [next, initial, acknowledged, retransmitted, out_of_order, highest_at_low] {
@@ -319,8 +290,6 @@ impl TcpState {
         Ok(())
     }
 
-    /// Returns the next sequence numbers and the last acknowledgement numbers. In each pair of
-    /// numbers, the first number belongs to the flow's source.
     pub(super) fn sequences(&self, turned: bool) -> ([u32; 2], [u32; 2]) {
         let ordered = |[one, other]: [u32; 2]| if turned { [other, one] } else { [one, other] };
         (ordered(self.next), ordered(self.acknowledged))
@@ -348,7 +317,6 @@ impl TcpState {
     }
 }
 
-/// Returns the sequence number that follows a segment.
 fn end_of(segment: &Segment, flags: u16) -> u32 {
     let data_end = segment.sequence.wrapping_add(segment.bytes);
     data_end.wrapping_add(u32::from(flags & (SYN | FIN) != 0))
@@ -358,9 +326,8 @@ fn end_of(segment: &Segment, flags: u16) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpHealth {
-    /// The number of microseconds from the SYN to the acknowledgement that completes the handshake.
-    /// The duration of the handshake is the end-to-end round-trip time, as the meter sees it.
-    /// `None` if the meter did not see the handshake.
+    /// Microseconds from the SYN to the acknowledgement that completes the handshake, if the meter
+    /// saw both: the end-to-end round-trip time at the meter.
     pub handshake_us: Option<u32>,
     /// Counts of segments from the source to the destination.
     pub forth: TcpDirection,
@@ -376,7 +343,7 @@ pub struct TcpHealth {
 pub struct TcpDirection {
     /// Retransmitted segments.
     pub retransmitted: u32,
-    /// Segments that arrived out of order, after segments with higher sequence numbers.
+    /// Segments that arrived after segments with higher sequence numbers.
     pub out_of_order: u32,
     /// Segments that advertised a window of zero. The count stops at 65,535.
     pub zero_windows: u16,
@@ -407,8 +374,6 @@ impl ClosedBy {
 mod tests {
     use super::*;
 
-    /// A test segment: its time in microseconds, the sender's side, flags, sequence number,
-    /// acknowledgement number, and the number of data bytes.
     type Line = (u64, usize, u16, u32, u32, u32);
 
     const HANDSHAKE: [Line; 3] =
@@ -425,15 +390,12 @@ mod tests {
         state
     }
 
-    /// Returns two counts of the first side: retransmitted segments, and segments that were out of
-    /// order.
     fn counts(lines: &[Line]) -> (u32, u32) {
         let health = state(lines).health(false, [0; 2]);
         (health.forth.retransmitted, health.forth.out_of_order)
     }
 
-    /// SYN and FIN each use one sequence number. Therefore a repeated SYN or FIN ends at the
-    /// highest sequence number.
+    /// SYN and FIN each use one sequence number.
     #[test]
     fn repeated_syn_and_fin_are_retransmitted() {
         let twice = |line: Line| [line, (line.0 + 10, line.1, line.2, line.3, line.4, line.5)];
@@ -446,7 +408,6 @@ mod tests {
         }
     }
 
-    /// The expected counts are those of tshark 4.0.
     #[test]
     fn acknowledged_data_is_retransmitted() {
         let early = [(30_000, 0, ACK, 101, 501, 10), (31_000, 0, ACK, 111, 501, 10)];
@@ -454,7 +415,6 @@ mod tests {
         assert_eq!(counts(&[&HANDSHAKE[..], &early, &[late]].concat()), (0, 1));
         let acknowledgement = (31_500, 1, ACK, 501, 121, 0);
         assert_eq!(counts(&[&HANDSHAKE[..], &early, &[acknowledgement, late]].concat()), (1, 0));
-        // The first copy of the data is not in the capture.
         let lost = [&HANDSHAKE[..], &early[1..], &[acknowledgement, late]].concat();
         assert_eq!(counts(&lost), (1, 0));
     }
@@ -463,14 +423,12 @@ mod tests {
     fn a_syn_with_another_number_leaves_the_connection() {
         let state = state(&HANDSHAKE);
         assert!(!state.is_left_by(0, 100) && state.is_left_by(0, 101) && state.is_left_by(1, 499));
-        // If one side has not sent a segment yet, the acknowledgement number of the other side
-        // shows the first side's sequence number.
         let late = self::state(&[(0, 1, SYN | ACK, 500, 101, 0)]);
         assert!(!late.is_left_by(0, 100) && late.is_left_by(0, 99));
         assert!(!TcpState::default().is_left_by(0, 7));
     }
 
-    /// An initial number of 0 is valid, and often occurs in captures that were made by hand.
+    /// Sequence numbers of 0 are frequent in captures that were made by hand.
     #[test]
     fn an_initial_number_may_be_zero() {
         let syn = (0, 0, SYN, 0, 0, 0);
@@ -480,19 +438,14 @@ mod tests {
             assert!(!state.is_left_by(0, 0) && state.is_left_by(0, 1) && state.is_left_by(0, u32::MAX), "{count}");
             assert_eq!(state.is_left_by(1, 7), count > 1);
         }
-        // The acknowledgement number in the other side's SYN is one more than the initial sequence
-        // number of the acknowledged side.
         let late = state(&opened[1..2]);
         assert!(!late.is_left_by(0, 0) && late.is_left_by(0, 7));
-        // A SYN does not show the sequence number of the other side. The next sequence number may
-        // also be 0.
         assert!(!state(&[syn]).is_left_by(1, 0) && !state(&[syn]).is_left_by(1, 7));
         let wraps = state(&[(0, 0, SYN, u32::MAX, 0, 0), (10, 1, SYN | ACK, 5, 0, 0)]);
         assert!(!wraps.is_left_by(0, u32::MAX) && wraps.is_left_by(0, 0));
     }
 
-    /// When the active timeout cuts a record, the next record begins without segments. The
-    /// round-trip time distinguishes segments that are out of order from retransmissions.
+    /// After a cut by the active timeout, the next record still needs the round-trip time.
     #[test]
     fn the_next_record_knows_what_the_last_one_knew() {
         let before = state(&HANDSHAKE).restarted();
@@ -508,16 +461,13 @@ mod tests {
     fn handshakes() {
         let time = |lines: &[Line]| state(lines).health(false, [0; 2]).handshake_us;
         assert_eq!(time(&HANDSHAKE), Some(20_000));
-        // In the next three cases, the clock went back, the SYN was not answered, and the answer to
-        // the SYN was a reset.
         let back = [HANDSHAKE[0], (10_000, 1, SYN | ACK, 500, 101, 0)];
         let mut early = HANDSHAKE.map(|line| (line.0 + 8_000_000, line.1, line.2, line.3, line.4, line.5));
         early[2].0 -= 8_000_000;
         assert_eq!(time(&early), None);
         assert_eq!(time(&[back[0], HANDSHAKE[2]]), None);
         assert_eq!(time(&[back[0], (10_000, 1, RST | ACK, 0, 101, 0)]), None);
-        // A pause of more than 18 minutes, in nanoseconds, does not fit into 40 bits. The state
-        // must not mistake such a long pause for a short one.
+        // 18 minutes in nanoseconds do not fit into 40 bits.
         let late = [back[0], back[1], ((1 << 40) / 1000 + 5, 0, ACK, 101, 501, 0)];
         assert_eq!(time(&late), None);
     }

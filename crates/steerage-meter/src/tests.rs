@@ -1,6 +1,3 @@
-//! Compares the flow tables with a plain map while flows begin, continue, end, move and are
-//! evicted.
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,8 +32,7 @@ fn seen(flow: u32, time: u64, seeds: &Seeds) -> Seen {
     Seen { time, bytes: 60, ip_bytes: 40, hash: flow.key.hash(seeds), ..Seen::of(flow) }
 }
 
-/// In this test, flow 1 has one packet, flow 2 has two packets, and so on. Later, the test removes
-/// a flow.
+/// Flow 1 has one packet, flow 2 has two packets, and so on.
 #[test]
 fn the_largest_are_found_a_part_of_the_table_at_a_time() {
     const FLOWS: u32 = 100;
@@ -55,14 +51,12 @@ fn the_largest_are_found_a_part_of_the_table_at_a_time() {
     table.remove(table.find(&gone.flow.key, gone.hash).unwrap());
     let (mut largest, one) = (Largest::new(5), published.one_more());
     let packets = || published.largest(3).iter().map(|flow| flow.forth().packets).collect::<Vec<_>>();
-    // The largest flows are published only after all slots of the flow table were scanned.
     for _ in 0..10 {
         assert!(packets().is_empty());
         largest.go_on(&table, 10, &one);
     }
     largest.go_on(&table, 10, &one);
     assert_eq!(packets(), [99, 98, 97]);
-    // The next published list does not contain the removed flow.
     let next = seen(99, START, &seeds);
     table.remove(table.find(&next.flow.key, next.hash).unwrap());
     largest.go_on(&table, 1000, &one);
@@ -74,7 +68,7 @@ fn the_largest_are_found_a_part_of_the_table_at_a_time() {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Packet(u32),
-    /// The clock advances by a number of seconds.
+    /// The clock advances by some seconds.
     Pass(u64),
     Move(u32, usize),
 }
@@ -94,8 +88,6 @@ struct World {
     seeds: Seeds,
     at: [usize; BUCKETS as usize],
     open: BTreeMap<u32, (u64, u64)>,
-    /// For each flow, the number of its packets that are in ended records. The first map has the
-    /// packet counts of the flow tables, and the second map has those of the model.
     ended: [BTreeMap<u32, u64>; 2],
     now: u64,
 }
@@ -160,8 +152,7 @@ impl World {
         }
     }
 
-    /// Checks that no other flow of the table was idle for longer than the evicted flow. A
-    /// difference of up to one slot (time step) of the timing wheel is allowed.
+    /// The evicted flow was idle for the longest time, apart from one slot of the wheel.
     fn evicted(&mut self, flow: &Flow) {
         let (one, other) = flow.key.addresses();
         let id = one.min(other) as u32;
@@ -189,8 +180,7 @@ impl World {
             }
             assert!(self.tables[at].look(self.now).is_none(), "looking comes to an end");
         }
-        // Flows that timed out more than one slot (time step) of the timing wheel ago must have
-        // been removed. Flows that have not timed out must still be in the tables.
+        // Timeouts are checked up to one slot of the wheel late.
         let over: Vec<u32> =
             self.open.iter().filter(|(_, (_, last))| self.now - last >= 61 * S).map(|(id, _)| *id).collect();
         for id in over {
@@ -236,8 +226,7 @@ proptest! {
                 Step::Move(bucket, to) => world.move_bucket(bucket, to),
             }
             world.check();
-            // Each flow table may have one flow more than the limit, so that even a table at the
-            // limit can accept a new flow.
+            // Each table may have one flow more than the limit.
             prop_assert!(world.open.len() < flows_max + TABLES);
         }
         let left: BTreeMap<u32, u64> = world.open.iter().map(|(id, (packets, _))| (*id, *packets)).collect();
@@ -253,8 +242,6 @@ proptest! {
     }
 }
 
-/// A flow that receives packets is not evicted, even if many flows with one packet each arrive at
-/// the same time.
 #[test]
 fn who_is_in_use_is_not_evicted() {
     let mut world = World::new(16);
@@ -267,8 +254,6 @@ fn who_is_in_use_is_not_evicted() {
     assert_eq!(world.open.len(), 16);
 }
 
-/// If two CPUs each have an entry for the same flow, the entries are merged when the flow's bucket
-/// moves from one CPU to the other.
 #[test]
 fn flows_merge_on_arrival() {
     let mut world = World::new(10);

@@ -1,30 +1,23 @@
-//! The timeouts of flows, and the packet clock.
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use steerage::Timestamp;
 
-/// The time for which a closed TCP flow stays in the flow table. The closed connection's last
-/// acknowledgement and its retransmissions are then still counted in that flow. This time exceeds
-/// most round-trip times and the first retransmission timeout (1 s in RFC 6298).
+/// How long a closed TCP flow stays in the table: longer than most round-trip times and the first
+/// retransmission timeout (1 s in RFC 6298).
 pub const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The time for which a flow stays in the table after its timeout. Packets from different
-/// interfaces may arrive slightly out of the order of their timestamps. Each packet must still find
-/// its flow. `LATE_MAX` does not change the records, because the packets' own timestamps decide
-/// when a record ends.
+/// How long a flow stays in the table after its timeout, because packets from different interfaces
+/// may be out of order. Timestamps decide when a record ends.
 pub const LATE_MAX: Duration = Duration::from_secs(1);
 
-/// The timeouts in nanoseconds.
+/// All timeouts are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timeouts {
-    /// The active timeout, counted from the first packet of a record. The field `active` is 0 if
-    /// records end at the multiples of `clock`. The quick check of `active` then never succeeds.
+    /// Since the first packet of a record, or 0 (so that quick checks fail) if `clock` is set.
     pub(super) active: u64,
-    /// A flow's record is cut (it ends and the next begins) at each multiple of this time since
-    /// 1970. The field `clock` is 0 if records end when their age reaches `active`.
+    /// Records are cut at multiples of this time since 1970, or 0 if `active` is set.
     pub(super) clock: u64,
     pub(super) inactive: u64,
     pub(super) closed: u64,
@@ -41,19 +34,16 @@ impl Timeouts {
         Self { active, clock, inactive, closed: nanos(CLOSED_TIMEOUT).min(inactive) }
     }
 
-    /// Returns true if the active timeout ends a record before a packet that arrives at `time`.
-    /// `first` and `last` are the times of the record's first and last packet.
     pub(super) fn cuts(&self, first: u64, last: u64, time: u64) -> bool {
         if self.clock == 0 {
             return time.saturating_sub(first) >= self.active;
         }
-        // Returns true if a multiple of `clock` is later than `last`, and not later than `time`.
+        // A multiple of `clock` is later than `last`, and not later than `time`.
         time > last && time % self.clock < time - last
     }
 }
 
-/// The time of the first packet with a timestamp on any CPU. If a CPU has received only packets
-/// without a timestamp, it assigns this first time to them.
+/// The first timestamp on any CPU, for packets on a CPU that has seen no timestamp.
 #[derive(Clone, Debug)]
 pub(super) struct FirstTime(Arc<AtomicU64>);
 
@@ -76,21 +66,18 @@ impl FirstTime {
 
 /// The packet clock, in nanoseconds since 1970.
 ///
-/// A packet's time is its timestamp. A packet without a timestamp has the time of the previous
-/// packet. If no packet has a timestamp, a packet's time is the time of the packet path's clock.
-/// Between packets, the packet clock advances with the clock of the packet path.
+/// A packet without a timestamp has the previous packet's time. If no packet has a timestamp, the
+/// packet clock is the packet path's clock. Between packets, it advances with the path's clock.
 #[derive(Debug)]
 pub(super) struct Clock {
     /// The wall-clock time at which the packet path's clock was 0.
     epoch: u64,
     now: u64,
     noted: Timestamp,
-    /// The time of the last packet, if that packet or an earlier packet had a timestamp.
     packet_time: Option<u64>,
     first_time: FirstTime,
     began: bool,
-    /// The maximum time by which a packet may be earlier than the packet before it. If a packet is
-    /// earlier than its predecessor by more than this time, it belongs to another recording.
+    /// A packet that is earlier than its predecessor by more belongs to another recording.
     back_max: u64,
 }
 
@@ -99,9 +86,8 @@ impl Clock {
         Self { epoch, now: epoch, noted: Timestamp::ZERO, packet_time: None, first_time, began: false, back_max }
     }
 
-    /// Returns the time for the packets at the start of a batch if these packets have no timestamp.
-    /// `first` is the first timestamp in the batch. Returns `None` if no packet so far has had a
-    /// timestamp.
+    /// The time for packets at the start of a batch without a timestamp. `first` is the first
+    /// timestamp in the batch.
     pub(super) fn packet_time(&self, first: impl FnOnce() -> Option<u64>) -> Option<u64> {
         self.packet_time.or_else(first).or_else(|| self.first_time.get())
     }
@@ -111,8 +97,7 @@ impl Clock {
         latest.unwrap_or_else(|| self.epoch + path.as_nanos())
     }
 
-    /// Sets the clock to the time of the last packet of a batch. `timed` is true if this packet or
-    /// an earlier packet had a timestamp.
+    /// `timed` is true if the last packet of the batch or an earlier packet had a timestamp.
     #[inline]
     pub(super) fn note(&mut self, time: u64, timed: bool, path: Timestamp) {
         let first = timed && self.packet_time.is_none();
@@ -131,7 +116,6 @@ impl Clock {
         self.now
     }
 
-    /// Returns the current time of the clock, or 0 if no packet has arrived.
     pub(super) fn of_packets(&self) -> u64 {
         if self.began { self.now } else { 0 }
     }
@@ -168,15 +152,12 @@ mod tests {
     #[test]
     fn with_times_it_is_the_recording() {
         let mut clock = clock();
-        // In this test, the packets were recorded before the run. The first timestamp sets the
-        // clock, although it is earlier than the clock's initial value.
+        // The packets were recorded before the run: the first timestamp sets the clock back.
         assert_eq!(clock.packet_time(|| Some(990 * S)), Some(990 * S));
         clock.note(990 * S, true, at(1));
         assert_eq!(clock.now(), 990 * S);
         clock.note(989 * S, true, at(1));
         assert_eq!(clock.now(), 990 * S);
-        // A packet without a timestamp gets the time of the previous packet, and not the time of
-        // the next packet.
         assert_eq!(clock.packet_time(|| Some(7)), Some(989 * S));
         // The next capture file was recorded a day earlier.
         clock.note(100 * S, true, at(2));

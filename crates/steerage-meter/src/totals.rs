@@ -1,5 +1,3 @@
-//! The results of metering: totals, and the flows with the most bytes.
-
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -13,8 +11,7 @@ use super::parts::{Collected, Edges};
 use super::record::{Class, Classes, FlowRecord};
 use super::timeouts::Timeouts;
 
-/// The records with the most bytes. The list has at most as many records as the field `most` says.
-/// The record with the fewest bytes is at the top of this heap.
+/// The records with the most bytes, the one with the fewest bytes on top of the heap.
 #[derive(Clone, Debug)]
 pub(super) struct Top {
     most: usize,
@@ -91,8 +88,7 @@ impl Totals {
         self.top.offer(record);
     }
 
-    /// Adds a flow that is still open. Calls the function `record` only if the flow's record may be
-    /// among the records with the most bytes.
+    /// Calls `record` only if the record may be among those with the most bytes.
     fn add_open(&mut self, flow: &Flow, record: impl FnOnce() -> FlowRecord) {
         self.count(flow);
         if self.top.has_place_for(flow.bytes()) {
@@ -115,7 +111,7 @@ impl Totals {
     }
 }
 
-/// The report of one CPU at the end: its counts, and its current flows.
+/// The report of one CPU at the end of the run.
 #[derive(Debug)]
 pub struct MeterReport {
     pub(super) totals: Totals,
@@ -124,16 +120,14 @@ pub struct MeterReport {
     pub(super) features: Features,
     pub(super) now: u64,
     pub(super) timeouts: Timeouts,
-    /// The number of packet bytes that were handled. If the capture truncated packets, this number
-    /// is less than the number of bytes on the wire.
+    /// Bytes that were handled: less than on the wire if the capture truncated packets.
     pub handled_bytes: u64,
     pub(super) part: Option<Box<Collected>>,
 }
 
 impl MeterReport {
-    /// Returns the edges of a part of a recording (the flows that other parts of the recording may
-    /// continue). Also returns the records of the flows that no other part can continue. Returns
-    /// `None` if the meter does not meter [a part](super::Metering::of_part) of a recording.
+    /// Returns the edges of a part of a recording, and the records of flows that no other part can
+    /// continue. `None` unless the meter is [of a part](super::Metering::of_part).
     pub fn edges(self) -> Option<(Edges, Vec<FlowRecord>)> {
         let Self { part, open, names, now, timeouts, .. } = self;
         let open = open.iter().filter(|flow| !flow.is_vacant()).copied();
@@ -144,29 +138,24 @@ impl MeterReport {
 /// The results of all CPUs.
 #[derive(Clone, Debug)]
 pub struct Metered {
-    /// The number of records, including the records of flows that were still open at the end.
+    /// The number of records, with those of flows that were still open at the end.
     pub total: u64,
-    /// The number of records whose flow was evicted.
+    /// The number of records of evicted flows.
     pub evicted: u64,
-    /// The number of records of each [kind](FlowRecord::kind), the most frequent kind first.
+    /// The number of records of each [kind](FlowRecord::kind), most frequent first.
     pub kinds: Vec<(Cow<'static, str>, u64)>,
-    /// The records with the most bytes in both directions together.
+    /// The records with the most bytes in both directions.
     pub top: Vec<FlowRecord>,
     /// The time of the earliest packet.
     pub earliest: Option<WallTime>,
 }
 
-/// The flows that were still open at the end of the run, and closed flows that have no record yet.
+/// The flows that were open at the end of the run, or closed but without a record yet.
 #[derive(Debug)]
 pub struct OpenFlows {
     tables: Vec<HugeVec<Flow>>,
-    /// The names of the open flows, with one entry per CPU. The list is empty if names are not
-    /// enabled.
     names: Vec<Names>,
-    /// The statistics of the open flows, with one entry per CPU. The list is empty if statistics
-    /// are not enabled.
     features: Vec<Features>,
-    /// The time of the end of the run, and the timeouts of flows.
     end: Option<(u64, Timeouts)>,
 }
 
@@ -187,19 +176,15 @@ impl OpenFlows {
         self.records().collect()
     }
 
-    /// Returns the same records as [`into_records`](Self::into_records), but one at a time. The
-    /// iterator creates each record only when the record is needed, so that even many records need
-    /// little memory.
+    /// Like [`into_records`](Self::into_records), but creates one record at a time, to save memory.
     pub fn records(&self) -> impl Iterator<Item = FlowRecord> + '_ {
         let mut flows: Vec<&Flow> = self.flows().collect();
         flows.sort_unstable_by_key(|flow| (flow.first, flow.key));
         flows.into_iter().map(|flow| self.record(flow))
     }
 
-    /// Merges the entries of each flow that has several entries. A flow can have several entries
-    /// for three reasons: receive queues have different masks, a CPU was declared dead, or a
-    /// datagram's later fragments arrived before its first fragment. Only flows with equal hashes
-    /// are compared with each other.
+    /// A flow has several entries if receive queues have different masks, a CPU was declared dead,
+    /// or a datagram's later fragments arrived before its first fragment.
     fn merge(&mut self) {
         let places = self.tables.iter().enumerate().flat_map(|(table, flows)| {
             let taken = flows.iter().enumerate().filter(|(_, flow)| !flow.is_vacant());
@@ -223,18 +208,16 @@ impl OpenFlows {
 }
 
 impl Metered {
-    /// Combines the reports of all CPUs. The totals include flows that are still open. The open
-    /// flows are also returned, so that the caller can write their records.
+    /// Combines the reports of all CPUs, and returns the open flows, so that the caller can write
+    /// them.
     ///
-    /// At most `top` records, those with the most bytes, are returned in [`Metered::top`], as in
-    /// [`MeterOptions::top`](super::MeterOptions::top). The result is exact, because each of the
-    /// largest records is among the top records of its CPU or belongs to a flow that is still open.
+    /// [`Metered::top`] is exact: each of the `top` records is among its CPU's, or its flow is
+    /// open.
     pub fn of(reports: impl IntoIterator<Item = MeterReport>, top: usize) -> (Self, OpenFlows) {
         let mut totals = Totals::new(top);
         let mut open = OpenFlows { tables: Vec::new(), names: Vec::new(), features: Vec::new(), end: None };
         for report in reports {
             totals.add_all(report.totals);
-            // The end time is the time of the latest packet on any CPU.
             let (now, timeouts) = open.end.unwrap_or((report.now, report.timeouts));
             open.end = Some((now.max(report.now), timeouts));
             if report.names.is_on() {
@@ -282,7 +265,6 @@ mod tests {
 
     fn report(flows: &[Flow]) -> MeterReport {
         let mut open = HugeVec::with_capacity(flows.len() + 2);
-        // Vacant slots do not count as flows.
         [&[Flow::vacant()], flows, &[Flow::vacant()]].concat().into_iter().for_each(|flow| open.push(flow));
         let timeouts = Timeouts::new(Duration::from_secs(300), false, Duration::from_secs(60));
         MeterReport {
@@ -299,8 +281,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_flow_on_several_cpus_are_one_record() {
-        // In this test, the third flow shares its hash with another flow. The fourth flow is on one
-        // CPU only.
+        // The third flow shares its hash with another flow. The fourth is on one CPU only.
         let cpus = [
             report(&[flow(1, 5, 1), flow(2, 1, 2), flow(4, 9, 4)]),
             report(&[flow(3, 3, 2), flow(2, 2, 2), flow(1, 4, 1)]),

@@ -1,24 +1,18 @@
-//! Schedules the checks of flows with a timing wheel (Varghese and Lauck, 1987). Packets do not
-//! change the wheel.
+//! Schedules the checks of flows with a timing wheel (Varghese and Lauck, 1987).
 //!
-//! A flow is put into the slot in which its timeout ends if no further packet arrives. When the
-//! wheel reaches a flow's slot, the flow is checked. Either the flow has timed out, or the flow
-//! moves to the slot in which its new timeout ends. Therefore a flow needs one check per timeout,
-//! however many packets the flow has.
+//! A flow is in the slot in which its timeout ends if no packet arrives. When the wheel gets there,
+//! the flow has timed out, or moves to the slot of its new timeout: one check per timeout.
 
 use super::lists::Lists;
 
-/// The number of slots of the wheel. A timeout spans at most half of the wheel's slots. Therefore
-/// the check of a flow is late by at most a thirtieth of the flow's timeout.
+/// A timeout spans at most half of the slots, and a check is late by at most a thirtieth of it.
 const PLACES: u64 = 64;
 const PLACES_OF_A_TIMEOUT: u64 = 30;
 
 #[derive(Debug)]
 pub(super) struct Wheel {
     lists: Lists,
-    /// The duration of a slot, in nanoseconds.
     span: u64,
-    /// The number of the first time slot that has not passed yet, counted from 1970.
     cursor: u64,
 }
 
@@ -31,8 +25,7 @@ impl Wheel {
         (place % PLACES) as usize
     }
 
-    /// Schedules the check of a flow for a time after `end`. If `end` is further in the future than
-    /// one turn of the wheel, the first check is before `end`.
+    /// Schedules a check after `end`, or before `end` if that is further away than one turn.
     pub(super) fn put(&mut self, flow: u32, end: u64) {
         let place = (end / self.span + 1).clamp(self.cursor, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
@@ -42,12 +35,11 @@ impl Wheel {
         self.lists.remove(flow);
     }
 
-    /// Returns a flow whose check is due at the time `now`. The flow stays in its slot until it is
-    /// [moved](Self::later) or [removed](Self::remove).
+    /// The flow stays in its slot until it is [moved](Self::later) or [removed](Self::remove).
     pub(super) fn due(&mut self, now: u64) -> Option<u32> {
         let target = now / self.span;
-        // If the time jumps ahead by more than one turn of the timing wheel, each slot is visited
-        // once. If the clock was set back, the wheel restarts at the new time.
+        // If the time jumps ahead, each slot is visited once. If the clock was set back, the wheel
+        // restarts.
         if target < self.cursor.saturating_sub(PLACES) || target > self.cursor + PLACES {
             self.cursor = target.saturating_sub(PLACES - 1);
         }
@@ -62,8 +54,7 @@ impl Wheel {
 
     pub(super) fn later(&mut self, flow: u32, end: u64) {
         self.lists.remove(flow);
-        // A checked flow never moves to the current slot. Therefore a loop that handles all due
-        // flows comes to an end.
+        // A checked flow never moves to the current slot, so that a loop over all due flows ends.
         let place = (end / self.span + 1).clamp(self.cursor + 1, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
     }
@@ -102,8 +93,6 @@ mod tests {
                 assert!(start + u64::from(flow) * TIMEOUT / 100 < now, "not before");
                 seen += 1;
             }
-            // After a flow's timeout has ended, the timing wheel reports the flow with a delay of
-            // at most one slot (time step).
             assert!(u64::from(seen) + 100 / PLACES_OF_A_TIMEOUT + 1 >= step.min(100), "{seen} by {step}");
         }
         assert_eq!(seen, 100);
@@ -117,7 +106,6 @@ mod tests {
         (0..10).for_each(|flow| wheel.put(flow, 100 * day + TIMEOUT));
         assert_eq!(take(&mut wheel, 101 * day).len(), 10);
         (0..10).for_each(|flow| wheel.put(flow, 101 * day + TIMEOUT));
-        // The clock is set back by a day. All flows are checked within one turn of the wheel.
         assert_eq!(take(&mut wheel, day).len() + take(&mut wheel, day + 3 * TIMEOUT).len(), 10);
     }
 

@@ -1,14 +1,9 @@
-//! The state of an output of flow records. The meters, the writer thread and the code that ends a
-//! run share this state. The state determines how long the end of a run waits for a reader of the
-//! records.
+//! The state of an output of flow records, which meters, writer thread and the end of a run share.
 //!
-//! A reader of the records may pause for any length of time, as a pager does. While the reader
-//! pauses, a packet source that can wait is paused too. The end of a run also waits for the reader,
-//! unless the user has requested the stop. After a request to stop, a reader that takes no records
-//! for a second is abandoned (the run ends without it). During the second before it is abandoned,
-//! the writer's progress is checked [`LOOKS`] times, with a pause of [`LOOK`] before each check.
-//! While the reader takes no records, the writer thread is stuck in a write that cannot be
-//! interrupted. Therefore the run ends without waiting for the writer thread.
+//! A reader may pause for any time, as a pager does. A packet source that can wait is then paused
+//! too, and the end of a run waits. After the user's request to stop, a reader that takes no
+//! records for a second ([`LOOKS`] checks, [`LOOK`] apart) is abandoned: the run ends without the
+//! writer thread, which is stuck in a write.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender};
@@ -25,13 +20,11 @@ use super::record_ledger::{RecordLedger, Unwritten};
 
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The writer is abandoned after this many checks in a row without progress. A stop waits for
-/// packets in flight for a limited time. All checks of the writer together take half of that time.
-/// A CPU's thread may wait for the writer. Because of this limit, the thread still ends in time.
+/// All checks take half of the time for which a stop waits for packets in flight, so that a CPU's
+/// thread that waits for the writer still ends in time.
 const LOOKS: u128 = DRAIN_MAX.as_nanos() / 2 / LOOK.as_nanos();
 
-/// The maximum number of messages that wait for a collector: 65,536 records, at most 16 MiB. A
-/// collector that restarts is unavailable for about a second.
+/// 65,536 records, at most 16 MiB: a collector that restarts is unavailable for about a second.
 pub(super) const WAITING_FOR_COLLECTOR_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -42,39 +35,33 @@ pub(super) enum Message {
 
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// The records are in an `Arc`, because several writers may write the same records.
     pub(super) records: Arc<Vec<FlowRecord>>,
-    /// The time at which the meter sent the records, in nanoseconds since 1970.
+    /// When the meter sent the records, in nanoseconds since 1970.
     pub(super) now: u64,
     pub(super) unwritten: Unwritten,
 }
 
 #[derive(Debug)]
 pub(super) enum WriterEnd {
-    /// The writer thread ended on its own. It returned a result, or it panicked.
     Itself(thread::Result<Result<(), ExportError>>),
-    /// The writer was abandoned because its reader took no records.
+    /// The writer's reader took no records.
     GivenUp,
 }
 
 #[derive(Debug)]
 pub(super) struct WriterState {
     name: String,
-    /// The queue that the writer reads. When the writer ends, the queue is dropped, so that no
-    /// meter waits for the writer.
+    /// Dropped when the writer ends, so that no meter waits for it.
     messages: Mutex<Option<Receiver<Message>>>,
     ended: Sender<WriterEnd>,
     ledger: Arc<RecordLedger>,
-    // All accesses to the counters are `Relaxed`, because no other memory depends on the counters.
-    /// The counts of an export: messages, their bytes, connections, and datagrams that the
-    /// collector's host refused.
+    // All accesses to the counters are `Relaxed`, because no other memory depends on them.
     messages_sent: AtomicU64,
     message_bytes: AtomicU64,
     connections: AtomicU64,
     refusals: AtomicU64,
-    /// The messages in the queue. A message is counted shortly before it is put into the queue.
+    /// A message is counted shortly before it is put into the queue.
     waiting: AtomicUsize,
-    /// Counts how often the reader has taken records.
     taken: AtomicU64,
     hurried: AtomicBool,
     sample: AtomicU32,
@@ -111,8 +98,7 @@ impl WriterState {
         self.sample.load(Ordering::Relaxed)
     }
 
-    /// Waits for the next message. The writer thread calls this function. Returns an error if the
-    /// queue is closed.
+    /// For the writer thread. Fails if the queue is closed.
     pub(super) fn next(&self) -> Result<Message, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let message = messages.as_ref().ok_or(RecvError)?.recv()?;
@@ -121,8 +107,7 @@ impl WriterState {
         Ok(message)
     }
 
-    /// Waits until `time` for the next message. The writer thread calls this function. Returns
-    /// `None` if no message arrived.
+    /// For the writer thread. Returns `None` if no message arrives until `time`.
     pub(super) fn next_until(&self, time: Instant) -> Result<Option<Message>, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let wait = time.saturating_duration_since(Instant::now());
@@ -138,8 +123,7 @@ impl WriterState {
         Ok(message)
     }
 
-    /// The writer calls this function when it ends. After this call, meters cannot send messages to
-    /// the writer, and `FlowWriter::finish` gets the result.
+    /// Afterwards, meters cannot send messages, and `FlowWriter::finish` gets the result.
     pub(super) fn end(&self, ended: WriterEnd) {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
         let _ = self.ended.send(ended);
@@ -195,8 +179,7 @@ impl WriterState {
         self.taken.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the writer ends. If the reader has taken no records for too long, this function
-    /// abandons the writer and returns.
+    /// Waits until the writer ends, or abandons it because its reader takes no records.
     fn watch(&self) {
         let (mut seen, mut looks) = (None, 0);
         loop {
@@ -213,9 +196,7 @@ impl WriterState {
                         return;
                     }
                 }
-                // If the queue's lock is taken, the writer holds the lock and is waiting for
-                // messages. While the writer waits for messages, there are no records that the
-                // reader could take.
+                // The writer holds the lock while it waits for messages.
                 _ => (seen, looks) = (Some(taken), 0),
             }
         }
@@ -227,27 +208,23 @@ impl WriterState {
 #[serde(default)]
 #[non_exhaustive]
 pub struct OutputCounts {
-    /// The number of records that were written or sent. "Sent" means that the kernel has accepted
-    /// all of their bytes. Records of a Parquet file count as written when the file is complete.
+    /// Records that were written, or that the kernel has accepted for sending. Records of a Parquet
+    /// file count when the file is complete.
     pub written: u64,
-    /// The number of records that did not fit into the output's queue, or that could not be written
-    /// or sent.
+    /// Records that did not fit into the queue, or could not be written or sent.
     pub lost: u64,
     /// Messages that were sent to a collector.
     pub messages: u64,
     /// The bytes of the messages that were sent to a collector.
     pub bytes: u64,
-    /// The number of connections to a collector that replaced a broken connection or followed a
-    /// failed attempt to connect.
+    /// Connections to a collector after a broken connection or a failed attempt.
     pub connections: u64,
-    /// The number of times that the collector's host reported that no program listens at the
-    /// collector's port. The records of a refused datagram count as written. From the sequence
-    /// numbers, the collector knows how many records it missed.
+    /// How often the collector's host reported that no program listens at the port. The records of
+    /// such a datagram count as written, but the collector sees a gap in the sequence numbers.
     pub refusals: u64,
 }
 
-/// An output of flows, for other threads: the output's name, its counts, and a way to stop its
-/// writer.
+/// An output of flows, for other threads: name, counts, and a way to stop its writer.
 #[derive(Clone, Debug)]
 pub struct FlowOutput(pub(super) Arc<WriterState>);
 
@@ -257,20 +234,18 @@ impl FlowOutput {
         self.0.name()
     }
 
-    /// Returns the numbers of records that were written and lost.
+    /// Returns how many records were written and lost.
     pub fn counts(&self) -> OutputCounts {
         self.0.counts()
     }
 
-    /// Requests the writer to stop. After a call of `hurry`, a reader that takes no records for a
-    /// second is abandoned (the run ends without it).
+    /// Requests the writer to stop. A reader that then takes no records for a second is abandoned.
     pub fn hurry(&self) {
         if self.0.hurried.swap(true, Ordering::Relaxed) {
             return;
         }
         let shared = Arc::clone(&self.0);
-        // If the thread that watches the writer cannot be started, the request to hurry has no
-        // effect on the writer.
+        // Without this thread, the request has no effect.
         let _ = thread::Builder::new().name("patience".to_owned()).spawn(move || shared.watch());
     }
 }

@@ -1,5 +1,3 @@
-//! The reasons for which buckets move to another CPU, and the number of moves for each reason.
-
 use std::fmt;
 
 /// The reason why a bucket moved to another CPU.
@@ -10,16 +8,15 @@ pub enum MoveCause {
     Mask,
     /// The bucket's CPU was declared dead.
     CpuDied,
-    /// A CPU that was declared dead or was offline can be used again. (This is a reason for moves.)
+    /// A CPU that was declared dead or was offline can be used again.
     CpuBack,
     /// The bucket's CPU went offline, or this process is no longer allowed to use that CPU.
     CpuOffline,
     /// A CPU got its first buckets, because the CPUs with buckets were busy all of the time.
     Joined,
-    /// A CPU gave up all of its buckets. Either the remaining CPUs have enough time, or the CPU did
-    /// not increase the throughput.
+    /// A CPU gave up its buckets: the others have time, or it did not increase throughput.
     Left,
-    /// One CPU was busier than another CPU. (This is a reason for moves.)
+    /// One CPU was busier than another CPU.
     Balance,
 }
 
@@ -28,7 +25,7 @@ impl MoveCause {
     pub const ALL: [Self; 7] =
         [Self::Mask, Self::CpuDied, Self::CpuBack, Self::CpuOffline, Self::Joined, Self::Left, Self::Balance];
 
-    /// Returns the name that reports and metrics use for the reason.
+    /// Returns the name that reports and metrics use.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mask => "mask",
@@ -42,7 +39,6 @@ impl MoveCause {
     }
 }
 
-/// Prints the [name](MoveCause::name).
 impl fmt::Display for MoveCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
@@ -64,7 +60,7 @@ impl fmt::Display for MoveCause {
 pub struct MoveCounts {
     /// The number of buckets that have moved to another CPU.
     pub buckets: u64,
-    /// The number of slices (sets of buckets that move together) in which the buckets have moved.
+    /// The number of slices in which the buckets have moved.
     pub slices: u64,
     by_cause: [u64; MoveCause::ALL.len()],
 }

@@ -1,34 +1,28 @@
-//! The events that the state machine gets, and the actions that it returns.
-
 use crate::counts::MoveCause;
 
 use crate::{CpuIndex, Plan};
 
-/// An event. Events from packet CPUs contain the epoch (the number) of their slice, a set of
-/// buckets that move together. If that slice is already in a later phase of its move, the event has
-/// no effect. Therefore a CPU can store an event and send it again later.
+/// An event. A packet CPU's event has no effect if its slice is already in a later phase, so a CPU
+/// can store an event and send it again later.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// The mask of the given queues changes. The change of the mask begins after the current slice
-    /// (the buckets that are moving now) has finished.
+    /// The mask of the given queues changes, after the move of the current slice.
     Mask {
         /// The queues.
         queues: &'a [usize],
         /// The new mask of the queues, which is not empty.
         cpus: &'a [CpuIndex],
     },
-    /// Sets which CPUs are present. CPUs that are not in this set are offline, or this process is
-    /// no longer allowed to use them. They get no new buckets.
+    /// The CPUs that are online and available to the process. Other CPUs get no new buckets.
     Present(&'a [CpuIndex]),
-    /// A policy changes the plan of a group (queues with the same mask). The plan determines which
-    /// CPUs get buckets. The CPUs of the plan get equal shares of the buckets.
+    /// A policy changes the plan of a group, whose CPUs get equal shares of the buckets.
     Plan {
         /// The group.
         group: usize,
         /// The new plan of the group.
         plan: Plan,
     },
-    /// A policy sets the bucket map of a group, and stores a plan that agrees with this map.
+    /// A policy sets the bucket map of a group, and a plan that agrees with this map.
     Map {
         /// The group.
         group: usize,
@@ -40,9 +34,7 @@ pub enum Event<'a> {
         cause: MoveCause,
     },
 
-    /// The queue has parked the buckets of the slice. Parking means that the queue holds back new
-    /// frames of the buckets that move. The buckets' old CPUs have finished all frames that the
-    /// queue sent to them before it parked the buckets.
+    /// The queue has parked the buckets, and their old CPUs have finished its earlier frames.
     FencesPassed {
         /// The queue.
         queue: usize,
@@ -65,8 +57,7 @@ pub enum Event<'a> {
         /// The slice.
         epoch: u64,
     },
-    /// The queue has sent its parked frames. After this event, the queue sends the frames of the
-    /// moved buckets to the new CPUs.
+    /// The queue has sent its parked frames, and sends new frames to the new CPUs.
     Released {
         /// The queue.
         queue: usize,
@@ -82,16 +73,13 @@ pub enum Event<'a> {
     Overdue {
         /// The CPU that detected the delay.
         by: CpuIndex,
-        /// The old CPUs that have not passed their fences (markers in their rings) yet. Queues that
-        /// the CPU `by` polls wait for these old CPUs.
+        /// The old CPUs that have not passed the fences of queues that `by` polls.
         open: &'a [CpuIndex],
     },
-    /// A CPU that was declared dead is alive again. The queues of this CPU already follow the
-    /// current map.
+    /// A dead CPU is alive again. Its queues already follow the current map.
     Revived(CpuIndex),
 
-    /// A new CPU polls the queue from now on. The CPU that polled the queue before no longer
-    /// accesses the queue.
+    /// A new CPU polls the queue. The old one no longer accesses the queue.
     Owner {
         /// The queue.
         queue: usize,
@@ -99,42 +87,37 @@ pub enum Event<'a> {
         cpu: CpuIndex,
     },
 
-    /// The CPU was declared dead at its gate, which means that its handler was running. The dead
-    /// CPU's current batch does not count as handled.
+    /// The CPU was declared dead in its handler. Its current batch does not count as handled.
     Died(CpuIndex),
 }
 
-/// An action that must be done while the state machine is locked. The outcome of the action is the
-/// next event of the state machine.
+/// An action to be done while the state machine is locked. The outcome is the next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Declare this CPU dead if it has made no progress for longer than the time limit. But do not
-    /// declare the CPU dead if it holds frames of a queue that can wait, such as a file. If the CPU
-    /// is declared dead, the next event is [`Event::Died`].
+    /// Declare this CPU dead ([`Event::Died`]) if it has made no progress for longer than the time
+    /// limit, unless it holds frames of a queue that can wait, such as a file.
     Declare(CpuIndex),
-    /// The CPU that polls this queue is dead and sends no frames. Revoke the frames that this queue
-    /// has sent to dead CPUs. If the old CPUs that are alive have finished all frames of this
-    /// queue, the next event is [`Event::FencesPassed`].
+    /// Revoke the frames that this dead CPU's queue has sent to dead CPUs. If the living old CPUs
+    /// have finished all frames of this queue, the next event is [`Event::FencesPassed`].
     ReadFences {
         /// The queue.
         queue: usize,
     },
 }
 
-/// The actions that the state machine returns for its events. The buffers are reused.
+/// The actions that follow from events. The buffers are reused.
 #[derive(Clone, Debug, Default)]
 pub struct Actions {
     /// True if packet CPUs should read the state of the state machine again.
     pub changed: bool,
-    /// The CPUs that must be woken, because they must read the state of the state machine. Each CPU
-    /// is in the list once.
+    /// The CPUs that must be woken to read that state, each once.
     pub wake: Vec<CpuIndex>,
     /// Actions that must be done in this order, while the state machine is locked.
     pub asks: Vec<Ask>,
 }
 
 impl Actions {
-    /// Creates buffers for actions, for an instance with this many CPUs and queues.
+    /// Creates buffers for an instance with this many CPUs and queues.
     pub fn for_size(cpus: usize, queues: usize) -> Self {
         Self { changed: false, wake: Vec::with_capacity(cpus), asks: Vec::with_capacity(2 * (cpus + queues)) }
     }

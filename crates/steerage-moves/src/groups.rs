@@ -1,13 +1,11 @@
-//! Groups are sets of queues that share a bucket map. This module also orders the CPUs that have or
-//! may get buckets of a group.
+//! Groups are sets of queues that share a bucket map. This module also orders the CPUs of a group.
 
 use crate::counts::MoveCause;
 
 use crate::map::{Scratch, spread};
 use crate::{BY_PLAN, CpuIndex, Moves, Plan};
 
-/// A group: queues with the same mask. The queues of a group share one map, so that one CPU gets
-/// both directions of a flow.
+/// Queues with the same mask share one map, so that one CPU gets both directions of a flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) version: GroupVersion,
@@ -19,15 +17,12 @@ pub(crate) struct Group {
     pub(crate) cause: MoveCause,
 }
 
-/// Identifies a group and the state in which a policy read that group. If the group has changed
-/// since the policy read it, the policy's requests for the group are outdated.
+/// Identifies a group and its state when a policy read it, to detect outdated requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GroupVersion {
-    /// Identifies the group. The group's number does not identify the group, because a new group
-    /// may get the number of a group that has ended.
+    /// Identifies the group, unlike its number, which a later group may get.
     pub begun: u64,
-    /// How many times the group has changed. Changes are a new mask, other usable CPUs, a new plan,
-    /// or another CPU that polls one of its queues.
+    /// How many times the group's mask, usable CPUs, plan or polling CPUs have changed.
     pub changed: u64,
 }
 
@@ -59,8 +54,7 @@ impl Moves {
                 return;
             }
             None => {
-                // The bucket map of the new group is close to the map of the old group, so that few
-                // of the queues' buckets move.
+                // Close to the map of the old group, so that few buckets move.
                 let Group { plan, map, .. } = self.groups[usize::from(group)].clone();
                 let owners: Vec<CpuIndex> = moving.iter().map(|q| self.queues[*q].owner).collect();
                 let (mut chosen, _) = self.order_among(cpus, &owners);
@@ -76,8 +70,6 @@ impl Moves {
         }
     }
 
-    /// Returns the group to which a queue belongs. If the queue is changing its group, returns the
-    /// new group.
     pub(crate) fn group_of(&self, queue: usize) -> u16 {
         self.queues[queue].joining.unwrap_or_else(|| self.arrives_in(queue))
     }
@@ -87,17 +79,13 @@ impl Moves {
         slice.map_or(self.queues[queue].group, |slice| slice.group_after)
     }
 
-    /// Returns the group with this mask, if at least one of the group's queues has not ended. If
-    /// all queues of a group have ended, the state of the group's flows may still be on the old
-    /// CPUs. Therefore a queue that gets the same mask later does not join this old group, but
-    /// another group.
+    /// Not a group whose queues have all ended: flow state may still be on its old CPUs.
     pub(crate) fn group_with(&self, mask: &[CpuIndex]) -> Option<u16> {
         let in_it = |at: usize| (0..self.queues.len()).any(|q| self.queues[q].open && self.group_of(q) == at as u16);
         (0..self.groups.len()).find(|at| self.groups[*at].mask == mask && in_it(*at)).map(|at| at as u16)
     }
 
-    /// Creates a group. If an existing group has no queues left, the new group gets the number of
-    /// this empty group.
+    /// Uses the number of a group without queues, if there is one.
     pub(crate) fn begin_group(&mut self, mask: Vec<CpuIndex>, plan: Plan, map: Vec<CpuIndex>) -> u16 {
         self.groups_begun += 1;
         let version = GroupVersion { begun: self.groups_begun, changed: 0 };
@@ -117,18 +105,14 @@ impl Moves {
         }
     }
 
-    /// Returns the usable CPUs of a mask in the order in which they should get buckets. Also
-    /// returns how many of these CPUs poll queues. The CPUs that poll come first.
     pub(crate) fn order_among(&self, mask: &[CpuIndex], polls: &[CpuIndex]) -> (Vec<CpuIndex>, usize) {
         let mut order = mask.to_vec();
         let owners = self.order_in_place(&mut order, polls);
         (order, owners)
     }
 
-    /// Removes the CPUs that are not usable from `cpus`, and sorts the remaining CPUs in the order
-    /// in which they should get buckets. A CPU is usable if it is alive and present. If no CPU is
-    /// alive and present, all CPUs that are alive count as usable. If no CPU is alive, all CPUs
-    /// count as usable. Returns how many of the usable CPUs poll queues, but at least 1.
+    /// Keeps the usable CPUs, in the order in which they should get buckets: those alive and
+    /// present, or else those alive, or else all. Returns how many poll queues, at least 1.
     fn order_in_place(&self, cpus: &mut Vec<CpuIndex>, polls: &[CpuIndex]) -> usize {
         let is_alive = |cpu: &CpuIndex| !self.dead[usize::from(*cpu)];
         let is_present = |cpu: &CpuIndex| is_alive(cpu) && !self.absent[usize::from(*cpu)];
@@ -144,8 +128,8 @@ impl Moves {
         cpus.iter().filter(|cpu| polls.contains(cpu)).count().max(1)
     }
 
-    /// Returns the usable CPUs of a group in the order in which they should get buckets. The CPUs
-    /// that poll queues come first, and their number is returned too.
+    /// Returns a group's usable CPUs in the order in which they should get buckets, and how many of
+    /// the first poll queues.
     pub fn order_of(&self, group: usize) -> (Vec<CpuIndex>, usize) {
         let polls: Vec<CpuIndex> = self.open_queues_of(group).map(|queue| self.queues[queue].owner).collect();
         self.order_among(&self.groups[group].mask, &polls)
@@ -161,7 +145,7 @@ impl Moves {
         (0..self.queues.len()).filter(move |q| usize::from(self.queues[*q].group) == group)
     }
 
-    /// Returns the number of groups. The number of groups includes groups that have no queues.
+    /// Returns the number of groups, including groups that have no queues.
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
@@ -171,9 +155,7 @@ impl Moves {
         (self.groups[group].version, &self.groups[group].map)
     }
 
-    /// Derives the map of a group from its plan again, for the reason `cause`. If `keep` is true
-    /// and the same CPUs have buckets before and after, the map does not change. The CPUs' shares
-    /// may then stay unequal.
+    /// With `keep`, the map changes only if other CPUs have buckets than before.
     fn derive_map(&mut self, group: usize, cause: MoveCause, keep: bool) {
         let mut scratch = std::mem::replace(&mut self.scratch, Scratch::new(0));
         let Scratch { cpus, polls, .. } = &mut scratch;
@@ -217,16 +199,13 @@ impl Moves {
         self.derive_map(group, BY_PLAN, false);
     }
 
-    /// Stores a policy's map and plan. The caller must have checked the map: see
-    /// [`allows`](Self::allows).
     pub(crate) fn set_map(&mut self, group: usize, map: &[CpuIndex], plan: Plan, cause: MoveCause) {
         let group = &mut self.groups[group];
         group.want.copy_from_slice(map);
         (group.plan, group.cause) = (plan, cause);
     }
 
-    /// Returns true if the group may have the map `map`. The map must have a CPU for each bucket,
-    /// and all of these CPUs must be usable.
+    /// Returns true if `map` has a usable CPU of the group for each bucket.
     pub fn allows(&self, group: usize, map: &[CpuIndex]) -> bool {
         let (order, _) = self.order_of(group);
         map.len() == self.buckets && map.iter().all(|cpu| order.contains(cpu))

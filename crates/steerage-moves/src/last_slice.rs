@@ -1,12 +1,8 @@
-//! The number of the last slice (a set of buckets that move together), for threads that do not hold
-//! the state machine's lock.
-
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Moves;
 
-/// The number of the last slice. The thread that holds the lock of the state machine writes the
-/// number, and any thread can read it.
+/// The number of the last slice, for threads that do not hold the state machine's lock.
 ///
 /// ```
 /// use steerage_moves::LastSlice;
@@ -17,17 +13,14 @@ use crate::Moves;
 pub struct LastSlice(AtomicU64);
 
 impl LastSlice {
-    /// Writes the number of the last slice (a set of buckets that move together), and whether its
-    /// move is still under way. The caller holds the lock of the state machine.
+    /// Writes the number of the last slice, and whether it is moving. The caller holds the lock.
     pub fn publish(&self, moves: &Moves) {
         let ended = 2 * moves.slice.epoch;
-        // If a packet is sent after the move of a slice began or ended, a thread that sees this
-        // packet also sees that the move began or ended.
+        // Release: whoever sees a later packet also sees that the move began or ended.
         self.0.store(ended - u64::from(moves.slice().is_some()), Ordering::Release);
     }
 
-    /// Returns the number of the last slice, a set of buckets that move together. Returns 0 before
-    /// the first slice. Returns `None` while a slice (a set of buckets) is moving.
+    /// Returns the number of the last slice (0 before the first), or `None` during a move.
     pub fn number(&self) -> Option<u64> {
         let published = self.0.load(Ordering::Acquire);
         (published % 2 == 0).then_some(published / 2)

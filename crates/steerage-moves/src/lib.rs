@@ -1,14 +1,12 @@
 //! Moves buckets between CPUs without reordering packets: the protocol, as a pure state machine.
 //!
-//! The state machine gets events ([`Moves::on`]) and returns [`Actions`]. The state machine has no
-//! clock, no atomics and no lock, and does not access rings or handlers. An action that has an
-//! outcome ([`Ask`]) is executed while the state machine is locked. The outcome of the action is
-//! the state machine's next event. Therefore the state machine can be tested alone. A test visits
-//! every state that an instance with few CPUs, buckets and packets can reach.
+//! The state machine gets events ([`Moves::on`]) and returns [`Actions`]. It has no clock, no
+//! atomics and no lock, and does not access rings or handlers. An action that has an outcome
+//! ([`Ask`]) is executed while the state machine is locked, and its outcome is the next event. A
+//! test visits every state that an instance with few CPUs, buckets and packets can reach.
 //!
-//! Buckets move in sets called *slices*. The buckets of a slice move together, in four phases. A
-//! phase of a move ends when all participants have done their part of the phase. When the last
-//! participant has reported this by an event, the next phase begins.
+//! Buckets move in sets called *slices*, in four phases. The next phase begins when all
+//! participants have reported, by an event, that they have done their part:
 //!
 //! | phase | participants | part | event |
 //! |---|---|---|---|
@@ -17,63 +15,45 @@
 //! | arrive | each new CPU | its handler takes that state | [`Arrived`](Event::Arrived) |
 //! | release | each queue | sends the parked frames to the new CPU | [`Released`](Event::Released) |
 //!
-//! The queues of the group take part in the move. To park the buckets, a queue writes their frames
-//! to its parking lot (the frames that it holds back). For each old CPU of the buckets, the queue
-//! records the current tail of the queue's ring to that CPU as a *fence*. A fence is passed when
-//! the finished index of the ring has passed the recorded tail. After the release phase, new frames
-//! of the buckets go directly to the new CPU.
+//! The queues are those of the buckets' group. To park the buckets, a queue writes their frames to
+//! its parking lot. For each old CPU of the buckets, the queue records the tail of its ring to that
+//! CPU as a *fence*, which is passed when the finished index of the ring has passed this tail.
+//! After the release phase, new frames of the buckets go directly to the new CPU.
 //!
 //! The park phase ends only when *every* queue of the group has parked the buckets *and* all frames
 //! that these queues sent before are finished. Therefore no bucket is on two CPUs, and no frame of
-//! a bucket overtakes another frame. The park phase never ends before all fences (the recorded ring
-//! tails) are passed. If a phase of a move takes too long ([`Overdue`](Event::Overdue)), new frames
-//! of the moving buckets are dropped (`moving`). If a phase of a move takes too long, the old CPU
-//! also discards the moving buckets' frames that it has not begun to handle (`revoked`). A CPU that
-//! makes no progress is declared dead only at its gate, which means while it runs its handler. The
-//! packets of a dead CPU's current batch count as dropped (`revoked`). Queues that can wait, such
-//! as files, are not polled during a move. Therefore they lose no frames if a phase of the move
-//! takes too long.
+//! a bucket overtakes another frame. If a phase takes too long ([`Overdue`](Event::Overdue)), new
+//! frames of the moving buckets are dropped (`moving`), and the old CPU discards their frames that
+//! it has not begun to handle (`revoked`). A CPU that makes no progress is declared dead only at
+//! its gate, which means while it runs its handler, and its current batch counts as dropped
+//! (`revoked`). Queues that can wait, such as files, are not polled during a move and lose no
+//! frames.
 //!
 //! Details of the protocol:
 //!
-//! * **A sleeping producer (a CPU that polls queues) is woken. The producer's fences do not count
-//!   as passed while it sleeps.** Without the wake-up, another CPU would have to act for the
-//!   producer, and the protocol would need a state for this. The cost is one wake-up for each CPU
-//!   that polls a queue whose buckets move. Waking the producers takes time on the CPU that changes
-//!   the mask.
-//! * **The handlers' flow state moves in separate phases** (leave, arrive), and not together with
-//!   the packets. Therefore the new CPU has the flow state before it gets the first packet, and
-//!   need not check for new state before each batch.
-//! * **A CPU can be declared dead only inside its handler.** Outside of the handler, the CPU may be
-//!   sending frames by a bucket map that is about to change. In the simulator, frames were
-//!   reordered if a CPU was declared dead outside of its handler. A program may itself call `step`,
-//!   which runs one round (one pass of a CPU's loop). Therefore, if such a program stops calling
-//!   `step`, a move is delayed until the program calls `step` again. While a move is delayed, new
-//!   packets of the moving buckets are dropped and counted (`moving`).
-//! * **If a dead CPU's queues have sent frames to another dead CPU, these frames are revoked for
-//!   both CPUs.** No other CPU may touch the producer's or the consumer's end of the rings between
-//!   these two CPUs.
+//! * **A sleeping CPU that polls queues is woken; its fences do not count as passed while it
+//!   sleeps.** Otherwise another CPU would have to act for it, which needs a state of the protocol.
+//! * **Flow state moves in separate phases** (leave, arrive), so the new CPU has the state before
+//!   the first packet and need not check for new state before each batch.
+//! * **A CPU can be declared dead only inside its handler.** Outside, it may be sending frames by a
+//!   bucket map that is about to change, which reordered frames in the simulator. A program that
+//!   stops calling `step` delays a move; meanwhile new packets of moving buckets are dropped.
+//! * **Frames from a dead CPU's queues to another dead CPU are revoked for both CPUs.** No other
+//!   CPU may touch either end of the rings between these two CPUs.
 //! * **A queue that changes its group parks all of its buckets at once.** Handlers identify a
-//!   bucket by its group and its number. Therefore all buckets of a queue must change their group
-//!   at the same point in the queue's sequence of packets. If all queues of a group move, the state
-//!   of the group's flows moves too. If a queue leaves a group in which other queues stay, the
-//!   queue's flows start without state in the new group.
-//! * **Moves of queues that can wait have no time limit.** For example, if a capture file is in the
-//!   group, no move times out and no frame is revoked.
-//! * **If all queues of a group have ended, the group is not used again.** A move may have ended
-//!   because all queues ended. The state of the flows has then stayed on the old CPUs. If a queue
-//!   later gets the same mask as a group whose queues have ended, the queue gets a group with
-//!   another number.
-//! * **A queue that has ended takes no part in the park phase any more** when none of its frames is
-//!   in flight. If an ended queue still took part in park phases, it could never be closed while
-//!   masks keep changing. The search for buckets that must move continues after the last bucket of
-//!   the previous slice (set of moving buckets). Therefore every bucket is moved eventually.
+//!   bucket by its group and its number, and the group must change at one point in the queue's
+//!   sequence of packets. If all queues of a group move, the state of the group's flows moves too.
+//!   If other queues stay, the queue's flows start without state in the new group.
+//! * **Moves of queues that can wait have no time limit**, so no frame is revoked.
+//! * **A group whose queues have all ended is not used again**, because flow state may be left on
+//!   its old CPUs. A queue that later gets the same mask gets a group with another number.
+//! * **An ended queue without frames in flight takes no part in the park phase**, or else it could
+//!   never be closed while masks keep changing. The search for buckets that must move continues
+//!   after the previous slice, so every bucket is moved eventually.
 //!
-//! The state machine never calls a policy to assign buckets to CPUs. Each group has a [`Plan`],
-//! which a policy has stored in the state machine. When a mask or the set of usable CPUs changes,
-//! the state machine derives the group's bucket map from the plan.
-//!
-//! Events from packet CPUs do not allocate memory. All buffers have their full size from the start,
+//! The state machine never calls a policy. A policy stores a [`Plan`] for each group, from which
+//! the state machine derives the group's bucket map when a mask or the set of usable CPUs changes.
+//! Events from packet CPUs do not allocate memory: all buffers have their full size from the start,
 //! or from the event that creates their group.
 //!
 //! | module | what it holds |
@@ -83,8 +63,7 @@
 //! | `protocol` | the phases, the end of a queue, late phases, deaths |
 //! | `groups` | the queues that share a map, and the CPUs that may have its buckets |
 //! | `transit` | handler state that moves to another CPU |
-//! | `plan`, `map`, `slice` | the default placement of buckets; maps; the buckets that move
-//! together |
+//! | `plan`, `map`, `slice` | default placement of buckets; maps; the buckets that move together |
 #![forbid(unsafe_code)]
 
 mod counts;
@@ -111,8 +90,7 @@ pub use transit::{States, Transit};
 use groups::Group;
 use map::Scratch;
 
-/// The index of a CPU among the CPUs of the instance, counted from 0. (The kernel's CPU numbers may
-/// have gaps.)
+/// The index of a CPU among the CPUs of the instance. (The kernel's CPU numbers may have gaps.)
 pub type CpuIndex = u16;
 
 /// The initial settings of a queue.
@@ -120,7 +98,7 @@ pub type CpuIndex = u16;
 pub struct QueueSetup {
     /// The CPU that polls the queue.
     pub owner: CpuIndex,
-    /// True if the queue can wait, so that none of its frames may be lost.
+    /// True if the queue can wait and must lose no frames.
     pub can_wait: bool,
     /// The CPUs over which the packets of the queue are spread. Not empty.
     pub mask: Vec<CpuIndex>,
@@ -137,8 +115,7 @@ pub struct Setup {
     pub slice_buckets: usize,
     /// The receive queues.
     pub queues: Vec<QueueSetup>,
-    /// For each CPU that polls a queue: the other CPUs, in the order in which they should get the
-    /// queue's buckets. If the list is empty, CPUs get buckets in the order of their numbers.
+    /// For each CPU that polls a queue, the other CPUs, nearest first. CPU order if empty.
     pub nearness: Vec<Vec<CpuIndex>>,
 }
 
@@ -148,8 +125,7 @@ struct Queue {
     can_wait: bool,
     group: u16,
     joining: Option<u16>,
-    /// The map of buckets to CPUs that new frames follow. Frames of moving buckets do not follow
-    /// this map.
+    /// Where new frames go, except for frames of moving buckets.
     map: Vec<CpuIndex>,
     open: bool,
 }
@@ -169,16 +145,14 @@ pub struct Moves {
     counts: MoveCounts,
     moved: Vec<u64>,
     dead: Vec<bool>,
-    /// The CPUs that are offline or do not belong to the process any more. The thread of an absent
-    /// CPU still runs, but without a CPU of its own.
+    /// Offline, or not available to the process. Their threads run without a CPU of their own.
     absent: Vec<bool>,
     scratch: Scratch,
 }
 
 impl Moves {
-    /// Divides the queues into groups by their masks. The function `plan` returns the plan of each
-    /// group. `plan` gets the group's CPUs in the order in which they should get buckets, and how
-    /// many CPUs at the front of this list poll queues.
+    /// Divides the queues into groups by their masks. `plan` gets a group's CPUs in the order in
+    /// which they should get buckets, and how many of the first poll queues.
     pub fn new(setup: Setup, mut plan: impl FnMut(&[CpuIndex], usize) -> Plan) -> Self {
         let Setup { cpus, buckets, slice_buckets, queues, nearness } = setup;
         let mut moves = Self {
@@ -252,13 +226,12 @@ impl Moves {
         self.queues[queue].owner
     }
 
-    /// Returns the mask of a queue. If the queue's mask is changing, returns the new mask.
+    /// Returns the mask of a queue: the new mask if it is changing.
     pub fn mask_of(&self, queue: usize) -> &[CpuIndex] {
         &self.groups[usize::from(self.group_of(queue))].mask
     }
 
-    /// For each bucket of a queue, returns the bucket's CPU and the number of times that the bucket
-    /// has moved.
+    /// For each bucket of a queue, returns its CPU and how often it has moved.
     pub fn buckets_of(&self, queue: usize) -> impl Iterator<Item = (CpuIndex, u64)> + '_ {
         self.queues[queue].map.iter().copied().zip(self.moved.iter().copied())
     }
@@ -268,34 +241,28 @@ impl Moves {
         self.counts
     }
 
-    /// Returns true if `queue` takes part in the current slice (the set of buckets that are
-    /// moving).
+    /// Returns true if `queue` takes part in the current slice.
     pub fn concerns(&self, queue: usize) -> bool {
         self.slice().is_some_and(|slice| slice.includes(queue))
     }
 
-    /// Returns true if buckets of the queue are moving in the current slice, or if buckets of the
-    /// queue must move in a later slice. The CPU that polls a moving or waiting queue checks how
-    /// long the current slice (set of moving buckets) takes, so that a slow slice does not delay
-    /// all other slices.
+    /// Returns true if buckets of the queue are moving or must move. The CPU that polls such a
+    /// queue checks how long the current slice takes.
     pub fn awaits_move(&self, queue: usize) -> bool {
         let state = &self.queues[queue];
         let group = &self.groups[usize::from(state.group)];
         state.open && (self.concerns(queue) || state.joining.is_some() || group.map != group.want)
     }
 
-    /// Returns true if a queue has not ended and can wait without losing packets, as a file can.
+    /// Returns true if a queue has not ended and can wait without losing packets.
     pub fn waits(&self, queue: usize) -> bool {
         self.queues[queue].open && self.queues[queue].can_wait
     }
 
-    /// Returns true if the move of the current slice (the set of buckets that are moving) has a
-    /// time limit. The move of a slice (a set of buckets) has no time limit if one of its queues
-    /// can wait without losing frames.
+    /// Returns true if the current slice has a time limit: none of its queues can wait.
     pub fn is_timed(&self) -> bool {
         self.slice().is_some_and(|slice| !slice.queues.iter().any(|queue| self.waits(*queue)))
     }
 }
 
-/// The cause that is counted for moves that are due to a new plan.
 const BY_PLAN: MoveCause = MoveCause::Mask;

@@ -1,10 +1,6 @@
-//! Maps from buckets to CPUs.
-
 use crate::CpuIndex;
 
-/// Divides `buckets` buckets into `cpus` equal ranges, as Linux does. Returns the index of the
-/// range that contains `bucket` (from 0 to `cpus` - 1): `hash * cpus >> 32`. Returns 0 if `cpus` is
-/// 0.
+/// The index of a bucket's range of `cpus` equal ranges, as in Linux (`hash * cpus >> 32`).
 #[must_use]
 pub const fn even_share(bucket: usize, cpus: usize, buckets: usize) -> usize {
     bucket * cpus / buckets
@@ -21,7 +17,7 @@ pub fn cpus_in(map: &[CpuIndex]) -> Vec<CpuIndex> {
 /// Buffers for computing a map, so that a packet CPU does not allocate memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Scratch {
-    /// For each CPU, the number of its buckets now, and the number of buckets that it should have.
+    /// The number of buckets that each CPU has, and that it should have.
     held: Vec<usize>,
     share: Vec<usize>,
     by_held: Vec<CpuIndex>,
@@ -43,9 +39,8 @@ impl Scratch {
     }
 }
 
-/// Gives each of the CPUs in `cpus` an equal share of the buckets, with as few moves as possible. A
-/// bucket moves only if its CPU has more than its share, or is not in `cpus`. If `keep` is true and
-/// exactly the CPUs in `cpus` already have buckets, no bucket moves.
+/// Gives each of `cpus` an equal share of the buckets. A bucket moves only if its CPU has more than
+/// its share, or is not in `cpus`. If `keep` is true and exactly `cpus` have buckets, none moves.
 pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratch: &mut Scratch) {
     let Scratch { held, share, by_held, .. } = scratch;
     held.fill(0);
@@ -58,18 +53,14 @@ pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratc
     if keep && all_have && !others_have {
         return;
     }
-    // If the buckets cannot be divided equally, some CPUs get one bucket more than the others. The
-    // CPUs with one bucket more are those that already have more buckets, so that fewer buckets
-    // have to move.
+    // CPUs that already have more buckets get one bucket more, so that fewer buckets move.
     by_held.clear();
     by_held.extend_from_slice(cpus);
     by_held.sort_unstable_by_key(|cpu| (std::cmp::Reverse(held[usize::from(*cpu)]), *cpu));
     for (nth, cpu) in by_held.iter().enumerate() {
         share[usize::from(*cpu)] = map.len() / cpus.len() + usize::from(nth < map.len() % cpus.len());
     }
-    // Returns the next CPU that has fewer buckets than its share. In this loop, a CPU that has
-    // fewer buckets than its share never loses a bucket. Therefore the search for the next CPU with
-    // too few buckets never has to go back.
+    // A CPU with too few buckets never loses one here, so the search never goes back.
     let mut next = 0;
     for cpu in map.iter_mut() {
         let from = usize::from(*cpu);

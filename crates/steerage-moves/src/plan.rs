@@ -1,11 +1,6 @@
-//! The plan that a policy stores in the core (the code that moves buckets). The core assigns
-//! buckets to CPUs by this plan, without calling the policy.
-
 use crate::CpuIndex;
 
-/// Determines which CPUs of a group have buckets. When the mask or the usable CPUs change, the core
-/// (the code that moves buckets) follows the plan and does not call the policy. A policy can change
-/// the plan at any time.
+/// Determines which CPUs of a group have buckets when the mask or the usable CPUs change.
 ///
 /// ```
 /// use steerage_moves::Plan;
@@ -18,12 +13,10 @@ use crate::CpuIndex;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The CPUs in the order in which they get buckets. CPUs of the mask that are not in the list
-    /// `order` come last. The core (the code that moves buckets) orders the CPUs that are not in
-    /// `order`: first the CPUs that poll a queue of the group, then the CPUs near to these.
+    /// The CPUs in the order in which they get buckets. The other CPUs of the mask follow: first
+    /// those that poll a queue of the group, then those near to them.
     pub order: Vec<CpuIndex>,
-    /// The number of CPUs that have buckets. These CPUs are the first `active` usable CPUs of the
-    /// mask, in the order of the field `order`. At least one CPU has buckets.
+    /// How many CPUs have buckets (at least one): the first usable CPUs, in the order of `order`.
     pub active: usize,
 }
 
@@ -33,8 +26,7 @@ impl Plan {
         Self { order: Vec::new(), active: usize::MAX }
     }
 
-    /// Returns the CPUs that have buckets according to this plan. `usable` are the usable CPUs of
-    /// the mask, in the order of the core.
+    /// Returns the CPUs that have buckets, from the usable CPUs of the mask in their order.
     pub fn choose(&self, usable: &[CpuIndex]) -> Vec<CpuIndex> {
         let mut chosen = usable.to_vec();
         self.choose_in_place(&mut chosen);

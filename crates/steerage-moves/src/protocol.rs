@@ -1,5 +1,4 @@
-//! The protocol of a move: its phases, and what happens if a queue ends, a CPU is late, or a CPU is
-//! declared dead.
+//! The phases of a move, and what happens if a queue ends, a CPU is late, or a CPU dies.
 
 use crate::counts::MoveCause;
 
@@ -16,8 +15,7 @@ impl Moves {
             Event::Died(cpu) => self.died(cpu, actions),
             Event::Revived(cpu) => self.revived(cpu, actions),
             Event::Owner { queue, cpu } => self.set_owner(queue, cpu, actions),
-            // The following events concern the current slice (the buckets that are moving), and
-            // request no new move.
+            // These events concern the current slice, and request no new move.
             Event::Overdue { by, open } => return self.overdue(by, open, actions),
             Event::FencesPassed { queue, epoch } => return self.done(queue, epoch, MovePhase::Park, actions),
             Event::Left { cpu, epoch, with_state } => return self.left(cpu, epoch, with_state, actions),
@@ -29,8 +27,7 @@ impl Moves {
         self.wake_watchers(actions);
     }
 
-    /// Wakes the CPUs whose queues wait for a move, so that these CPUs notice if the current move
-    /// is delayed.
+    /// These CPUs check whether the current move is delayed.
     fn wake_watchers(&self, actions: &mut Actions) {
         (0..self.queues.len()).filter(|at| self.awaits_move(*at)).for_each(|at| actions.wake(self.queues[at].owner));
     }
@@ -47,7 +44,7 @@ impl Moves {
     }
 
     fn left(&mut self, cpu: CpuIndex, epoch: u64, with_state: &[u16], actions: &mut Actions) {
-        // The state that a CPU returns is ignored if the CPU was declared dead during this phase.
+        // The state of a CPU that was declared dead during this phase is ignored.
         if !self.is_at(epoch, MovePhase::Leave) || !self.slice.waits_for(usize::from(cpu)) {
             return;
         }
@@ -106,17 +103,13 @@ impl Moves {
         true
     }
 
-    /// Returns true if a queue has not ended and the CPU that polls it is alive. If the polling CPU
-    /// is dead, its queues receive no frames. Therefore moves of a dead CPU's queues wait until the
-    /// CPU is alive again, and do not delay other moves.
+    /// The moves of a dead CPU's queues wait, and do not delay other moves.
     fn is_served(&self, queue: &crate::Queue) -> bool {
         queue.open && !self.is_dead(queue.owner)
     }
 
-    /// Prepares a slice (a set of buckets that move together) for a queue that changes its group.
-    /// The slice parks all of the queue's buckets at the same time. The number of the group must
-    /// change at one point in the queue's sequence of frames. Therefore all frames that the queue
-    /// sent before this point must be finished first.
+    /// Parks all buckets of the queue, because the number of the group changes at one point in the
+    /// queue's sequence of frames.
     fn next_joining(&mut self) -> bool {
         let joining =
             |(at, queue): (usize, &crate::Queue)| Some((at, queue.joining.filter(|_| self.is_served(queue))?));
@@ -150,8 +143,7 @@ impl Moves {
         let Self { slice, queues, groups, next_bucket, buckets, slice_buckets, .. } = self;
         let (map, want) = (&groups[at].map, &groups[at].want);
         slice.moves.clear();
-        // The search continues where the last slice (set of moving buckets) ended. Therefore every
-        // bucket is moved eventually, even if masks change often.
+        // Continues after the last slice: every bucket moves eventually.
         let by_turns = (*next_bucket..*buckets).chain(0..*next_bucket);
         let differ = by_turns.filter(|bucket| map[*bucket] != want[*bucket]).take(*slice_buckets);
         slice.moves.extend(differ.map(|bucket| BucketMove {
@@ -192,9 +184,7 @@ impl Moves {
 
     fn next_phase(&mut self, actions: &mut Actions) {
         match self.slice.phase {
-            // All queues that take part in the move have ended before they parked frames. No more
-            // frames of the ended queues will come. Therefore the state of their flows stays on its
-            // present CPU.
+            // All queues ended before they parked frames, so flow state stays where it is.
             MovePhase::Park if self.slice.queues.iter().all(|queue| !self.queues[*queue].open) => {
                 self.is_moving = false;
                 return;
@@ -227,21 +217,18 @@ impl Moves {
         self.announce(actions);
     }
 
-    /// Assigns the moving buckets to their new CPUs. After this call, parked frames are sent to the
-    /// CPUs of the new map.
     fn put_in_force(&mut self) {
         let Self { slice, groups, queues, counts, moved, dead, .. } = self;
         let after = usize::from(slice.group_after);
         let planned = groups[after].cause;
         for m in &slice.moves {
             let (bucket, moves) = (usize::from(m.bucket), u64::from(m.from != m.to));
-            // Buckets must leave a dead CPU, even if the plan names this CPU.
+            // Buckets must leave a dead CPU, even if the plan names it.
             let cause = if dead[usize::from(m.from)] { MoveCause::CpuDied } else { planned };
             counts.count(cause, moves);
             moved[bucket] += moves;
             slice.queues.iter().for_each(|queue| queues[*queue].map[bucket] = m.to);
-            // A queue that joins a group takes the group's map unchanged. Therefore this assignment
-            // changes nothing if a queue joins a group.
+            // No change if a queue joins the group: the queue takes the group's map unchanged.
             groups[after].map[bucket] = m.to;
         }
         for queue in &slice.queues {
@@ -265,7 +252,6 @@ impl Moves {
         }
     }
 
-    /// Requests a check of the CPUs that delay the current move.
     fn overdue(&mut self, by: CpuIndex, open: &[CpuIndex], actions: &mut Actions) {
         if !self.is_timed() {
             return;
@@ -290,9 +276,8 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// A dead CPU sends no frames of its queues, so its queues count as parked. The fences (markers
-    /// in the rings) of a dead CPU's queues count as passed when each living old CPU has finished
-    /// all frames in these queues' rings.
+    /// A dead CPU sends no frames. The fences of its queues count as passed when each living old
+    /// CPU has finished all frames of these queues.
     fn ask_for_the_dead(&self, actions: &mut Actions) {
         if self.slice.phase != MovePhase::Park {
             return;
@@ -301,16 +286,11 @@ impl Moves {
         orphans.for_each(|queue| actions.ask(Ask::ReadFences { queue: *queue }));
     }
 
-    /// Moves the buckets of a dead CPU to CPUs that are alive. The current move does not wait for
-    /// the dead CPU any more.
     fn died(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = true;
         self.derive_all_maps(MoveCause::CpuDied);
-        // While no move is under way, the rest of this function has no effect, because there are no
-        // participants to wait for.
         let Self { slice, groups, queues, .. } = self;
-        // If a queue joins a group, the target map of the move does not change, because the queue
-        // takes the group's map unchanged.
+        // A queue that joins a group takes the group's map unchanged.
         if slice.group_before == slice.group_after && slice.phase != MovePhase::Release {
             let want = &groups[usize::from(slice.group_after)].want;
             for m in slice.moves.iter_mut().filter(|m| m.to == cpu) {
@@ -320,8 +300,7 @@ impl Moves {
         match slice.phase {
             MovePhase::Park => {}
             MovePhase::Leave => slice.done(usize::from(cpu)),
-            // If a bucket's flow state was to arrive on the dead CPU, the bucket's new CPU takes
-            // the state instead.
+            // State that was to arrive on the dead CPU goes to the bucket's new CPU instead.
             MovePhase::Arrive => self.wait_for_arrivals(),
             MovePhase::Release => slice.waiting.retain(|queue| queues[*queue].owner != cpu),
         }
@@ -329,7 +308,6 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// A dead CPU is alive again: it may get buckets, and its queues take part in the current move.
     fn revived(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = false;
         self.derive_all_maps(MoveCause::CpuBack);
@@ -344,14 +322,10 @@ impl Moves {
         }
         actions.changed = true;
     }
-    /// Records that another CPU polls a queue from now on. If the CPU that polled the queue before
-    /// was dead, the queue may have missed phases of a move, which does no harm. After this event,
-    /// the queue uses the current map. If the current map of buckets is about to change, the queue
-    /// parks frames.
+    /// A queue that missed phases of a move, because its owner was dead, uses the current map.
     fn set_owner(&mut self, queue: usize, cpu: CpuIndex, actions: &mut Actions) {
         self.queues[queue].owner = cpu;
-        // The group's version changes, because CPUs that poll queues come first in the group's
-        // order of CPUs.
+        // CPUs that poll queues come first in the group's order of CPUs.
         self.groups[usize::from(self.queues[queue].group)].version.changed += 1;
         actions.changed = true;
     }

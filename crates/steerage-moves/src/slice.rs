@@ -1,5 +1,3 @@
-//! A slice: the buckets that move together.
-
 use crate::CpuIndex;
 
 /// A bucket that moves.
@@ -11,16 +9,14 @@ pub struct BucketMove {
     pub from: CpuIndex,
     /// The bucket's CPU after the move.
     pub to: CpuIndex,
-    /// True if the old CPU's handler has returned state of this bucket, and the new CPU's handler
-    /// has not taken the state yet.
+    /// True if the old CPU's handler has returned state, and the new one has not taken it yet.
     pub has_state: bool,
 }
 
 /// The phase of a slice. The [crate's description](crate) has a table of the phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MovePhase {
-    /// The queues park (hold back) the frames of the buckets and wait for their fences (markers in
-    /// the rings).
+    /// The queues park the frames of the buckets and wait for their fences.
     Park,
     /// The handlers of the old CPUs return the state of the flows in the buckets.
     Leave,
@@ -37,21 +33,19 @@ pub struct Slice {
     pub epoch: u64,
     /// The current phase of the slice.
     pub phase: MovePhase,
-    /// The moves of the slice's buckets to new CPUs, sorted by bucket.
+    /// The moves of the slice's buckets, sorted by bucket.
     pub moves: Vec<BucketMove>,
-    /// The number of the group before the move. `group_before` and `group_after` differ if a queue
-    /// changes its group.
+    /// The group before the move, which is not `group_after` if a queue changes its group.
     pub group_before: u16,
     /// The number of the group after the move.
     pub group_after: u16,
     /// True if the move took too long, so that queues stop parking frames.
     pub revoked: bool,
-    /// The CPUs from which buckets move away. Each CPU is in the list once.
+    /// The CPUs from which buckets move away, each once.
     pub old_cpus: Vec<CpuIndex>,
     pub(crate) queues: Vec<usize>,
     pub(crate) with_state: bool,
-    /// The participants that have not yet done their part of the current phase. The participants
-    /// are queues in the phases park and release, and CPUs in the phases leave and arrive.
+    /// Who has not yet done their part: queues (park, release) or CPUs (leave, arrive).
     pub(crate) waiting: Vec<usize>,
 }
 
@@ -71,8 +65,7 @@ impl Slice {
         }
     }
 
-    /// Returns true if the current phase of the move waits for `who`. `who` is a queue in the
-    /// phases park and release, and a CPU in the phases leave and arrive.
+    /// Returns true if the current phase waits for the queue or CPU `who`.
     pub fn waits_for(&self, who: usize) -> bool {
         self.waiting.contains(&who)
     }

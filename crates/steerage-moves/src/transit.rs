@@ -1,5 +1,3 @@
-//! Flow state that moves from the handler of one CPU to the handler of another CPU.
-
 use std::fmt;
 
 use crate::{CpuIndex, Slice};
@@ -7,10 +5,7 @@ use crate::{CpuIndex, Slice};
 /// Bucket numbers, each with the flow state of the bucket.
 pub type States<M> = Vec<(u16, M)>;
 
-/// The flow state that the old CPUs' handlers returned for the current slice (the buckets that are
-/// moving). The flow state stays in the [`Transit`] until the handlers of the new CPUs take it. The
-/// flow state is stored outside of the state machine, so that the state machine does not depend on
-/// the type of the flow state.
+/// The flow state of the current slice between the old CPUs' and the new CPUs' handlers.
 pub struct Transit<M> {
     epoch: u64,
     states: States<M>,
@@ -22,9 +17,7 @@ impl<M> Transit<M> {
         Self { epoch: 0, states: Vec::with_capacity(buckets) }
     }
 
-    /// Stores the flow states that a handler returned. They belong to the slice (set of moving
-    /// buckets) with the number `epoch`. Flow state that remains from the move of an earlier slice
-    /// is dropped.
+    /// Stores flow state for the slice `epoch`, and drops that of an earlier slice.
     pub fn put(&mut self, epoch: u64, states: &mut States<M>) {
         if self.epoch != epoch {
             self.epoch = epoch;

@@ -1,5 +1,4 @@
-//! The attributes of netlink messages: netlink(7). A generic netlink message is a list of
-//! attributes. The value of an attribute may be another list of attributes.
+//! The attributes of netlink messages (netlink(7)), whose values may be lists of attributes.
 
 use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED, NLA_HEADER_SIZE, NlasIterator, parse_u32};
 
@@ -7,25 +6,21 @@ pub(crate) fn attribute(kind: u16, value: impl Into<Vec<u8>>) -> DefaultNla {
     DefaultNla::new(kind, value.into())
 }
 
-/// Creates an attribute whose value is text that ends with a zero byte.
 pub(crate) fn text_attribute(kind: u16, text: &str) -> DefaultNla {
     attribute(kind, [text.as_bytes(), &[0]].concat())
 }
 
-/// Creates an attribute whose value is a list of attributes.
 pub(crate) fn nested(kind: u16, inner: &[DefaultNla]) -> DefaultNla {
     attribute(kind | NLA_F_NESTED, serialized(inner))
 }
 
-/// Returns the bytes of a list of attributes.
 pub(crate) fn serialized(attributes: &[DefaultNla]) -> Vec<u8> {
     let mut bytes = vec![0; attributes.buffer_len()];
     attributes.emit(&mut bytes);
     bytes
 }
 
-/// Returns the type and the value of each attribute in the list. The iterator ends at the first
-/// attribute that is cut off.
+/// The iterator ends at the first attribute that is cut off.
 pub(crate) fn each(list: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(list).map_while(|attribute| {
         let attribute = attribute.ok()?;
@@ -34,24 +29,20 @@ pub(crate) fn each(list: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Returns the value of the first attribute with the type `kind`.
 pub(crate) fn find(list: &[u8], kind: u16) -> Option<&[u8]> {
     each(list).find(|(other, _)| *other == kind).map(|(_, value)| value)
 }
 
-/// Returns the number in the first attribute with the type `kind`, or 0 if the list has no such
-/// attribute.
+/// Returns 0 if the list has no such attribute.
 pub(crate) fn number(list: &[u8], kind: u16) -> u32 {
     find(list, kind).and_then(|number| parse_u32(number).ok()).unwrap_or(0)
 }
 
-/// Creates an attribute from each pair in `given` that has a type and a number. Pairs with `None`
-/// as the number are skipped.
 pub(crate) fn numbers(given: &[(u16, Option<u32>)]) -> Vec<DefaultNla> {
     given.iter().filter_map(|(kind, number)| Some(attribute(*kind, (*number)?.to_ne_bytes()))).collect()
 }
 
-/// Converts an attribute's value to text, without the zero byte at the end.
+/// Removes the zero byte at the end of the text.
 pub(crate) fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)).into_owned()
 }
@@ -74,7 +65,6 @@ mod tests {
         for cut in 0..list.len() {
             assert_eq!(each(&list[..cut]).count(), cut / 8, "{cut}");
         }
-        // The length field of this attribute is smaller than the attribute's header.
         assert_eq!(each(&[2, 0, 1, 0, 9, 9, 9, 9]).count(), 0);
         assert_eq!(each(&[0; 8]).count(), 0);
     }

@@ -1,5 +1,4 @@
-//! Receives the kernel's messages about changed links, addresses, routes and neighbours:
-//! rtnetlink(7).
+//! The kernel's messages about changed links, addresses, routes and neighbours: rtnetlink(7).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,14 +9,11 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_s
 use crate::entry::Change;
 use crate::socket::Socket;
 
-/// The multicast groups of netlink for changes of links, neighbours, IPv4 and IPv6 addresses and
-/// routes (`RTMGRP_` in linux/rtnetlink.h).
+/// Multicast groups: links; neighbours, addresses and routes (`RTMGRP_` in linux/rtnetlink.h).
 const LINKS: u32 = 0x1;
 const TABLES: u32 = 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
 
-/// The size in bytes of a socket's receive buffer. The socket receives changes of all of the
-/// kernel's tables (links, addresses, routes, neighbours). A buffer of this size holds about ten
-/// thousand changes of routes.
+/// The size of the receive buffer for all tables in bytes: about ten thousand changes of routes.
 const BUFFER_BYTES: usize = 8 << 20;
 
 /// Receives the kernel's reports of changes. Never waits for a report. Poll the socket's file
@@ -32,8 +28,7 @@ const BUFFER_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub struct Changes {
     socket: Socket,
-    /// The index of the link whose changes are read. If `None`, the changes of all links and other
-    /// table entries are read.
+    /// The link whose changes are read, or `None` for all links and tables.
     link: Option<u32>,
 }
 
@@ -66,20 +61,18 @@ impl Changes {
     /// Fails if the kernel does not create the socket.
     pub fn of_all() -> io::Result<Self> {
         let socket = Socket::open(None, LINKS | TABLES)?;
-        // A process of root may use a receive buffer that is larger than the limit for other users.
+        // Root may exceed the system's limit on receive buffers.
         if set_socket_recv_buffer_size_force(&socket.fd, BUFFER_BYTES).is_err() {
             set_socket_recv_buffer_size(&socket.fd, BUFFER_BYTES)?;
         }
         Ok(Self { socket, link: None })
     }
 
-    /// Calls the function `each` with every change that has arrived. Returns false if changes were
-    /// lost because the socket's buffer was full.
+    /// Calls `each` with every change that has arrived. Returns false if changes were lost.
     pub fn read(&mut self, each: &mut dyn FnMut(Change)) -> bool {
         let link = self.link;
         self.socket.read(&mut |message| {
-            // A full parse of a message allocates memory. Therefore messages about other links are
-            // skipped before they are fully parsed.
+            // A full parse allocates memory, so messages about other links are skipped first.
             if link.is_none_or(|link| LinkHeader::parse(message.body).is_ok_and(|header| header.index == link)) {
                 Change::from_message(message).into_iter().for_each(&mut *each);
             }

@@ -16,14 +16,12 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::socket::Message;
 
-/// A change in one of the kernel's tables (links, addresses, routes, neighbours). An entry is new,
-/// was deleted, or has a new state.
+/// A change in one of the kernel's tables: an entry is new, was deleted, or has a new state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The table entry in its current state. For a deleted entry, its last state before the
-    /// deletion.
+    /// The table entry in its current state, or in its last state before its deletion.
     pub entry: Entry,
-    /// True if the entry still exists, and false if it was deleted.
+    /// False if the entry was deleted.
     pub is_there: bool,
 }
 
@@ -41,9 +39,7 @@ pub enum Entry {
     Neighbour(Neighbour),
 }
 
-/// A network interface. All fields are known if the kernel sent them as the reply to a request for
-/// the interface. In a message about a change, the kernel may omit fields. Omitted fields are
-/// `None`.
+/// A network interface. In a message about a change, the kernel may omit fields (`None`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
@@ -51,8 +47,7 @@ pub struct Link {
     pub index: u32,
     /// The interface's name, such as `eth0`.
     pub name: Option<String>,
-    /// The kind of virtual interface, as `ip link add type` names it, such as `veth`, `tun` or
-    /// `bond`.
+    /// The kind of virtual interface, such as `veth`, `tun` or `bond` (`ip link add type`).
     pub kind: Option<String>,
     /// The type of the link headers, as an `ARPHRD_` number of linux/if_arp.h. Ethernet is 1.
     pub hardware: u16,
@@ -62,14 +57,13 @@ pub struct Link {
     pub running: bool,
     /// The length of the longest packet that the interface sends, without the link header.
     pub mtu: Option<usize>,
-    /// The link address of the interface. An Ethernet address has 6 bytes.
+    /// The link address. An Ethernet address has 6 bytes.
     pub address: Option<Vec<u8>>,
-    /// If the interface is a port of a bond or a bridge, the index of that bond or bridge.
+    /// The index of the bond or bridge of which the interface is a port.
     pub controller: Option<u32>,
-    /// True if the interface is an unused port of a bond: the bond ignores packets from this port.
+    /// True if the interface is an unused port of a bond, which ignores packets from such ports.
     pub is_backup: bool,
-    /// Only for bonds: for how many milliseconds a port must be without a link before the bond
-    /// stops using it.
+    /// Only for bonds: the milliseconds without a link after which the bond stops using a port.
     pub down_delay: Option<u32>,
     /// The attached XDP programs.
     pub programs: Vec<XdpProgram>,
@@ -80,21 +74,19 @@ pub struct Link {
 /// An XDP program on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpProgram {
-    /// The ID of the XDP program in the kernel, as bpf(2) uses it.
+    /// The ID of the program for bpf(2).
     pub id: u32,
-    /// The hook of the interface at which the XDP program is attached.
+    /// The hook at which the program is attached.
     pub place: XdpPlace,
 }
 
-/// A hook of an interface, at which a single XDP program can be attached. The value of each variant
-/// is the hook's flag `XDP_FLAGS_...` in linux/if_link.h.
+/// A hook of an interface for one XDP program. The values are `XDP_FLAGS_...` of linux/if_link.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum XdpPlace {
     /// The hook in the driver (`xdpdrv`, native mode).
     Driver = 1 << 2,
-    /// The hook after the driver, at which packets already have kernel metadata (`xdpgeneric`, skb
-    /// mode).
+    /// The hook after the driver, where packets have kernel metadata (`xdpgeneric`, skb mode).
     Generic = 1 << 1,
     /// The hook in the network card (`xdpoffload`).
     Card = 1 << 3,
@@ -103,7 +95,7 @@ pub enum XdpPlace {
 /// An IP address of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The index of the link (network interface) that has this address.
+    /// The index of the link that has this address.
     pub link: u32,
     /// The address.
     pub address: IpAddr,
@@ -116,33 +108,31 @@ pub struct Address {
 pub struct Route {
     /// The number of the routing table: 254 is `main`.
     pub table: u32,
-    /// The destination prefix of the route, and the length of the prefix in bits.
+    /// The destination prefix, and its length in bits.
     pub prefix: (IpAddr, u8),
-    /// The route's metric. If a table has several routes to one prefix, the kernel uses the route
-    /// with the lowest metric.
+    /// The metric. The kernel uses the route with the lowest metric to a prefix.
     pub metric: u32,
     /// The action for packets that match the route, such as forwarding or rejecting.
     pub kind: RouteType,
-    /// The next hops of the route. Each flow that follows the route uses one of the next hops.
+    /// The next hops. Each flow uses one of them.
     pub hops: Vec<NextHop>,
     /// True if the route encapsulates packets in another header.
     pub encapsulates: bool,
-    /// True if the route applies only to packets with a certain type of service, or only to packets
-    /// with a certain source address. Also true if the kernel has created the route as a copy of
-    /// another route, for a single destination.
+    /// True if the route applies only to packets with a certain type of service or source address,
+    /// or if it is the kernel's copy of another route for a single destination.
     pub is_special: bool,
-    /// True if the change adds the next hops in `hops` to an existing route.
+    /// True if the change adds `hops` to an existing route.
     pub is_appended: bool,
 }
 
 /// A next hop of a [`Route`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// The index of the link on which packets to this next hop are sent.
+    /// The index of the link to this next hop.
     pub link: u32,
     /// The address of the next router, or `None` if the destination itself is on the link.
     pub gateway: Option<IpAddr>,
-    /// The weight of the next hop, which determines its share of the flows.
+    /// The weight, which determines the share of the flows.
     pub weight: u16,
 }
 
@@ -155,19 +145,17 @@ pub struct Neighbour {
     pub address: IpAddr,
     /// The neighbour's link address, if it is known.
     pub link_address: Option<Vec<u8>>,
-    /// The state of the neighbour in the kernel, such as reachable or failed.
+    /// The state in the kernel, such as reachable or failed.
     pub state: NeighbourState,
     /// True if the kernel replies in place of the neighbour (proxy ARP).
     pub is_proxy: bool,
 }
 
 impl Change {
-    /// Returns the change that a netlink message reports. Returns `None` if the message contains no
-    /// table entry, or if the entry belongs to a protocol other than IP.
+    /// `None` if the message contains no table entry, or an entry of another protocol than IP.
     pub(crate) fn from_message(message: Message<'_>) -> Option<Self> {
         use RouteNetlinkMessage as Kernel;
-        // Parse errors are ignored, because a newer kernel may send messages that the netlink
-        // library (a Rust crate) cannot parse.
+        // Ignore errors: a newer kernel may send messages that the netlink crate cannot parse.
         let parsed = Kernel::parse_with_param(message.body, message.kind)
             .inspect_err(|error| tracing::debug!("a message of the kernel is not understood: {error}"))
             .ok()?;
@@ -189,16 +177,13 @@ impl Change {
 impl Link {
     fn new(message: LinkMessage, body: &[u8]) -> Option<Self> {
         let header = message.header;
-        // The kernel sends messages of the link type both about links and about the ports of a
-        // bridge. A port that leaves the bridge still exists as an interface, so messages about
-        // bridge ports are ignored.
+        // Ignore link messages about ports of a bridge: a port that leaves the bridge still exists.
         if header.interface_family != AddressFamily::Unspec {
             return None;
         }
         let mut link = Self {
             index: header.index,
-            // The netlink library drops unknown `ARPHRD_` numbers. Therefore the `ARPHRD_` number
-            // is read from the raw message.
+            // The netlink crate drops unknown `ARPHRD_` numbers, so read the raw message.
             hardware: body.get(2..4).and_then(|hardware| parse_u16(hardware).ok())?,
             up: header.flags.contains(LinkFlags::Up),
             running: header.flags.contains(LinkFlags::Running),
@@ -255,8 +240,8 @@ impl Address {
         let mut address = None;
         for attribute in &message.attributes {
             match attribute {
-                // If an address message has the attributes `Local` and `Address`, the attribute
-                // `Address` is the address of the peer.
+                // With both attributes, `Local` is this machine's address, and `Address` the
+                // peer's.
                 AddressAttribute::Local(local) => address = Some(*local),
                 AddressAttribute::Address(other) => address = address.or(Some(*other)),
                 _ => {}

@@ -1,10 +1,9 @@
 //! The settings of network cards: the family `ethtool` of generic netlink
 //! (Documentation/networking/ethtool-netlink.rst of the kernel). Each kind of setting has its own
-//! file below `ethtool/`. Any user may read the settings. To change a setting, a process needs
-//! `CAP_NET_ADMIN`.
+//! file below `ethtool/`. Any user may read the settings. A change requires `CAP_NET_ADMIN`.
 //!
-//! The family `ethtool` of netlink requests exists since Linux 5.6, and the settings in this module
-//! since Linux 5.7. A kernel can be built without the netlink family `ethtool`.
+//! The family `ethtool` exists since Linux 5.6, and the settings in this module since Linux 5.7. A
+//! kernel can be built without the family.
 
 mod channels;
 mod features;
@@ -24,8 +23,6 @@ pub use features::Features;
 pub use rings::Rings;
 pub use rss::Rss;
 
-/// In each request, one attribute contains the name of the interface. `HEADER` is the number of the
-/// attribute with the interface's name.
 const HEADER: u16 = 1;
 const ETHTOOL_A_HEADER_DEV_NAME: u16 = 2;
 
@@ -51,13 +48,10 @@ impl Ethtool {
         Family::open("ethtool").map(Self)
     }
 
-    /// Sends a command that reads a setting of an interface, and returns the attributes of the
-    /// reply.
     fn get(&mut self, command: u8, interface: &str) -> io::Result<Vec<u8>> {
         self.0.request(command, &[header(interface)])
     }
 
-    /// Sends a command that changes a setting of an interface.
     fn set(&mut self, command: u8, interface: &str, values: Vec<DefaultNla>) -> io::Result<()> {
         let attributes: Vec<DefaultNla> = std::iter::once(header(interface)).chain(values).collect();
         self.0.request(command, &attributes).map(drop)

@@ -1,5 +1,4 @@
-//! Generic netlink: each family of requests has a name, such as `ethtool`. A kernel that does not
-//! support a family replies that the family does not exist.
+//! Generic netlink: each family of requests has a name, such as `ethtool`.
 
 use std::io;
 
@@ -9,19 +8,16 @@ use rustix::net::netlink::GENERIC;
 use crate::attributes::{find, serialized, text_attribute};
 use crate::socket::Socket;
 
-/// The length of a generic netlink header: the command, the version, and two unused bytes.
+/// The command, the version, and two unused bytes.
 const HEADER_BYTES: usize = 4;
-/// The version number in the generic netlink header of every command in this crate.
 const VERSION: u8 = 1;
 
-/// The number of the controller, a family of generic netlink. The controller is a family that maps
-/// the names of the other families to their numbers (linux/genetlink.h).
+/// The number of the family that maps the names of families to numbers (linux/genetlink.h).
 const CONTROLLER: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 
-/// A socket for requests to one family of generic netlink.
 #[derive(Debug)]
 pub(crate) struct Family {
     socket: Socket,
@@ -29,7 +25,6 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Opens a socket, and requests from the kernel the number of the family called `name`.
     pub(crate) fn open(name: &str) -> io::Result<Self> {
         let mut family = Self { socket: Socket::open(Some(GENERIC), 0)?, number: CONTROLLER };
         let reply = family.request(CTRL_CMD_GETFAMILY, &[text_attribute(CTRL_ATTR_FAMILY_NAME, name)])?;
@@ -38,8 +33,7 @@ impl Family {
         Ok(family)
     }
 
-    /// Sends a command with these attributes to the family. Returns the attributes of the reply, or
-    /// an empty list if the kernel only confirms the command.
+    /// Returns the attributes of the reply. The list is empty if the kernel only confirms.
     pub(crate) fn request(&mut self, command: u8, attributes: &[DefaultNla]) -> io::Result<Vec<u8>> {
         let body = [&[command, VERSION, 0, 0], &serialized(attributes)[..]].concat();
         let mut reply = Vec::new();

@@ -15,13 +15,12 @@
 //! | `attributes` | the attributes of generic netlink messages |
 //!
 //! A socket belongs to the network namespace in which it was opened. Requests that only read need
-//! no privilege. To open a socket, a sandbox must allow the necessary system calls. On an open
-//! socket, sending a request needs only the system call `write`. Receiving a reply or a change
-//! needs only `recvfrom`.
+//! no privilege. An open socket needs only the system calls `write` for requests, and `recvfrom`
+//! for replies and changes.
 //!
-//! To add support for another setting of ethtool, write a file next to `ethtool/channels.rs`. The
-//! file of an ethtool setting contains the numbers from linux/ethtool_netlink.h, a type for the
-//! values, and an `impl Ethtool` with the request.
+//! To support another setting of ethtool, write a file next to `ethtool/channels.rs`, with the
+//! numbers from linux/ethtool_netlink.h, a type for the values, and an `impl Ethtool` with the
+//! request.
 #![forbid(unsafe_code)]
 
 mod attributes;

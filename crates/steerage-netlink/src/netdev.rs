@@ -1,7 +1,6 @@
 //! The XDP features that drivers support: the family `netdev` of generic netlink
-//! (Documentation/netlink/specs/netdev.yaml of the kernel). Any user may query the XDP features of
-//! a driver. The netlink family `netdev` exists since Linux 6.3, and its attributes for metadata
-//! since Linux 6.8.
+//! (Documentation/netlink/specs/netdev.yaml of the kernel), since Linux 6.3, and with attributes
+//! for metadata since Linux 6.8. Any user may query the features.
 
 use std::io;
 
@@ -14,8 +13,7 @@ const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
-/// The values of three sets of kernel flags: `NETDEV_XDP_ACT_BASIC`, `NETDEV_XDP_ACT_XSK_ZEROCOPY`,
-/// and the flags of `enum netdev_xdp_rx_metadata`.
+/// `NETDEV_XDP_ACT_BASIC`, `NETDEV_XDP_ACT_XSK_ZEROCOPY`, and `enum netdev_xdp_rx_metadata`.
 const BASIC: u64 = 1;
 const ZERO_COPY: u64 = 8;
 const METADATA_TIMESTAMP: u64 = 1;
@@ -27,10 +25,9 @@ const METADATA_VLAN_TAG: u64 = 4;
 pub struct XdpSupport {
     /// True if XDP programs can run in the driver.
     pub driver: bool,
-    /// True if AF_XDP sockets can receive and send packets without copying them.
+    /// True if AF_XDP sockets can receive and send packets without a copy.
     pub zero_copy: bool,
-    /// True if XDP programs can read the card's flow hash. `None` if the kernel does not report
-    /// whether the driver can do this.
+    /// True if XDP programs can read the card's flow hash. `None` if the kernel does not report it.
     pub hash: Option<bool>,
     /// True if XDP programs can read the time at which the card received a frame.
     pub time: Option<bool>,

@@ -59,7 +59,7 @@ impl Rtnetlink {
         self.described(index, Vec::new())
     }
 
-    /// Returns the network interfaces that are ports of a bond or a bridge.
+    /// Returns the ports of a bond or a bridge.
     ///
     /// # Errors
     /// Fails if the kernel does not reply.
@@ -84,13 +84,13 @@ impl Rtnetlink {
                 found = Some(link);
             }
         })?;
-        // Code in other crates needs the link's name and its MTU, so these fields must be present.
+        // Other crates need the link's name and its MTU.
         found
             .filter(|link| link.name.is_some() && link.mtu.is_some())
             .ok_or_else(|| io::Error::other("the kernel's description of the link is not understood"))
     }
 
-    /// Sets a link up. The caller needs `CAP_NET_ADMIN`.
+    /// Sets a link up. Requires `CAP_NET_ADMIN`.
     ///
     /// # Errors
     /// Fails if the kernel refuses the change.
@@ -100,8 +100,7 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Sets the MTU of a link, which is the length of the longest packet that the link sends. The
-    /// caller needs `CAP_NET_ADMIN`.
+    /// Sets the MTU of a link. Requires `CAP_NET_ADMIN`.
     ///
     /// # Errors
     /// Fails if the kernel refuses the change.
@@ -110,14 +109,12 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Attaches an XDP program to a hook of the link. The new program replaces the program that is
-    /// attached to the hook. If `program` is `None`, the attached program is detached. An XDP
-    /// program that was attached by a `bpf_link` of bpf(2) cannot be replaced. The caller needs
-    /// `CAP_NET_ADMIN`.
+    /// Attaches an XDP program to a hook of the link, in place of an attached program, or detaches
+    /// the attached program (`None`). A program that a `bpf_link` of bpf(2) has attached cannot be
+    /// replaced. Requires `CAP_NET_ADMIN`.
     ///
-    /// The caller must name the hook. If a request names no hook (place to attach an XDP program)
-    /// and the driver supports XDP, the kernel chooses the driver's hook. If the kernel chooses the
-    /// driver's hook, a program at the hook after the driver stays attached.
+    /// The hook must be named: otherwise the kernel chooses the driver's hook if the driver
+    /// supports XDP, and a program at the hook after the driver stays attached.
     ///
     /// # Errors
     /// Fails if the kernel refuses the change.
@@ -127,10 +124,9 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Replaces the XDP program at a hook of the link in one step. Does so only if the attached
-    /// program is still `expected`. If `expected` is `None`, the hook must have no XDP program. If
-    /// the new XDP program is `None`, the old program is detached. The caller needs
-    /// `CAP_NET_ADMIN`.
+    /// Replaces the XDP program at a hook of the link in one step, if the attached program is still
+    /// `expected` (`None`: no program is attached). If `program` is `None`, the old program is
+    /// detached. Requires `CAP_NET_ADMIN`.
     ///
     /// # Errors
     /// Fails if another XDP program is attached (EEXIST or EBUSY), or if the kernel refuses the
@@ -152,9 +148,9 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Lists all links, addresses, routes and neighbours. If an entry refers to other entries (a
-    /// route to its link, for example), it is listed after those entries. If a table changes during
-    /// the listing, an entry may be listed more than once. The last copy is the newest.
+    /// Lists all links, addresses, routes and neighbours. An entry follows the entries to which it
+    /// refers, such as a route its link. If a table changes during the listing, an entry may be
+    /// listed more than once: the last copy is the newest.
     ///
     /// # Errors
     /// Fails if the kernel does not reply.

@@ -1,5 +1,4 @@
-//! The routing rules for IPv6 (`ip -6 rule`). A routing rule determines in which routing table the
-//! kernel looks up a packet's destination.
+//! The routing rules for IPv6 (`ip -6 rule`), which select a routing table for a packet.
 
 use std::{fmt, io};
 
@@ -13,28 +12,26 @@ use crate::Rtnetlink;
 /// A routing rule for IPv6 with a single condition: the interface on which a packet arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The priority of the rule. The kernel applies the rules in ascending order of their
-    /// priorities.
+    /// The priority. The kernel applies the rules in ascending order of their priorities.
     pub priority: u32,
-    /// The name of the interface on which a packet must arrive. If the value is `None`, the rule
-    /// applies to all packets, even to packets that this machine sends.
+    /// The interface of arrival. `None` means all packets, even those that this machine sends.
     pub interface: Option<String>,
-    /// The action of the kernel for packets that match the rule.
+    /// The action for packets that match the rule.
     pub action: RuleTo,
-    /// The number of the program that added the rule. `/etc/iproute2/rt_protos` lists such numbers.
+    /// The number of the program that added the rule, as in `/etc/iproute2/rt_protos`.
     pub protocol: u8,
 }
 
 /// The action of a [`Rule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleTo {
-    /// The kernel searches the routing table with this number.
+    /// The kernel searches this routing table.
     Table(u32),
-    /// The kernel drops the packets and sends no error to their senders.
+    /// The kernel drops the packets and sends no error.
     Blackhole,
 }
 
-/// Formats the rule in the syntax of `ip -6 rule`, without the number of the program that added it.
+/// The syntax of `ip -6 rule`, without the protocol.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(interface) = &self.interface {
@@ -66,7 +63,7 @@ impl Rtnetlink {
         Ok(rules)
     }
 
-    /// Adds a routing rule. The caller needs `CAP_NET_ADMIN`.
+    /// Adds a routing rule. Requires `CAP_NET_ADMIN`.
     ///
     /// # Errors
     /// Fails if the kernel refuses the rule, or if the rule exists already.
@@ -75,7 +72,7 @@ impl Rtnetlink {
         self.exchange(&RouteNetlinkMessage::NewRule(rule.message()), flags, &mut |_| {})
     }
 
-    /// Deletes a routing rule. The caller needs `CAP_NET_ADMIN`.
+    /// Deletes a routing rule. Requires `CAP_NET_ADMIN`.
     ///
     /// # Errors
     /// Fails if the kernel refuses the change, or if the rule does not exist.
@@ -114,8 +111,7 @@ impl Rule {
                 RuleAttribute::Iifname(name) => rule.interface = Some(name.clone()),
                 RuleAttribute::Table(number) => table = *number,
                 RuleAttribute::Protocol(protocol) => rule.protocol = (*protocol).into(),
-                // The prefix length `u32::MAX` means that the rule does not suppress (ignore) any
-                // route.
+                // `u32::MAX` means that the rule does not suppress (ignore) any route.
                 RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
                 _ => return None,
             }
@@ -135,8 +131,6 @@ mod tests {
 
     use super::*;
 
-    /// Checks that this crate reads the rules that `ip -6 rule` adds, and that `ip -6 rule` shows
-    /// the rules that this crate adds.
     #[test]
     fn rules_are_those_of_ip() {
         let Some(namespaces) = Namespaces::new(1) else { return };

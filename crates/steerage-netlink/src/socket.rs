@@ -1,5 +1,4 @@
-//! A netlink socket for requests, for dumps of whole tables, and for the kernel's messages about
-//! changes.
+//! A netlink socket for requests, dumps of whole tables, and reports of changes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,27 +14,25 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, b
 
 use crate::attributes;
 
-/// If a table changes while the kernel dumps it, the dump is requested again. The maximum number of
-/// requests for a dump, including the first request. If the table changes even during the last
-/// dump, the caller must rely on the changes that the kernel reports.
+/// The maximum number of requests for a dump, which is repeated if the table changes meanwhile. If
+/// the table changes even during the last dump, the caller must rely on the reported changes.
 const DUMPS_MAX: usize = 3;
 
-/// The maximum size of a netlink datagram in bytes. A part of a dump (of a whole table) has at most
-/// 32 KiB, and no attribute is longer than 64 KiB.
+/// The maximum size of a datagram in bytes. A part of a dump has at most 32 KiB, and an attribute
+/// at most 64 KiB.
 const DATAGRAM_BYTES_MAX: usize = 128 << 10;
 
-/// The maximum number of datagrams with changes that one call of `read_datagrams` receives.
+/// The maximum number of datagrams that one call of `read_datagrams` receives.
 const DATAGRAMS_MAX: usize = 4096;
 
-/// The numbers of the message types that all netlink families share (linux/netlink.h).
+/// Message types of all netlink families (linux/netlink.h).
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-/// The length in bytes of a netlink message's header (`struct nlmsghdr`).
 const HEADER_BYTES: usize = 16;
-/// The number of the attribute that contains the kernel's text about an error.
+/// The kernel's text about an error.
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
-/// The socket option that requests error texts from the kernel.
+/// Requests error texts from the kernel.
 #[derive(Clone)]
 struct ExtendedAck;
 nix::setsockopt_impl!(ExtendedAck, libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, bool, SetBool);
@@ -48,42 +45,34 @@ pub(crate) struct Message<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// A function that is called with each netlink message.
 pub(crate) type Each<'a> = &'a mut dyn FnMut(Message<'_>);
 
-/// A socket of one netlink family. The socket never waits for a reply. The kernel handles a request
-/// during the system call that sends the request. Therefore a reply has always arrived when this
-/// system call returns, if a reply arrives at all. The system call that sends the request may
-/// itself wait for the kernel's lock that protects all links. The kernel creates the next part of a
-/// dump (of a whole table) when the program receives the previous part.
+/// A socket that never waits for a reply. The kernel handles a request during the system call that
+/// sends the request. That call may wait for the kernel's lock on all links. The kernel creates the
+/// next part of a dump when the program receives the previous part.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) fd: OwnedFd,
-    /// The buffer into which changes are received. It is reused, so that reading changes does not
-    /// allocate memory. Each request allocates a buffer of its own.
+    /// The buffer for changes, which is reused. Each request allocates its own buffer.
     buffer: Box<[u8]>,
     sequence: u32,
 }
 
 impl Socket {
-    /// Opens a socket in the network namespace of this thread. The socket receives the messages
-    /// that the kernel sends to the multicast groups `groups`. If `family` is `None`, the socket
-    /// belongs to the rtnetlink family.
+    /// Opens a socket that receives the messages to the multicast groups `groups`. `None` means the
+    /// family rtnetlink.
     pub(crate) fn open(family: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, family)?;
-        // A failure to set the option `NETLINK_EXT_ACK` is ignored, because the option exists only
-        // since Linux 4.12. Without `NETLINK_EXT_ACK`, the kernel reports errors only as numbers.
+        // Ignore an error: before Linux 4.12, the kernel reports errors only as numbers.
         let _ = ExtendedAck.set(&fd, &true);
         bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         let buffer = if groups == 0 { Box::default() } else { vec![0; DATAGRAM_BYTES_MAX].into() };
         Ok(Self { fd, buffer, sequence: 0 })
     }
 
-    /// Sends a request, and calls `each` with every message of the reply. `flags` contains
-    /// `NLM_F_DUMP` if the request is for all entries of a table. For a request without a dump,
-    /// `flags` contains `NLM_F_ACK`. If a table changes during a dump, `each` may be called twice
-    /// with the same entry.
+    /// Sends a request. `flags` contains `NLM_F_DUMP` for a whole table, and `NLM_F_ACK` for other
+    /// requests. If a table changes during a dump, `each` may get an entry twice.
     pub(crate) fn request(&mut self, kind: u16, flags: u16, body: &[u8], each: Each<'_>) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
@@ -102,8 +91,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives all messages of a reply. Returns false if the reply is a dump of a table, and the
-    /// table changed during the dump.
+    /// Returns false if the reply is a dump of a table that changed meanwhile.
     fn reply(&self, buffer: &mut [u8], each: Each<'_>) -> io::Result<bool> {
         let mut is_consistent = true;
         loop {
@@ -112,8 +100,7 @@ impl Socket {
                 other => other.into(),
             })?;
             for message in messages(datagram) {
-                // A message with another sequence number belongs to an earlier request whose reply
-                // came late.
+                // The message belongs to an earlier request whose reply came late.
                 if message.sequence != self.sequence {
                     continue;
                 }
@@ -126,8 +113,7 @@ impl Socket {
         }
     }
 
-    /// Calls `each` with every message about a change that has arrived. Returns false if changes
-    /// were lost.
+    /// Calls `each` with every message that has arrived. Returns false if messages were lost.
     pub(crate) fn read(&mut self, each: Each<'_>) -> bool {
         self.read_datagrams(&mut |datagram| messages(datagram).for_each(&mut *each))
     }
@@ -146,7 +132,6 @@ impl Socket {
     }
 }
 
-/// Receives a datagram.
 fn receive<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
     loop {
         match recv(fd, &mut *buffer, RecvFlags::TRUNC) {
@@ -158,7 +143,7 @@ fn receive<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
     }
 }
 
-/// Splits a datagram into netlink messages. The iterator ends at the first message that is cut off.
+/// The iterator ends at the first message that is cut off.
 fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let message = NetlinkBuffer::new_checked(datagram).ok()?;
@@ -172,15 +157,13 @@ fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// Returns the result of a request from the last message of the reply: an error, or success if the
-/// error number is 0.
 fn outcome(message: Message<'_>) -> io::Result<()> {
     let code = message.body.get(..4).and_then(|code| parse_i32(code).ok()).unwrap_or_default();
     if code == 0 {
         return Ok(());
     }
     let error = io::Error::from_raw_os_error(code.saturating_neg());
-    // In an error message of the kernel, the attributes come after the copy of the failed request.
+    // The attributes of an error message follow the copy of the failed request.
     let rest = message.body.get(4..).unwrap_or_default();
     let request = if message.kind == NLMSG_DONE { Some(0) } else { rest.get(..4).and_then(|it| parse_u32(it).ok()) };
     let request = request.and_then(|length| (length as usize).checked_next_multiple_of(4));
@@ -213,25 +196,20 @@ mod tests {
         for cut in 20..datagram.len() {
             assert_eq!(read(&datagram[..cut]), [(16, b"abc".to_vec())], "{cut}");
         }
-        // The length field of this test message is smaller than the header of the message.
         assert_eq!(read(&[3; 40]), []);
         assert_eq!(read(&[0; 40]), []);
     }
 
-    /// Returns a netlink socket and the other end of its connection. Through the other end, the
-    /// test sends replies in place of the kernel.
     fn pair() -> (Socket, OwnedFd) {
         let (fd, kernel) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::NONBLOCK, None).unwrap();
         (Socket { fd, buffer: vec![0; 256].into(), sequence: 0 }, kernel)
     }
 
-    /// Sends a request through `socket`. The socket `kernel`, which replaces the kernel in this
-    /// test, sends these datagrams as the reply. Returns the bodies of the messages in the reply.
+    /// The socket `kernel` answers the request with these datagrams.
     fn reply(socket: &mut Socket, kernel: &OwnedFd, datagrams: &[Vec<u8>]) -> io::Result<Vec<Vec<u8>>> {
         for datagram in datagrams {
             let mut datagram = datagram.clone();
-            // If a reply has the sequence number 0, the test changes it to the sequence number of
-            // the next request.
+            // The sequence number 0 stands for the number of the next request.
             if datagram[8] == 0 {
                 datagram[8..12].copy_from_slice(&(socket.sequence + 1).to_ne_bytes());
             }
@@ -250,8 +228,6 @@ mod tests {
         assert_eq!(reply(&mut socket, &kernel, &replies).unwrap(), [b"olds", b"news"]);
         let forever: Vec<Vec<u8>> = (0..DUMPS_MAX).flat_map(|_| [interrupted.clone(), done.clone()]).collect();
         assert_eq!(reply(&mut socket, &kernel, &forever).unwrap().len(), DUMPS_MAX);
-        // The result of a dump counts as interrupted even if only its last message has the flag
-        // `NLM_F_DUMP_INTR`.
         let replies = [message(NLMSG_DONE, NLM_F_DUMP_INTR, &[0; 4]), done];
         assert_eq!(reply(&mut socket, &kernel, &replies).unwrap(), Vec::<Vec<u8>>::new());
     }
@@ -290,8 +266,7 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
             assert!(error.to_string().ends_with(": no such queue"), "{error}");
         }
-        // The error messages in this test contain no text, or contain a truncated copy of the
-        // request.
+        // Messages without a text, or with a truncated copy of the request.
         for parts in [&[&request[..]][..], &[&request[..6]], &[&[255; 16]], &[]] {
             assert_eq!(error(NLMSG_ERROR, 0, parts).raw_os_error(), Some(libc::EPERM));
         }

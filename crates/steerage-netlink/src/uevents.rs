@@ -1,6 +1,5 @@
 //! Receives the kernel's messages about devices that appear, change and disappear
-//! (lib/kobject_uevent.c of the kernel). Examples of such devices are the queues of an interface,
-//! and CPUs that go offline.
+//! (lib/kobject_uevent.c of the kernel), such as the queues of an interface, and CPUs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,8 +8,7 @@ use rustix::net::netlink::KOBJECT_UEVENT;
 
 use crate::socket::Socket;
 
-/// The netlink multicast group to which the kernel sends its messages about devices. (udev sends
-/// messages to another group.)
+/// The multicast group of the kernel's messages. (udev sends messages to another group.)
 const KERNEL: u32 = 1;
 
 /// Receives the kernel's messages about devices. Never waits for a message. Poll the socket's file
@@ -32,7 +30,7 @@ impl AsFd for Uevents {
 }
 
 impl Uevents {
-    /// Starts to receive the kernel's messages about devices in this thread's network namespace.
+    /// Starts to receive messages in this thread's network namespace.
     ///
     /// # Errors
     /// Fails if the kernel does not create the socket.
@@ -40,14 +38,11 @@ impl Uevents {
         Socket::open(Some(KOBJECT_UEVENT), KERNEL).map(Self)
     }
 
-    /// Calls `each` for each message about a device that has arrived. The arguments of `each` are
-    /// the action, such as `add`, `remove` or `online`, and the device's path below /sys. Returns
-    /// false if messages were lost because the socket's buffer was full.
+    /// Calls `each` for each message with the action, such as `add`, `remove` or `online`, and the
+    /// device's path below /sys. Returns false if messages were lost.
     pub fn read(&mut self, each: &mut dyn FnMut(&str, &str)) -> bool {
         self.0.read_datagrams(&mut |datagram| {
-            // A datagram about a device contains several strings. Each string ends with a zero
-            // byte. The first string is `ACTION@PATH`. Later strings repeat the action and the
-            // path.
+            // The first of a datagram's zero-terminated strings is `ACTION@PATH`.
             let first = datagram.split(|byte| *byte == 0).next().unwrap_or_default();
             if let Some((action, path)) = std::str::from_utf8(first).ok().and_then(|text| text.split_once('@')) {
                 each(action, path);

@@ -11,8 +11,7 @@ use steerage_fixtures::namespaces::Namespaces;
 use steerage_netlink::ethtool::Ethtool;
 use steerage_netlink::{Change, Changes, Entry, NextHop, Route, RouteType, Rtnetlink, Uevents, XdpPlace, netdev};
 
-/// Returns two network namespaces that are connected by a pair of interfaces. Namespace 0 has the
-/// address 192.0.2.1, two special routes, and the neighbour 192.0.2.2.
+/// Namespace 0 has the address 192.0.2.1, two special routes, and the neighbour 192.0.2.2.
 fn cable() -> Option<Namespaces> {
     let namespaces = Namespaces::new(2)?;
     namespaces.veth((0, "near0"), (1, "far0"));
@@ -67,7 +66,6 @@ fn a_link_is_set() {
         kernel.set_up(index).unwrap();
         let link = kernel.link("near0").unwrap();
         assert_eq!((link.mtu, link.up), (Some(1300), true));
-        // An MTU of `1 << 24` bytes exceeds the maximum MTU of the link.
         assert!(kernel.set_mtu(index, 1 << 24).is_err());
     });
 }
@@ -112,8 +110,6 @@ fn has_mtu(change: &Change, mtu: usize) -> bool {
     change.is_there && matches!(&change.entry, Entry::Link(link) if link.mtu == Some(mtu))
 }
 
-/// Reads changes until the function `last` returns true for one of them. Returns all changes that
-/// were read.
 fn until(changes: &mut Changes, last: impl Fn(&Change) -> bool) -> Vec<Change> {
     let start = Instant::now();
     let mut all = Vec::new();
@@ -153,7 +149,6 @@ fn changes_come_and_those_of_one_link_can_be_had_alone() {
     assert!(changes.iter().any(|change| has_mtu(change, 1400)), "{changes:?}");
 }
 
-/// The test causes more changes than fit into the socket's buffer.
 #[test]
 fn lost_changes_are_reported() {
     let Some(namespaces) = cable() else { return };
@@ -163,13 +158,12 @@ fn lost_changes_are_reported() {
         namespaces.must(0, &format!("link set near0 mtu {mtu}"));
     }
     assert!(!changes.read(&mut |_| {}));
-    // After some changes were lost, the socket still receives later changes.
+    // The socket still receives later changes.
     namespaces.must(0, "link set near0 mtu 1400");
     until(&mut changes, |change| has_mtu(change, 1400));
 }
 
-/// Every kernel that supports the request reports the features of the loopback interface. The
-/// loopback interface reports no queues.
+/// The loopback interface has features, but no queues.
 #[test]
 fn features_and_queues_are_those_of_the_interface() {
     let Ok(mut ethtool) = Ethtool::open() else {
@@ -181,7 +175,6 @@ fn features_and_queues_are_those_of_the_interface() {
         "{features:?}"
     );
     assert!(!features.is_on("no-such-feature"));
-    // Frames on the loopback interface get no time stamps, because no network card receives them.
     assert_eq!(ethtool.stamped_frames("lo").unwrap(), [""; 0]);
     assert_eq!(ethtool.channels("lo").unwrap_err().kind(), io::ErrorKind::Unsupported);
     let Some(namespaces) = cable() else { return };
@@ -193,9 +186,6 @@ fn features_and_queues_are_those_of_the_interface() {
     });
 }
 
-/// The test changes the number of queues of an interface. The kernel reports that a queue of an
-/// interface disappears and appears again. Interfaces without a card, such as a veth, have no rings
-/// and no RSS table.
 #[test]
 fn queues_are_set_and_uevents_report_them() {
     let Some(namespaces) = cable() else { return };
@@ -231,7 +221,6 @@ fn what_the_kernel_refuses_it_explains() {
     assert!(error.contains("os error 19") && error.contains("no device"), "{error}");
     let error = Rtnetlink::open().unwrap().link("no-such-if").unwrap_err();
     assert!(error.to_string().contains("os error 19"), "{error}");
-    // The socket can still be used after an error.
     assert!(ethtool.features("lo").is_ok());
 }
 
@@ -243,10 +232,9 @@ fn drivers_report_their_support_of_xdp() {
             return steerage_fixtures::skip("this kernel does not report the support of XDP");
         };
         assert!(support.driver && !support.zero_copy, "{support:?}");
-        // For a veth, the kernel reports either all kinds of packet metadata or none.
+        // A veth has all kinds of packet metadata or none.
         assert!(support.hash == support.time && support.time == support.vlan_tag, "{support:?}");
         assert!(netdev::xdp_support(1 << 20).is_err());
-        // It is not an error to detach a program from a hook that has no program.
         let index = if_nametoindex("near0").unwrap();
         Rtnetlink::open().unwrap().set_xdp_program(index, XdpPlace::Generic, None).unwrap();
         assert!(Rtnetlink::open().unwrap().set_xdp_program(1 << 20, XdpPlace::Generic, None).is_err());

@@ -1,9 +1,6 @@
-//! Detects whether an instance is idle: [`Activity`].
-
 use steerage_ledger::Ledgers;
 
-/// Detects whether an instance has received or handled packets. Policies check an idle instance
-/// less often than a busy instance.
+/// Detects whether an instance is idle, so that policies check it less often.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Activity {
     packets: u64,

@@ -2,24 +2,19 @@
 //!
 //! A group of queues is always in one of three *regimes*, which are ways of spreading packets over
 //! CPUs. In the regime `inline`, the CPUs that receive packets also do all other work. In the
-//! regime `collector`, the CPUs that receive packets do nothing else, and one other CPU handles all
-//! packets. In the regime `spread`, `k` other CPUs handle the packets, and the receiving CPUs may
-//! also handle a part of the packets. The policy estimates the cost of a packet (`costs`), predicts
-//! the throughput of every regime from these costs (`regime`), and measures the throughput of the
-//! current regime. The *value* of a regime (a way of spreading packets) is the mean of its
-//! predicted and its measured throughput, weighted by the certainty of each (module `learn`).
+//! regime `collector`, one other CPU handles all packets. In the regime `spread`, `k` other CPUs
+//! handle the packets, and the receiving CPUs may handle a part. The policy estimates the cost of a
+//! packet (`costs`), predicts the throughput of every regime from these costs (`regime`), and
+//! measures the throughput of the current regime. The *value* of a regime is the mean of its
+//! predicted and its measured throughput, weighted by the certainty of each (`learn`).
 //! `lab/notes/balance.md` contains the formulas.
 //!
-//! While the CPUs are short of time, the policy may switch the group to the regime (way of
-//! spreading packets) with the best value. It switches if the gain is certain and pays for the
-//! switch within a second. If a gain is possible but not certain, the policy probes another regime
-//! (way of spreading packets): it uses that regime for a tenth of a second. All probes (trials of
-//! another regime) together take at most 1 % of the time. If the CPUs have time left, some CPUs
-//! leave, which means that they give up their buckets. They leave only if the remaining CPUs can
-//! handle the recent peak of the load (`demand`).
+//! While CPUs are short of time, the policy switches to the regime with the best value, if the gain
+//! is certain and pays for the switch within a second. It probes a possible gain for a tenth of a
+//! second, for at most 1 % of the time. CPUs leave (give up their buckets) only if the remaining
+//! CPUs can handle the recent peak of the load (`demand`).
 //!
-//! While the regime (way of spreading packets) stays the same, buckets move from the busiest CPU to
-//! the least busy CPU (module `place`).
+//! In a regime, buckets move from the busiest to the least busy CPU (`place`).
 
 mod costs;
 mod demand;
@@ -65,30 +60,22 @@ pub struct Balance {
     demand: Demand,
     state: State,
     seen_since: Option<Timestamp>,
-    /// The time at which the current regime (way of spreading packets) began. `None` while the
-    /// group is in its first regime (way of spreading packets), which the policy did not choose.
+    /// The start of the current regime. `None` in a group's first regime.
     began: Option<Timestamp>,
-    /// The time at which buckets last began to move. The field `moving`, the time of the last move,
-    /// is cleared at the next load check. The load check after a move is ignored. Two bucket maps
-    /// were in effect in the time that this check measures.
+    /// The time at which buckets last began to move. The load check after a move is ignored,
+    /// because two bucket maps were in effect in the time that it measures.
     moving: Option<Timestamp>,
     switch: f64,
     budget: Duration,
-    /// The time for which CPUs must have been unnecessary before they leave (give up their
-    /// buckets).
+    /// CPUs leave (give up their buckets) after they have been unnecessary for this time.
     patience: Duration,
     left: Option<Timestamp>,
-    /// A regime (way of spreading packets) with a lower throughput than the previous regime, and
-    /// that lower throughput. The regime's lower throughput was measured in a probe, while the CPUs
-    /// of the group were not short of time. The throughput from the probe is used only if the CPUs
-    /// are short of time again immediately after the probe.
+    /// A regime with a lower throughput in a probe, while the CPUs were not short of time. The
+    /// throughput counts only if they are short of time immediately after the probe.
     doubt: Option<(Regime, f64)>,
-    /// True if a measuring period has shown equal work on all CPUs. The period must be after the
-    /// start of the regime and after the last move. Before a measuring period shows equal work on
-    /// all CPUs, the measured throughput belongs to the current bucket map, and not to the regime.
+    /// True if all CPUs had equal work in a measuring period after the regime's start and the last
+    /// move. Until then, the measured throughput belongs to the bucket map, and not to the regime.
     is_even: bool,
-    /// The work of each bucket in the last measuring period (the field `window` of a load check).
-    /// The list is empty before the first measuring period has ended.
     buckets: Vec<f64>,
     asked: usize,
     asks_distance: Option<u16>,
@@ -99,22 +86,18 @@ pub struct Balance {
 #[derive(Clone, Debug)]
 enum State {
     Steady,
-    /// The group has entered a regime (a way of spreading packets) on trial: the new regime must
-    /// prove to be better than the previous one.
     Probing(Box<Probe>),
 }
 
 #[derive(Clone, Debug)]
 struct Probe {
-    /// The regime before the probe, its bucket map, and its value (estimated throughput) when the
-    /// group left it.
+    /// The regime before the probe, its bucket map, and its value when the group left it.
     before: Regime,
     map: Box<[u16; BUCKETS]>,
     baseline: Estimate,
     arrived: Option<Timestamp>,
-    /// The number of load checks that measured the throughput of the regime on trial. `less`
-    /// contains the throughputs of those load checks in which CPUs had time left, although the
-    /// group handled fewer packets than before.
+    /// The number of load checks that measured the throughput of the regime on trial. `less` has
+    /// the throughputs while CPUs had time left and the group handled fewer packets than before.
     measured: u32,
     less: Vec<f64>,
 }
@@ -131,8 +114,7 @@ impl Balance {
         Self::default()
     }
 
-    /// Creates a policy that leaves all buckets where [`Hash`](super::Hash) places them. The policy
-    /// only reports the moves that it would make.
+    /// Creates a policy that places buckets as [`Hash`](super::Hash), and reports other moves.
     pub fn dry_run() -> Self {
         Self::with(Tuning::default(), true)
     }
@@ -197,8 +179,7 @@ impl Balance {
             self.patience *= 2;
         }
         if self.began.is_none() {
-            // The group's first switch of the regime uses up the time for probes (trials). It
-            // counts as an experiment, even if its gain seems certain.
+            // The group's first switch counts as an experiment, even if its gain seems certain.
             self.budget = Duration::ZERO;
         }
         self.state = State::Probing(Box::new(Probe {
@@ -212,8 +193,6 @@ impl Balance {
         Some(self.switch(seen, &choice.regime, map))
     }
 
-    /// Returns true if the current regime (way of spreading packets) has lasted long enough for
-    /// another decision.
     fn has_settled(&self, now: Timestamp, time: Duration) -> bool {
         self.began.is_none_or(|began| now.since(began) >= time)
     }
@@ -227,9 +206,8 @@ impl Balance {
         {
             return None;
         }
-        // The policy adds so many CPUs that there is room for one step of load growth. CPUs leave
-        // only if the remaining CPUs have room for two steps of load growth. Therefore a CPU that
-        // has left does not have to join again immediately.
+        // CPUs join with room for one step of load growth, and leave only if two steps of room
+        // remain, so that a CPU that has left does not have to join again immediately.
         let wanted = self.demand.peak() * self.tuning.growth.powi(2) / self.tuning.fill;
         let is_enough =
             |choice: &Choice| choice.regime.others.len() < seen.regime.others.len() && choice.value.mean >= wanted;
@@ -243,23 +221,19 @@ impl Balance {
     fn improve(&mut self, seen: &Seen<'_>) -> Option<MapRequest> {
         let (tuning, now) = (self.tuning, seen.load.now);
         if let Some((regime, rate)) = self.doubt.take() {
-            // The demand is as high as before the probe. Therefore the lower throughput was caused
-            // by the regime on trial.
+            // The demand is still as high, so the regime caused the lower throughput.
             self.known.measured(seen, &regime, &tuning).observe(rate, rate * tuning.noise);
         }
         let measured = *self.known.measured(seen, &seen.regime, &tuning);
         let here = if measured.is_known() { measured } else { Estimate::new(seen.rate, seen.rate * tuning.noise) };
         let wanted = self.demand.peak() / tuning.fill;
-        // A gain does not count if it is smaller than the cost of switching the regime.
+        // A gain must exceed the cost of switching the regime.
         let least = self.switch / tuning.dwell.as_nanos() as f64;
         let is_settled = self.has_settled(now, tuning.dwell);
-        // CPUs may join immediately, without waiting for the minimum time of a regime. Other
-        // switches of the regime wait until the current regime has lasted for the minimum time
-        // (`dwell`). If the policy chose the group's first regime by a measured distance between
-        // CPUs, that choice may have been wrong. The policy may correct a wrong first regime before
-        // the minimum time (`dwell`) has passed. It does so if the gain pays for a probe (a trial).
-        // This early correction of the regime assumes that the load will last as long as it has
-        // lasted so far.
+        // CPUs may join immediately. Other switches wait until the current regime has lasted for
+        // `dwell`. One exception: a first regime that was chosen by a measured distance between
+        // CPUs may be wrong, and is corrected earlier if the gain pays for a probe, assuming that
+        // the load will last as long as it has lasted so far.
         let joins = |choice: &Choice| choice.regime.others.len() > seen.regime.others.len();
         let needed = |choice: &Choice| match self.began {
             _ if is_settled || joins(choice) && seen.regime.kind != RegimeKind::Inline => least,
@@ -283,8 +257,7 @@ impl Balance {
         let sure = gains.iter().filter(|(gain, needed, choice)| gain.low > *needed && !is_refuted(choice));
         let sure = sure.map(|(gain, _, choice)| (gain, choice));
         if let Some(best) = sure.clone().map(|(gain, _)| gain.mean).max_by(f64::total_cmp) {
-            // Of the regimes that are about as good as the best regime, only those with the fewest
-            // CPUs are considered. The best of these is chosen.
+            // Prefer few CPUs among the regimes that are about as good as the best regime.
             let good = sure.filter(|(gain, _)| gain.mean >= best - least).map(|(_, choice)| choice);
             let fewest = good.clone().map(|choice| choice.regime.others.len()).min()?;
             let good = good.filter(|choice| choice.regime.others.len() == fewest);
@@ -313,9 +286,8 @@ impl Balance {
         }
         let value = *self.known.measured(seen, &seen.regime, &tuning);
         let gain = Gain::of(value, probe.baseline, f64::INFINITY, tuning.sure);
-        // If the CPUs are no longer short of time, the maximum throughput of the regime on trial is
-        // unknown. However, if the CPUs are not short of time, the maximum throughput is sufficient
-        // for the load.
+        // CPUs that are no longer short of time do not show the maximum throughput of the regime on
+        // trial, but they show that the regime is sufficient for the load.
         let is_enough = is_as_much && !seen.is_short;
         let is_better = probe.measured > 0 && value.is_known() && gain.low > 0.0 || is_enough;
         if !is_better && now.since(arrived) < tuning.probe {
@@ -339,9 +311,8 @@ impl Balance {
         Some(self.switch(seen, &probe.before, probe.map))
     }
 
-    /// Chooses the CPU whose distance is measured next. The policy alternates between CPUs that
-    /// have joined and CPUs that could join. Distances between CPUs matter only if CPUs are short
-    /// of time and the packet function takes little time.
+    /// Alternates between CPUs that have joined and CPUs that could join. Distances matter only if
+    /// CPUs are short of time and the packet function takes little time.
     fn ask_distance(&mut self, seen: &Seen<'_>) {
         let costs = &self.known.costs;
         let handing_over = 2.0 * self.tuning.hand_over * self.tuning.line.as_nanos() as f64;
@@ -365,8 +336,7 @@ struct Gain {
 }
 
 impl Gain {
-    /// The part of a throughput that exceeds `wanted` does not count as a gain. The lower and upper
-    /// bounds are computed for the logarithm of the gain.
+    /// Throughput above `wanted` is no gain. The bounds are computed for the logarithm of the gain.
     fn of(value: Estimate, here: Estimate, wanted: f64, sure: f64) -> Self {
         let by = sure * (value.var / value.mean.powi(2) + here.var / here.mean.powi(2)).sqrt();
         let part = |rate: f64| (rate.min(wanted) - here.mean.min(wanted)) / here.mean;
@@ -375,14 +345,12 @@ impl Gain {
         Self { low: part(low), mean: part(mean), high: part(high), deviation }
     }
 
-    /// The expected gain of a probe. Negative gains count as zero. To choose a regime for a probe
-    /// (a trial), the policy compares regimes by their promise (the expected gain). A regime about
-    /// which little is known may have as high a promise (expected gain of a probe) as a regime that
-    /// is good on average.
+    /// The expected gain of a probe, with negative gains as zero. A regime about which little is
+    /// known may promise as much as a regime that is good on average.
     fn promise(self) -> f64 {
         let z = self.mean / self.deviation.max(f64::MIN_POSITIVE);
         let density = (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();
-        // This logistic function differs by less than 0.01 from the cumulative normal distribution.
+        // Differs by less than 0.01 from the cumulative normal distribution.
         let probability = 1.0 / (1.0 + (-1.702 * z).exp());
         self.deviation * density + self.mean * probability
     }
@@ -397,12 +365,10 @@ impl Policy for Balance {
         Box::new(Self::with(self.tuning, self.dry_run))
     }
 
-    /// Begins inline. The group begins in the regime collector (one other CPU handles all packets)
-    /// under three conditions: only one CPU receives packets, its devices can wait, and the next
-    /// CPU is near. At the start, nothing is known about the packets. If the choice of the regime
-    /// collector turns out to be wrong, it costs little, because handing packets to a near CPU is
-    /// cheap. If the choice of the regime collector is right, the group handles up to twice as many
-    /// packets. Another advantage of the regime collector: from the start, the handlers' state
+    /// Begins inline, or in the regime collector if only one CPU receives packets, its devices can
+    /// wait, and the next CPU is near. At the start, nothing is known about the packets. If
+    /// collector is wrong, it costs little, because handing packets to a near CPU is cheap. If
+    /// collector is right, the group handles up to twice as many packets, and the handlers' state
     /// (such as a flow table) grows on the CPU on which it will stay.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
         if self.dry_run {
@@ -420,8 +386,7 @@ impl Policy for Balance {
     }
 
     fn cpus_changed(&mut self) {
-        // The set of CPUs has changed, so earlier measurements cannot be compared with later ones,
-        // and the policy starts over.
+        // Measurements with other CPUs cannot be compared.
         self.state = State::Steady;
         self.budget = self.tuning.probe;
         self.is_even = false;
@@ -442,8 +407,7 @@ impl Policy for Balance {
         }
         if self.seen_since.is_none() {
             self.seen_since = Some(load.now);
-            // If the devices can wait, the distance between CPUs decided in which regime the group
-            // began: see `plan`.
+            // If devices can wait, the distance decided the first regime: see `plan`.
             let next = load.order.get(load.owners).and_then(|next| load.apart[usize::from(*next)]);
             let is_far = next.is_some_and(|apart| apart >= tuning.line);
             let is_decided =

@@ -1,13 +1,8 @@
-//! Runs one policy for each group of queues. All policies share a load meter and the measured
-//! distances between CPUs.
+//! Runs one policy for each group of queues, with one load meter and one set of measured distances.
 //!
-//! The policy control uses only the public handle of steerage-core. The control reads counters,
-//! calls the policies, and passes the map and the plan of each group to the core. While it calls
-//! policies, the policy control holds no lock of the core (the code that moves buckets). Therefore
-//! a group's state may have changed by the time a policy returns its decision. Because the state
-//! may have changed, each decision of a policy contains the version of the group on which the
-//! decision is based. The core (the code that moves buckets) ignores a decision that is based on an
-//! old version of the group.
+//! The policy control uses the public handle of steerage-core: it reads counters, calls the
+//! policies without a lock of the core, and passes on maps and plans. A decision contains the
+//! version of its group, and the core ignores decisions on an old version.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,9 +30,8 @@ use crate::receivers::Receivers;
 
 /// Runs one policy for each group of queues in an instance.
 ///
-/// A program must call [`check`](Self::check) repeatedly, for as long as the instance runs. Each
-/// call of `check` returns the time of the next call. If calls of `check` are late or missing,
-/// packets are steered by the last map.
+/// A program must call [`check`](Self::check) repeatedly, for as long as the instance runs. If
+/// calls are late or missing, packets are steered by the last map.
 #[derive(Debug)]
 pub struct PolicyControl {
     handle: Handle,
@@ -51,12 +45,9 @@ pub struct PolicyControl {
     want: OthersWant,
     placed: Option<Timestamp>,
     activity: Activity,
-    /// True if a policy can choose between several CPUs: see [`has_choice`]. If no policy can
-    /// choose between CPUs, the CPUs do not sample their work.
+    /// True if a policy can choose between CPUs ([`has_choice`]). Otherwise, CPUs take no samples.
     chooses: bool,
-    /// True if the time that other programs take was not measured yet.
     awaits_others: bool,
-    /// The time at which the next load check is due. `None` if there are no further load checks.
     due: Option<Timestamp>,
     interval: Duration,
 }
@@ -65,8 +56,7 @@ pub struct PolicyControl {
 struct Group {
     policy: Box<dyn Policy>,
     work: BucketWork,
-    /// The version of the group on which the policy's last decision is based. The version is `None`
-    /// until the core has accepted the policy's plan.
+    /// The version of the group for which the core accepted the policy's plan.
     version: Option<GroupVersion>,
 }
 
@@ -81,22 +71,19 @@ pub fn policy_info(policy: &dyn Policy) -> PolicyInfo {
 pub struct Setting {
     cpus_are_real: bool,
     can_wait: bool,
-    /// For each pair of CPU indices: the time that a cache line takes from the first CPU to the
-    /// second. The cache-line times are set when the CPUs of the instance are chosen.
+    /// The time that a cache line takes from the first CPU to the second, set at the build.
     apart: Arc<OnceLock<BTreeMap<(CpuIndex, CpuIndex), Duration>>>,
 }
 
 impl Setting {
-    /// Creates the [`Setting`] of an instance that has the inputs `inputs`. `cpus_are_real` is true
-    /// if the CPUs of the instance are CPUs of this machine.
+    /// `cpus_are_real` is true if the CPUs of the instance are CPUs of this machine.
     pub fn new(inputs: &[InputSpec], cpus_are_real: bool) -> Self {
         let mut queues = inputs.iter().flat_map(|asked| &asked.input.queues);
         let can_wait = queues.all(|queue| queue.capabilities().can_wait);
         Self { cpus_are_real, can_wait, apart: Arc::default() }
     }
 
-    /// Measures the distances between the CPUs once. Returns, for each CPU, the order in which the
-    /// other CPUs should get buckets.
+    /// Measures distances once. Returns, for each CPU, the order in which other CPUs should join.
     pub fn joining_orders(&self, cpus: &[CpuId], owners: &[CpuIndex]) -> Vec<Vec<CpuIndex>> {
         let near = if self.cpus_are_real { nearness(cpus, owners) } else { Nearness::default() };
         let _ = self.apart.set(near.apart);
@@ -117,8 +104,7 @@ pub fn first_plan(policy: &dyn Policy, setting: Setting) -> BeginWith {
 }
 
 impl PolicyControl {
-    /// Creates the control of an instance. The instance must have been built with the
-    /// [`first_plan`] of the same policy and setting.
+    /// Creates the control of an instance built with the [`first_plan`] of this policy and setting.
     pub fn new(handle: Handle, policy: impl Policy + 'static, setting: Setting) -> Self {
         let mut control = Self {
             handle,
@@ -141,8 +127,7 @@ impl PolicyControl {
         control
     }
 
-    /// Replaces the policy. All groups start over with the new policy. When this function returns,
-    /// the plans of the new policy are in effect. Some buckets may still have to move.
+    /// Replaces the policy. The new plans are in effect on return, while buckets may still move.
     pub fn set_policy(&mut self, policy: impl Policy + 'static) {
         self.policy = Box::new(policy);
         self.groups.clear();
@@ -151,8 +136,6 @@ impl PolicyControl {
         self.begin_all(active);
     }
 
-    /// Gives each group a new copy of the policy. `active` returns the CPUs of a group that have
-    /// buckets.
     fn begin_all(&mut self, active: impl Fn(&GroupView) -> Vec<CpuIndex>) {
         self.chooses = true;
         self.handle.set_policy_info(policy_info(&*self.policy));
@@ -164,11 +147,9 @@ impl PolicyControl {
         self.due = self.next_check(Timestamp::ZERO).map(|_| Timestamp::ZERO);
     }
 
-    /// Does the work that is due at the time `now`, and returns the time of the next call. Returns
-    /// `None` if no further call is needed until another policy is set. `now` is a time on the
-    /// clock of the packet CPUs, as [`Handle::now`] returns it. A call before the time that the
-    /// previous call returned has no effect. A late call works like a call on time, because the
-    /// load is measured over the time that has really passed.
+    /// Does the work that is due at the time `now` ([`Handle::now`]). Returns the time of the next
+    /// call, or `None` if there is none until another policy is set. An early call has no effect. A
+    /// late call works like a call on time, because the load is measured over the real time.
     ///
     /// If a policy that is not [`Guarded`](crate::Guarded) panics, buckets stay on their CPUs, and
     /// the load is not checked until another policy is set.
@@ -184,10 +165,9 @@ impl PolicyControl {
         self.due
     }
 
-    /// Announces that the CPU time of other programs will be measured soon. Until other programs'
-    /// CPU time is measured, the policies decide nothing for live devices. One of the other
-    /// programs may be the sender of the packets. As soon as steerage competes with the sender for
-    /// a CPU, the time that the sender wants can no longer be measured.
+    /// Until the CPU time of other programs is measured, the policies decide nothing for live
+    /// devices. Another program may be the sender of the packets, and once steerage competes with
+    /// the sender for a CPU, the time that the sender wants can no longer be measured.
     pub(crate) fn await_others(&mut self, yes: bool) {
         self.awaits_others = yes;
     }
@@ -200,8 +180,7 @@ impl PolicyControl {
         }
         if let Some(every) = self.policy.refine_every() {
             self.follow_choice(&view);
-            // If no policy can choose between CPUs, the control only checks whether a mask has
-            // changed.
+            // If no policy can choose, the control only checks whether a mask has changed.
             if self.chooses {
                 is_active |= self.check_load(now, &view);
             }
@@ -211,21 +190,18 @@ impl PolicyControl {
         self.next_check(now)
     }
 
-    /// Makes the CPUs take samples only while a policy can choose between several CPUs. The load is
-    /// measured only while CPUs take samples.
+    /// CPUs take samples only while a policy can choose between several CPUs.
     fn follow_choice(&mut self, view: &View) {
         let chooses = view.groups.iter().any(|group| has_choice(group, self.handle.ledgers()));
         if chooses != std::mem::replace(&mut self.chooses, chooses) {
             let info = policy_info(&*self.policy);
             self.handle.set_policy_info(PolicyInfo { measures: info.measures && chooses, ..info });
-            // The measured state starts empty, because no samples were taken before.
             self.receivers = Receivers::default();
             self.groups.iter_mut().for_each(|group| group.work = BucketWork::default());
         }
     }
 
-    /// Returns the time of the load check after the load check at `now`. For a policy without load
-    /// checks, further calls only pass on plans that the core has not accepted yet.
+    /// Without load checks, calls only pass on plans that the core has not accepted yet.
     fn next_check(&self, now: Timestamp) -> Option<Timestamp> {
         let checks = self.policy.refine_every().is_some() || self.groups.iter().any(|group| group.version.is_none());
         checks.then(|| now + self.interval)
@@ -273,9 +249,7 @@ impl PolicyControl {
             return true;
         }
         // After a trial of another CPU has begun or ended, the policies wait for a measurement of
-        // the time that other programs now take. Until other programs' time is measured, the
-        // policies make no decisions. Therefore they do not disturb a trial of another receiving
-        // CPU either.
+        // the time that other programs now take, so that they do not disturb the trial.
         if self.placed.is_some_and(|placed| now.since(placed) < 2 * WATCH_EVERY) {
             return self.place_receivers(now, view);
         }
@@ -295,16 +269,14 @@ impl PolicyControl {
         for (at, request) in requests {
             self.grant(now, at, &view.groups[at], request);
         }
-        // While the CPUs have buckets to move, distances between CPUs are not measured, so that the
-        // moves are not disturbed.
+        // Measuring distances would disturb moves of buckets.
         if !has_wishes {
             self.measure(now, &to_measure);
         }
         has_wishes || self.place_receivers(now, view)
     }
 
-    /// Begins or ends a trial, which lets another CPU receive packets or gives it a heavy bucket.
-    /// Returns true if a trial has begun or ended.
+    /// A trial lets another CPU receive, or gives it a heavy bucket. True if one begins or ends.
     fn place_receivers(&mut self, now: Timestamp, view: &View) -> bool {
         if !self.policy.moves_receivers() {
             return false;
@@ -314,8 +286,7 @@ impl PolicyControl {
         let groups = view.groups.iter().enumerate();
         for (at, group) in groups.filter(|(_, group)| group.queues.contains(&change.queue)) {
             let plan = plan_of(&change.map, &group.order);
-            // If the group has changed since the load check, the core ignores the bucket map of the
-            // trial. The group's policy then places the buckets instead.
+            // If the group has changed, the core ignores the map, and the policy places buckets.
             self.handle.set_map(at, group.version, &change.map, plan, MoveCause::Balance);
         }
         if let Some(cpu) = change.polled_on {
@@ -356,8 +327,7 @@ impl PolicyControl {
             return;
         }
         let plan = plan_of(&request.map, &group.order);
-        // If the group has changed since the load check, the core ignores the bucket map. The
-        // policy learns this at the next load check.
+        // If the group has changed, the core ignores the map until the next load check.
         if self.handle.set_map(at, group.version, &request.map, plan, request.cause)
             && request.cause != MoveCause::Balance
         {
@@ -408,9 +378,8 @@ fn active(group: &GroupView) -> Vec<CpuIndex> {
     order
 }
 
-/// Creates the plan that follows from a bucket map. The plan lists first the CPUs with buckets and
-/// then all other CPUs, both in the order of the group. If one of the CPUs with buckets fails, the
-/// next CPU in the plan's order replaces it.
+/// The CPUs with buckets come first, and then all other CPUs, both in the order of the group. If a
+/// CPU with buckets fails, the next CPU in this order replaces it.
 fn plan_of(map: &[CpuIndex; BUCKETS], order: &[CpuIndex]) -> Plan {
     let has_buckets = members(map);
     let (mut first, rest): (Vec<CpuIndex>, Vec<CpuIndex>) = order.iter().partition(|cpu| has_buckets(cpu));
@@ -427,8 +396,7 @@ mod tests {
     fn the_plan_of_a_map_begins_with_the_cpus_that_have_buckets() {
         let mut map = [3; BUCKETS];
         map[7] = 5;
-        // In this test, CPU 0 receives packets and has no buckets. If a CPU with buckets failed,
-        // CPU 0 would be the first to replace it.
+        // CPU 0 receives packets and has no buckets. It would be the first to replace a failed CPU.
         assert_eq!(plan_of(&map, &[0, 5, 1, 3]), Plan { order: vec![5, 3, 0, 1], active: 2 });
         let version = GroupVersion::default();
         let group = GroupView { version, order: vec![0, 1, 3], owners: 1, map: Box::new(map), queues: vec![0] };

@@ -1,18 +1,11 @@
-//! Measures the distance between two CPUs while they do their work. The distance between two CPUs
-//! is the time that a cache line takes to travel from one CPU to the other. A hypervisor moves the
-//! CPUs of a virtual machine between physical CPUs. The cost of handing a packet over changes with
-//! the distance between the physical CPUs. To measure (probe) the distance, the receiving CPU and
-//! another CPU pause for a few microseconds between two passes of their loops. In the pause, they
-//! pass a cache line back and forth.
+//! Measures the time of a cache line from one CPU to another while they work, because a hypervisor
+//! moves a virtual machine's CPUs. The receiving CPU (asking) and another CPU (answering) pause for
+//! a few microseconds between two rounds, and pass a cache line back and forth.
 //!
-//! Neither of the two CPUs waits long for the other. The CPU that does not receive is the answering
-//! CPU. The answering CPU (the CPU that does not receive) begins to wait when it reaches its part
-//! of the distance measurement. The receiving CPU (the asking CPU) continues its loop until it sees
-//! that the answering CPU waits. The asking CPU (the receiving CPU) gives up the measurement after
-//! [`PATIENCE`]. The control ([`PolicyControl`](crate::PolicyControl)) begins a distance
-//! measurement and does not wait for its result. The control collects the result of a distance
-//! measurement at a later load check. If a distance does not change, it is measured less and less
-//! often.
+//! Neither CPU waits long. The answering CPU waits when it reaches its part. The asking CPU
+//! continues its rounds until then, for at most [`PATIENCE`]. The control
+//! ([`PolicyControl`](crate::PolicyControl)) collects the result at a later load check. A distance
+//! that does not change is measured less and less often.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,24 +20,17 @@ use steerage_topology::probe::Line;
 
 use crate::limits::{MIN_SAMPLES, REFINE_EVERY, REFINE_EVERY_MAX, Tuning};
 
-/// The shortest interval between two measurements of the same distance. A measurement takes about
-/// 20 us on each of the two CPUs, and wakes the answering CPU if that CPU sleeps.
+/// A measurement takes about 20 us on each CPU, and wakes the answering CPU if that CPU sleeps.
 const EVERY: Duration = REFINE_EVERY;
 
-/// The maximum time for which two CPUs measure their distance. Also the maximum time for which the
-/// answering CPU waits for the first arrival of the cache line. The distance between CPUs matters
-/// only if packets need little work. If packets need little work, one pass of the asking CPU's loop
-/// takes about 10 us.
+/// The maximum time of a measurement, and of the wait for the first arrival of the cache line.
+/// Where distances matter, a round of the asking CPU takes about 10 us.
 const TIME: Duration = BETWEEN_ROUNDS_MAX;
 
-/// How long the asking CPU (the receiving CPU) continues its loop while it waits for the answering
-/// CPU. A sleeping CPU of a virtual machine sometimes takes several hundred microseconds to wake
-/// up.
+/// A sleeping CPU of a virtual machine may need several hundred microseconds to wake up.
 const PATIENCE: Duration = REFINE_EVERY;
 
-/// If a distance has stayed the same for some time, the next measurement follows after this
-/// fraction of that time. Therefore a change of the distance is detected after at most this
-/// fraction of the time for which the distance was constant.
+/// The next measurement follows after this fraction of the time without a change.
 const STEADY: f64 = Tuning::DEFAULT.budget;
 
 /// Returns true if two distances between CPUs are equal, apart from measurement error.
@@ -91,11 +77,9 @@ struct Probe {
 struct Meeting {
     line: Line,
     since: Timestamp,
-    /// The distance in nanoseconds, or [`PENDING`] or [`FAILED`]. The asking CPU (the receiving
-    /// CPU) writes the distance once.
+    /// The distance in nanoseconds, or [`PENDING`] or [`FAILED`], written once by the asking CPU.
     ///
-    /// All accesses are relaxed, because the distance is only a number, and no other memory depends
-    /// on it.
+    /// All accesses are relaxed, because no other memory depends on this number.
     result: AtomicU64,
 }
 
@@ -117,7 +101,7 @@ impl BetweenRounds for Asks {
         }
         let clock = || now().since(Timestamp::ZERO);
         let samples = || line.ask::<{ MIN_SAMPLES as usize }>(MIN_SAMPLES, &clock, clock() + TIME);
-        // The shortest sample is used, because disturbances make samples longer.
+        // Disturbances make samples longer.
         let shortest = is_ready.then(samples).flatten().and_then(|samples| samples.into_iter().min());
         line.end();
         let nanos = shortest.map_or(FAILED, |shortest| (shortest.as_nanos() as u64).clamp(PENDING + 1, FAILED - 1));
@@ -134,7 +118,6 @@ impl BetweenRounds for Answers {
     }
 }
 
-/// One CPU's part of a distance measurement, which the CPU must run between two passes of its loop.
 pub(crate) type Part = (CpuIndex, Arc<dyn BetweenRounds>);
 
 impl Distances {
@@ -146,14 +129,10 @@ impl Distances {
         Self { are_real, probe: None, known: known.collect() }
     }
 
-    /// The time that a cache line takes to travel from one CPU to the other, as it was last
-    /// measured.
     pub(crate) fn between(&self, one: CpuIndex, other: CpuIndex) -> Option<Duration> {
         self.known.get(&(one, other))?.apart
     }
 
-    /// Begins to measure the distance between two CPUs, if the measurement is due and no other
-    /// measurement is active. Returns the CPUs' parts.
     pub(crate) fn begin(&mut self, asks: CpuIndex, answers: CpuIndex, now: Timestamp) -> Option<[Part; 2]> {
         let due = self.known.get(&(asks, answers)).is_none_or(|known| now >= known.next);
         if !self.are_real || self.probe.is_some() || !due || asks == answers {
@@ -161,8 +140,7 @@ impl Distances {
         }
         let meeting = Arc::new(Meeting { line: Line::default(), since: now, result: AtomicU64::new(PENDING) });
         self.probe = Some(Probe { asks, answers, meeting: Arc::clone(&meeting) });
-        // The answering CPU may have to wake up. Therefore its hook (a function that a CPU runs
-        // between two passes of its loop) is requested first.
+        // The answering CPU is first, because it may have to wake up.
         Some([(answers, Arc::new(Answers(Arc::clone(&meeting)))), (asks, Arc::new(Asks(meeting)))])
     }
 
@@ -262,8 +240,6 @@ mod tests {
         assert!(distances.begin(0, 2, at(patience)).is_none());
         distances.collect(at(patience));
         assert!(distances.begin(0, 2, at(patience)).is_some());
-        // In this test, the CPUs reach their parts of the distance measurement too late. The
-        // measurement of the distance has ended, so neither CPU waits any more.
         for (_, part) in parts.into_iter().flatten() {
             assert_eq!(part.run(&|| at(patience)), HookStatus::Done);
         }
@@ -288,7 +264,7 @@ mod tests {
         assert!(distances.probe.is_none() && distances.known[&(0, 1)].missed == 1);
     }
 
-    /// The clock of this test is stopped, so neither CPU gives up.
+    /// The clock is stopped, so neither CPU gives up.
     #[test]
     fn two_cpus_that_meet_measure() {
         let mut distances = real();

@@ -1,13 +1,10 @@
-//! Finds the flow that fills a bucket: the flow to which the majority of the bucket's sampled
-//! packets belong. The majority is found in constant memory (Boyer and Moore, 1981).
+//! Finds the majority flow of a bucket in constant memory (Boyer and Moore, 1981).
 
 use steerage_core::ids::BucketId;
 use steerage_flow::FlowKey;
 
 use crate::limits::MIN_SAMPLES;
 
-/// A bucket that takes a large part of a CPU's time, and the flow to which most of its sampled
-/// packets belong.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     bucket: BucketId,

@@ -1,6 +1,3 @@
-//! Guards the receive path against a policy that panics or chooses wrong CPUs: the policy
-//! [`Hash`](struct@Hash) replaces a policy that has failed.
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,14 +9,13 @@ use steerage_core::placement::{Findings, Plan};
 
 use crate::policy::{GroupLoad, GroupStart, Hash, MapRequest, Policy};
 
-/// A policy that is replaced by the policy [`Hash`](struct@Hash) as soon as it panics or chooses a
-/// CPU that the group does not have. The replacement is logged once for each policy, with the CPUs
-/// of the group and the mistake.
+/// A policy that is replaced by [`Hash`](struct@Hash) as soon as it panics or chooses a CPU that
+/// the group does not have. The replacement is logged once for each policy.
 #[derive(Debug)]
 pub struct Guarded {
     policy: Box<dyn Policy>,
     has_failed: bool,
-    /// A flag that the policies of all groups share: true if the replacement has been logged.
+    /// Shared by the policies of all groups: true if the replacement has been logged.
     is_reported: Arc<AtomicBool>,
 }
 
@@ -29,9 +25,6 @@ impl Guarded {
         Self { policy: Box::new(policy), has_failed: false, is_reported: Arc::default() }
     }
 
-    /// Calls the policy. If the result of the policy is wrong, the function `find_fault` returns a
-    /// description of the mistake. Returns `None` if the policy has failed in this call or in an
-    /// earlier call.
     fn call<R>(
         &mut self,
         order: &[u16],
@@ -48,8 +41,7 @@ impl Guarded {
         };
         let Some(fault) = fault else { return result.ok() };
         self.has_failed = true;
-        // The access to the flag is relaxed, because no other memory depends on the flag. The flag
-        // only ensures that the failure of the policy is reported once.
+        // Relaxed, because no other memory depends on this flag.
         if !self.is_reported.swap(true, Ordering::Relaxed) {
             let policy = self.policy.name();
             tracing::error!(policy, group_of_cpus = ?order, "a policy is replaced by hash: {fault}");
@@ -95,7 +87,6 @@ impl Policy for Guarded {
         if had_failed || !self.has_failed {
             return request.flatten();
         }
-        // After the failure of its policy, all CPUs of the group get equal shares.
         let mut map = Box::new(*load.map);
         for (bucket, cpu) in map.iter_mut().enumerate() {
             *cpu = load.order[bucket * load.order.len() / BUCKETS];

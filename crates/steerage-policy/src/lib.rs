@@ -1,17 +1,14 @@
-//! Policies decide which CPUs of a mask handle packets. The policy [`Hash`](struct@Hash) gives all
-//! CPUs equal shares of the flow hash, as Linux does. The policy [`Balance`] moves buckets
-//! according to the load.
+//! Policies decide which CPUs of a mask handle packets. [`Hash`](struct@Hash) gives all CPUs equal
+//! shares of the flow hash, as Linux does. [`Balance`] moves buckets according to the load.
 //!
-//! A [`Policy`] chooses a CPU for each bucket. The core moves the buckets to these CPUs without
-//! reordering packets. Programs can implement the trait [`Policy`] for their own policies.
+//! Programs can implement the trait [`Policy`]. The core moves buckets without reordering.
 //!
 //! Policies run outside of the packet path. [`PolicyControl`] reads the load and calls the
-//! policies, on the thread of its caller. The policy control uses only the core's public
-//! [`Handle`](steerage_core::control::Handle), and packets never wait for the control. If the
-//! policy control is called late or never, buckets stay on their CPUs. If a CPU fails, the core
-//! (the code that moves buckets) assigns its buckets according to the [`Plan`] that the policy
-//! stored. steerage starts a thread that calls the policy control. Programs with their own threads,
-//! and the simulator, call the policy control themselves.
+//! policies, on the thread of its caller, through the core's public
+//! [`Handle`](steerage_core::control::Handle). Packets never wait for the control: if it is called
+//! late or never, buckets stay on their CPUs, and if a CPU fails, the core assigns its buckets by
+//! the stored [`Plan`]. steerage starts a thread that calls the policy control; programs with their
+//! own threads, and the simulator, call it themselves.
 //!
 //! Each module imports only from modules that are below it in this table:
 //!

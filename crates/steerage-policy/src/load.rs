@@ -1,12 +1,9 @@
 //! The load meter measures how long CPUs are busy, and how much of this time each bucket takes.
 //!
-//! The load meter reads counters that the receive path always maintains. It also reads three
-//! counters that exist only for the meter. The first counter is the time for receiving, measured in
-//! one of 16 rounds (passes of the CPU's loop). The second is the time of a packet in the packet
-//! function, measured in one of 32 batches. The third is the bucket of one sampled packet per poll.
-//! The work of CPUs is measured completely and not sampled, so the total work of several CPUs is
-//! exact. The exact work of the CPUs decides whether buckets move. The load of buckets is sampled.
-//! The samples decide only which buckets move.
+//! Three counters exist only for the meter: the time for receiving, measured in one of 16 rounds;
+//! the time of a packet in the packet function, measured in one of 32 batches; and the bucket of
+//! one packet per poll. The work of CPUs is measured completely, and decides whether buckets move.
+//! The load of buckets is sampled, and decides only which buckets move.
 
 use std::time::Duration;
 
@@ -44,13 +41,10 @@ impl CpuCounts {
     }
 }
 
-/// Counts, for each CPU, the packets that were dropped because the CPU's backlog was full. Only the
-/// rings of queues that lost packets are read, because with 1,024 CPUs and 256 queues there are
-/// 262,144 rings.
+/// For each CPU, the packets that its full backlog refused. Only the rings of queues that lost
+/// packets are read, because with 1,024 CPUs and 256 queues there are 262,144 rings.
 #[derive(Debug, Default)]
 struct Refused {
-    /// For each queue, the number of packets that all of its rings together have refused, and the
-    /// number for each ring.
     by_queue: Vec<(u64, Vec<u64>)>,
     by_cpu: Vec<u64>,
 }
@@ -74,8 +68,6 @@ impl Refused {
     }
 }
 
-/// The load of a CPU between two readings of its counters. The field `packets` counts those packets
-/// of the group that the CPU has finished.
 fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u64) -> CpuLoad {
     let nanos = elapsed.as_nanos().max(1) as f64;
     let processed = now.processed - before.processed;
@@ -94,14 +86,11 @@ fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u
     }
 }
 
-/// The counter values at the last load check, and at the start of the current measuring period
-/// (window).
 #[derive(Debug, Default)]
 pub(crate) struct LoadMeter {
     last: Timestamp,
     cpus: Vec<CpuCounts>,
-    /// For each queue, the number of its packets that each CPU has finished. The list is empty if
-    /// one group has all queues. The counters of the CPUs are then sufficient.
+    /// For each queue, the packets that each CPU has finished. Empty if one group has all queues.
     finished: Vec<Vec<u64>>,
     refused: Refused,
     window: Option<WindowStart>,
@@ -111,9 +100,8 @@ pub(crate) struct LoadMeter {
 #[derive(Debug)]
 struct WindowStart {
     at: Timestamp,
-    /// The number of slices (sets of buckets) that had moved before the measuring period began. If
-    /// buckets move during a measuring period, two bucket maps were in effect in the period, and
-    /// its results are discarded.
+    /// The number of slices that had moved before the window began. If buckets move during a
+    /// window, two bucket maps were in effect, and its results are discarded.
     slices: u64,
     cpus: Vec<CpuCounts>,
     groups: Vec<GroupCounts>,
@@ -124,23 +112,19 @@ impl WindowStart {
         self.groups.iter().map(|group| group.samples).sum()
     }
 
-    /// Returns true if each group still has the queues that it had at the start of the measuring
-    /// window.
     fn has_groups_of(&self, view: &View) -> bool {
         self.groups.len() == view.groups.len()
             && self.groups.iter().zip(&view.groups).all(|(then, now)| then.queues == now.queues)
     }
 }
 
-/// For each counter, the sum over all queues of a group. The counts of all queues are added up
-/// while they are read, because storing the counts for the buckets of 256 queues would take 25 MB.
+/// The sums over a group's queues. The counts of 256 queues would take 25 MB.
 #[derive(Debug)]
 struct GroupCounts {
     queues: Vec<usize>,
     samples: u64,
     packets: Vec<u64>,
-    /// For each bucket, the total time in nanoseconds of its timed packets, and the number of its
-    /// timed packets.
+    /// For each bucket, the nanoseconds and the number of its timed packets.
     timed: Vec<(u64, u64)>,
 }
 
@@ -160,13 +144,10 @@ impl GroupCounts {
     }
 }
 
-/// The load of a group's buckets, from all measuring periods (windows) that have ended. More recent
-/// measuring windows have more weight.
+/// The load of a group's buckets, from all windows that have ended, weighted by recency.
 #[derive(Debug)]
 pub(crate) struct BucketWork {
     packets: Vec<f64>,
-    /// For each bucket, the weighted total time in nanoseconds of its timed packets, and the
-    /// weighted number of its timed packets.
     nanos: Vec<f64>,
     timed: Vec<f64>,
     pub(crate) samples: f64,
@@ -190,8 +171,7 @@ impl BucketWork {
         self.timed.iter_mut().for_each(|timed| *timed *= 1.0 - TUNING.recent);
         let timed = self.nanos.iter_mut().zip(&mut self.timed).zip(now.timed.iter().zip(&before.timed));
         for ((nanos, count), (now, before)) in timed {
-            // A CPU that was declared dead does not detect this immediately, and may still have
-            // written an older count.
+            // A CPU that was declared dead may still have written an older count.
             *nanos += now.0.saturating_sub(before.0) as f64;
             *count += now.1.saturating_sub(before.1) as f64;
         }
@@ -201,9 +181,8 @@ impl BucketWork {
         self.samples = self.samples * (1.0 - weight) + (now.samples - before.samples) as f64;
     }
 
-    /// Returns the work of each bucket per second: the number of its packets, multiplied by the
-    /// ratio of their mean time to the mean time of all packets. If the time of only few of a
-    /// bucket's packets was measured, the ratio is moved towards 1.
+    /// The work of each bucket per second: its packets, multiplied by the ratio of their mean time
+    /// to that of all packets. With few timed packets, the ratio is moved towards 1.
     pub(crate) fn work(&self) -> Vec<f64> {
         let timed: f64 = self.timed.iter().sum();
         let mean = if timed > 0.0 { self.nanos.iter().sum::<f64>() / timed } else { 1.0 };
@@ -226,7 +205,6 @@ pub(crate) struct Interval {
 
 pub(crate) struct ClosedWindow {
     pub(crate) cpus: Vec<CpuLoad>,
-    /// For each group and each of its buckets: the share of a CPU's time that the bucket takes.
     pub(crate) shares: Vec<Vec<f64>>,
     pub(crate) heavy: Vec<Heavy>,
 }
@@ -236,15 +214,12 @@ pub(crate) struct ClosedWindow {
 pub(crate) struct Heavy {
     pub(crate) group: usize,
     pub(crate) bucket: u16,
-    /// Of the queues with packets of the bucket, one causes most of the bucket's work. The CPU that
-    /// polls the queue from which most of the bucket's work comes.
+    /// The CPU that polls the queue from which most of the bucket's work comes.
     pub(crate) home: CpuIndex,
 }
 
 impl LoadMeter {
-    /// Reads the load counters at the time `now`. Returns `None` when the counters are read for the
-    /// first time, or if a bucket is moving. `work` has the load of the buckets, with one entry for
-    /// each group. `work` is updated at the end of a measuring window.
+    /// `None` at first, or if a bucket is moving. `work` is updated at the end of a window.
     pub(crate) fn check(
         &mut self,
         now: Timestamp,
@@ -269,8 +244,7 @@ impl LoadMeter {
         Some(Interval { elapsed, before, finished_before, window })
     }
 
-    /// Returns the load of each CPU since the last load check. The number of packets in a CPU's
-    /// load counts only packets from the group's queues, `queues`.
+    /// The load of each CPU since the last load check, with only the packets from `queues`.
     pub(crate) fn loads(
         &self,
         interval: &Interval,
@@ -314,13 +288,11 @@ impl LoadMeter {
         let elapsed = now.since(start.at);
         let queues = view.groups.iter().flat_map(|group| &group.queues);
         let samples = queues.map(|queue| ledgers.queues[*queue].ledger.samples.get()).sum::<u64>() - start.samples();
-        // If one CPU has all buckets, packets are not sampled. Therefore the load meter does not
-        // wait for samples in this case.
+        // While one CPU has all buckets, packets are not sampled.
         let active = active_cpus(view, ledgers.cpus.len());
         let enough = active == 1 || samples as f64 >= TUNING.samples() * active as f64;
-        // The first measuring windows are short, because the first placement of buckets was a guess
-        // that should be corrected soon. Later measuring periods are long, so that a program that
-        // takes a CPU for a moment has little effect.
+        // The first windows are short, because the first placement of buckets was a guess. Later
+        // windows are long, so that a program that takes a CPU for a moment has little effect.
         let least = now.since(self.changed).mul_f64(TUNING.recent).clamp(2 * REFINE_EVERY, TUNING.probe);
         if elapsed < least || (!enough && elapsed < TUNING.dwell) {
             self.window = Some(start);
@@ -338,8 +310,7 @@ impl LoadMeter {
         }
         let work: Vec<&BucketWork> = work.iter().map(|work| &**work).collect();
         let shares = shares(view, &work, &cpus);
-        // Heavy buckets are few. For each queue, the total time that a bucket's timed packets from
-        // this queue took. This total time shows from which queue most of the bucket's work comes.
+        // The time of a bucket's timed packets shows from which queue most of its work comes.
         let heavy = heavy(view, &shares, |queue, bucket| {
             let timed = ledgers.queues[queue].ledger.timed.read().nth(bucket);
             (timed.map_or(0, |(nanos, _)| nanos), ledgers.queues[queue].owner())
@@ -349,8 +320,7 @@ impl LoadMeter {
     }
 }
 
-/// Finds the heavy buckets. For a queue and a bucket, `work_from` returns how much time the
-/// bucket's timed packets from the queue took, and which CPU polls the queue.
+/// `work_from` returns how much time a queue took for a bucket, and which CPU polls the queue.
 fn heavy(view: &View, shares: &[Vec<f64>], work_from: impl Fn(usize, usize) -> (u64, CpuIndex)) -> Vec<Heavy> {
     let mut heavy = Vec::new();
     for (group, (seen, shares)) in view.groups.iter().zip(shares).enumerate() {
@@ -368,9 +338,7 @@ fn active_cpus(view: &View, cpus: usize) -> usize {
     has.into_iter().filter(|has| *has).count()
 }
 
-/// For each group and each of its buckets: the share of a CPU's time that the bucket takes. The sum
-/// over all buckets of a CPU is the time for which the CPU was busy, without the time for
-/// receiving.
+/// Without the time for receiving.
 fn shares(view: &View, work: &[&BucketWork], cpus: &[CpuLoad]) -> Vec<Vec<f64>> {
     let mut shares: Vec<Vec<f64>> = work.iter().map(|work| work.work()).collect();
     let mut of_cpu = vec![0.0; cpus.len()];
@@ -385,8 +353,6 @@ fn shares(view: &View, work: &[&BucketWork], cpus: &[CpuLoad]) -> Vec<Vec<f64>> 
         for (cpu, share) in group.map.iter().zip(shares) {
             let cpu = usize::from(*cpu);
             let handling = cpus[cpu].busy - cpus[cpu].receive;
-            // While one CPU has all buckets, no bucket is sampled. If no bucket is sampled, all
-            // buckets get equal shares.
             *share = if of_cpu[cpu] > 0.0 { *share * handling / of_cpu[cpu] } else { handling / held[cpu] };
         }
     }

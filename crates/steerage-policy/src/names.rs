@@ -1,5 +1,3 @@
-//! The names of policies, as they are used on command lines and in configuration files.
-
 use std::str::FromStr;
 use std::{error, fmt};
 
@@ -34,8 +32,7 @@ impl FromStr for Box<dyn Policy> {
     }
 }
 
-/// Prints the [name](Policy::name) of the policy. Parses one of the names in [`POLICIES`] into a
-/// `Box<dyn Policy>`.
+/// Prints the [name](Policy::name), which can be parsed into a `Box<dyn Policy>`.
 impl fmt::Display for dyn Policy + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())

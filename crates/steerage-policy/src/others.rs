@@ -1,13 +1,9 @@
-//! Estimates what share of each CPU's time other programs would use if steerage did not use the
-//! CPU.
+//! Estimates the share of each CPU's time that other programs would use without steerage.
 //!
-//! The kernel reports how much CPU time other programs took. If steerage leaves a CPU some idle
-//! time, the other programs already get all the time that they want. If steerage competes with
-//! other programs for a CPU, a fair scheduler gives half of the time to steerage and half to the
-//! other programs. While they compete with steerage, the other programs may want more time than
-//! they get. An example of such a program is a sender at the other end of a veth: if the sender
-//! gets less time, it sends fewer packets. If steerage took half of the sender's CPU time, it would
-//! slow down the source of its own packets.
+//! The kernel reports the CPU time that other programs took. On a CPU with idle time, they get all
+//! that they want. On a CPU for which steerage competes, a fair scheduler gives them half, and they
+//! may want more. Such a program is the sender at the other end of a veth: with half of its CPU,
+//! steerage would slow down the source of its own packets.
 
 use std::time::Duration;
 
@@ -20,8 +16,7 @@ const TUNING: Tuning = Tuning::DEFAULT;
 
 #[derive(Debug, Default)]
 pub(crate) struct OthersWant {
-    /// For each CPU, the share of the CPU's time that other programs took according to the last
-    /// measurement.
+    /// For each CPU, the last measured share of other programs.
     others: Vec<f64>,
     since: Timestamp,
     busy: Vec<u64>,
@@ -48,8 +43,7 @@ impl OthersWant {
         for (cpu, (want, others)) in self.want.iter_mut().zip(others).enumerate() {
             let ours = self.busy[cpu].saturating_sub(before.get(cpu).copied().unwrap_or(0));
             let ours = ours as f64 / elapsed.as_nanos().max(1) as f64;
-            // Programs that use less than half of the CPU, or that leave idle time, get all the
-            // time that they want.
+            // Programs that use less than half of the CPU, or leave idle time, get what they want.
             let compete = *others >= TUNING.fill / 2.0 && ours + others >= TUNING.fill;
             *want = if compete { want.max(*others) } else { *others };
         }
@@ -69,10 +63,8 @@ mod tests {
             want.take_in(Duration::from_millis(250), &[others], vec![busy]);
             want.of(0)
         };
-        // At first, only other programs run on the CPU, and they use all of its time. The other
-        // programs still want the whole CPU after steerage has taken half of its time.
+        // Other programs use all of the CPU, and still want it after steerage has taken half.
         assert_eq!([after(0.95, 0.0), after(0.5, 0.5), after(0.5, 0.9)], [0.95; 3]);
-        // The other programs leave some time idle, or use less than half of the CPU.
         assert_eq!([after(0.5, 0.2), after(0.5, 0.5), after(0.3, 0.7)], [0.5, 0.5, 0.3]);
     }
 }

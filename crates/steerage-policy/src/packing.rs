@@ -1,12 +1,10 @@
-//! Assigns buckets to CPUs by load. The resulting map is close to the best possible map, and only
-//! few buckets move.
+//! Assigns buckets to CPUs by load, close to the best possible map, with few moves.
 
 use std::collections::BTreeSet;
 
 use steerage_core::limits::BUCKETS;
 
-/// Returns a function that returns true if a CPU is in the list `cpus`. With 1,024 CPUs, it would
-/// take milliseconds to search the list itself for each bucket.
+/// Searching a list of 1,024 CPUs for each bucket would take milliseconds.
 pub(crate) fn members(cpus: &[u16]) -> impl Fn(&u16) -> bool + use<> {
     let mut is_in = vec![false; cpus.iter().max().map_or(0, |most| usize::from(*most) + 1)];
     cpus.iter().for_each(|cpu| is_in[usize::from(*cpu)] = true);
@@ -17,10 +15,7 @@ pub(crate) fn members(cpus: &[u16]) -> impl Fn(&u16) -> bool + use<> {
 pub(crate) struct Loads<'a> {
     pub(crate) map: &'a [u16; BUCKETS],
     pub(crate) buckets: &'a [f64],
-    /// The load of each CPU without the load of its buckets, in the same unit as the loads of
-    /// buckets.
     pub(crate) base: &'a [f64],
-    /// The CPUs that should have buckets. Not empty.
     pub(crate) active: &'a [u16],
 }
 
@@ -33,14 +28,12 @@ impl Loads<'_> {
         cpus
     }
 
-    /// Returns a lower bound for the load of the busiest active CPU. In every map, the busiest CPU
-    /// has at least this load, because a bucket cannot be divided.
+    /// A lower bound for the busiest active CPU in any map. A bucket cannot be divided.
     pub(crate) fn best(&self) -> f64 {
         let mut base: Vec<f64> = self.active.iter().map(|cpu| self.base[usize::from(*cpu)]).collect();
         base.sort_by(f64::total_cmp);
         let total: f64 = self.buckets.iter().sum();
-        // The loop treats the work as if it could be divided freely. It gives work to the least
-        // busy CPUs until all CPUs with work are equally busy.
+        // As if work could be divided freely: the least busy CPUs are filled evenly.
         let (mut level, mut below) = (f64::INFINITY, 0.0);
         for (nth, own) in base.iter().enumerate() {
             if *own > level {
@@ -58,10 +51,8 @@ impl Loads<'_> {
         self.map.iter().map(|cpu| cpus[usize::from(*cpu)]).fold(0.0, f64::max)
     }
 
-    /// Returns a map of the buckets to the active CPUs. In the returned map, the load of the
-    /// busiest CPU is at most `within` times the best possible load. If moving single buckets
-    /// cannot reach the factor `within`, the map comes as close to it as such moves allow. Buckets
-    /// on CPUs that are not active always move.
+    /// The load of the busiest CPU is at most `within` times the best possible load, or as close as
+    /// moves of single buckets allow. Buckets on CPUs that are not active always move.
     pub(crate) fn pack(&self, within: f64) -> Box<[u16; BUCKETS]> {
         let mut packing = Packing::new(self);
         packing.evacuate();
@@ -73,19 +64,16 @@ impl Loads<'_> {
 struct Packing<'a> {
     loads: &'a Loads<'a>,
     map: Box<[u16; BUCKETS]>,
-    /// The minimum load that is assumed for a bucket, so that buckets without packets are
-    /// distributed too.
+    /// The assumed minimum load of a bucket, so that buckets without packets are distributed too.
     least: f64,
     busy: Vec<f64>,
     held: Vec<Vec<u16>>,
-    /// The position of each CPU among the active CPUs. `None` for other CPUs.
     places: Vec<Option<usize>>,
-    /// The active CPUs, sorted by their load. CPUs with equal loads are sorted by their position in
-    /// `active`.
+    /// The active CPUs by load, and by position in `active`.
     by_load: BTreeSet<(i64, usize)>,
 }
 
-/// Orders loads in the same way as [`f64::total_cmp`].
+/// The order of [`f64::total_cmp`].
 fn rank(load: f64) -> i64 {
     let bits = load.to_bits() as i64;
     bits ^ (((bits >> 63) as u64) >> 1) as i64
@@ -141,8 +129,6 @@ impl<'a> Packing<'a> {
         self.held[to].insert(at, bucket);
     }
 
-    /// Moves all buckets away from CPUs that are not active. The heaviest bucket moves first,
-    /// because the CPUs have the most free time at the beginning.
     fn evacuate(&mut self) {
         let (mut leaving, stays) = (Vec::new(), members(self.loads.active));
         for cpu in 0..self.held.len() {
@@ -157,11 +143,9 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// Moves buckets from the busiest CPU to the least busy CPU until no CPU's load is above
-    /// `target`. Each move takes the largest bucket that fits.
+    /// Moves buckets from the busiest to the least busy CPU until no load is above `target`.
     fn level(&mut self, target: f64) {
-        // True for each CPU whose buckets fit on no other CPU. A flow whose load is too large for
-        // any CPU stays on its CPU.
+        // A flow whose load is too large for any CPU stays on its CPU.
         let mut stuck = vec![false; self.busy.len()];
         loop {
             let mut busiest = self.by_load.iter().rev().map(|(_, place)| self.at(*place));
@@ -180,17 +164,13 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// Returns the index of the bucket that should move from `from` to `to`. This is the largest
-    /// bucket whose load is at most the excess load of `from`, or else the smallest bucket. Returns
-    /// `None` if the move of this bucket does not reduce the load of the busier of the two CPUs.
-    /// Large buckets move first, even if this makes `to` too busy. The CPU `to` then has to pass on
-    /// some of its own buckets. The move of one large bucket moves fewer flows than the moves of
-    /// many small buckets.
+    /// The index of the largest bucket within the excess load of `from`, or of the smallest bucket,
+    /// or `None` if that does not help. Large buckets move even if `to` then has to pass on some,
+    /// because they have fewer flows than many small buckets.
     fn that_fits(&self, from: usize, to: usize, target: f64) -> Option<usize> {
         let held = &self.held[from];
         let (most, excess) = (self.busy[from] - self.busy[to], self.busy[from] - target);
-        // The load of the chosen bucket may be slightly larger than the excess load. A slightly too
-        // large bucket avoids the moves of many small buckets.
+        // A slightly too large bucket avoids the moves of many small buckets.
         let step = self.busy[from] / 64.0;
         let fits = (most - step).min(excess + step);
         let above = held.partition_point(|bucket| self.load(*bucket) <= fits);

@@ -1,9 +1,7 @@
 //! The trait [`Policy`], its input and its output, and the simplest policy: [`Hash`](struct@Hash).
 //!
-//! A policy chooses a CPU for each bucket. The core (the code that moves buckets) moves the buckets
-//! to these CPUs without reordering packets. Each group of queues has its own policy. When the
-//! group begins, the control gets a plan from the policy. Later, at intervals that the policy
-//! chooses, the control passes the load of the last interval to the policy and gets a bucket map.
+//! A policy chooses a CPU for each bucket, and the core moves the buckets without reordering. Each
+//! group of queues has its own policy, with a plan and maps at load checks.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,91 +13,74 @@ use steerage_flow::Timestamp;
 
 use crate::limits::REFINE_EVERY;
 
-/// The load of one CPU. Times are stated as shares of the interval between two load checks, so 1
-/// means the whole interval.
+/// The load of one CPU. Times are shares of the interval between two load checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CpuLoad {
-    /// The time for which the CPU was busy. The value can be above 1 if the CPU's backlog
-    /// overflowed. After an overflow of the backlog, `busy` includes the time that the dropped
-    /// packets would have taken.
+    /// The time for which the CPU was busy, with that of dropped packets (and then above 1).
     pub busy: f64,
     /// The part of `busy` that was spent on receiving: polling, hashing and handing over packets.
     pub receive: f64,
-    /// The number of rounds (passes of the CPU's loop) in which the time `receive` was measured.
-    /// The value of `receive` is extrapolated from these rounds, so the relative error of `receive`
-    /// is about 1 / `timed`.
+    /// The rounds in which `receive` was measured. Its relative error is about 1 / `timed`.
     pub timed: f64,
-    /// The share of full rounds among the rounds (passes) of the CPU's loop. A full round found at
-    /// least as much work as one round takes. A CPU without full rounds handles its packets in
-    /// time, even if it appears busy. (In small batches, a packet takes more time.)
+    /// The share of rounds that found at least as much work as one round takes. A CPU without full
+    /// rounds keeps up, even if it appears busy, because a packet takes more time in small batches.
     pub full: f64,
     /// The number of packets of the group that the CPU has finished.
     pub packets: u64,
-    /// The share of the CPU's time that other programs or other guests of the hypervisor took.
-    /// `others` is 0 if the system does not report the share that other programs took.
+    /// The share of the CPU's time that other programs or guests took, or 0 if unknown.
     pub others: f64,
-    /// The share of the CPU's time that other programs would take if steerage did not use the CPU.
-    /// `others_want` is larger than `others` if steerage competes with other programs.
+    /// The share that other programs would take without steerage: `others`, or more.
     pub others_want: f64,
 }
 
-/// A measuring window: a measurement over a period that is long enough to compare the loads of
-/// buckets. No bucket moved during the measuring window.
+/// A measuring window: no bucket moved, for long enough to compare the loads of buckets.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Window<'a> {
     /// The load of each CPU over the whole measuring window.
     pub cpus: &'a [CpuLoad],
-    /// For each bucket, the share of a CPU's time that the bucket takes. The sum of the shares over
-    /// all buckets is the time for which the CPUs were busy with the group's packets.
+    /// For each bucket, the share of a CPU's time. Their sum is the time for the group's packets.
     pub buckets: &'a [f64],
-    /// The number of samples from which the buckets' shares of CPU time were computed.
+    /// The number of samples from which `buckets` was computed.
     pub samples: u64,
 }
 
 impl<'a> Window<'a> {
-    /// Creates a measuring window, for tests of policies. `cpus` has one entry for each CPU.
-    /// `buckets` has one entry for each of the 4,096 buckets.
+    /// For tests of policies. `cpus` has one entry for each CPU, and `buckets` one for each bucket.
     pub fn new(cpus: &'a [CpuLoad], buckets: &'a [f64], samples: u64) -> Self {
         Self { cpus, buckets, samples }
     }
 }
 
-/// The load of a group of queues, which is the input of the group's policy. CPUs are identified by
-/// their index among the instance's CPUs.
+/// The load of a group of queues. CPUs are indices among the instance's CPUs.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct GroupLoad<'a> {
     /// The present time.
     pub now: Timestamp,
-    /// The time since the last load check. `elapsed` is longer than [`Policy::refine_every`] if no
-    /// packets arrived or if the policy control was called late.
+    /// The time since the last load check, longer without packets or if a call was late.
     pub elapsed: Duration,
     /// The usable CPUs of the mask, in the order in which they should get buckets. Not empty.
     pub order: &'a [u16],
-    /// The number of CPUs at the front of `order` that poll a queue of the group. `owners` is at
-    /// least 1: if no CPU polls a queue, the first CPU counts as polling.
+    /// The number of CPUs at the front of `order` that poll a queue of the group, at least 1:
+    /// without a polling CPU, the first CPU counts as polling.
     pub owners: usize,
     /// The CPU of each bucket.
     pub map: &'a [u16; BUCKETS],
     /// The load of each CPU since the last load check.
     pub cpus: &'a [CpuLoad],
-    /// For each CPU, the time that a cache line takes to this CPU from the first CPU of `order`.
-    /// The time is that of the last measurement. The time is `None` if it was not measured.
+    /// The time of a cache line from the first CPU of `order` to each CPU, if measured.
     pub apart: &'a [Option<Duration>],
-    /// A measuring window: a measurement over a longer time, which also includes the load of each
-    /// bucket. `None` at most load checks, because a measuring window lasts longer than the
-    /// interval between load checks.
+    /// A measuring window, if one has ended. `None` at most load checks.
     pub window: Option<Window<'a>>,
-    /// True if the devices can wait until there is room for their packets, as files can. If the
-    /// devices can wait, no packet is lost while the CPUs are short of time.
+    /// True if the devices can wait for room, as files can, and lose no packets.
     pub can_wait: bool,
 }
 
 impl<'a> GroupLoad<'a> {
-    /// Creates a load with the time 0, one interval of [`REFINE_EVERY`], and no measuring window.
-    /// This is for tests of policies. `cpus` and `apart` have one entry for each CPU.
+    /// For tests of policies: a load at time 0, with an interval of [`REFINE_EVERY`] and no
+    /// measuring window. `cpus` and `apart` have one entry for each CPU.
     pub fn new(
         order: &'a [u16],
         owners: usize,
@@ -141,31 +122,26 @@ impl<'a> GroupLoad<'a> {
     }
 }
 
-/// A group of queues that begins, or that gets another policy. CPUs are identified by their index
-/// among the instance's CPUs, counted from 0.
+/// A group that begins, or gets another policy. CPUs are indices among the instance's CPUs.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct GroupStart<'a> {
     /// The usable CPUs of the mask, in the order in which they should get buckets. Not empty.
     pub order: &'a [u16],
-    /// The number of CPUs at the front of `order` that poll a queue of the group. `owners` is at
-    /// least 1: if no CPU polls a queue, the first CPU counts as polling.
+    /// The number of CPUs at the front of `order` that poll a queue of the group, at least 1:
+    /// without a polling CPU, the first CPU counts as polling.
     pub owners: usize,
-    /// The CPUs that currently have buckets of the group. The list of CPUs is empty while the
-    /// instance is built.
+    /// The CPUs that have buckets of the group. Empty while the instance is built.
     pub active: &'a [u16],
-    /// The time that a cache line takes from the first CPU of `order` to the CPU that would be the
-    /// next to get buckets. `None` if the time of a cache line was not measured, or if both CPUs
-    /// are threads of one core.
+    /// The time that a cache line takes from the first CPU of `order` to the next CPU to get
+    /// buckets. `None` if it was not measured, or if both CPUs are threads of one core.
     pub apart: Option<Duration>,
-    /// True if the devices can wait until there is room for their packets, as files can. If the
-    /// devices can wait, no packet is lost while the CPUs are short of time.
+    /// True if the devices can wait for room, as files can, and lose no packets.
     pub can_wait: bool,
 }
 
 impl<'a> GroupStart<'a> {
-    /// Creates a group whose devices cannot wait and for whose CPUs no distance was measured. This
-    /// is for tests of policies.
+    /// For tests of policies: a group whose devices cannot wait, without measured distances.
     pub fn new(order: &'a [u16], owners: usize, active: &'a [u16]) -> Self {
         Self { order, owners, active, apart: None, can_wait: false }
     }
@@ -191,18 +167,16 @@ impl MapRequest {
 /// A policy chooses a CPU for each bucket.
 ///
 /// A policy supplies a [`plan`](Self::plan) when its group begins, and may supply a map at each
-/// load check ([`refine`](Self::refine)). `plan` and `refine` are called outside of the packet path
-/// and may take long, because packets are steered by the last map until the policy returns. A
-/// policy may panic in `plan` or `refine`, or may choose a CPU that the group does not have. In
-/// both cases, the policy is replaced by the policy [`Hash`](struct@Hash). If any other function of
-/// the policy panics, the policy is not called again, and the buckets stay where they are.
+/// load check ([`refine`](Self::refine)). Both may take long, because packets are steered by the
+/// last map until the policy returns. If `plan` or `refine` panics, or chooses a CPU that the group
+/// does not have, [`Hash`](struct@Hash) replaces the policy. If any other function panics, the
+/// policy is not called again, and the buckets stay where they are.
 ///
 /// # Example
 ///
-/// The policy in this example uses one more CPU if a CPU has less than a fifth of its time left.
-/// The policy in this example uses one CPU fewer if half of the time of all CPUs would be enough.
-/// All CPUs that the policy uses get equal shares of the buckets. In a real program, the names in
-/// this example are imported from the crate `steerage`.
+/// This policy uses one more CPU if a CPU has less than a fifth of its time left, and one CPU fewer
+/// if half of the time would be enough. All CPUs in use get equal shares of the buckets. In a real
+/// program, import the names from the crate `steerage`.
 ///
 /// ```
 /// use steerage_core::ids::MoveCause;
@@ -264,49 +238,36 @@ pub trait Policy: Send + fmt::Debug {
     /// Creates a policy that has the same settings but has not measured anything yet.
     fn fresh(&self) -> Box<dyn Policy>;
 
-    /// Returns the order in which CPUs get buckets, and how many CPUs get buckets at first. The
-    /// policy control calls `plan` when the group begins, and when this policy replaces another
-    /// policy. All CPUs that get buckets by the plan get equal shares of the buckets, with as few
-    /// moves as possible.
+    /// Returns the order in which CPUs get buckets, and how many CPUs get equal shares at first.
+    /// Called when the group begins or this policy replaces another. While the instance is built,
+    /// `plan` of a new policy may be called twice, with the same result.
     ///
-    /// The core stores the plan. Whenever a CPU fails or the mask changes, the core places buckets
-    /// according to the plan, without calling the policy. Each [`MapRequest`] replaces the plan by
-    /// a plan that is derived from the map. In the new plan, the CPUs that have buckets come first,
-    /// in the order of the group. All other CPUs follow. If a new group splits off from another
-    /// group, the new group has the other group's plan until the next load check. While the
-    /// instance is built, the function `plan` of a new policy may be called twice. Both calls of
-    /// `plan` must return the same plan.
+    /// Whenever a CPU fails or the mask changes, the core places buckets according to the plan,
+    /// without calling the policy. Each [`MapRequest`] replaces the plan: the CPUs that have
+    /// buckets come first, then all other CPUs, in the order of the group. A group that splits off
+    /// keeps the other group's plan until the next load check.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan;
 
-    /// Informs the policy that the core has placed buckets according to the plan since the last
-    /// load check. The core places buckets if the mask has changed, or if a CPU has failed or can
-    /// be used again. The policy must ignore measurements that compare CPUs before and after the
-    /// core has placed buckets.
+    /// The core has placed buckets by the plan. Do not compare measurements before and after.
     fn cpus_changed(&mut self) {}
 
-    /// The interval at which the policy wants to check the load. If `refine_every` returns `None`,
-    /// the load is neither measured nor checked. While no packets arrive, the interval grows up to
-    /// [`REFINE_EVERY_MAX`](crate::REFINE_EVERY_MAX).
+    /// The interval between load checks, or `None` for no measurements and checks. While no packets
+    /// arrive, the interval grows up to [`REFINE_EVERY_MAX`](crate::REFINE_EVERY_MAX).
     fn refine_every(&self) -> Option<Duration> {
         Some(REFINE_EVERY)
     }
 
-    /// Checks the load, and returns a new map if buckets should move. `refine` is not called while
-    /// buckets move.
+    /// Checks the load, while no bucket moves, and returns a new map if buckets should move.
     fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest>;
 
-    /// Returns true if another CPU of the group may take over the polling of a queue. Another CPU
-    /// takes over the polling if the polling CPU is slowed by other programs, interrupts or guests
-    /// of the hypervisor.
+    /// Returns true if another CPU of the group may take over the polling of a queue whose CPU is
+    /// slowed by other programs, interrupts or guests of the hypervisor.
     fn moves_receivers(&self) -> bool {
         false
     }
 
-    /// Returns a CPU. Its distance to the first CPU of the group's order should be measured after
-    /// this load check. A measurement takes a few microseconds on both CPUs, and wakes the returned
-    /// CPU if that CPU sleeps. Therefore a pair of CPUs is measured at most once per
-    /// [`REFINE_EVERY`], and less often while its distance stays the same. Distances are not
-    /// measured if the instance uses CPUs that do not exist on this machine, as in the simulator.
+    /// Returns a CPU whose distance to the group's first CPU should be measured: some microseconds
+    /// on both CPUs, at most once per [`REFINE_EVERY`], less often if constant.
     fn asks_distance(&self) -> Option<u16> {
         None
     }
@@ -355,8 +316,7 @@ impl Policy for Box<dyn Policy> {
     }
 }
 
-/// Gives all CPUs of the mask equal shares of the flow hash, independent of the load, as Linux
-/// does.
+/// Gives all CPUs of the mask equal shares of the flow hash, as Linux does.
 ///
 /// ```
 /// use steerage_policy::{GroupStart, Hash, Policy};

@@ -1,30 +1,22 @@
-//! Lets another CPU poll a queue, or lets the receiving CPU handle a heavy flow, if this increases
-//! the throughput.
+//! Lets another CPU poll a queue, or gives a heavy flow to the receiving CPU, if this pays.
 //!
-//! If other programs, interrupts or guests of the hypervisor use a CPU, only this share of the
-//! CPU's time is available for receiving: `1 - others`. If the polling CPU has no time left, and
-//! another CPU of the mask has more time for steerage, the other CPU takes over the polling. The
-//! buckets of the slowed CPU then move to the new polling CPU and to the other CPUs that have
-//! buckets. Therefore steerage has no work left on the slowed CPU, and does not compete with the
-//! program that slows the CPU. The program that slows the CPU is often the source of the packets,
-//! such as the sender on a veth or the softirq of the network card. If CPUs are short of time after
-//! another CPU has taken over the polling, the policy decides whether the slowed CPU should help
-//! again.
+//! Other programs, interrupts or guests of the hypervisor leave only a share of a CPU's time for
+//! receiving: `1 - others`. If the polling CPU has no time left, and another CPU of the mask has
+//! more time for steerage, the other CPU takes over the polling. The slowed CPU's buckets move to
+//! the CPUs that remain, so that steerage does not compete with the other program, which is often
+//! the source of the packets (the sender on a veth, or the softirq of the network card). If CPUs
+//! are then short of time, the policy decides whether the slowed CPU should help again.
 //!
-//! If several CPUs poll, a flow that takes all of a CPU's time may cost less on the CPU that
-//! receives the flow. This CPU needs no hand-over to another CPU. For super-frames (merged packets)
-//! of 64 KiB, a far CPU needs twice as long as the receiving CPU. Therefore, if the CPU that
-//! receives most packets of a heavy bucket has time left, the bucket moves to this CPU.
+//! If several CPUs poll, a heavy flow may cost less on the CPU that receives it, without a
+//! hand-over: for super-frames of 64 KiB, a far CPU needs twice as long. If that CPU has time left,
+//! the heavy bucket moves to it.
 //!
-//! The effect of each change (each trial) on the throughput is measured. A change may not help, for
-//! two reasons: the scheduler may move the other program to the new CPU too, or the other program
-//! may wait for the packets. If all queues together receive fewer bytes than before the trial, the
-//! change is reverted. The received bytes of the moved queue alone are not a criterion, because
-//! this queue may gain less than the other queues lose. After a failed trial, the policy waits a
-//! hundred times as long as the trial took before it begins the next trial. Therefore failed trials
-//! take at most 1 % of the time. To judge a trial, received bytes are compared, and not packets.
-//! The reason is that the kernel merges more segments of a connection into one packet if steerage
-//! has less CPU time.
+//! Each change is a trial. It may not help, because the scheduler may move the other program too,
+//! or because the other program may wait for the packets. If all queues together receive fewer
+//! bytes than before, the change is reverted. (The moved queue alone may gain less than the other
+//! queues lose.) After a failed trial, the next trial waits a hundred times as long as the trial
+//! took, so that failed trials take at most 1 % of the time. Bytes are compared and not packets,
+//! because the kernel merges more segments into one packet if steerage has less CPU time.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -42,15 +34,13 @@ use crate::packing::members;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Change {
     pub(crate) queue: usize,
-    /// The CPU that must poll the queue from now on. `None`: polling stays.
     pub(crate) polled_on: Option<CpuIndex>,
     pub(crate) map: Map,
 }
 
 type Map = Box<[CpuIndex; BUCKETS]>;
 
-/// A map without the CPU `from`. The buckets of `from` are divided equally among `to` and the other
-/// CPUs with buckets.
+/// The buckets of `from` are divided equally among `to` and the other CPUs with buckets.
 fn without(map: &[CpuIndex; BUCKETS], from: CpuIndex, to: CpuIndex) -> Map {
     let mut cpus: Vec<CpuIndex> = map.iter().copied().filter(|cpu| *cpu != from).chain([to]).collect();
     cpus.sort_unstable();
@@ -63,8 +53,6 @@ fn without(map: &[CpuIndex; BUCKETS], from: CpuIndex, to: CpuIndex) -> Map {
 
 #[derive(Clone, Debug)]
 struct Trial {
-    /// The state before the trial: a queue of the group, the CPU that polled this queue, and the
-    /// bucket map.
     queue: usize,
     from: CpuIndex,
     map: Map,
@@ -96,14 +84,10 @@ impl Counts {
 #[derive(Debug, Default)]
 pub(crate) struct Receivers {
     window: Option<Counts>,
-    /// The number of bytes per second that all queues together received during the last
-    /// measurement. `None` after a change.
+    /// The bytes per second of all queues in the last measurement. `None` after a change.
     last: Option<f64>,
     trial: Option<Trial>,
     not_before: Vec<Timestamp>,
-    /// The heavy buckets (each takes more than half of a CPU's time) of the last measuring window.
-    /// `home_not_before` is the earliest time at which a heavy bucket may move to the CPU that
-    /// receives its packets.
     heavy: Vec<Heavy>,
     home_not_before: Timestamp,
 }
@@ -111,8 +95,7 @@ pub(crate) struct Receivers {
 const TUNING: Tuning = Tuning::DEFAULT;
 
 impl Receivers {
-    /// Returns the change that begins a trial, or the change that reverts a trial. Call this
-    /// function while no bucket moves.
+    /// Returns the change that begins or reverts a trial. To be called while no bucket moves.
     pub(crate) fn check(&mut self, now: Timestamp, view: &View, ledgers: &Ledgers) -> Option<Change> {
         // The time that other programs take is measured only once per `WATCH_EVERY`.
         if self.window.as_ref().is_some_and(|window| now.since(window.at) < WATCH_EVERY) {
@@ -121,7 +104,6 @@ impl Receivers {
         self.compare(Counts::read(now, ledgers), view)
     }
 
-    /// Starts the measurement again after buckets have moved, because earlier values are outdated.
     pub(crate) fn begin_anew(&mut self) {
         self.window = None;
     }
@@ -148,8 +130,7 @@ impl Receivers {
         self.not_before.resize(received.len(), Timestamp::ZERO);
         let last = self.last.replace(rate);
         if self.trial.is_some() && last.is_none() {
-            // The first measurement after a change is ignored. During this time, the other program
-            // adapts to its CPU, and TCP adapts its rate.
+            // After a change, the other program adapts to its CPU, and TCP adapts its rate.
             return None;
         }
         if let Some(trial) = self.trial.take() {
@@ -160,8 +141,7 @@ impl Receivers {
             counts.busy[cpu].saturating_sub(before.busy[cpu]) as f64 / took.as_nanos() as f64
         };
         let reserve = 1.0 - TUNING.fill;
-        // If the rate of received bytes grows or falls although nothing was changed, the rate
-        // cannot be used to judge a trial.
+        // A rate that changes by itself cannot be used to judge a trial.
         let last = last.filter(|last| (rate - last).abs() < rate * reserve)?;
         let rate = (rate + last) / 2.0;
         let others = |cpu: CpuIndex| view.others[usize::from(cpu)];
@@ -172,9 +152,7 @@ impl Receivers {
             if idle(from) > reserve || !counts.is_free[queue] || counts.at < self.not_before[queue] {
                 continue;
             }
-            // If another CPU is to take over the polling, the gain of CPU time must exceed the
-            // reserve for bursts. If several CPUs are equally good, the first of them is chosen,
-            // because the list has the order in which CPUs should get buckets.
+            // The gain must exceed the reserve for bursts. Equally good CPUs: in their order.
             let gains = |to: &CpuIndex| others(*to) + reserve <= others(from);
             let to = group.order.iter().copied().filter(gains).min_by(|a, b| others(*a).total_cmp(&others(*b)));
             if let Some(to) = to {
@@ -213,8 +191,7 @@ impl Receivers {
         self.not_before.fill(next);
         self.home_not_before = next;
         self.last = None;
-        // If the other CPU has not begun to poll the queue, only the bucket map must be reverted.
-        // The policy does that.
+        // If the other CPU has not begun to poll the queue, the policy reverts the bucket map.
         let group = view.groups.iter().find(|group| group.queues.contains(&queue))?;
         let is_possible = counts.polled_on[queue] == to && map.iter().all(members(&group.order));
         is_possible.then_some(Change { queue, polled_on: (!is_home).then_some(from), map })

@@ -1,5 +1,3 @@
-//! [`PolicyTester`] tests policies without packets.
-
 use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 
@@ -7,12 +5,11 @@ use crate::limits::REFINE_EVERY;
 use crate::policy::{CpuLoad, GroupLoad, GroupStart, Policy, Window};
 use steerage_flow::Timestamp;
 
-/// The number of samples in a measuring window. It is also the number of packets that a busy CPU
-/// handles. This number of samples and packets is large enough for every policy.
+/// The samples in a window, and the packets of a busy CPU: enough for every policy.
 const MANY: u64 = 100_000;
 
-/// Runs a policy on one group of CPUs, without packets. The test sets the amount of work in each
-/// bucket. The tester computes the load of the CPUs from the policy's bucket map. CPU 0 polls.
+/// Runs a policy on one group of CPUs, without packets. The test sets the work in each bucket, and
+/// the tester computes the load of the CPUs from the policy's map. CPU 0 polls.
 ///
 /// ```
 /// use steerage_policy::{Hash, PolicyTester}; // steerage::policy
@@ -33,8 +30,7 @@ pub struct PolicyTester<P> {
 }
 
 impl<P: Policy> PolicyTester<P> {
-    /// Creates a group with the CPUs 0 to `cpus - 1`, and assigns the buckets to CPUs by the
-    /// policy's plan.
+    /// Creates a group with the CPUs 0 to `cpus - 1`, and assigns the buckets by the policy's plan.
     ///
     /// # Panics
     /// Panics if the plan contains a CPU that the group does not have, or if `cpus` is 0.
@@ -50,14 +46,12 @@ impl<P: Policy> PolicyTester<P> {
         Self { policy, order, map, work: Box::new([0.0; BUCKETS]), now: Timestamp::ZERO }
     }
 
-    /// Returns a mutable list with the share of a CPU's time that each bucket takes, so that the
-    /// test can set these shares. At first, no bucket has work.
+    /// The share of a CPU's time that each bucket takes, for the test to set. 0 at first.
     pub fn work(&mut self) -> &mut [f64; BUCKETS] {
         &mut self.work
     }
 
-    /// Lets one interval pass, and lets the policy check the load. Returns the reason of the move
-    /// if buckets moved.
+    /// Lets one interval pass and the policy check the load. Returns the reason if buckets moved.
     ///
     /// # Panics
     /// Panics if the policy requests a CPU that the group does not have.
@@ -88,8 +82,7 @@ impl<P: Policy> PolicyTester<P> {
         self.map.iter().filter(|owner| **owner == cpu).count()
     }
 
-    /// Returns the work of all buckets of a CPU, as a share of the CPU's time. If the returned
-    /// share is above 1, the CPU has too much work.
+    /// Returns the work of a CPU's buckets, as a share of its time (above 1: too much).
     pub fn busy(&self, cpu: u16) -> f64 {
         self.map.iter().zip(self.work.iter()).filter(|(owner, _)| **owner == cpu).map(|(_, work)| work).sum()
     }
@@ -107,8 +100,7 @@ mod tests {
     use crate::policy::MapRequest;
     use steerage_core::placement::Plan;
 
-    /// A test policy, as a user might write it, which moves the heaviest bucket to the last CPU.
-    /// All variants of the test policy except `Good` do something wrong instead.
+    /// Moves the heaviest bucket to the last CPU. All variants except `Good` do something wrong.
     #[derive(Clone, Copy, Debug)]
     enum Last {
         Good,

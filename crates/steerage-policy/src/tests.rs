@@ -1,6 +1,3 @@
-//! Tests the policy `Balance` on simulated machines with simulated traffic, in virtual time. The
-//! policy gets only samples of the load, but the tests check the true load.
-
 mod machine;
 mod masks;
 mod model;
@@ -22,13 +19,10 @@ const SETTLE: Duration = Duration::from_secs(2);
 const STEADY: Duration = Duration::from_secs(10);
 const PROBED: Duration = Duration::from_secs(12);
 
-/// Selects evenly spaced cases. Their number is about the value of the environment variable
-/// `STEERAGE_CASES`, or four by default. All cases would take minutes.
+/// Selects `STEERAGE_CASES` (or four) evenly spaced cases. All would take minutes.
 fn some<T>(all: Vec<T>) -> impl Iterator<Item = T> {
     let most = std::env::var("STEERAGE_CASES").map_or(4, |cases| cases.parse().expect("STEERAGE_CASES is a number"));
-    // Each case combines an amount of work with a factor. The number of amounts and the number of
-    // factors are powers of two. Therefore selecting every n-th case with an odd n uses each amount
-    // of work and each factor.
+    // The numbers of amounts of work and of factors are powers of two, so an odd step uses each.
     let step = all.len().div_ceil(most.max(1)) | 1;
     all.into_iter().step_by(step)
 }
@@ -52,8 +46,7 @@ fn zipf_is_evened_out_by_few_moves_and_then_stays() {
     }
 }
 
-/// Every 100 ms, one flow in 500 changes its bucket. In 10 s, one heavy flow in five changes its
-/// bucket.
+/// Every 100 ms, one flow in 500 changes its bucket. In 10 s, one heavy flow in five does.
 #[test]
 fn flows_that_drift_are_followed() {
     for cpus in [8, 16, 64] {
@@ -158,8 +151,7 @@ fn a_square_wave_does_not_make_it_flap() {
     assert!(left <= 4 && joined <= 20, "{joined} joined, {left} left, in 60 rounds");
 }
 
-/// The packet function takes less time than a hand-over. The policy tries the other CPU, stops
-/// using it, and does not try it again for a long time.
+/// The packet function takes less time than a hand-over.
 #[test]
 fn what_does_not_pay_is_not_kept_up() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);
@@ -168,8 +160,7 @@ fn what_does_not_pay_is_not_kept_up() {
         model.check();
         model.active() != [0]
     });
-    // A probe (a trial of another way of spreading packets) lasts for 100 ms, and the time budget
-    // for probes is enough for one probe.
+    // A probe lasts for 100 ms, and the time budget for probes is enough for one probe.
     assert!((10..=15).contains(&joined.count()), "{:?}", model.requests);
     assert_eq!(model.active(), [0]);
     assert_eq!((model.moves(MoveCause::Joined), model.moves(MoveCause::Left)), (1, 1));
@@ -183,9 +174,8 @@ fn what_does_not_pay_is_not_kept_up() {
     assert!(model.active().contains(&1), "{:?} {:?}", model.requests, model.policy.findings());
 }
 
-/// The first load checks measure slow packets, so the throughput appears better in later load
-/// checks. At the end of the probe, the learned costs show the throughput that a single CPU would
-/// have.
+/// The first load checks measure slow packets, so that later throughput appears better. At the end
+/// of the probe, the learned costs show the throughput that a single CPU would have.
 #[test]
 fn a_slow_beginning_is_no_reason_to_hand_over() {
     for (begins, active) in [(200, &[0][..]), (50, &[0, 1])] {
@@ -207,8 +197,7 @@ fn a_slow_beginning_is_no_reason_to_hand_over() {
     }
 }
 
-/// The sender of the packets needs nine tenths of a CPU's time, and continues to get this time. An
-/// unused CPU gets buckets before the sender's CPU does.
+/// The sender of the packets needs nine tenths of a CPU, and continues to get this time.
 #[test]
 fn a_cpu_that_others_need_is_left_to_them() {
     let mut model = Model::new(2, 1, 11).zipf(10_000, 1.0);
@@ -222,14 +211,11 @@ fn a_cpu_that_others_need_is_left_to_them() {
     assert_eq!(model.active(), [0, 2], "{:?}", model.policy.findings());
 }
 
-/// Simulates the example `forward` between two veths, with the costs of lab/notes/interfaces.md.
-/// The sender needs nearly all of the other CPU, and sends less if that CPU forwards packets.
-/// Therefore spreading the packets over both CPUs reduces the throughput. If the sender is on
-/// another machine, spreading the packets increases the throughput.
+/// The example `forward` between two veths, with the costs of lab/notes/interfaces.md. The sender
+/// needs nearly all of the other CPU, and sends less if that CPU forwards packets.
 #[test]
 fn forwarding_is_left_to_the_cpu_that_receives() {
-    // For AF_XDP and for AF_PACKET: how many microseconds receiving a packet takes, how many
-    // microseconds all other work on the packet takes, and how many CPUs all packets need.
+    // For AF_XDP and AF_PACKET: microseconds to receive, microseconds for the rest, CPUs needed.
     for (receive, rest, load) in [(0.329, 1.185, 1.0), (0.033, 1.932, 0.9), (0.033, 1.932, 1.2)] {
         let forward = |senders: f64| {
             let mut model = Model::new(2, 1, 29).zipf(1_000, load * rest / (receive + rest));
@@ -248,9 +234,7 @@ fn forwarding_is_left_to_the_cpu_that_receives() {
     }
 }
 
-/// In this test, a hand-over becomes expensive while other CPUs have buckets, as on a virtual
-/// machine whose CPUs are moved apart. The other CPUs give up their buckets immediately, before the
-/// load falls. They are tried again later.
+/// A hand-over becomes expensive later, as on a virtual machine whose CPUs are moved apart.
 #[test]
 fn what_pays_no_more_is_given_up() {
     let mut model = Model::new(2, 1, 9).zipf(10_000, 1.0);
@@ -264,17 +248,14 @@ fn what_pays_no_more_is_given_up() {
             model.active() == [0]
         });
         assert!(inline.count() > 100, "{:?}", model.policy.findings());
-        // No measurement shows that the CPUs are near each other again. The worse the result of the
-        // trial of a CPU is, the later the next trial begins.
+        // No measurement shows that the CPUs are near again. The worse a trial, the later the next.
         model.hand_over = 0.1;
         model.run(Duration::from_secs(300));
         assert!(model.active().contains(&1), "{:?}", model.policy.findings());
     }
 }
 
-/// A hypervisor moves the CPUs of a virtual machine to far physical CPUs, and back to near physical
-/// CPUs. The costs that were learned for a distance between CPUs are used as soon as the CPUs have
-/// that distance again.
+/// Costs that were learned for a distance are used as soon as the CPUs have that distance again.
 #[test]
 fn cpus_that_move_apart_and_together_are_followed_at_once() {
     let mut model = Model::new(2, 1, 14).zipf(10_000, 1.0);
@@ -297,14 +278,11 @@ fn cpus_that_move_apart_and_together_are_followed_at_once() {
             }
         }
     }
-    // While the CPUs are far from each other, each trial of the other CPU takes 100 ms. The first
-    // trial begins after 10 s, and after each failed trial the wait doubles.
+    // Each trial takes 100 ms, the first after 10 s, and each failed trial doubles the wait.
     assert!((19..23).contains(&(model.moves(MoveCause::Joined) - joined)), "{:?}", model.requests);
     assert!(wrong < checks / 50, "{wrong} of {checks} checks: {:?}", model.requests);
 }
 
-/// The first CPU in the group's order is not always the nearest CPU. The policy finds the nearest
-/// CPU, and reacts to changes of the distance.
 #[test]
 fn the_cpu_that_is_near_enough_joins() {
     let mut model = Model::new(4, 1, 18).zipf(10_000, 1.0);
@@ -314,7 +292,7 @@ fn the_cpu_that_is_near_enough_joins() {
             model.apart[cpu] = Some(Duration::from_nanos(if cpu == near { 50 } else { 200 }));
         }
     };
-    // After a trial of a far CPU has failed, the policy recognizes the near CPU by its distance.
+    // After a failed trial of a far CPU, the policy recognizes the near CPU by its distance.
     for near in [3, 2, 1, 3] {
         place(&mut model, near);
         model.run(SETTLE);
@@ -324,7 +302,7 @@ fn the_cpu_that_is_near_enough_joins() {
     place(&mut model, 0);
     model.run(SETTLE);
     assert_eq!(model.active(), [0], "{:?}", model.policy.findings());
-    // While no CPU is known to be near, the policy measures the distances of all CPUs.
+    // While no CPU is known to be near, the policy measures all distances.
     let asked = (0..12).filter_map(|_| {
         model.check();
         model.policy.asks_distance()
@@ -335,9 +313,7 @@ fn the_cpu_that_is_near_enough_joins() {
     assert_eq!(asked, [1, 2, 3]);
 }
 
-/// In this test, it is best to do all work on the CPU that does not receive, although this makes
-/// that CPU busier. The policy tries to spread the work over both CPUs, but does not repeat this
-/// trial again and again.
+/// The CPU that does not receive should do all work. Spreading is not tried again and again.
 #[test]
 fn what_is_best_on_one_cpu_is_left_there() {
     let mut model = Model::new(2, 1, 17).zipf(10_000, 2.5);
@@ -351,15 +327,12 @@ fn what_is_best_on_one_cpu_is_left_there() {
     });
     let spread = spread.count();
     assert!(spread < 600, "{spread}: {:?}", model.requests);
-    // Now the packet function takes twice as long as receiving. A second CPU now increases the
-    // throughput, so the second CPU keeps its buckets.
     (model.tell_apart, model.receive, model.cost) = (0.0, 0.5, 1.0);
     model.run(Duration::from_secs(120));
     assert_eq!(model.active(), [0, 1], "{:?}", model.policy.findings());
 }
 
-/// The policy requests the measurement of a distance only before a possible decision, because the
-/// measurement wakes the other CPU.
+/// A measurement wakes the other CPU.
 #[test]
 fn the_distance_is_asked_for_where_it_matters() {
     for (load, cost, asks) in [(0.3, 0.3, None), (3.0, 0.3, Some(1)), (3.0, 100.0, None)] {
@@ -372,8 +345,6 @@ fn the_distance_is_asked_for_where_it_matters() {
     }
 }
 
-/// If there is more work than two CPUs can do, both CPUs are fully used. This holds for any cost of
-/// receiving and handing over.
 #[test]
 fn of_what_two_cpus_can_do_little_is_lost() {
     for (receive, hand_over) in [(0.1, 0.02), (0.3, 0.1), (0.6, 0.1), (0.8, 0.02), (0.9, 0.1)] {
@@ -397,8 +368,7 @@ fn of_what_two_cpus_can_do_little_is_lost() {
     }
 }
 
-/// If a burst ends during the trial of a CPU, the trial shows nothing about the packet function.
-/// Even if trials have failed during bursts, CPUs join when the load needs them.
+/// A burst that ends during a trial shows nothing about the packet function.
 #[test]
 fn bursts_shorter_than_a_trial_lock_nobody_out() {
     let mut model = Model::new(2, 1, 8).zipf(10_000, 0.1);
@@ -419,8 +389,7 @@ fn bursts_shorter_than_a_trial_lock_nobody_out() {
     assert!(model.policy.findings().regime == "spread");
 }
 
-/// Half of the load checks are up to three seconds late, as on a machine that is short of time. The
-/// decisions of the policy are as good as if the late load checks were on time.
+/// Half of the load checks are up to three seconds late.
 #[test]
 fn late_checks_are_harmless() {
     let late = |mut model: Model| {
@@ -452,8 +421,7 @@ fn late_checks_are_harmless() {
     assert!(fails.policy.findings().regime == "inline");
 }
 
-/// If the core moves buckets during the trial of a CPU, earlier measurements do not count. The CPU
-/// is tried again.
+/// After the core has moved buckets, earlier measurements do not count.
 #[test]
 fn a_trial_ends_when_the_cpus_change() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);
@@ -477,7 +445,7 @@ fn a_plan_begins_with_the_cpus_that_have_buckets() {
     assert_eq!(Balance::new().plan(&begin(&[2, 0, 1], 1, &[1, 2])), plan(&[2, 1], 2), "in the order of the group");
     let all = (Plan::all(), Plan::all());
     assert_eq!((Balance::dry_run().plan(&begin(&[2, 0], 1, &[])), Hash.plan(&begin(&[2, 0], 1, &[2]))), all);
-    // If the input is a file and the next CPU in the order is near, that CPU handles all packets.
+    // For a file, the next CPU in the order handles all packets if that CPU is near.
     let file = |apart, owners, active| GroupStart {
         apart: Some(Duration::from_nanos(apart)),
         can_wait: true,

@@ -1,8 +1,7 @@
-//! A policy control that several threads may call, and the thread of steerage that calls this
-//! control.
+//! A policy control that several threads may call, and the thread that calls this control.
 //!
-//! The control thread also detects CPUs that go offline or come back, and measures how much CPU
-//! time other programs take. Packets never wake the control thread and never wait for it.
+//! The control thread also detects CPUs that go offline or come back, and measures the CPU time of
+//! other programs. Packets never wake the control thread and never wait for it.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -19,7 +18,7 @@ use crate::control::{PolicyControl, Setting};
 use crate::limits::{REFINE_EVERY_MAX, REFINE_RETRY};
 use crate::policy::Policy;
 
-/// A [`PolicyControl`] that any thread may call. A clone of this value refers to the same control.
+/// A [`PolicyControl`] that any thread may call, shared by all clones.
 #[derive(Clone, Debug)]
 pub struct SharedControl {
     handle: Handle,
@@ -29,13 +28,11 @@ pub struct SharedControl {
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// The control thread must call the policy control now, earlier than planned.
     Now,
     End,
 }
 
-/// Keeps the control thread running. The control thread ends after a call of [`end`](Self::end), or
-/// when the last clone of this value is dropped.
+/// Keeps the control thread running until [`end`](Self::end), or until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct ControlThread(Arc<Sender<Call>>);
 
@@ -53,8 +50,7 @@ impl SharedControl {
         Self { handle, control: Arc::new(Mutex::new(control)), thread: Arc::default() }
     }
 
-    /// Replaces the policy, as [`PolicyControl::set_policy`] does, and makes the control thread
-    /// call the new policy.
+    /// Replaces the policy, as [`PolicyControl::set_policy`] does, and wakes the control thread.
     pub fn set_policy(&self, policy: impl Policy + 'static) {
         self.control.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
         if let Some(thread) = self.thread.get().and_then(Weak::upgrade) {
@@ -62,9 +58,8 @@ impl SharedControl {
         }
     }
 
-    /// Does the work of the policy control that is due, as [`PolicyControl::check`] does. If
-    /// another thread is already running the policy control, `check` does not wait. It returns an
-    /// early time for the next call.
+    /// Does the work that is due, as [`PolicyControl::check`] does. If another thread is doing this
+    /// work, `check` does not wait, and returns an early time for the next call.
     pub fn check(&self, now: Timestamp) -> Option<Timestamp> {
         match self.control.try_lock() {
             Ok(mut control) => control.check(now),
@@ -73,9 +68,8 @@ impl SharedControl {
         }
     }
 
-    /// Starts the control thread of the instance. An instance has one control thread, so the caller
-    /// calls this function once. If `watch` is given, the control thread also watches the CPUs:
-    /// which CPUs are online, and how much other programs use them.
+    /// Starts the control thread; to be called once. With `watch`, the thread also watches which
+    /// CPUs are online, and how much other programs use them.
     ///
     /// # Errors
     /// Returns the kernel's error if no thread can be started.
@@ -91,7 +85,6 @@ impl SharedControl {
         let mut activity = Activity::default();
         let mut next_watch = watch.is_some().then(|| self.handle.now() + WATCH_EVERY);
         if let Some(watch) = &mut watch {
-            // The first measurement of the CPU time of other programs begins now.
             self.check_cpus(watch);
             self.control.lock().unwrap_or_else(PoisonError::into_inner).await_others(true);
         }

@@ -1,8 +1,6 @@
-//! Rules that say which source and destination addresses a packet may have. `steerage forward` and
-//! the TCP host of lab/ share this module.
-//!
-//! The rules are in RFC 1122 (3.2.1.3) for hosts, RFC 1812 (4.2.2.11, 5.3.7) for routers, and RFC
-//! 4291 (2.5.2, 2.5.3, 2.5.5.2, 2.7) for IPv6.
+//! The source and destination addresses that packets may have: by RFC 1122 (3.2.1.3) for hosts, RFC
+//! 1812 (4.2.2.11, 5.3.7) for routers, and RFC 4291 (2.5.2, 2.5.3, 2.5.5.2, 2.7) for IPv6.
+//! `steerage forward` and the TCP host of lab/ share this module.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,25 +9,20 @@ use ipnet::Ipv4Net;
 /// A link address of 48 bits (IEEE 802).
 pub type Mac = [u8; 6];
 
-/// Returns true if this IPv4 address can be the address of a host on a link.
-///
-/// No host has an address in 0/8 ("this network"), 127/8 (loopback), 224/4 (multicast) or 240/4
-/// (reserved, including the limited broadcast address).
+/// Returns true if a host on a link can have this IPv4 address: not 0/8 ("this network"), 127/8
+/// (loopback), 224/4 (multicast) or 240/4 (reserved, with the limited broadcast address).
 #[inline]
 pub fn is_of_a_host_v4(address: Ipv4Addr) -> bool {
     !matches!(address.octets()[0], 0 | 127 | 224..)
 }
 
-/// Returns true if this IPv6 address can be the address of a host on a link.
-///
-/// No host has an unspecified, loopback, multicast or IPv4-mapped address.
+/// Returns false for an unspecified, loopback, multicast or IPv4-mapped address.
 #[inline]
 pub fn is_of_a_host_v6(address: Ipv6Addr) -> bool {
     !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.to_ipv4_mapped().is_some())
 }
 
-/// Returns true if this address can be the address of a host on a link, by the rules of
-/// [`is_of_a_host_v4`] and [`is_of_a_host_v6`].
+/// Returns the result of [`is_of_a_host_v4`] or [`is_of_a_host_v6`].
 pub fn is_of_a_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_of_a_host_v4(address),
@@ -37,15 +30,13 @@ pub fn is_of_a_host(address: IpAddr) -> bool {
     }
 }
 
-/// Returns true if an IPv4 packet may have this source address. `broadcasts` are the broadcast
-/// addresses of the link on which the packet arrived.
+/// Returns true if an IPv4 packet may have this source address on a link with these broadcasts.
 #[inline]
 pub fn is_source_v4(address: Ipv4Addr, broadcasts: &[Ipv4Addr]) -> bool {
     is_of_a_host_v4(address) && !broadcasts.contains(&address)
 }
 
-/// Returns the broadcast address of an IPv4 network. A network with only one or two addresses has
-/// no broadcast address (RFC 3021).
+/// The broadcast address of a network. Networks with one or two addresses have none (RFC 3021).
 ///
 /// ```
 /// use steerage_router::broadcast_of;

@@ -9,8 +9,7 @@ use steerage::flow::wire::{be16, icmp, icmp6, ipv4, ipv6, protocol};
 use super::reason::Fate;
 use crate::addresses::{is_of_a_host_v4, is_of_a_host_v6, is_source_v4};
 
-/// The maximum number of IPv6 extension headers that the router skips to find an ICMPv6 header. By
-/// RFC 8200, 4.1, no packet needs more extension headers.
+/// The maximum number of IPv6 extension headers. No packet needs more (RFC 8200, 4.1).
 const EXTENSIONS_MAX: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,17 +17,12 @@ pub(super) struct V4 {
     pub(super) destination: Ipv4Addr,
     pub(super) len: usize,
     pub(super) ttl: u8,
-    /// True if the source or the destination address of the packet is a link-local address. A
-    /// router never forwards a packet with a link-local address. But a packet with such an address
-    /// may be for this machine itself.
+    /// Packets with a link-local address are never forwarded, but may be for this machine.
     pub(super) link_local: bool,
 }
 
-/// Reads the IPv4 header at the front of `packet`, and refuses a packet that the router must not
-/// forward.
-///
-/// `bytes` is the length of the packet, including the bytes in additional pages. `broadcasts` are
-/// the broadcast addresses of the link on which the packet arrived.
+/// `bytes` is the length of the packet, including additional pages. `broadcasts` are the broadcast
+/// addresses of the link on which the packet arrived.
 #[inline]
 pub(super) fn v4(packet: &[u8], bytes: usize, broadcasts: &[Ipv4Addr]) -> Result<V4, Fate> {
     let header: &[u8; ipv4::BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
@@ -83,21 +77,17 @@ pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
     Ok(V6 { destination, len, hop_limit: header[7], link_local })
 }
 
-/// Returns true if the router may reply to the IPv4 packet with an ICMP error. The router sends no
-/// ICMP error about another ICMP error, and none about a later fragment (a fragment other than the
-/// first; RFC 1812, 4.3.2.7).
+/// No ICMP error about an ICMP error or a fragment after the first (RFC 1812, 4.3.2.7).
 pub(super) fn may_answer_v4(packet: &[u8]) -> bool {
     let Some(header) = packet.first_chunk::<{ ipv4::BYTES }>() else { return false };
     let is_later = be16(header, 6) & ipv4::OFFSET != 0;
     let kind = packet.get(usize::from(header[0] & 0xf) * 4);
-    // If the router cannot read the ICMP type, the packet might be an ICMP error. Therefore the
-    // router sends no error about it.
+    // A packet with an unreadable ICMP type might be an ICMP error.
     let is_error = header[ipv4::PROTOCOL_AT] == protocol::ICMP && kind.is_none_or(|kind| icmp::ERRORS.contains(kind));
     !is_later && !is_error
 }
 
-/// Returns true if the router may reply to the IPv6 packet with an ICMPv6 error, by the rules of
-/// RFC 4443, 2.4 e.
+/// By the rules of RFC 4443, 2.4 e.
 pub(super) fn may_answer_v6(packet: &[u8]) -> bool {
     use protocol::{AUTHENTICATION, DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING};
     let (Some(&first), mut at) = (packet.get(ipv6::PROTOCOL_AT), ipv6::BYTES) else { return false };
@@ -154,7 +144,6 @@ mod tests {
         let packet = udp_v4([10, 0, 0, 1], [192, 0, 2, 1]);
         let read = v4(&packet).unwrap();
         assert_eq!((read.destination, read.len, read.ttl), ([192, 0, 2, 1].into(), packet.len(), 64));
-        // The padding of an Ethernet frame does not count in the packet's length.
         assert_eq!(v4(&[packet, vec![0; 11]].concat()).unwrap().len, 35);
         let packet = udp_v6("2001:db8::1", "fd00::2");
         let read = v6(&packet).unwrap();
@@ -220,8 +209,6 @@ mod tests {
             packet[40] = kind;
             assert_eq!(may_answer_v6(&packet), may, "type {kind}");
         }
-        // An ICMPv6 packet that has destination options and a fragment header before its ICMPv6
-        // header.
         let extended = |offset: u8, kind: u8| {
             let mut extended = packet[..40].to_vec();
             extended[6] = 60;

@@ -1,5 +1,4 @@
-//! Creates ICMP and ICMPv6 errors (RFC 792, 1191, 1812 (4.3) and 4443). An ICMP error replaces the
-//! bytes of the packet that caused the error, in the same pages.
+//! Writes ICMP and ICMPv6 errors (RFC 792, 1191, 1812 (4.3), 4443) over the refused packet.
 
 use std::net::IpAddr;
 
@@ -7,25 +6,19 @@ use steerage::flow::wire::checksum::{finish, sum};
 use steerage::flow::wire::{IpHeader, ethernet, icmp, icmp6, ipv4, ipv6, protocol, put};
 use steerage::{NoRoom, Packet};
 
-/// The maximum length of an ICMP error over IPv4. Every host must accept packets of this length
-/// (RFC 1812, 4.3.2.3).
+/// Every host must accept IPv4 packets of this length (RFC 1812, 4.3.2.3).
 const IPV4_ERROR_BYTES_MAX: usize = 576;
-/// The maximum length of an ICMPv6 error. Every link must carry packets of this length (RFC 4443,
-/// 2.4 c).
+/// Every link must carry IPv6 packets of this length (RFC 4443, 2.4 c).
 const IPV6_ERROR_BYTES_MAX: usize = 1280;
-/// The IP precedence in the header of an ICMP error, which is "internetwork control" (RFC 1812,
-/// 4.3.2.5).
+/// The IP precedence "internetwork control" (RFC 1812, 4.3.2.5).
 const PRECEDENCE: u8 = 0xc0;
 
-/// The problem that an ICMP error reports to the packet's sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Problem {
     TimeExceeded,
     NoRoute,
     HostUnreachable,
     Prohibited,
-    /// The packet is longer than the MTU of the outgoing interface. The field of `TooBig` is the
-    /// MTU in bytes.
     TooBig(usize),
 }
 
@@ -51,11 +44,8 @@ impl Problem {
     }
 }
 
-/// Replaces the packet with an ICMP error that goes from `source` to the packet's sender.
-///
-/// The packet begins with an Ethernet header of `link` bytes. The length `link` is 0 if the packet
-/// has no Ethernet header. After the Ethernet header, `len` bytes of IP packet follow. The IP
-/// version of the packet must be the version of `source`.
+/// Replaces the packet with an ICMP error from `source` to the packet's sender. The packet has
+/// `link` bytes of Ethernet header, and `len` bytes of IP packet of the version of `source`.
 pub(super) fn answer(
     packet: &mut Packet<'_>,
     link: usize,
@@ -85,8 +75,7 @@ pub(super) fn answer(
     Ok(())
 }
 
-/// Makes room for new headers: inserts `headers` bytes after the link header. Removes the original
-/// packet except its first `quoted` bytes. Swaps the source and destination link addresses.
+/// Keeps `quoted` bytes of the packet, inserts `headers` bytes, and swaps the link addresses.
 fn make_room<'p>(
     packet: &'p mut Packet<'_>,
     link: usize,

@@ -1,6 +1,5 @@
-//! Copies the kernel's routes and neighbours into a [`Table`](crate::Table), and updates the table
-//! when the routes or neighbours change. The user may specify routes that replace the kernel's
-//! routes.
+//! Copies the kernel's routes and neighbours into a [`Table`](crate::Table), and keeps the table up
+//! to date. Routes of the user may replace the kernel's routes.
 //!
 //! | file | content |
 //! |---|---|
@@ -9,8 +8,7 @@
 //! | `route` | the user's routes, as `ip route` writes them |
 //! | `silence` | keeps the kernel from answering packets that the router forwards |
 //!
-//! This file contains the thread that keeps the forwarding table up to date. The thread handles no
-//! packets.
+//! This file contains the thread that updates the forwarding table. It handles no packets.
 
 mod neighbour_probes;
 mod route;
@@ -34,14 +32,12 @@ use tables::{KernelTables, Member};
 pub use route::{NextHop, Route, RouteError};
 pub use silence::SilentKernel;
 
-/// The interval at which the route thread (the thread that updates the forwarding table) checks to
-/// which neighbours the router has sent packets. The kernel marks a neighbour as stale after 15 s
-/// at the earliest.
+/// The interval at which the route thread checks to which neighbours the router has sent packets.
+/// The kernel marks a neighbour as stale after 15 s at the earliest.
 const FRESHEN: Duration = Duration::from_secs(1);
 
-/// After the route thread has built a forwarding table, it pauses. The pause is this many times as
-/// long as the building took. Without the pause, a million routes that change all the time would
-/// keep a CPU busy. It would build tables that are soon replaced.
+/// After building a table, the route thread pauses this many times as long as the building took.
+/// Without the pause, changes among a million routes would keep a CPU busy.
 const REST: u32 = 9;
 
 /// The minimum time between two requests for all routes and neighbours of the kernel.
@@ -83,8 +79,7 @@ pub struct RouteUpdater {
     probes: NeighbourProbes,
     forwarding: Arc<Forwarding>,
     freshened: Instant,
-    /// The earliest times of two actions of the route thread: building the next forwarding table
-    /// (`rested`), and requesting all of the kernel's tables again (`ask_after`).
+    /// The earliest times to build the next table, and to request the kernel's tables again.
     rested: Instant,
     ask_after: Instant,
     ask_all: bool,
@@ -92,13 +87,11 @@ pub struct RouteUpdater {
 
 impl RouteUpdater {
     /// Opens the sockets, and builds the first forwarding table. The caller needs `CAP_NET_RAW`,
-    /// because the sockets for neighbour probes are bound to interfaces. `interfaces` lists the
-    /// interfaces in the order of the instance's outputs. If `routes` is not empty, these routes
-    /// replace the kernel's routes.
+    /// because sockets for probes are bound to interfaces. `interfaces` are in the order of the
+    /// instance's outputs. Routes in `routes` replace the kernel's routes.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses to open a socket or to list its tables, or if a route
-    /// does not match the interfaces.
+    /// [`KernelError`] if the kernel refuses a socket or its tables, or no interface fits a route.
     pub fn new(
         interfaces: &[RouterInterface],
         routes: &[Route],
@@ -134,7 +127,7 @@ impl RouteUpdater {
         Ok(control)
     }
 
-    /// Returns hints for the user about the interfaces. Each hint is one line.
+    /// Returns hints for the user, one line each.
     pub fn notes(&self, interfaces: &[RouterInterface]) -> Vec<String> {
         let veths = interfaces.iter().filter(|interface| self.kernel.is_veth(interface.index));
         let note = |interface: &RouterInterface| {
@@ -149,7 +142,7 @@ impl RouteUpdater {
     /// Starts the thread that updates the forwarding table. The thread runs until the program ends.
     ///
     /// # Errors
-    /// Returns an error if the kernel cannot start a thread.
+    /// If the kernel cannot start a thread.
     pub fn start(mut self) -> Result<(), KernelError> {
         let spawned = thread::Builder::new().name("routes".to_owned()).spawn(move || {
             loop {
@@ -180,20 +173,17 @@ impl RouteUpdater {
         self.show_if_changed(now);
     }
 
-    /// Waits until the kernel reports a change, a packet CPU requests a neighbour's link address,
-    /// or a timer expires.
+    /// Waits for a change by the kernel, a packet CPU's request for a neighbour, or a timer.
     fn wait(&self) {
         let due = [Some(self.freshened + FRESHEN), self.ask_all.then_some(self.ask_after)];
         let due = due.into_iter().flatten().chain(self.kernel.is_changed().then_some(self.rested)).min();
         let time = due.map_or(FRESHEN, |due| due.saturating_duration_since(Instant::now()));
-        // The timeout of `poll` in milliseconds is rounded up, so that the wait does not end too
-        // early.
+        // Rounded up, so that the wait does not end too early.
         let millis = u16::try_from(time.as_millis()).unwrap_or(u16::MAX).saturating_add(1);
         let wanted = self.forwarding.wanted();
         let mut fds =
             [PollFd::new(self.changes.as_fd(), PollFlags::POLLIN), PollFd::new(wanted.event_fd(), PollFlags::POLLIN)];
-        // An error of `poll` is ignored. If a signal interrupts `poll`, the only effect is one
-        // unnecessary check.
+        // If a signal interrupts `poll`, the only effect is one unnecessary check.
         let _ = poll(&mut fds, PollTimeout::from(millis));
     }
 

@@ -47,8 +47,7 @@ pub use reason::{Fate, Forwarded};
 pub use table::{Hop, Interface, Neighbour, Neighbours, Routes, Shown, Table, Target};
 pub use wanted::{WANTED_MAX, Wanted, Wish};
 
-/// The interval at which a CPU without packets checks for a newer forwarding table. Because of this
-/// check, the CPU releases the memory of an old forwarding table even if no packet arrives.
+/// A CPU without packets looks for a newer table at this interval, to free the old table.
 const IDLE_LOOK: Duration = Duration::from_millis(500);
 
 /// The state that forwarding CPUs share with the program that controls them.
@@ -71,8 +70,7 @@ const IDLE_LOOK: Duration = Duration::from_millis(500);
 /// ```
 #[derive(Debug)]
 pub struct Forwarding {
-    /// For each receive queue of the instance, the index of the interface to which the queue
-    /// belongs.
+    /// The index of the interface of each receive queue.
     queues: Vec<u16>,
     shown: Shown,
     wanted: Wanted,
@@ -80,19 +78,17 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// Creates the shared state with an empty table, which forwards no packets. For each receive
-    /// queue of the instance, `queues` contains the index of the queue's interface in
-    /// [`Table::interfaces`].
+    /// Creates the shared state with an empty table, which forwards no packets. `queues` contains
+    /// the index in [`Table::interfaces`] of each receive queue's interface.
     ///
     /// # Errors
-    /// Returns an error if the kernel cannot create the sockets that [`Wanted`] uses for wake-ups.
+    /// If the kernel cannot create the sockets that [`Wanted`] uses for wake-ups.
     pub fn new(queues: Vec<u16>) -> io::Result<Arc<Self>> {
         let (shown, wanted) = (Shown::default(), Wanted::new()?);
         Ok(Arc::new(Self { queues, shown, wanted, counts: Mutex::default() }))
     }
 
-    /// Makes `table` the current forwarding table. Each CPU uses the new table from its next batch
-    /// on.
+    /// Replaces the forwarding table. Each CPU uses the new table from its next batch on.
     pub fn show(&self, table: Table) {
         self.shown.show(table);
     }
@@ -107,8 +103,7 @@ impl Forwarding {
         &self.wanted
     }
 
-    /// Returns how many packets had each fate so far (forwarded, dropped, ...), summed over all
-    /// CPUs.
+    /// Returns how many packets had each fate (forwarded, dropped, ...), summed over all CPUs.
     pub fn so_far(&self) -> Forwarded {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.iter().fold(Forwarded::default(), |mut all, counts| {
@@ -142,7 +137,6 @@ pub struct Forward {
     version: u64,
     table: Option<Arc<Table>>,
     errors: Bucket,
-    /// The neighbours whose link addresses the handler requests at the end of the batch.
     wishes: Vec<Wish>,
 }
 
@@ -154,9 +148,7 @@ impl Handler for Forward {
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         self.refresh();
-        // During the batch, the forwarding table is moved out of `self`, and not cloned. If the
-        // `Arc` of the table were cloned for each batch, all CPUs would write to the cache line
-        // that contains the reference count.
+        // The table is not cloned: all CPUs would write to the cache line of its reference count.
         let Some(table) = self.table.take() else { return };
         self.handle_by(&table, batch, cpu.now());
         self.table = Some(table);
@@ -177,8 +169,7 @@ struct Came<'t> {
 
 struct Way {
     output: TxId,
-    /// The destination and source link addresses of the outgoing packet. The link addresses are
-    /// `None` if the packet is sent without a link header.
+    /// Destination and source link addresses. `None` if the packet has no link header.
     link: Option<(Mac, Mac)>,
 }
 
@@ -259,9 +250,7 @@ impl Forward {
         if !leaves.up {
             return Err(refused(Fate::Down, Problem::HostUnreachable));
         }
-        // If a super-frame (several packets merged into one frame) is sent, the output splits it
-        // into the packets from which it was merged. Therefore the longest of these packets is
-        // compared with the MTU.
+        // The output splits a super-frame, so the longest of its packets counts.
         let longest = packet.offload().map_or(ip.len, |offload| match offload.is_super_frame() {
             true => offload.packet_bytes_max(packet.total_len()),
             false => ip.len,
@@ -315,7 +304,7 @@ impl Forward {
     }
 }
 
-/// Drops the packet. However, a packet for the kernel or for another host is left unchanged.
+/// A packet for the kernel or for another host is left unchanged.
 fn drop_as(packet: Packet<'_>, fate: Fate) -> Fate {
     if !fate.is_not_ours() {
         packet.discard();
@@ -386,7 +375,6 @@ fn route<'t>(ip: &Ip, table: &'t Table) -> Result<&'t [Hop], Refused> {
 
 #[inline]
 fn rewrite(packet: &mut Packet<'_>, ip: &Ip, way: &Way) -> Result<(), NoRoom> {
-    // The router does not forward the padding of an Ethernet frame.
     if packet.total_len() > ip.at + ip.len {
         packet.truncate(ip.at + ip.len)?;
     }

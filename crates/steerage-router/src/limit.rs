@@ -2,18 +2,15 @@
 
 use steerage::Timestamp;
 
-/// The maximum number of ICMP errors that each CPU sends per second. Linux has the same default
-/// limit, but for the whole machine and not for each CPU (`icmp_msgs_per_sec`).
+/// ICMP errors per second and CPU. Linux has this limit per machine (`icmp_msgs_per_sec`).
 pub const ICMP_ERRORS_PER_SECOND: u64 = 1000;
 
-/// The maximum number of ICMP errors that a CPU sends in one burst. Linux has the same default
-/// burst (`icmp_msgs_burst`).
+/// The maximum number of ICMP errors in a burst of a CPU, as in Linux (`icmp_msgs_burst`).
 pub const ICMP_ERRORS_BURST: u64 = 50;
 
 const NANOS_EACH: u64 = 1_000_000_000 / ICMP_ERRORS_PER_SECOND;
 
-/// A token bucket that limits the rate of ICMP errors. The token bucket contains nanoseconds
-/// instead of tokens. Each ICMP error takes [`NANOS_EACH`] nanoseconds out of it.
+/// A token bucket of nanoseconds, of which each ICMP error takes [`NANOS_EACH`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     nanos: u64,

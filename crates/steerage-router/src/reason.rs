@@ -1,5 +1,3 @@
-//! The possible fates of a packet in the router, and the number of packets with each fate.
-
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The fate of a packet: forwarded, left to the kernel, or dropped for a reason.
@@ -8,28 +6,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Fate {
     /// The router forwarded the packet.
     Forwarded,
-    /// The packet is left to the kernel, because its destination is an address of this machine, or
-    /// because it is a multicast or broadcast frame.
+    /// Left to the kernel: the packet is for this machine, or its frame is multicast or broadcast.
     Local,
-    /// The packet is left to the kernel, because it is neither IPv4 nor IPv6. Examples are ARP and
-    /// frames with a VLAN tag.
+    /// Left to the kernel: the packet is not IP, such as ARP and frames with a VLAN tag.
     NotIp,
-    /// The frame is addressed to another machine on the link. The router receives packets for other
-    /// machines only because the interface is in promiscuous mode.
+    /// The frame is for another machine on the link (the interface is in promiscuous mode).
     OtherHost,
-    /// The version, header length or total length in the IP header is invalid, or the frame is
-    /// shorter than the total length in the header.
+    /// The version or a length in the IP header is invalid, or the frame is too short.
     BadHeader,
     /// The IPv4 header's checksum is wrong.
     BadChecksum,
-    /// The source address of the packet cannot belong to a host: it is loopback, unspecified,
-    /// multicast, broadcast or reserved.
+    /// The source address is a broadcast address, or an address that no host can have.
     MartianSource,
-    /// The destination address of the packet cannot belong to a host: it is loopback, unspecified,
-    /// multicast or reserved.
+    /// The destination address is an address that no host can have.
     MartianDestination,
-    /// The source or destination address of the packet is a link-local address. A packet with a
-    /// link-local address must stay on its link (RFC 3927, RFC 4291).
+    /// An address is link-local: the packet must stay on its link (RFC 3927, RFC 4291).
     LinkLocal,
     /// The TTL or hop limit of the packet has expired.
     TtlExpired,
@@ -37,15 +28,13 @@ pub enum Fate {
     NoRoute,
     /// A `blackhole` or `prohibit` route forbids forwarding the packet.
     Prohibited,
-    /// The link address of the packet's next hop is not known yet. The kernel is still resolving
-    /// the next hop's link address.
+    /// The kernel is still resolving the link address of the next hop.
     Unresolved,
     /// The next hop does not answer the kernel's requests for its link address.
     HostUnreachable,
     /// The packet exceeds the MTU of the outgoing interface.
     TooBig,
-    /// The packet exceeds the MTU of the incoming interface, because an offload merged several
-    /// packets.
+    /// The packet exceeds the MTU of the incoming interface: an offload merged several packets.
     Merged,
     /// The outgoing interface is down.
     Down,
@@ -100,8 +89,7 @@ impl Fate {
         }
     }
 
-    /// Returns true if the packet was for the kernel or for another host, and not for this router
-    /// to forward.
+    /// Returns true if the packet was for the kernel or for another host.
     pub fn is_not_ours(self) -> bool {
         matches!(self, Self::Local | Self::NotIp | Self::OtherHost)
     }
@@ -154,11 +142,9 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Publishes the counts of one CPU, so that other threads can read them. Only the thread of
-    /// this CPU calls `show`, once per batch.
+    /// Only the thread of this CPU calls `show`, once per batch.
     pub(super) fn show(&self, counted: &Forwarded) {
-        // The stores to the counters are `Relaxed`, like the loads in `read`. No other memory is
-        // made visible to other threads by the counts.
+        // `Relaxed`, like the loads in `read`, because the counts publish no other memory.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
         show(&self.icmp_sent, counted.icmp_sent);

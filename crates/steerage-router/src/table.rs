@@ -1,9 +1,8 @@
 //! The forwarding table, which packet CPUs read and the control program replaces.
 //!
-//! A [`Table`] does not change after it has become the current table of the packet CPUs. To change
-//! routes, the control program builds a new table and [shows](Shown::show) it. At the start of each
-//! batch, a CPU loads the version number of the current table. From the version number, the CPU
-//! detects whether this table is newer than its own.
+//! A [`Table`] never changes. To change routes, the control program builds a new table and
+//! [shows](Shown::show) it. At the start of each batch, a CPU compares the version number of the
+//! current table with the version of its own table.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,17 +15,14 @@ use steerage::TxId;
 
 use crate::addresses::Mac;
 
-/// A network interface of the router. Other types refer to the interface by its index in
-/// [`Table::interfaces`].
+/// A network interface of the router, named by its index in [`Table::interfaces`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// The output device for packets that are sent through the interface.
     pub output: TxId,
-    /// The interface's link address. The link address is `None` if packets on the interface have no
-    /// link header.
+    /// The link address. `None` if packets on the interface have no link header.
     pub mac: Option<Mac>,
-    /// The interface's MTU, which is the length in bytes of the longest IP packet that the
-    /// interface sends.
+    /// The MTU: the length of the longest IP packet that the interface sends, in bytes.
     pub mtu: usize,
     /// True if the interface is up and can send packets.
     pub up: bool,
@@ -34,8 +30,7 @@ pub struct Interface {
     pub ipv4: Option<Ipv4Addr>,
     /// The source address of ICMPv6 errors to hosts on this interface.
     pub ipv6: Option<Ipv6Addr>,
-    /// The broadcast addresses of the interface's networks ([`broadcast_of`](super::broadcast_of)).
-    /// No packet may have one of these broadcast addresses as its source.
+    /// The interface's broadcast addresses ([`broadcast_of`](super::broadcast_of)): never a source.
     pub broadcasts: Vec<Ipv4Addr>,
 }
 
@@ -46,19 +41,16 @@ pub struct Hop {
     pub interface: u16,
     /// The address of the next router. `None` if the destination itself is on the link.
     pub gateway: Option<IpAddr>,
-    /// The weight of this hop, which is at least 1. The hop's share of the flows is its weight,
-    /// divided by the total weight of all hops of the route.
+    /// At least 1. The hop's share of the flows is its weight by the total weight of all hops.
     pub weight: u16,
 }
 
 /// The action of a route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// Forward the packet through one of these next hops. The flow's hash selects the next hop. The
-    /// list has at least one hop.
+    /// Forward through one of these next hops (at least one). The flow's hash selects the hop.
     Via(Vec<Hop>),
-    /// Leave the packet to the kernel. The destination belongs to this machine, or is a broadcast
-    /// address of its links.
+    /// Leave the packet to the kernel: its destination is this machine, or a broadcast address.
     Local,
     /// Drop the packet, and send no ICMP error.
     Blackhole,
@@ -85,14 +77,13 @@ pub enum Target {
 pub struct Routes {
     v4: PrefixMap<Ipv4Net, u32>,
     v6: PrefixMap<Ipv6Net, u32>,
-    /// The distinct targets of all routes. Most routes of a large table share a few targets.
+    /// Most routes of a large table share a few targets.
     targets: Vec<Target>,
     known: HashMap<Target, u32>,
 }
 
 impl Routes {
-    /// Adds a route to the prefix. If a route to this prefix exists, the new route replaces the old
-    /// route.
+    /// Adds a route, or replaces the route to this prefix.
     pub fn insert(&mut self, prefix: IpNet, target: Target) {
         let next = self.targets.len() as u32;
         let target = *self.known.entry(target).or_insert_with_key(|target| {
@@ -137,8 +128,7 @@ impl Routes {
         self.len() == 0
     }
 
-    /// Returns the number of distinct targets of all routes that have been inserted. A target that
-    /// no route uses any more also counts, until the routes are rebuilt.
+    /// Returns the number of distinct targets, including targets that no route uses any more.
     pub fn targets(&self) -> usize {
         self.targets.len()
     }
@@ -147,11 +137,9 @@ impl Routes {
 /// A neighbour, with the link address that the kernel has found.
 #[derive(Debug)]
 pub struct Neighbour {
-    /// The neighbour's link address. `None` if the neighbour did not answer the kernel's request
-    /// for its link address.
+    /// The link address. `None` if the neighbour did not answer the kernel's request.
     pub mac: Option<Mac>,
-    /// True if a packet was sent to the neighbour since the flag was last cleared. The thread that
-    /// keeps the neighbour entries up to date reads and clears the flag `used`.
+    /// True if a packet was sent to the neighbour since the flag was last cleared.
     pub used: AtomicBool,
 }
 
@@ -161,26 +149,22 @@ impl Neighbour {
         Self { mac, used: AtomicBool::new(false) }
     }
 
-    /// Marks the neighbour as used. The flag `used` is written only if it is false. Therefore CPUs
-    /// that use the same neighbour can share the cache line of the flag.
+    /// Writes the flag only if it is false, so that CPUs can share the flag's cache line.
     pub(super) fn note_use(&self) {
-        // The load and the store of the flag are `Relaxed`, like the swap in `take_use`. The flag
-        // only means that some CPU used the neighbour at some time.
+        // `Relaxed`, like the swap in `take_use`, because the flag publishes no other memory.
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Clears the flag `used`. Returns true if the neighbour was used since the last call of
-    /// `take_use`.
+    /// Clears the flag `used`. Returns true if the flag was set.
     pub fn take_use(&self) -> bool {
-        // The swap is `Relaxed`, for the reason that `note_use` explains.
+        // `Relaxed`, as in `note_use`.
         self.used.swap(false, Ordering::Relaxed)
     }
 }
 
-/// The neighbours of all interfaces. The map's key consists of the index of the neighbour's
-/// interface and the neighbour's address.
+/// The neighbours of all interfaces, by index of the interface and address.
 pub type Neighbours = HashMap<(u16, IpAddr), Arc<Neighbour>>;
 
 /// The forwarding table: all data with which the router decides to which next hop a packet is sent.
@@ -197,12 +181,10 @@ pub struct Table {
 /// The current forwarding table, shared by all CPUs.
 #[derive(Debug, Default)]
 pub struct Shown {
-    /// The version number of the current table, incremented for each new table.
     version: AtomicU64,
     table: Mutex<Arc<Table>>,
-    /// Earlier forwarding tables that a CPU may still be reading. The list contains at most as many
-    /// tables as there are CPUs, plus one. The control thread frees the earlier tables, because a
-    /// CPU would need a long time to free a million routes.
+    /// Earlier tables that a CPU may still be reading: at most one for each CPU, plus one. The
+    /// control thread frees them, because to free a million routes would delay a CPU.
     past: Mutex<Vec<Arc<Table>>>,
 }
 
@@ -213,8 +195,8 @@ impl Shown {
             let mut shown = self.table.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *shown, Arc::new(table))
         };
-        // This `Release` pairs with the `Acquire` in `newer`. Therefore a CPU that reads the new
-        // version number and then takes the lock gets the new table.
+        // This `Release` pairs with the `Acquire` in `newer`: a CPU that reads the new version
+        // number and then takes the lock gets the new table.
         self.version.fetch_add(1, Ordering::Release);
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         past.push(before);
@@ -226,8 +208,7 @@ impl Shown {
         Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the current table and its version number, but only if the version number is not
-    /// `than`.
+    /// Returns the current table and its version number, if the number is not `than`.
     #[inline]
     pub(super) fn newer(&self, than: u64) -> Option<(u64, Arc<Table>)> {
         // This `Acquire` pairs with the `Release` in `show`.
@@ -242,10 +223,8 @@ pub(super) fn pick(hops: &[Hop], hash: impl FnOnce() -> u32) -> Option<&Hop> {
         return Some(only);
     }
     let all: u64 = hops.iter().map(|hop| u64::from(hop.weight)).sum();
-    // The flow's hash selects a hop. Each next hop gets a share of all flow hashes. The share is
-    // proportional to the hop's weight. The bits of the flow hash are reversed, because its upper
-    // bits already select the CPU. If `pick` also used the upper bits of the flow hash, all flows
-    // of a CPU would use the same next hop.
+    // Hops get shares of the flow hashes by their weights. The bits of the hash are reversed: its
+    // upper bits already select the CPU, so all flows of a CPU would use the same hop.
     let mut at = (u64::from(hash().reverse_bits()) * all) >> 32;
     hops.iter().find(|hop| {
         let is_here = at < u64::from(hop.weight);
@@ -301,8 +280,6 @@ mod tests {
             let v6 = wide.iter().map(|(bits, len)| IpNet::from(Ipv6Net::new_assert((*bits).into(), *len).trunc()));
             let all: Vec<(IpNet, u16)> = v4.chain(v6).zip(0..).collect();
             all.iter().for_each(|(prefix, nth)| table.insert(*prefix, Target::Via(vec![hop(*nth, 1)])));
-            // If several routes with the same prefix are inserted, the last of these routes is
-            // used.
             let naive = |to: IpAddr| {
                 let within = all.iter().filter(|(prefix, _)| prefix.contains(&to));
                 within.max_by_key(|(prefix, nth)| (prefix.prefix_len(), *nth)).map(|(_, nth)| *nth)

@@ -1,6 +1,3 @@
-//! Tests that pass packets to the router's handler and collect the packets that the handler sends.
-//! The tests parse the sent packets with the crate etherparse.
-
 use std::sync::{Arc, Mutex};
 
 use etherparse::{Icmpv4Type, Icmpv6Type, NetSlice, PacketBuilder, SlicedPacket, TransportSlice, icmpv4, icmpv6};
@@ -16,9 +13,7 @@ const OURS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const HOST: Mac = [2, 0, 0, 0, 0, 9];
 const NEXT: Mac = [2, 0, 0, 0, 0, 7];
 
-/// A receive queue for tests. The queue delivers each frame in one page. If the third field of
-/// `Frames` is a number, the queue delivers each frame in several pages, with this number of bytes
-/// in the first page.
+/// Delivers each frame in one page, or in several pages with this number of bytes in the first.
 struct Frames(std::vec::IntoIter<Vec<u8>>, LinkType, Option<usize>);
 
 impl RxQueue for Frames {
@@ -60,7 +55,6 @@ impl TxQueue for Sinks {
         let mut sent = Sent::default();
         while let Some(packet) = packets.next_packet() {
             let received = packet.received();
-            // Interface 2 has no link header.
             assert_eq!(received.link, if self.0 == 2 { LinkType::RAW } else { LinkType::ETHERNET });
             self.1.lock().unwrap().push((self.0, packet.segments().flatten().copied().collect()));
             sent.packets += 1;
@@ -74,8 +68,7 @@ fn sink(nth: u8, sink: &Sink) -> Output {
     Output::new(format!("sink{nth}"), "sink", move |_| Ok(Box::new(Sinks(nth, Arc::clone(&sink)))))
 }
 
-/// Returns a table with three interfaces, and with routes for every kind of target. The default
-/// routes use the next hops 10.0.1.2 and fd00:1::2.
+/// Routes for every kind of target. The default routes use the hops 10.0.1.2 and fd00:1::2.
 ///
 /// | interface | IPv4 | IPv6 | MTU | link header |
 /// |---|---|---|---|---|
@@ -150,8 +143,7 @@ fn lying(first: Option<usize>, interface: u16, link: LinkType, frames: Vec<Vec<u
 
 fn one(frame: Vec<u8>) -> Came2 {
     let whole = through(0, LinkType::ETHERNET, vec![frame.clone()]);
-    // The frame is tested with two ways of splitting it into pages: inside its payload, and at the
-    // end of the IP header.
+    // Splits the frame into pages inside its payload, and at the end of the IP header.
     for first in [100, 54] {
         let parts = lying(Some(first), 0, LinkType::ETHERNET, vec![frame.clone()]);
         assert_eq!((parts.out, parts.counts), (whole.out.clone(), whole.counts));
@@ -174,8 +166,7 @@ fn v6(to: &str, hop_limit: u8, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// Returns the frame that the router must send when it forwards `frame`. The crate etherparse
-/// computes the checksum of the forwarded frame.
+/// The frame that the router must send for `frame`. etherparse computes the checksum.
 fn sent_on(frame: &[u8], interface: usize, is_v4: bool) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[..6].copy_from_slice(&NEXT);
@@ -193,7 +184,6 @@ fn sent_on(frame: &[u8], interface: usize, is_v4: bool) -> Vec<u8> {
 #[test]
 fn packets_go_to_the_next_hop() {
     let frames = [v4([192, 0, 2, 1], 64, 100), v6("2001:db8::1", 2, 100), v4([10, 0, 1, 2], 2, 1372)];
-    // The router does not forward the padding after a short packet.
     let padded = [&v4([192, 0, 2, 1], 64, 1)[..], &[0xee; 17]].concat();
     let came = through(0, LinkType::ETHERNET, [&frames[..], std::slice::from_ref(&padded)].concat());
     let is_v4 = [true, false, true];
@@ -259,7 +249,6 @@ fn drops_without_a_word() {
     assert_eq!(came.shared.wanted().take(), [(1, "10.0.1.77".parse().unwrap())]);
 }
 
-/// Returns the only packet that the router sent to the host, without the packet's Ethernet header.
 fn answer(came: &Came2, fate: Fate) -> Vec<u8> {
     assert_eq!((came.counts.get(fate), came.counts.icmp_sent), (1, 1), "{fate:?}");
     let [(0, frame)] = came.out.as_slice() else { panic!("{fate:?}: {:?}", came.out) };
@@ -335,8 +324,7 @@ fn there_are_no_errors_about_errors_and_not_too_many() {
     let came = through(0, LinkType::ETHERNET, vec![v4([192, 0, 2, 1], 1, 50); 5000]);
     let Forwarded { icmp_sent, icmp_suppressed, .. } = came.counts;
     assert_eq!((came.counts.get(Fate::TtlExpired), icmp_sent + icmp_suppressed), (5000, 5000));
-    // The router sent at least the allowed burst of ICMP errors. The exact number of errors depends
-    // on the duration of the test.
+    // At least the burst was sent. The exact number depends on the duration of the test.
     assert!(icmp_sent >= ICMP_ERRORS_BURST && came.out.len() as u64 == icmp_sent, "{icmp_sent}");
 }
 

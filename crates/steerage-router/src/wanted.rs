@@ -1,6 +1,3 @@
-//! The list of neighbours whose link addresses the router needs before it can send packets to them.
-//! The control program reads the list of neighbours and resolves their link addresses.
-
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,9 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The maximum number of neighbours that a CPU requests in one batch of packets. It is also the
-/// maximum length of the list of requests. The maximum limits the router's work if a host scans a
-/// whole network through the router.
+/// The maximum number of neighbours that a CPU requests in one batch, and that the list holds.
+/// Limits the router's work if a host scans a whole network through the router.
 pub const WANTED_MAX: usize = 64;
 
 /// A neighbour, identified by the index of its interface and its IP address.
@@ -30,7 +26,7 @@ impl Wanted {
     /// Creates an empty list of requested neighbours.
     ///
     /// # Errors
-    /// Returns an error if the kernel cannot create a pair of sockets.
+    /// If the kernel cannot create a pair of sockets.
     pub fn new() -> io::Result<Self> {
         let (bell, hears) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
@@ -46,22 +42,17 @@ impl Wanted {
     /// Removes all requested neighbours from the list, and returns them.
     pub fn take(&self) -> Vec<Wish> {
         let mut bytes = [0; 64];
-        // Each wake-up of the control program writes a byte to the socket. This read removes all
-        // bytes from the socket.
+        // Removes the bytes that wake-ups have written to the socket.
         let _ = (&self.hears).read(&mut bytes);
         // This `Release` pairs with the swap in `ask`. A CPU adds its request to the list before it
-        // swaps the flag `rung`. If the CPU finds the flag `rung` set, the next statement here
-        // takes the CPU's request from the list. If the CPU finds the flag `rung` cleared, the CPU
-        // writes another byte to the socket.
+        // swaps `rung`. If `rung` is set, the next statement here takes the request from the list.
+        // If `rung` is cleared, the CPU writes another byte to the socket.
         self.rung.store(false, Ordering::Release);
         std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Moves all requests for neighbours in `wishes` to the list. A CPU calls `ask` at most once
-    /// per batch.
-    ///
-    /// If another thread holds the lock of the list, the requests are discarded. The next packets
-    /// to the requested neighbours cause new requests.
+    /// Moves `wishes` to the list, at most once per batch. If another thread holds the lock of the
+    /// list, discards `wishes`: the next packets to these neighbours cause new requests.
     pub(super) fn ask(&self, wishes: &mut Vec<Wish>) {
         if let Ok(mut wanted) = self.wishes.try_lock() {
             for wish in wishes.iter() {
@@ -70,8 +61,7 @@ impl Wanted {
                 }
             }
             drop(wanted);
-            // This `AcqRel` pairs with the store in `take`. Because of the swap, only one byte is
-            // written between two calls of `take`.
+            // This `AcqRel` pairs with the store in `take`: one byte between two calls of `take`.
             if !self.rung.swap(true, Ordering::AcqRel) {
                 let _ = (&self.bell).write(&[1]);
             }

@@ -18,14 +18,11 @@ use crate::machine::Bursts;
 /// The length of a frame.
 pub const FRAME_BYTES: usize = 64;
 
-/// The bytes of a frame that contain its time of arrival.
 const STAMP: std::ops::Range<usize> = 42..50;
 
-/// The address of flow 0.
 const FIRST_ADDRESS: u32 = 0x0a00_0000;
 
-/// The maximum number of frames that wait in a queue while it is not polled. By default, the rings
-/// of common network cards have this size.
+/// The maximum number of waiting frames: the default ring size of common network cards.
 const RING: u64 = 512;
 
 /// The flows of the frames.
@@ -35,16 +32,13 @@ pub enum Flows {
     Uniform,
     /// Zipf's law with this exponent.
     Zipf(f64),
-    /// One flow of each queue has this share of the queue's packets, and all other flows are
-    /// equally probable.
+    /// One flow of each queue has this share of its packets. All other flows are equally probable.
     Elephant(f64),
-    /// Each flow is a stream that always has one request in flight. The next request of a flow
-    /// arrives this many nanoseconds after the flow's last request was handled. The number of
-    /// requests per second depends on the speed of the machine.
+    /// Each flow always has one request in flight. The next request arrives this many nanoseconds
+    /// after the flow's last request was handled, so the rate depends on the speed of the machine.
     Streams(f64),
-    /// The flows take turns: each packet belongs to the flow after that of the previous packet.
-    /// Each flow has its own bucket, and the numbers of the buckets are evenly spaced. Therefore,
-    /// if there are as many CPUs as flows, the CPUs get packets in turn.
+    /// The flows take turns, packet by packet. Their buckets are evenly spaced, so that as many
+    /// CPUs as flows get packets in turn.
     InTurn,
 }
 
@@ -57,25 +51,20 @@ pub struct Arrivals {
     pub flows: usize,
     /// The flows of the frames.
     pub kind: Flows,
-    /// The bursts in which frames arrive, or `None` if frames do not arrive in bursts.
+    /// The bursts in which frames arrive, if any.
     pub bursts: Option<Bursts>,
-    /// The mean number of frames per second of all queues. Frames arrive independently of each
-    /// other (Poisson). If this rate is infinite, frames wait until they are polled, and no frame
-    /// is lost.
+    /// The mean number of frames per second of all queues, with Poisson arrivals. If infinite,
+    /// frames wait until they are polled, and no frame is lost.
     pub per_second: f64,
     /// The seed of the random numbers.
     pub seed: u64,
 }
 
-/// For each flow whose next request is known: the time at which the request arrives, and the number
-/// of the flow.
 type Due = BinaryHeap<Reverse<(u64, u32)>>;
 
 /// The streams of requests and responses, and the times of their next requests.
 #[derive(Debug)]
 pub struct Streams {
-    /// For each queue, the times at which the next requests of its flows arrive, the earliest time
-    /// first.
     due: Vec<Mutex<Due>>,
     there_and_back: u64,
 }
@@ -92,9 +81,8 @@ impl Streams {
 }
 
 impl Arrivals {
-    /// Creates the device. If `kind` is [`Flows::Streams`], also returns the streams. If there are
-    /// streams, the packet function must call [`Streams::answer`] for each request. All times of
-    /// the traffic are multiplied by the factor `stretch`.
+    /// Creates the device, and the streams of [`Flows::Streams`], for which the packet function
+    /// must call [`Streams::answer`]. `stretch` multiplies all times of the traffic.
     pub fn open(&self, stretch: f64) -> (Input, Option<Arc<Streams>>) {
         let streams = match self.kind {
             Flows::Streams(nanos) => {
@@ -122,7 +110,6 @@ impl Arrivals {
                 number: number as u32,
                 zipf: zipf.clone(),
                 template: Arc::clone(&template),
-                // Queues do not begin in step.
                 next: gap * chance.unit(),
                 gap,
                 taken: 0,
@@ -150,7 +137,6 @@ struct Arrived {
     number: u32,
     zipf: Option<Zipf>,
     template: Arc<[u8; FRAME_BYTES]>,
-    /// The time of the next arrival, in nanoseconds.
     next: f64,
     gap: f64,
     taken: u64,
@@ -164,7 +150,6 @@ impl Arrived {
         let Some(Bursts { rate, frames }) = self.options.bursts else { return gap };
         let period = frames * self.gap;
         let next = self.next + gap / rate;
-        // Between two bursts, no frame arrives.
         if next % period < period / rate {
             gap / rate
         } else {
@@ -185,7 +170,7 @@ impl Arrived {
         }
     }
 
-    /// Returns the mean number of frames that arrive before the time `until`.
+    /// The mean number of frames that arrive before the time `until`.
     fn arrivals(&self, until: f64) -> f64 {
         let Some(Bursts { rate, frames }) = self.options.bursts else { return until / self.gap };
         let period = frames * self.gap;
@@ -193,15 +178,14 @@ impl Arrived {
         (until / period).floor() * frames + in_burst
     }
 
-    /// Returns the time by which `arrivals` frames have arrived on average.
+    /// The time by which `arrivals` frames have arrived on average.
     fn time_of(&self, arrivals: f64) -> f64 {
         let Some(Bursts { rate, frames }) = self.options.bursts else { return arrivals * self.gap };
         let periods = (arrivals / frames).floor();
         (periods * frames + (arrivals - periods * frames) / rate) * self.gap
     }
 
-    /// Drops the frames for which the ring has no room. Only the mean number of dropped frames
-    /// matters, so it is sufficient to drop the oldest frames.
+    /// Drops the oldest frames that do not fit: only the mean number matters.
     fn overflow(&mut self, now: f64, out: &mut Completions<'_>) {
         let before = self.arrivals(self.next);
         let waiting = self.arrivals(now) - before;
@@ -240,7 +224,6 @@ impl RxQueue for Arrived {
             let frame: &mut [u8; FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
             *frame = *self.template;
             frame[26..30].copy_from_slice(&(FIRST_ADDRESS + flow).to_be_bytes());
-            // The flows of different queues are always different.
             frame[34..36].copy_from_slice(&(self.number as u16).to_be_bytes());
             frame[STAMP].copy_from_slice(&(self.next as u64).to_le_bytes());
             self.taken += 1;
@@ -260,8 +243,7 @@ impl RxQueue for Arrived {
                 .of(self.number as usize)
                 .peek()
                 .map_or(now + streams.there_and_back as f64, |next| next.0.0 as f64);
-            // The response to a packet of this poll may cause a new request. This request may
-            // arrive before all requests that are already in the queue `due`.
+            // A response may cause a request that is earlier than all in `due`.
             self.next = next.min(now + streams.there_and_back as f64);
         }
         Ok(match count == budget || self.next <= now {

@@ -9,8 +9,8 @@ pub use steerage::testing::SplitMix64 as Chance;
 pub struct Zipf(Arc<[u64]>);
 
 impl Zipf {
-    /// Creates a distribution of the ranks from 0 to `count - 1`, with the exponent `s`. With an
-    /// exponent of 0, all ranks are equally probable.
+    /// Creates a distribution of the ranks from 0 to `count - 1` with the exponent `s`; with 0, all
+    /// ranks are equally probable.
     pub fn new(count: usize, s: f64) -> Self {
         let weights: Vec<f64> = (0..count).map(|rank| 1.0 / ((rank + 1) as f64).powf(s)).collect();
         let sum: f64 = weights.iter().sum();

@@ -1,11 +1,9 @@
 //! A scheduler that runs the real receive path in an order that a seed determines.
 //!
-//! Each CPU runs the receive path in phases (steps of a pass of its loop; see
-//! [`steerage::threads::Softnet::advance`]). [`World`] runs the phases of many CPUs on one thread.
-//! The order of these phases and the virtual times depend only on a seed. Therefore the seed is
-//! enough to replay a failure. The simulator explores many orders in which the phases of CPUs can
-//! interleave. The loom tests in `steerage-mem` explore the orders in which single loads and stores
-//! can interleave.
+//! [`World`] runs the phases of many CPUs ([`steerage::threads::Softnet::advance`]) on one thread.
+//! Their order and the virtual times depend only on a seed, which is enough to replay a failure.
+//! The simulator explores how phases can interleave. The loom tests in `steerage-mem` explore how
+//! single loads and stores can interleave.
 //!
 //! | module | what it holds |
 //! |---|---|

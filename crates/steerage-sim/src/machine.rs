@@ -1,11 +1,9 @@
-//! The description of a simulated machine: its CPUs, its caches, and the costs of the receive path
-//! on this machine.
+//! The description of a simulated machine: its CPUs, its caches, and the costs of the receive path.
 
 use serde::Deserialize;
 use steerage::policy::PathCosts;
 
-/// The costs of the steps of the receive path, in nanoseconds. `lab/scale/*.toml` has a profile for
-/// each measured machine.
+/// The costs of the receive path, in nanoseconds, from `lab/scale/*.toml`.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -19,11 +17,9 @@ pub struct Profile {
     pub hand_over: [f64; 2],
     /// The costs of taking a packet over: first from a near CPU, then from a far CPU.
     pub take_over: [f64; 2],
-    /// The fixed cost of a round (a pass of a CPU's loop), for any number of packets. If a round (a
-    /// pass of the loop) is full of packets, the costs per packet already include this fixed cost.
+    /// The fixed cost of a round, which the costs per packet of a full round include.
     pub round: f64,
-    /// The time that a cache line takes to travel from one CPU to another: first for near CPUs,
-    /// then for far CPUs.
+    /// The time that a cache line takes from one CPU to another: near CPUs, then far CPUs.
     pub line: [f64; 2],
     /// The time that a CPU needs to wake another CPU.
     pub wake: f64,
@@ -32,8 +28,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Returns a profile in which the receive path costs nothing, so that only the packet function
-    /// takes time.
+    /// Returns a profile in which only the packet function takes time.
     pub fn free() -> Self {
         Self {
             name: "free".to_owned(),
@@ -72,15 +67,14 @@ impl Profile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// If the text is not a profile, returns the number of the wrong line and the reason.
+    /// Returns the number of the wrong line and the reason.
     pub fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| error.to_string())
     }
 }
 
-/// The CPUs of a machine. CPUs are numbered package after package, and within a package cache after
-/// cache. The first hardware threads of all cores have the lower numbers. The numbers of the second
-/// hardware threads follow.
+/// The CPUs of a machine, numbered by package, and by cache within a package. The first hardware
+/// threads of all cores have the lower numbers.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
@@ -96,8 +90,7 @@ pub struct Machine {
     pub smt_slowdown: f64,
     /// The share of each CPU's time that the hypervisor or other programs take.
     pub stolen: f64,
-    /// The length in microseconds of each interval for which the hypervisor or another program
-    /// takes a CPU away.
+    /// The length in microseconds of each interval for which a CPU is taken away.
     pub stolen_slice: f64,
     /// The bursts in which frames arrive, for experiments with bursts.
     #[serde(default)]
@@ -115,7 +108,7 @@ pub struct Bursts {
 }
 
 impl Default for Bursts {
-    /// A burst has twice as many frames as the ring that common network cards have by default.
+    /// Twice the default ring size of common network cards.
     fn default() -> Self {
         Self { rate: 4.0, frames: 1024.0 }
     }
@@ -125,8 +118,7 @@ impl Machine {
     /// Reads a description of a machine.
     ///
     /// # Errors
-    /// If the text does not describe a machine, returns the number of the wrong line and the
-    /// reason.
+    /// Returns the number of the wrong line and the reason.
     pub fn parse(text: &str) -> Result<Self, String> {
         let machine: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         let is_possible = machine.cpus() > 0
@@ -142,8 +134,7 @@ impl Machine {
         })
     }
 
-    /// Returns a machine whose CPUs all share one last-level cache. Each core has one thread, and
-    /// no other program takes CPU time.
+    /// Returns a machine whose CPUs share one last-level cache, with one thread per core.
     pub fn of_one_cache(cpus: usize) -> Self {
         Self {
             packages: 1,

@@ -7,45 +7,35 @@ use steerage::{limits::POLL_BUDGET, threads::Phase};
 
 use crate::machine::{Machine, Profile};
 
-/// The number of picoseconds in a nanosecond. Costs are counted in picoseconds, so that a cost of
-/// 2.4 ns is exact.
+/// Costs are counted in picoseconds, so that a cost of 2.4 ns is exact.
 const PICOS: f64 = 1000.0;
 
-/// The shortest time of a phase. Without this minimum, virtual time would stand still if all costs
-/// were 0.
+/// With costs of 0, virtual time would stand still.
 const PHASE_PICOS_MIN: u64 = 1000;
 
 #[derive(Debug, Default)]
 struct Account {
-    /// The time that the current phase of the CPU's loop has already taken.
     spent: AtomicU64,
-    /// The time that was charged to the CPU for handing packets over and waking CPUs. This charged
-    /// time is not yet included in the time of a phase (a step of the CPU's loop).
+    /// The time for handing packets over and waking CPUs that no phase includes yet.
     charged: AtomicU64,
-    /// The factor by which the CPU is currently slower than usual.
     slowness: AtomicU64,
 }
 
-/// The time accounts of all CPUs of a simulated world. Handlers and the scheduler share the CPUs'
-/// time accounts. A world runs on one thread, so the memory order of the loads and stores does not
-/// matter.
+/// The time accounts of all CPUs of a simulated world, shared by handlers and the scheduler. A
+/// world runs on one thread, so memory order does not matter.
 #[derive(Debug)]
 pub struct Meter {
     profile: Profile,
     machine: Machine,
-    /// The CPU that polls each queue.
     owners: Vec<usize>,
-    /// The queues of each CPU.
     queues: Vec<Vec<usize>>,
-    /// True if several CPUs update a shared counter of waiting packets. CPUs share a counter of
-    /// waiting packets if several live queues hand packets over to them.
+    /// True if several live queues hand packets over, whose CPUs share a counter.
     is_contended: bool,
     accounts: Vec<Account>,
 }
 
 impl Meter {
-    /// Creates a meter for a run in which the CPU `owners[queue]` polls the queue with the number
-    /// `queue`.
+    /// Creates a meter for a run in which the CPU `owners[queue]` polls each `queue`.
     pub fn new(profile: Profile, machine: Machine, owners: Vec<usize>) -> Arc<Self> {
         let is_contended = owners.len() > 1;
         let accounts = (0..machine.cpus()).map(|_| Account::default()).collect();
@@ -68,8 +58,7 @@ impl Meter {
         self.queues[cpu].iter().copied()
     }
 
-    /// Charges the CPU `cpu` for taking a batch of `packets` packets from `queue`. The CPU that
-    /// polls the queue is also charged, for handing the packets over.
+    /// Charges `cpu` for taking a batch of `packets` packets, and the owner of `queue` for giving.
     pub fn take(&self, cpu: usize, queue: usize, packets: usize) {
         let owner = self.owners[queue];
         if owner == cpu {
@@ -82,14 +71,13 @@ impl Meter {
         self.charge(owner, self.profile.hand_over[far] * packets + contention);
     }
 
-    /// Charges the CPU `cpu` for work in its current phase (step of its loop).
+    /// Charges `cpu` for work in its current phase.
     pub fn spend(&self, cpu: usize, nanos: f64) {
         add(&self.accounts[cpu].spent, nanos);
     }
 
-    /// Charges the CPU `cpu` for handing packets over or waking a CPU. The time for handing over
-    /// and waking is added to the next phase (step of the loop) in which the CPU publishes frames.
-    /// Therefore the time for handing over and waking counts as time for receiving.
+    /// Charges `cpu` for handing packets over or waking a CPU, in its next phase that publishes
+    /// frames, so that this time counts as receiving.
     pub fn charge(&self, cpu: usize, nanos: f64) {
         add(&self.accounts[cpu].charged, nanos);
     }
@@ -105,9 +93,8 @@ impl Meter {
         self.accounts[cpu].slowness.store(slowness.to_bits(), Relaxed);
     }
 
-    /// Returns the duration in picoseconds of a phase in which the CPU received `received` packets
-    /// and hashed `hashed` packets. The returned duration includes the time that the CPU was
-    /// charged for earlier work.
+    /// Returns the duration of a phase in picoseconds, including the time charged for earlier work.
+    /// `received` and `hashed` are numbers of packets.
     pub(crate) fn end_phase(&self, cpu: usize, phase: Phase, received: u64, hashed: u64) -> u64 {
         if phase == Phase::Control {
             self.spend(cpu, self.profile.round);

@@ -1,5 +1,4 @@
-//! An additional control thread, which holds the control lock for a time that the simulation
-//! chooses.
+//! An additional control thread, which holds the control lock for a chosen time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,8 +8,7 @@ use std::thread;
 
 use steerage::Handle;
 
-/// Takes and releases the control lock on a separate thread. Therefore the lock can be taken even
-/// in the middle of a phase, while a handler runs.
+/// Takes and releases the control lock on another thread, even while a handler runs.
 #[derive(Debug)]
 pub struct Racer {
     is_held: AtomicBool,
@@ -35,13 +33,12 @@ impl Racer {
         Arc::new(Self { is_held: AtomicBool::new(false), thread: Mutex::new((ask, answered)) })
     }
 
-    /// Makes the thread take the control lock, unless the thread already holds it. Returns when the
-    /// lock is held.
+    /// Makes the thread take the control lock. Returns when the lock is held.
     pub fn hold(&self) {
         self.set(true);
     }
 
-    /// Makes the thread release the control lock, if the thread holds it. Returns when it is free.
+    /// Makes the thread release the control lock. Returns when the lock is free.
     pub fn release(&self) {
         self.set(false);
     }

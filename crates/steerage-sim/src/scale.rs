@@ -1,5 +1,4 @@
-//! Simulates one run on a machine that a file describes. The run has the real receive path,
-//! simulated traffic, a policy, and an amount of work per packet.
+//! Simulates one run of the real receive path on a machine that a file describes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,16 +17,14 @@ use crate::world::World;
 /// The memory that a run may use: enough for the rings of 256 queues to each of 1,024 CPUs.
 const MEMORY_MAX: usize = 4 << 30;
 
-/// The time for which an idle CPU keeps polling, which is the library's default.
 const IDLE_POLL: Duration = Duration::from_micros(50);
 
 /// How packets are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steering {
-    /// In this mode of steering, the receiving CPUs handle their packets themselves.
+    /// The receiving CPUs handle their packets themselves.
     None,
-    /// In this mode of steering, the receiving CPUs only receive packets. The CPUs that do not
-    /// receive have equal shares of the flow hash.
+    /// The receiving CPUs only receive. All other CPUs have equal shares of the flow hash.
     Collectors,
     /// All CPUs have equal shares of the flow hash, as in Linux.
     Hash,
@@ -40,7 +37,7 @@ pub enum Steering {
 pub enum Work {
     /// The packet function takes this many nanoseconds for each packet.
     Fixed(f64),
-    /// The packet function's times are distributed exponentially, with this mean in nanoseconds.
+    /// The times are distributed exponentially, with this mean in nanoseconds.
     Exponential(f64),
 }
 
@@ -53,8 +50,7 @@ pub struct ScaleRun {
     pub machine: Machine,
     /// The number of CPUs that the run uses, beginning with CPU 0.
     pub cpus: usize,
-    /// The number of CPUs that may poll queues, counted from CPU 0. The queues are distributed
-    /// evenly over the CPUs that may poll.
+    /// The CPUs, counted from CPU 0, over which the queues are distributed evenly.
     pub receivers: usize,
     /// The traffic.
     pub arrivals: Arrivals,
@@ -66,11 +62,9 @@ pub struct ScaleRun {
     pub warm_up: Duration,
     /// The time that is measured.
     pub measured: Duration,
-    /// The factor by which all times of the machine and of the traffic are multiplied. The time
-    /// constants of the library are not multiplied. For example, the policy `balance` still checks
-    /// the load every 10 ms. Therefore, if the factor is large, a run with this policy needs fewer
-    /// packets. The results are divided by the factor again, so that they are valid for the machine
-    /// as it is described.
+    /// The factor by which all times of the machine and of the traffic are multiplied, and the
+    /// results divided. The time constants of the library are not multiplied: the policy `balance`
+    /// still checks the load every 10 ms, so that with a large factor, a run needs fewer packets.
     pub stretch: f64,
     /// The maximum number of packets that wait for a CPU, as in Linux's `netdev_max_backlog`.
     pub backlog: usize,
@@ -79,29 +73,26 @@ pub struct ScaleRun {
 /// What a run measured.
 #[derive(Clone, Debug)]
 pub struct Scaled {
-    /// The number of packets that were handled per second.
+    /// Packets handled per second.
     pub per_second: f64,
     /// The share of received packets that were lost.
     pub lost: f64,
-    /// The share of time for which the busiest CPU was busy. The field `cpus` is the sum of the
-    /// busy shares of all CPUs.
+    /// The share of time for which the busiest CPU was busy.
     pub busiest: f64,
-    /// The busy time of all CPUs together, as a number of fully busy CPUs.
+    /// The sum of the busy shares of all CPUs.
     pub cpus: f64,
-    /// The waiting times of all packets in nanoseconds, in ascending order. A packet waits from its
-    /// arrival to the start of the packet function.
+    /// The times from arrival to the packet function, in nanoseconds, in ascending order.
     pub waits: Vec<u32>,
     /// The memory of packets and rings, in bytes.
     pub memory: u64,
     /// The number of packets that were handled after a later packet of their bucket.
     pub reordered: u64,
-    /// The rate per second of moves of buckets and wake-ups of CPUs for control, added together.
+    /// Moves of buckets and wake-ups of CPUs for control, together, per second.
     pub control_per_second: f64,
     /// All packets of the run.
     pub packets: u64,
-    /// The real durations of the control calls on the machine that runs the simulation, in
-    /// milliseconds and in ascending order. Only the field `control_ms` differs between runs with
-    /// the same seed.
+    /// The real durations of the control calls, in milliseconds and in ascending order: the only
+    /// field that differs between runs with the same seed.
     pub control_ms: Vec<f64>,
     /// A hash of all events of the run.
     pub history: u64,
@@ -113,8 +104,7 @@ impl Scaled {
         self.waits.iter().map(|wait| f64::from(*wait)).sum::<f64>() / self.waits.len().max(1) as f64
     }
 
-    /// Returns a quantile of the waiting times, in nanoseconds: `permille` of 1,000 packets waited
-    /// for at most this time.
+    /// Returns a quantile of the waiting times, in nanoseconds, for `permille` of 1,000 packets.
     pub fn wait(&self, permille: usize) -> f64 {
         let at = (self.waits.len() * permille / 1000).min(self.waits.len().saturating_sub(1));
         self.waits.get(at).map_or(0.0, |wait| f64::from(*wait))
@@ -122,16 +112,15 @@ impl Scaled {
 }
 
 impl ScaleRun {
-    /// The CPUs that poll the queues.
     fn owners(&self) -> Vec<usize> {
         let queues = self.arrivals.queues;
         (0..queues).map(|queue| queue * self.receivers / queues).collect()
     }
 
-    /// Runs the simulation once. The result depends only on the fields of this `ScaleRun`.
+    /// Runs the simulation. The result depends only on the fields of this `ScaleRun`.
     ///
     /// # Errors
-    /// Returns an error if the instance cannot be built.
+    /// If the instance cannot be built.
     pub fn once(&self) -> Result<Scaled, BuildError> {
         let Self { profile, machine, arrivals, stretch, .. } = self;
         let owners = self.owners();
@@ -209,7 +198,6 @@ struct Reading {
     busy: Vec<f64>,
 }
 
-/// Runs the world until the virtual time `until`, and then reads the counters.
 fn read(world: &mut World<Served>, until: Timestamp) -> Reading {
     while world.now() < until && world.step() {}
     Reading { snapshot: world.handle().snapshot(), busy: world.busy() }
@@ -224,8 +212,6 @@ impl Work {
     }
 }
 
-/// The packet function of a run, which takes the configured time for each packet, and records the
-/// packet's waiting time.
 #[derive(Debug)]
 struct Served {
     meter: Arc<Meter>,
@@ -234,7 +220,6 @@ struct Served {
     chance: Chance,
     begin: Timestamp,
     waits: Vec<u32>,
-    /// The streams, each of which sends its next request when it has received the response.
     streams: Option<Arc<Streams>>,
 }
 

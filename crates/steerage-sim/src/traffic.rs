@@ -1,5 +1,4 @@
-//! A receive queue of numbered frames: each frame contains the number of its flow, and its own
-//! number within the flow.
+//! A receive queue of numbered frames, each with its flow and its number within the flow.
 
 use std::time::Duration;
 
@@ -13,22 +12,20 @@ use steerage::{
 
 use crate::chance::{Chance, Zipf};
 
-/// The length of a frame. A frame has headers of Ethernet, IPv4 and UDP, and then two big-endian
-/// numbers: the flow (4 bytes) and the frame's number in the flow (8 bytes).
+/// The length of a frame: headers of Ethernet, IPv4 and UDP, and two big-endian numbers: the flow
+/// (4 bytes) and the frame's number in the flow (8 bytes).
 pub const FRAME_BYTES: usize = ethernet::BYTES + ipv4::BYTES + udp::BYTES + 12;
 const PAYLOAD_AT: usize = FRAME_BYTES - 12;
 const UDP_AT: usize = ethernet::BYTES + ipv4::BYTES;
 
-/// The maximum number of pages of a frame. The first page of a frame has [`FRAME_BYTES`] bytes, and
-/// each further page has at most as many bytes.
+/// The maximum number of pages of a frame, each with at most [`FRAME_BYTES`] bytes.
 const PAGES_MAX: usize = 3;
 
 /// The kind of traffic.
 #[derive(Clone, Debug)]
 pub struct TrafficOptions {
-    /// The number of queues. Packets of each flow arrive at all queues. Packets of one direction
-    /// arrive at the even queues, and those of the other direction at the odd queues. Both
-    /// directions of a flow must be handled on the same CPU.
+    /// The number of queues. Packets of one direction of each flow arrive at the even queues, and
+    /// those of the other direction at the odd queues. Both must be handled on the same CPU.
     pub queues: usize,
     /// The number of flows.
     pub flows: usize,
@@ -38,9 +35,9 @@ pub struct TrafficOptions {
     pub frames: u64,
     /// True if the queue loses no packet while it is not polled.
     pub can_wait: bool,
-    /// On average, one of this many frames is stored in several pages. With 0, no frame does.
+    /// One of this many frames is stored in several pages, or none if 0.
     pub chained_once_in: u64,
-    /// The time between frames. If the time between frames is zero, the next frame is always ready.
+    /// The time between frames. If zero, the next frame is always ready.
     pub gap: Duration,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -76,7 +73,6 @@ pub struct Traffic {
     left: u64,
     can_wait: bool,
     chained_once_in: u64,
-    /// A frame that could not be delivered yet, because too few pages were free for it.
     begun: Gather,
     left_of_it: Vec<(u8, usize)>,
     gap: Duration,
@@ -87,8 +83,6 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Writes a frame's head. `behind` is the number of bytes of the frame that are in the pages
-    /// after the first page.
     fn write(&mut self, frame: &mut [u8], behind: usize) {
         let flow = self.zipf.draw(&mut self.chance);
         self.next[flow] += 1;
@@ -105,8 +99,7 @@ impl Traffic {
         frame[36..38].copy_from_slice(&to.to_be_bytes());
         frame[PAYLOAD_AT..PAYLOAD_AT + 4].copy_from_slice(&(flow as u32).to_be_bytes());
         frame[PAYLOAD_AT + 4..].copy_from_slice(&self.next[flow].to_be_bytes());
-        // A datagram in a single page has a valid length and checksum, so that it can be merged
-        // with other datagrams.
+        // A datagram in a single page gets a valid length and checksum, so that it can be merged.
         if behind == 0 {
             let datagram = &mut frame[UDP_AT..];
             put(datagram, udp::LENGTH_AT, ((FRAME_BYTES - UDP_AT) as u16).to_be_bytes());
@@ -144,8 +137,7 @@ pub fn read(frame: &[u8]) -> Option<(u32, u64)> {
     Some((u32::from_be_bytes(flow), u64::from_be_bytes(number)))
 }
 
-/// Returns true if a packet is complete and unchanged. Such a packet has the length in its IP
-/// header, and its further pages have the expected bytes.
+/// Returns true if a packet has the length in its IP header, and its further pages are unchanged.
 pub fn is_whole(packet: &Packet<'_>) -> bool {
     let data = packet.data();
     let Some((_, number)) = read(data) else { return false };

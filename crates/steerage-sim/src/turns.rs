@@ -1,21 +1,16 @@
-//! Finds the CPU that must run next in the simulation, which is the CPU with the earliest time.
-
-/// The times of a set of CPUs. The CPU with the earliest time is found in constant time. To change
-/// a CPU's time, the number of steps grows with the logarithm of the number of CPUs.
+/// The times of CPUs: the earliest in constant time, and changes in logarithmic time.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    /// The time of each CPU, or [`NEVER`] if the CPU has no time.
     times: Vec<u64>,
-    /// A tournament tree, in which each entry is a CPU. Of the two CPUs at the indices `2n` and
-    /// `2n + 1`, the entry at index `n` is the CPU with the earlier time. The leaves of the tree are
-    /// the CPUs themselves. They begin at the index `times.len()`, which is a power of two.
+    /// A tournament tree of CPUs: of the CPUs at `2n` and `2n + 1`, the entry at `n` is the CPU
+    /// with the earlier time. The leaves begin at `times.len()`, which is a power of two.
     winners: Vec<u16>,
 }
 
 const NEVER: u64 = u64::MAX;
 
 impl Turns {
-    /// Creates a `Turns` for `cpus` CPUs, at most 65,536. The CPUs have no times yet.
+    /// At most 65,536 CPUs, without times at first.
     pub(crate) fn new(cpus: usize) -> Self {
         let leaves = cpus.next_power_of_two();
         let mut winners: Vec<u16> = vec![0; 2 * leaves];
@@ -24,7 +19,6 @@ impl Turns {
         Self { times: vec![NEVER; leaves], winners }
     }
 
-    /// Sets the time of a CPU.
     pub(crate) fn set(&mut self, cpu: usize, time: Option<u64>) {
         let Self { times, winners } = self;
         times[cpu] = time.unwrap_or(NEVER);
@@ -36,8 +30,7 @@ impl Turns {
         }
     }
 
-    /// The earliest time and its CPU. If several CPUs have the earliest time, the result is the
-    /// first of these CPUs.
+    /// The first of the CPUs with the earliest time.
     pub(crate) fn first(&self) -> Option<(u64, usize)> {
         let cpu = usize::from(self.winners[1]);
         (self.times[cpu] != NEVER).then(|| (self.times[cpu], cpu))

@@ -1,5 +1,4 @@
-//! Simulated outputs that detect packets of a flow that are sent out of order, even if different
-//! CPUs send them.
+//! Simulated outputs that detect packets of a flow that different CPUs send out of order.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +12,7 @@ use steerage::{
 use crate::chance::Chance;
 use crate::traffic;
 
-/// The number of pages that a transmit queue has for sending. `HELD_MAX` is the maximum number of
-/// packets that the queue has taken but not completed.
+/// `HELD_MAX` is the maximum number of packets that the queue has taken but not completed.
 const PAGES: usize = 16;
 const HELD_MAX: usize = 4;
 
@@ -28,9 +26,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Creates this many outputs. On average, an output is full once in `full_once_in` packets. A
-    /// full output accepts no more packets of the batch. If `full_once_in` is 0, no output is ever
-    /// full.
+    /// Creates this many outputs. An output is full once in `full_once_in` packets, or never if 0,
+    /// and then accepts no more packets of the batch.
     pub fn outputs(self: &Arc<Self>, count: usize, full_once_in: u64, seed: u64) -> Vec<Output> {
         let output = |nth: usize| {
             let (wire, last) = (Arc::clone(self), Arc::default());
@@ -49,14 +46,13 @@ impl Wire {
 #[derive(Debug)]
 struct WireQueue {
     wire: Arc<Wire>,
-    /// For each flow, the number of the last packet that was sent by any CPU.
+    /// For each flow, the last number that any CPU sent.
     last: Arc<Mutex<HashMap<u32, u64>>>,
     full_once_in: u64,
     chance: Chance,
     region: Option<Arc<Region>>,
     free: Vec<Page>,
-    /// Packets that are not completed yet, and whose pages the queue has taken from the sender. The
-    /// queue takes the pages of half of all packets.
+    /// The packets that are not completed yet. The queue takes the pages of half of all packets.
     held: VecDeque<Completion>,
 }
 

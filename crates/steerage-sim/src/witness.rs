@@ -1,5 +1,5 @@
-//! A packet function that detects three violations of the receive path's promises. A packet is on a
-//! CPU that does not have its bucket, a flow is reordered, or state does not move with its bucket.
+//! A packet function that detects packets on a CPU that does not have their bucket, reordered
+//! flows, and state that does not move with its bucket.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -12,14 +12,12 @@ use crate::chance::Chance;
 use crate::racer::Racer;
 use crate::traffic;
 
-/// The value for a bucket that no CPU has.
 const NOBODY: u16 = u16::MAX;
 
 const GROUPS_MAX: usize = 64;
 
-/// The special actions of a test handler, such as a panic. The fields named `..._once_in` say how
-/// often an action happens: on average, once in this number of cases. If a field is 0, the action
-/// of this field never happens.
+/// The special actions of a test handler. A field `..._once_in` says in how many cases an action
+/// happens once on average, or never if 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mood {
     /// The handler panics in the middle of a batch.
@@ -44,16 +42,14 @@ pub struct Mood {
 #[derive(Debug)]
 pub struct Witness {
     mood: Mood,
-    /// For each bucket of each group, the CPU that has the bucket.
     owner: Box<[AtomicU16]>,
     /// The number of packets that were handled on a CPU that did not have their bucket.
     pub strangers: AtomicU64,
     /// The number of packets that a handler got after a later packet of their flow.
     pub late: AtomicU64,
-    /// The number of gaps: packets whose number is not one more than the number of the previous
-    /// packet in the flow. A gap in the numbers means that a packet was lost, or that the flow's
-    /// state did not move with the flow. A gap in the numbers is an error only if no packet is
-    /// dropped, no handler panics and no queue leaves its group.
+    /// The number of packets whose number is not one more than that of the previous packet in the
+    /// flow: a packet was lost, or the flow's state did not move along. This is an error only if no
+    /// packet is dropped, no handler panics and no queue leaves its group.
     pub gaps: AtomicU64,
     /// The number of packets whose contents had changed on the way to the handler.
     pub torn: AtomicU64,
@@ -69,13 +65,11 @@ pub struct Witness {
     racer: OnceLock<Arc<Racer>>,
 }
 
-/// On average, another thread takes the control lock once in this many arrivals or departures of
-/// buckets.
+/// Once in this many arrivals or departures of buckets, another thread takes the control lock.
 const RACES_ONCE_IN: u64 = 500;
 
 impl Witness {
-    /// Creates a `Witness` (a checker of what handlers see) for handlers with the special actions
-    /// (such as panics) in `mood`.
+    /// Creates a checker for handlers with the special actions (such as panics) in `mood`.
     pub fn new(mood: Mood) -> Arc<Self> {
         Arc::new(Self {
             mood,
@@ -93,14 +87,13 @@ impl Witness {
         })
     }
 
-    /// After the call of `race`, another thread sometimes takes the control lock while a handler
-    /// returns or takes the state of a bucket.
+    /// Lets another thread take the control lock at times while the state of a bucket moves.
     pub fn race(&self, racer: &Arc<Racer>) {
         let _ = self.racer.set(Arc::clone(racer));
     }
 
-    /// Creates a handler for `cpu`. Each handler has different random numbers. Otherwise, a handler
-    /// that panicked in its first batch would panic again and again.
+    /// Creates a handler for `cpu`, with random numbers of its own. Otherwise, a handler that
+    /// panicked in its first batch would panic again and again.
     pub fn handler(self: &Arc<Self>, cpu: CpuId, seed: u64) -> WitnessHandler {
         let nth = self.made.fetch_add(1, Ordering::Relaxed);
         WitnessHandler {
@@ -134,9 +127,8 @@ impl Witness {
 pub struct WitnessHandler {
     witness: Arc<Witness>,
     cpu: CpuId,
-    /// The last frame number that was seen, for each bucket, queue and flow. The frame numbers are
-    /// the state that moves with the bucket. Therefore a packet with a smaller number than the last
-    /// was reordered. A bucket that arrives without these frame numbers has lost its state.
+    /// The last frame number for each bucket, queue and flow: the state that moves with the bucket.
+    /// A packet with a smaller number was reordered.
     flows: HashMap<BucketId, HashMap<(usize, u32), u64>>,
     kept: VecDeque<Kept>,
     chance: Chance,
@@ -152,7 +144,6 @@ fn change(packet: &mut Packet<'_>, chance: &mut Chance) {
 }
 
 impl WitnessHandler {
-    /// Checks the number that a frame has in its flow.
     fn see(&mut self, bucket: BucketId, queue: usize, (flow, number): (u32, u64), is_whole: bool) {
         let last = self.flows.entry(bucket).or_default().entry((queue, flow)).or_insert(0);
         if number <= *last {
@@ -189,9 +180,7 @@ impl Handler for WitnessHandler {
             assert!(at as u64 != panic_at, "a planted panic");
             let bucket = packet.bucket();
             let owner = self.witness.owner_of(bucket);
-            // All accesses to the bucket's CPU are relaxed. Thus the test checks whether the
-            // receive path itself makes the writes of the bucket's previous CPU visible to the next
-            // CPU.
+            // Relaxed, to test that the receive path itself orders the writes of two CPUs.
             match owner.load(Ordering::Relaxed) {
                 NOBODY => owner.store(self.cpu.0, Ordering::Relaxed),
                 cpu if cpu == self.cpu.0 => {}
@@ -244,8 +233,7 @@ impl Handler for WitnessHandler {
         self.witness.owner_of(bucket).store(self.cpu.0, Ordering::Relaxed);
         assert!(!self.chance.once_in(self.witness.mood.panics_in_moves_once_in), "a planted panic");
         self.race();
-        // If two groups of queues were joined into one group, there may be state for the same
-        // bucket from both groups. The state of a queue that had left its group may be old.
+        // Joined groups may both have state for a bucket, and one may be old.
         let here = self.flows.entry(bucket).or_default();
         for (flow, number) in state {
             here.entry(flow).and_modify(|known| *known = number.max(*known)).or_insert(number);

@@ -39,30 +39,26 @@ impl Platform for Virtual {
     }
 }
 
-/// The times at which the world calls control ([`Handle::control`]), as a control thread would. The
-/// calls of control must not affect what happens to packets.
+/// The times at which the world calls [`Handle::control`], as a control thread would. The calls
+/// must not affect what happens to packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Control is always called at the time that the previous call has requested.
+    /// Control is always called at the time that the previous call requested.
     OnTime,
-    /// Control is called later than the previous call has requested, by up to this time. Short
-    /// delays are as frequent as long delays.
+    /// Control is called late by up to this time. Short delays are as frequent as long delays.
     Late(Duration),
     /// Control is never called.
     Stopped,
-    /// Control is called on time. Calls of control are on time. But another thread sometimes takes
-    /// the control lock and holds it for some time.
+    /// Control is called on time, but another thread sometimes holds the control lock.
     Racing {
-        /// The other thread takes the control lock once in this many phases (steps of CPUs' loops).
+        /// The other thread takes the control lock once in this many phases.
         once_in: u64,
-        /// The other thread holds the control lock for up to this many phases (steps of CPUs'
-        /// loops).
+        /// The other thread holds the control lock for up to this many phases.
         phases: u64,
     },
 }
 
-/// Settings of a world: the virtual time of each type of work, the frequency of delays, and the
-/// times of the control calls.
+/// The virtual time of each type of work, the frequency of delays, and when control is called.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// The time of a phase of a CPU's loop if the phase has no packets.
@@ -73,12 +69,11 @@ pub struct Costs {
     pub packet: Duration,
     /// The time from the wake-up of a sleeping CPU (the ring of its bell) until the CPU runs.
     pub wake: Duration,
-    /// A virtual CPU is not scheduled for some time, once in this many phases (steps of its loop).
-    /// If the value is 0, this never happens.
+    /// A virtual CPU is not scheduled for some time, once in this many phases, or never if 0.
     pub held_up_once_in: u64,
     /// The maximum time for which a virtual CPU is not scheduled.
     pub held_up: Duration,
-    /// A handler stalls once in this many batches, or never if the value is 0.
+    /// A handler stalls once in this many batches, or never if 0.
     pub stalls_once_in: u64,
     /// The maximum time for which a handler stalls.
     pub stall: Duration,
@@ -107,16 +102,13 @@ struct VirtualCpu<H: Handler> {
     now: Rc<Cell<Timestamp>>,
     state: Doing,
     others: f64,
-    /// The total time in picoseconds that the CPU's phases (steps of its loop) have taken. The
-    /// CPU's clock shows only the whole nanoseconds of this time.
+    /// The total time of the CPU's phases, in picoseconds. `now` has only the whole nanoseconds.
     busy: u64,
     asleep_since: Timestamp,
-    /// The next time at which the hypervisor takes the CPU away, for machines with stolen time.
     stolen_at: Timestamp,
 }
 
 impl<H: Handler> VirtualCpu<H> {
-    /// Advances the clock past the intervals in which the hypervisor takes the CPU away.
     fn lose_time(&mut self, meter: &Meter) {
         let machine = meter.machine();
         while machine.stolen > 0.0 && self.now.get() >= self.stolen_at {
@@ -130,7 +122,7 @@ impl<H: Handler> VirtualCpu<H> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Running,
-    /// The CPU sleeps until it is woken, or until this time at the latest.
+    /// Until woken, or until this time at the latest.
     Asleep(Option<Timestamp>),
     /// The CPU was woken, and runs from this time on.
     Waking(Timestamp),
@@ -149,35 +141,28 @@ pub struct World<H: Handler> {
     next_control: Option<Timestamp>,
     racer: Option<Arc<Racer>>,
     described: Option<Described>,
-    /// The times at which CPUs go on.
     turns: Turns,
-    /// A bitmap of the CPUs that sleep. Each 64-bit word of the bitmap has the bits of 64 CPUs,
-    /// with the first CPU in the lowest bit.
     asleep: Vec<u64>,
     /// True if a CPU's bell may have rung (a CPU was woken) since all bells were last read.
     may_have_rung: bool,
-    /// The last CPU that has run since the CPUs' bells (wake-ups) were last read. `None` if control
-    /// was called after the CPUs' bells (wake-ups) were last read.
+    /// The last CPU that ran since the bells were last read. `None` if control was called since.
     ran: Option<usize>,
     control_took: Vec<Duration>,
 }
 
-/// A hash of a sequence of numbers. The hash depends on the order of the numbers. The initial value
-/// of the hash may be any number except 0.
+/// A hash that depends on the order of the numbers. The initial value must not be 0.
 #[derive(Debug)]
 struct History(u64);
 
 impl History {
     fn add<const N: usize>(&mut self, numbers: [u64; N]) {
         for number in numbers {
-            // The multiplication mixes each bit of the hash into the higher bits, and the rotation
-            // moves the higher bits down.
+            // Multiplication mixes bits upwards, and the rotation moves them down.
             self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
         }
     }
 }
 
-/// The described machine with its costs, and the time for which its idle CPUs keep polling.
 struct Described {
     meter: Arc<Meter>,
     idle_poll: Duration,
@@ -190,8 +175,7 @@ impl<H: Handler> std::fmt::Debug for World<H> {
 }
 
 impl<H: Handler> World<H> {
-    /// Creates a world with the CPUs of `instance`. For a given instance and given costs, the
-    /// history of the world depends only on `seed`.
+    /// Creates a world whose history depends only on the instance, the costs and `seed`.
     pub fn new(instance: Instance<H>, costs: Costs, seed: u64) -> Self {
         let (parts, handle) = instance.split();
         let mut chance = Chance::new(seed);
@@ -235,9 +219,7 @@ impl<H: Handler> World<H> {
         }
     }
 
-    /// Creates a world whose phases (steps of CPUs' loops) take the time that `meter` computes,
-    /// instead of the times in [`Costs`]. For the time `idle_poll`, an idle CPU keeps polling and
-    /// finds new packets immediately. After that time, it sleeps.
+    /// Creates a world with phases by `meter`, whose idle CPUs poll for `idle_poll` before a sleep.
     pub fn described(instance: Instance<H>, meter: Arc<Meter>, idle_poll: Duration, seed: u64) -> Self {
         let costs = Costs { held_up_once_in: 0, ..Costs::default() };
         let mut world = Self::new(instance, costs, seed);
@@ -252,8 +234,7 @@ impl<H: Handler> World<H> {
         world
     }
 
-    /// The time for which each CPU has been busy, in nanoseconds. Only a world that was made by
-    /// [`described`](Self::described) counts this time.
+    /// The busy nanoseconds of each CPU, in a world by [`described`](Self::described).
     pub fn busy(&self) -> Vec<f64> {
         self.cpus.iter().map(|cpu| cpu.busy as f64 / 1e3).collect()
     }
@@ -269,7 +250,6 @@ impl<H: Handler> World<H> {
     }
 
     /// Sets the share of a CPU's time that other programs take from now on, from 0 to less than 1.
-    /// If other programs take a share of a CPU's time, all work of this CPU takes longer.
     pub fn take_time(&mut self, cpu: usize, share: f64) {
         self.cpus[cpu].others = share;
         let id = self.handle.snapshot().cpus[cpu].cpu;
@@ -291,22 +271,18 @@ impl<H: Handler> World<H> {
         self.clock
     }
 
-    /// Returns a hash of everything that has happened in the world: the actions of all CPUs, their
-    /// times and their results.
+    /// Returns a hash of the actions of all CPUs, their times and their results.
     pub fn history(&self) -> u64 {
         self.history.0
     }
 
-    /// Runs the next phase (step of the loop) of the CPU with the earliest time. If a call of
-    /// control is due, control is called before the CPU's phase. If another thread takes the
-    /// control lock, `step` returns only after it has run all phases until the lock is released.
-    /// Therefore the control lock is always free between two calls of `step`. Returns false when
-    /// all CPUs have finished.
+    /// Runs the next phase of the CPU with the earliest time, after a call of control if one is
+    /// due. If another thread takes the control lock, `step` runs phases until the lock is
+    /// released. Returns false when all CPUs have finished.
     ///
     /// # Panics
-    /// Panics if no CPU can continue although not all CPUs have finished. The cause is a lost
-    /// wake-up. Control calls do not count as progress, because the fate of packets must not depend
-    /// on control.
+    /// If no CPU can continue although not all have finished: a wake-up was lost. Control calls do
+    /// not count as progress, because the fate of packets must not depend on control.
     pub fn step(&mut self) -> bool {
         // The caller may have changed the instance since the last call of `step`.
         self.may_have_rung |= self.described.is_none();
@@ -374,7 +350,6 @@ impl<H: Handler> World<H> {
                 let hashed = if matches!(phase, Phase::Steer(_)) { hashed() - hashed_before } else { 0 };
                 let received = ledgers.cpus[at].polled.get() - polled;
                 let took = meter.end_phase(at, phase, received, hashed);
-                // In the control phase of its loop, a CPU applies changes, and may wake other CPUs.
                 self.may_have_rung = phase == Phase::Control || ledgers.cpus[at].wakes_sent.get() > wakes_sent;
                 let before = cpu.busy;
                 cpu.busy += took;
@@ -395,8 +370,7 @@ impl<H: Handler> World<H> {
             if self.chance.once_in(costs.held_up_once_in) {
                 took += Duration::from_nanos(self.chance.below(costs.held_up.as_nanos() as u64 + 1));
             }
-            // Add a small random time to every phase, so that CPUs with equal work do not run in
-            // lockstep.
+            // A small random time, so that CPUs with equal work do not run in lockstep.
             took += Duration::from_nanos(self.chance.below(20));
             if cpu.others > 0.0 {
                 took = took.div_f64(1.0 - cpu.others);
@@ -409,8 +383,6 @@ impl<H: Handler> World<H> {
                 if let Armed::Sleep(until) = cpu.softnet.arm() {
                     let now = cpu.now.get();
                     let until = until.map(|until| match &self.described {
-                        // An idle CPU that no longer polls is woken by the interrupt of a device,
-                        // or by a timer.
                         Some(described) if until.since(now) > described.idle_poll => {
                             until + Duration::from_nanos(described.meter.profile().woken as u64)
                         }
@@ -428,7 +400,6 @@ impl<H: Handler> World<H> {
         true
     }
 
-    /// Adds the phase to the history, and schedules the CPU's next phase.
     fn record(&mut self, at: usize, phase: Phase, stepped: Option<Stepped>) {
         let (kind, place) = match phase {
             Phase::Control => (0, 0),
@@ -451,7 +422,6 @@ impl<H: Handler> World<H> {
         self.enter_turn(at);
     }
 
-    /// Lets a CPU that slept run again at the time `turn`.
     fn runs_again(&mut self, at: usize, turn: Timestamp) {
         let cpu = &mut self.cpus[at];
         cpu.state = Doing::Running;
@@ -464,8 +434,7 @@ impl<H: Handler> World<H> {
         sibling.and_then(|sibling| self.cpus.get(sibling)).is_some_and(|cpu| cpu.state == Doing::Running)
     }
 
-    /// Wakes the CPUs whose bells have rung. For 1,024 CPUs, this function reads only 16 words of
-    /// 64 bits, and not the state of each CPU.
+    /// For 1,024 CPUs, `hear_bells` reads 16 words instead of the state of each CPU.
     fn hear_bells(&mut self) {
         if !std::mem::take(&mut self.may_have_rung) {
             return;
@@ -524,11 +493,9 @@ impl<H: Handler> World<H> {
         Some((Timestamp::from_nanos(turn), at))
     }
 
-    /// Runs until all CPUs have finished, but for at most `steps_max` phases (steps of CPUs'
-    /// loops). `each` is called before each phase and may change settings.
-    ///
+    /// Runs until all CPUs have finished. `each` may change settings before each phase.
     /// # Panics
-    /// Panics if not all CPUs have finished after `steps_max` phases (steps of CPUs' loops).
+    /// If not all CPUs have finished after `steps_max` phases.
     pub fn run(&mut self, steps_max: u64, mut each: impl FnMut(&Handle, u64, &mut Chance)) {
         let mut chance = Chance::new(self.chance.draw());
         while self.steps < steps_max {

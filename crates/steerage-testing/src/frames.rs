@@ -1,5 +1,3 @@
-//! An input of frames in memory, and an output that records the packets that are sent.
-
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,8 +25,7 @@ use steerage_mem::{Completion, FRAME_BYTES_MAX, FrameHeader};
 pub struct Frame {
     /// The bytes of the frame, from the link header on.
     pub bytes: Vec<u8>,
-    /// The frame's length on the wire in bytes. If a capture truncated the frame, this length is
-    /// larger than the length of `bytes`.
+    /// The length on the wire in bytes. Larger than `bytes` if a capture truncated the frame.
     pub wire_len: usize,
     /// The type of the first header.
     pub link: LinkType,
@@ -43,20 +40,19 @@ impl Frame {
         Self { wire_len: bytes.len(), bytes, link: LinkType::ETHERNET, time: None }
     }
 
-    /// Returns the same frame with `link` as the type of its first header.
+    /// Returns the frame with `link` as the type of its first header.
     #[must_use]
     pub fn with_link(self, link: LinkType) -> Self {
         Self { link, ..self }
     }
 
-    /// Returns the same frame with `time` as its receive time.
+    /// Returns the frame with `time` as its receive time.
     #[must_use]
     pub fn with_time(self, time: WallTime) -> Self {
         Self { time: Some(time), ..self }
     }
 
-    /// Returns the same frame with `wire_len` as its length on the wire, as if a capture had
-    /// truncated the frame.
+    /// Returns the frame with the length `wire_len` on the wire, as if a capture had truncated it.
     #[must_use]
     pub fn with_wire_len(self, wire_len: usize) -> Self {
         Self { wire_len, ..self }
@@ -78,8 +74,7 @@ impl<B: Into<Vec<u8>>> From<B> for Frame {
     }
 }
 
-/// The frames of an input in memory that were not received yet. All clones of a `Waiting` share the
-/// same frames.
+/// Frames that were not received yet. All clones share the frames.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waiting(Arc<Mutex<Frames>>);
 
@@ -155,21 +150,18 @@ impl RxQueue for Queue {
     }
 }
 
-/// The record of the packets that an output has sent. All clones of a `Recorded` share the same
-/// packets.
+/// The packets that an output has sent. All clones share the packets.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded(Arc<Mutex<Vec<Frame>>>);
 
 impl Recorded {
-    /// Returns the packets that were sent, in the order in which they were sent. The order of
-    /// packets from different CPUs is not defined.
+    /// Returns the sent packets. The order of packets from different CPUs is not defined.
     pub fn packets(&self) -> Vec<Frame> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Creates an output that accepts every packet, and the record of the packets that the output
-/// sends.
+/// Creates an output that accepts every packet, and the record of its sent packets.
 ///
 /// ```
 /// let (output, recorded) = steerage_testing::output(); // steerage::testing::output

@@ -1,6 +1,3 @@
-//! Tests packet functions: runs the receive path on one CPU, step by step, with a clock that only
-//! the test advances.
-
 use std::cell::Cell;
 use std::fmt;
 use std::io;
@@ -28,17 +25,14 @@ use steerage_topology::{CpuId, CpuMask, NodeMap};
 
 use crate::frames::{Frame, Recorded, Waiting, output};
 
-/// The number of outputs that a tested handler has. The numbers of the outputs ([`TxId`]) are 0 to
-/// 3.
+/// The number of outputs of a tested handler. The outputs have the numbers ([`TxId`]) 0 to 3.
 pub const TESTER_OUTPUTS: usize = 4;
 
-/// The maximum number of rounds (passes of the CPU's loop) in one step of a test. Without a limit
-/// of the rounds, a handler that always requests its next tick immediately would hang the test.
+/// The maximum number of rounds (passes of the CPU's loop) in one step of a test. Without this
+/// limit, a handler that always requests its next tick immediately would hang the test.
 const ROUNDS_MAX: usize = 100_000;
 
-/// Passes `frames` to a handler on one CPU, and then ends the run. The function `make` creates the
-/// handler, as for `Builder::build`. Frames can be of any type that converts to [`Frame`]: a
-/// `Vec<u8>`, an array, a slice.
+/// Passes `frames` to a handler from `make` (see `Builder::build`) on one CPU, and ends the run.
 ///
 /// # Panics
 /// If the handler panics.
@@ -82,8 +76,7 @@ pub fn run<H: Handler, F: Into<Frame>>(
 pub struct Tested<R> {
     /// The report of the handler.
     pub report: R,
-    /// The handler's verdict on each packet, in the order of the packets. In results of
-    /// [`HandlerTester::finish`], this list is empty.
+    /// The verdict on each packet, in order. Empty in the result of [`HandlerTester::finish`].
     pub verdicts: Vec<Verdict>,
     /// The packets that the handler sent to each output.
     pub sent: [Vec<Frame>; TESTER_OUTPUTS],
@@ -92,16 +85,14 @@ pub struct Tested<R> {
 }
 
 impl<R> Tested<R> {
-    /// Returns the bytes of each packet that the handler sent to an output, in the order in which
-    /// the packets were sent. If the output does not exist, the returned list is empty.
+    /// Returns the bytes of each packet sent to an output. Empty if the output does not exist.
     pub fn sent_to(&self, to: TxId) -> Vec<Vec<u8>> {
         let sent = self.sent.get(usize::from(to.0)).map_or(&[][..], Vec::as_slice);
         sent.iter().map(|frame| frame.bytes.clone()).collect()
     }
 }
 
-/// A handler on one CPU that the test runs step by step. The clock of the tested CPU begins at time
-/// 0, and only
+/// A handler on one CPU that the test runs step by step. The clock starts at 0, and only
 /// [`advance`](Self::advance) moves the clock.
 ///
 /// ```
@@ -144,11 +135,10 @@ pub struct HandlerTester<H: Handler> {
 }
 
 impl<H: Handler> HandlerTester<H> {
-    /// Creates a CPU with a handler from the function `make` and [`TESTER_OUTPUTS`] outputs. The
-    /// handler has already had its first tick, but no packets yet.
+    /// Creates a CPU with a handler and [`TESTER_OUTPUTS`] outputs, and calls the first tick.
     ///
     /// # Panics
-    /// Panics if there is too little memory, or if the handler panics.
+    /// If there is too little memory, or if the handler panics.
     pub fn new(make: impl Fn(CpuId) -> H + Send + Sync + 'static) -> Self {
         Self::with(TesterOptions::default(), make)
     }
@@ -181,20 +171,19 @@ impl<H: Handler> HandlerTester<H> {
         tester
     }
 
-    /// Passes `frames` to the handler in batches, as the receive path does, and returns the
-    /// handler's verdict on each frame. Frames longer than 16,000 bytes are truncated.
+    /// Passes `frames` to the handler in batches, as the receive path does, and returns the verdict
+    /// on each frame. Truncates frames to 16,000 bytes.
     ///
     /// # Panics
-    /// Panics if the handler panics, unless [`TesterOptions::may_panic`] is set.
+    /// If the handler panics, unless [`TesterOptions::may_panic`] is set.
     pub fn handle<F: Into<Frame>>(&mut self, frames: impl IntoIterator<Item = F>) -> Vec<Verdict> {
         self.handle_from(InputId(0), frames)
     }
 
-    /// Like [`handle`](Self::handle), but the frames arrive at the given input: see
-    /// [`TesterOptions::inputs`].
+    /// Like [`handle`](Self::handle), for an input number below [`TesterOptions::inputs`].
     ///
     /// # Panics
-    /// Panics if the input does not exist. Also panics when [`handle`](Self::handle) does.
+    /// If the input does not exist, and as [`handle`](Self::handle).
     pub fn handle_from<F: Into<Frame>>(&mut self, input: InputId, frames: impl IntoIterator<Item = F>) -> Vec<Verdict> {
         let waiting = &self.inputs[usize::from(input.0)];
         frames.into_iter().for_each(|frame| waiting.push(frame.into()));
@@ -202,12 +191,10 @@ impl<H: Handler> HandlerTester<H> {
         std::mem::take(&mut self.verdicts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Moves all buckets to another CPU, which handles all later packets. The handler of the old
-    /// CPU returns the state of all buckets. The setting [`TesterOptions::cpus`] must be more than
-    /// one.
+    /// Moves all buckets, with their state, to another of the [`TesterOptions::cpus`] CPUs.
     ///
     /// # Panics
-    /// Panics if the CPU does not exist. Also panics when [`handle`](Self::handle) does.
+    /// If the CPU does not exist, and as [`handle`](Self::handle).
     pub fn move_to(&mut self, cpu: CpuId) {
         self.handle.set_rps_cpus(&[cpu].into_iter().collect()).expect("a CPU of TesterOptions::cpus");
         for _ in 0..ROUNDS_MAX {
@@ -225,16 +212,14 @@ impl<H: Handler> HandlerTester<H> {
         self.handle.snapshot().cpus.iter().map(|cpu| cpu.panics).sum()
     }
 
-    /// Advances the clock by `time`. While the clock advances, calls the handler's tick whenever it
-    /// is due.
+    /// Advances the clock by `time`, and calls the handler's tick whenever the tick is due.
     ///
     /// # Panics
     /// If the handler panics.
     pub fn advance(&mut self, time: Duration) {
         let until = self.clock.get() + time;
         while let Some(due) = self.next_tick().filter(|due| *due <= until) {
-            // If a tick requests the next tick immediately, the next tick is called a microsecond
-            // later.
+            // A tick that requests the next tick immediately runs again one microsecond later.
             let next = due.max(self.clock.get() + Duration::from_micros(1));
             if next > until {
                 break;
@@ -254,8 +239,7 @@ impl<H: Handler> HandlerTester<H> {
         self.recorded[usize::from(to.0)].packets()
     }
 
-    /// The handle of the instance. With the instance's handle, a test can set masks and limits. It
-    /// can also read the packet counts (the ledger), and connect a `Post` of messages.
+    /// The handle of the instance, for masks, limits, packet counts (the ledger) and posts.
     pub fn control(&self) -> &Handle {
         &self.handle
     }
@@ -265,8 +249,7 @@ impl<H: Handler> HandlerTester<H> {
         self.handle.is_stopping()
     }
 
-    /// Ends the run and the handler. If there are several CPUs, the returned result contains the
-    /// report of CPU 0.
+    /// Ends the run and the handler. Returns the result of CPU 0.
     ///
     /// # Panics
     /// If the handler panics.
@@ -274,16 +257,15 @@ impl<H: Handler> HandlerTester<H> {
         self.finish_all().swap_remove(0)
     }
 
-    /// Ends the run and the handlers, and returns the result of each CPU. The result of each CPU
-    /// contains the sent packets and the packet counts (the ledger) of all CPUs together.
+    /// Ends the run and the handlers, and returns a result for each CPU. Each result contains the
+    /// sent packets and the ledger of all CPUs together.
     ///
     /// # Panics
     /// If a handler panics.
     pub fn finish_all(mut self) -> Vec<Tested<H::Report>> {
         self.inputs.iter().for_each(Waiting::end);
         self.settle();
-        // In the next rounds (passes of their loops), the CPUs close the queues, and the pages
-        // return to the pool.
+        // In the next rounds, the CPUs close the queues, and the pages return to the pool.
         let mut step = || self.cpus.iter_mut().fold(true, |all, cpu| all & (cpu.step() == Stepped::Finished));
         assert!((0..ROUNDS_MAX).any(|_| step()), "the run does not end");
         let reports: Vec<H::Report> = self.cpus.into_iter().map(Softnet::finish).collect();
@@ -300,11 +282,9 @@ impl<H: Handler> HandlerTester<H> {
         self.cpus.iter().filter_map(Softnet::next_tick).min()
     }
 
-    /// Runs rounds (passes of the loop) of all CPUs until the CPUs have no work left.
     fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
-            // A round (pass of the CPU's loop) in which no frame arrives counts as a round without
-            // work.
+            // A round in which no frame arrives counts as a round without work.
             let worked = self.cpus.iter_mut().fold(false, |any, cpu| any | (cpu.step() == Stepped::Worked));
             if !worked && self.inputs.iter().all(Waiting::is_empty) {
                 break;
@@ -358,14 +338,13 @@ type FlowKeyFn = fn(&[u8]) -> Option<FlowKey>;
 /// ```
 #[derive(Clone, Debug)]
 pub struct TesterOptions {
-    /// The number of CPUs. CPU 0 receives all packets. CPU 0 also handles all packets until
+    /// The number of CPUs. CPU 0 receives all packets, and handles all packets until
     /// [`HandlerTester::move_to`] is called. Default: 1.
     pub cpus: u16,
     /// The number of inputs of the instance: see [`HandlerTester::handle_from`]. Default: 1.
     pub inputs: usize,
-    /// Whether the handler may panic. If the handler may not panic, a panic fails the test. If the
-    /// handler panics in a batch, the result of [`HandlerTester::handle`] has no verdicts for the
-    /// frames of that batch. Default: no.
+    /// Whether the handler may panic without failing the test. [`HandlerTester::handle`] returns no
+    /// verdicts for a batch in which the handler panicked. Default: no.
     pub may_panic: bool,
     /// As `Builder::kept_max`.
     pub kept_max: usize,
@@ -397,14 +376,12 @@ impl<H: Handler> fmt::Debug for HandlerTester<H> {
     }
 }
 
-/// The maximum length of a test's frame, in bytes. Jumbo frames are shorter.
 const FRAME_MAX: usize = 16_000;
 const _: () = assert!(FRAME_MAX <= FRAME_BYTES_MAX);
 
 fn spec(affinity: Affinity, inputs: Vec<InputSpec>, outputs: Vec<tx::Output>, options: TesterOptions) -> Spec {
     let workers: CpuMask = (0..options.cpus.max(1)).map(CpuId).collect();
-    // The hash key of the flow hash is fixed. Therefore tests that depend on hashes give the same
-    // result each time.
+    // With a fixed hash key, tests that depend on hashes give the same result each time.
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
     let hasher = match options.flow_key {
         None => QueueHasher::by_flow(hasher, affinity, options.layers),
@@ -498,8 +475,6 @@ mod tests {
 
     use super::*;
 
-    /// A handler that consumes, discards and transmits packets in turn. It also sends packets in
-    /// its tick, every 10 ms.
     #[derive(Default)]
     struct ByTurns {
         packets: u8,
@@ -547,8 +522,7 @@ mod tests {
             let expected = [Verdict::Consumed, Verdict::Discarded, Verdict::Transmitted(TxId(nth % 6))];
             assert_eq!(verdict, expected[usize::from(nth % 3)]);
         }
-        // In this test, the handler sends every sixth packet to output 2. Output 5 does not exist,
-        // so packets to this output are refused.
+        // The handler sends to outputs 2 and 5. Packets to output 5, which is missing, are refused.
         let sent = tester.sent_to(TxId(2));
         assert_eq!(sent, (2..200).step_by(6).map(frame).collect::<Vec<_>>());
         let tested = tester.finish();
@@ -573,8 +547,6 @@ mod tests {
         run(|_| ByTurns::default(), [[7; 60]]);
     }
 
-    /// A handler that sends each packet to the output whose number is that of the packet's input.
-    /// The handler panics at a packet that begins with the byte 9.
     struct Sorts;
 
     impl Handler for Sorts {

@@ -1,10 +1,9 @@
 //! Test helpers for authors of packet functions and devices.
 //!
-//! [`run`] passes frames to a packet function and returns its verdicts. [`HandlerTester`] passes
-//! frames step by step, with a clock that only the test advances. For an instance that runs on
-//! threads, [`input`] supplies frames from memory, and [`output`] records the packets that are
-//! sent. [`QueueTester`] polls a receive queue as the receive path does, but without the rest of
-//! that path. [`SplitMix64`] generates random numbers that are the same in each run.
+//! [`run`] passes frames to a packet function and returns its verdicts. [`HandlerTester`] does so
+//! step by step, with a clock that only the test advances. For an instance that runs on threads,
+//! [`input`] supplies frames, and [`output`] records sent packets. [`QueueTester`] polls a receive
+//! queue as the receive path does. [`SplitMix64`] generates reproducible random numbers.
 //!
 //! ```
 //! # use steerage_core::{completions::Completions, device::{Capabilities, DeviceError}, limits::HEADROOM, rx::{Polled, RxQueue}};
@@ -58,18 +57,16 @@ pub use handler::{HandlerTester, TESTER_OUTPUTS, Tested, TesterOptions, run};
 pub use page_loop::PageLoop;
 pub use random::SplitMix64;
 
-/// The number of pages of a tested queue, without the pages that the device always keeps posted for
-/// new frames. The number is small, so that a device that loses pages soon has no pages left.
+/// The pages of a tested queue, in addition to the pages that its device keeps posted. The number
+/// is small, so that a device that loses pages soon has no pages left.
 pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;
 
-/// The first value is the frame's header, or `None` if the device wrote no header. The second value
-/// is a copy of the frame.
+/// A frame's header (`None` if the device wrote no header), and a copy of the frame.
 pub type Headed = (Option<FrameHeader>, Vec<u8>);
 
 /// A receive queue with its own memory, for tests that poll the queue themselves.
 ///
-/// After every poll, the tester returns the pages and blocks of the frames, unless the test
-/// [holds](Self::hold_frames) the frames.
+/// After a poll, returns the frames' pages and blocks, unless it [holds](Self::hold_frames) them.
 ///
 /// ```
 /// # use steerage_flow::Timestamp;
@@ -101,15 +98,13 @@ pub struct QueueTester {
 }
 
 impl QueueTester {
-    /// Creates [`TESTER_PAGES`] pages for the queue. In addition, it creates the pages that the
-    /// queue's device always keeps posted for new frames. Then opens the receive queue.
+    /// Opens the queue with [`TESTER_PAGES`] pages, plus the pages that its device keeps posted.
     ///
     /// # Errors
-    /// Returns the queue's own error, or an error if there is too little memory.
+    /// The queue's own error, or an error if there is too little memory.
     pub fn new(mut queue: Box<dyn RxQueue>) -> Result<Self, DeviceError> {
         let Capabilities { fit, lends, posted_max, .. } = queue.capabilities();
-        // Frames that stay in the device's memory are not copied by the tester. Therefore the
-        // tester needs no pages for these frames.
+        // Frames that stay in the device's memory need no pages.
         let all_pages = if lends { 1 } else { TESTER_PAGES + posted_max };
         let (region, pages) = Region::map(all_pages, fit.page_bytes())
             .map_err(|e| DeviceError::new("queue under test", "map its pages", io::Error::other(e)))?;
@@ -140,11 +135,10 @@ impl QueueTester {
     /// Polls once, at the time `now`. Returns the result of the poll and a copy of each frame.
     ///
     /// # Errors
-    /// The queue's own error. If a poll hands over frames and then fails, the call returns the
-    /// frames, and the following call returns the error.
+    /// The queue's own error. If a poll has frames and an error, the next call returns the error.
     ///
     /// # Panics
-    /// Panics if the queue hands over more than `budget` frames.
+    /// If the queue hands over more than `budget` frames.
     pub fn poll(&mut self, now: Timestamp, budget: usize) -> Result<(Polled, Vec<Vec<u8>>), DeviceError> {
         let polled = self.poll_frames(now, budget)?;
         let copies = self.frames.iter().map(|frame| self.whole(frame)).collect();
@@ -167,8 +161,7 @@ impl QueueTester {
         Ok((polled, copies))
     }
 
-    /// Polls once as [`poll`](Self::poll) does, but returns the number of frames instead of copies.
-    /// For benchmarks.
+    /// Like [`poll`](Self::poll), but returns the number of frames, without copies. For benchmarks.
     ///
     /// # Errors
     /// As [`poll`](Self::poll).
@@ -182,15 +175,12 @@ impl QueueTester {
         Ok((polled, count))
     }
 
-    /// After the call of `hold_frames`, the tester holds all frames, as a slow handler would do,
-    /// until
-    /// [`release_frames`](Self::release_frames) is called.
+    /// Holds all frames, as a slow handler would, until [`release_frames`](Self::release_frames).
     pub fn hold_frames(&mut self) {
         self.hold = true;
     }
 
-    /// Returns all held frames. After this call, the tester again returns the pages of frames after
-    /// each poll.
+    /// Returns the pages of all held frames. Later polls return their pages again.
     pub fn release_frames(&mut self) {
         self.hold = false;
         self.frames.append(&mut self.held);
@@ -202,8 +192,7 @@ impl QueueTester {
         self.lost
     }
 
-    /// The number of frames that were dropped because no free page was available to replace the
-    /// frame's page.
+    /// The number of frames that were dropped because no page was free.
     pub fn no_page(&self) -> u64 {
         self.no_page
     }
@@ -248,8 +237,7 @@ impl QueueTester {
         self.link
     }
 
-    /// Returns the queue itself, to call methods such as [`RxQueue::capabilities`] and
-    /// [`RxQueue::wait_on`].
+    /// The queue itself, to call methods such as [`RxQueue::capabilities`].
     pub fn queue(&self) -> &dyn RxQueue {
         &*self.queue
     }

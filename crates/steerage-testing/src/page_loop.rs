@@ -1,5 +1,3 @@
-//! Helps benchmarks to measure the page pool and the ring of a receive queue without a device.
-
 use std::fmt;
 use std::sync::Arc;
 
@@ -10,8 +8,7 @@ use steerage_core::limits::{BACKLOG_DEFAULT, HEADROOM, PAGE_BYTES_MIN, POOL_BULK
 use steerage_core::page_cache::PagePool;
 use steerage_mem::{STACKS, SharedPool};
 
-/// The page pool of a receive queue and a ring to one CPU, without device and steering. Benchmarks
-/// use a `PageLoop` to measure the cost of a page on its way to the CPU and back.
+/// The page pool of a receive queue and a ring to one CPU, without a device, for benchmarks.
 ///
 /// ```
 /// use steerage_testing::PageLoop;
@@ -29,23 +26,19 @@ pub struct PageLoop {
 }
 
 impl PageLoop {
-    /// Creates `queues` queues that share one page pool. Each queue has a local page cache (a stock
-    /// of free packet pages) with `local_pages` pages. Returns each queue with the consumer of its
-    /// ring. The consumer returns pages by [`Consumer::finish`].
+    /// Creates `queues` queues that share one page pool, each with a local cache of `local_pages`
+    /// pages, and the consumers of their rings. Consumers return pages by [`Consumer::finish`].
     ///
     /// # Errors
-    /// Returns an error if there is too little memory.
+    /// If there is too little memory.
     pub fn new(queues: usize, local_pages: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
         let slots = BACKLOG_DEFAULT.next_power_of_two();
         let (region, mut pages) = Region::map(queues * (slots + 2 * POOL_BULK), PAGE_BYTES_MIN)?;
-        // Memory that was never accessed has no physical pages yet. If this function did not fill
-        // the pages, the first access in a benchmark would wait for the kernel to fill in the page
-        // tables.
+        // The writes make the kernel map the pages now, and not during a benchmark.
         pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
         let shared = SharedPool::by_node(&region, pages);
         let memory = Memory::new(Arc::clone(&region), None);
-        // A benchmark can move half of the queues to another CPU. Therefore the first half of the
-        // queues and the second half use different stacks of pages in the pool.
+        // Half of the queues can run on another CPU, so the halves use different stacks of pages.
         let one = |nth| {
             let shared = shared[0].of_cpu(nth * STACKS / queues);
             let kept_pages = KeptPages::new(memory.clone(), 0);
@@ -57,10 +50,9 @@ impl PageLoop {
         Ok((0..queues).map(one).collect())
     }
 
-    /// Takes `count` pages from the pool and hands them over to the CPU, as one poll does. If there
-    /// are too few free pages, or too few free slots in the ring, `send` first takes back the pages
-    /// that the CPU has finished. If the ring still has too few free slots after that, `send` hands
-    /// over no page. Returns the number of pages that were handed over.
+    /// Takes `count` pages from the pool and hands them over to the CPU, as one poll does. If the
+    /// ring has too few free slots even after finished pages were taken back, hands over no page.
+    /// Returns the number of pages that were handed over.
     #[inline]
     pub fn send(&mut self, count: usize) -> usize {
         self.hand_over(count, |_, page| Completion::new(page, 0, 0))

@@ -1,5 +1,3 @@
-//! Random numbers that depend only on a seed.
-
 /// The SplitMix64 generator of Steele, Lea and Flood, "Fast splittable pseudorandom number
 /// generators" (2014). Synthetic traffic and simulations use this generator, because their random
 /// numbers must be the same on every machine and in every version.
@@ -14,7 +12,7 @@
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// Creates a generator for the sequence of random numbers that `seed` determines.
+    /// Creates a generator whose numbers depend only on `seed`.
     #[inline(always)]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -27,8 +25,7 @@ impl SplitMix64 {
         Self::mix(self.0)
     }
 
-    /// Applies the finaliser of the generator SplitMix64. The finaliser maps neighbouring numbers
-    /// to numbers that are far apart. It never maps two different numbers to the same number.
+    /// The finaliser of SplitMix64: a one-to-one map that moves neighbouring numbers far apart.
     #[inline(always)]
     pub const fn mix(mut z: u64) -> u64 {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -58,8 +55,6 @@ impl SplitMix64 {
 mod tests {
     use super::SplitMix64;
 
-    /// Compares the generator's output with the first numbers that other implementations generate
-    /// for the seed 1234567 (Rosetta Code, "Pseudo-random numbers/Splitmix64").
     #[test]
     fn the_sequence_is_that_of_other_implementations() {
         let mut random = SplitMix64::new(1_234_567);

@@ -1,19 +1,14 @@
-//! Tables in columns. If a table is too wide for the terminal, its columns are made narrower, so
-//! that its lines do not wrap.
-
 use super::lines::printable;
 use super::numbers::short;
 
-/// The number of spaces between two columns: `GAP` for a table that fits the terminal, and
-/// `SMALL_GAP` for a table that would be too wide.
+/// The spaces between columns, and between the columns of a table that would be too wide.
 const GAP: usize = 2;
 const SMALL_GAP: usize = 1;
 
-/// The minimum number of characters of a shortened address, without its port.
+/// The minimum characters of a shortened address, without its port.
 const ADDRESS_MIN: usize = 8;
 
-/// The text that is inserted where the middle of an address is omitted. This text is plain ASCII,
-/// so that terminals without UTF-8 can show it.
+/// This text replaces the middle of an address, in ASCII for terminals without UTF-8.
 const LEFT_OUT: &str = "..";
 
 /// A column with its heading.
@@ -21,7 +16,6 @@ const LEFT_OUT: &str = "..";
 pub struct Column {
     heading: &'static str,
     cells: Vec<String>,
-    /// The heading and the cells of the column's shorter form, if the column has a shorter form.
     short: Option<(&'static str, Vec<String>)>,
     kind: Kind,
     may_go: bool,
@@ -31,7 +25,7 @@ pub struct Column {
 enum Kind {
     Number,
     Word,
-    /// An address with a port. The address may be shortened, but its port may not.
+    /// An address, whose port is never shortened.
     End,
 }
 
@@ -51,26 +45,25 @@ impl Column {
         Self::numbers(heading, counts.map(|count| count.to_string()).collect()).or_short(short_heading, shorter)
     }
 
-    /// A column of words, which are left-aligned. Control characters in the words are escaped
-    /// ([`printable`]), because the words may come from packets or files.
+    /// A column of words, which are left-aligned. Words may come from packets or files, so control
+    /// characters are escaped ([`printable`]).
     pub fn words(heading: &'static str, cells: Vec<String>) -> Self {
         Self { heading, cells: all_printable(cells), short: None, kind: Kind::Word, may_go: false }
     }
 
-    /// A column of addresses with or without a port. Control characters are escaped
-    /// ([`printable`]). In a narrow table, the middle of each address is left out.
+    /// A column of addresses with or without a port, escaped like words. In a narrow table, the
+    /// middle of each address is left out.
     pub fn ends(heading: &'static str, cells: Vec<String>) -> Self {
         Self { heading, cells: all_printable(cells), short: None, kind: Kind::End, may_go: false }
     }
 
-    /// Adds a shorter form of the column, which is used if the table is too wide for the terminal.
+    /// Adds a shorter form of the column, for a table that is too wide.
     pub fn or_short(self, heading: &'static str, cells: Vec<String>) -> Self {
         Self { short: Some((heading, cells)), ..self }
     }
 
-    /// Allows the table to leave out this column if the table is too wide for the terminal. Of the
-    /// columns that may be left out, the table leaves out the last column first. The table shortens
-    /// addresses only after it has left out all columns that it may leave out.
+    /// Allows a table that is too wide to leave out this column, the last one first, before
+    /// addresses are shortened.
     pub fn may_go(self) -> Self {
         Self { may_go: true, ..self }
     }
@@ -90,8 +83,7 @@ fn all_printable(cells: Vec<String>) -> Vec<String> {
     cells.iter().map(|cell| printable(cell)).collect()
 }
 
-/// Returns the lines of the table: the headings, and a line for each row. `width` is the width of
-/// the terminal. If `width` is `None`, the table may have any width.
+/// Returns the headings and a line for each row, for a terminal of `width` characters if given.
 pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
     let width = width.unwrap_or(usize::MAX);
     let mut gap = GAP;
@@ -110,7 +102,7 @@ pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
         let Some(last) = columns.iter().rposition(|column| column.may_go) else { break };
         columns.remove(last);
     }
-    // If a table has two columns of addresses, the wider column shrinks first.
+    // The wider column of addresses shrinks first.
     while total(&columns, gap) > width {
         let ends = columns.iter_mut().filter(|column| column.kind == Kind::End);
         let Some(widest) = ends.max_by_key(|column| column.width()) else { break };
@@ -120,8 +112,7 @@ pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
             break;
         }
     }
-    // The last column of words (the name of a VLAN or tunnel) is truncated, because addresses and
-    // ports are more important.
+    // Addresses and ports matter more than the last words (the name of a VLAN or tunnel).
     let over = total(&columns, gap).saturating_sub(width);
     if let Some(words) = columns.iter_mut().rev().find(|column| over > 0 && column.kind == Kind::Word) {
         let wanted = words.width().saturating_sub(over).max(words.heading.len());
@@ -142,8 +133,7 @@ fn line<T: std::fmt::Display>(columns: &[Column], gap: usize, cell: impl Fn(&Col
     cells.join(&" ".repeat(gap)).trim_end().to_owned()
 }
 
-/// Shortens an address to `width` characters if possible. Characters in the middle of the address
-/// are left out. The port stays.
+/// Leaves out the middle of the address if possible. The port stays.
 fn shortened(end: &str, width: usize) -> String {
     let length = end.chars().count();
     if length <= width {
@@ -151,8 +141,7 @@ fn shortened(end: &str, width: usize) -> String {
     }
     let from = match end.rfind("]:") {
         Some(at) => at,
-        // A text without brackets that has several colons, or no colon, is an address without a
-        // port.
+        // An address without a colon, or with several and no brackets, has no port.
         None if end.matches(':').count() == 1 => end.find(':').unwrap_or(end.len()),
         None => end.len(),
     };
@@ -191,7 +180,6 @@ mod tests {
         assert_eq!(shown(Some(35))[2], "12.3 udp  [2001:db8:20:a::32]:49152");
         assert_eq!(shown(Some(30))[2], "12.3 udp  [2001:..a::32]:49152");
         assert!(shown(Some(30)).iter().all(|line| line.len() <= 30));
-        // The port of an address is never shortened, however narrow the terminal is.
         assert!(shown(Some(10))[1].ends_with(":65535") && shown(Some(10))[2].ends_with("]:49152"));
     }
 
@@ -204,7 +192,7 @@ mod tests {
         assert_eq!(table(columns(), Some(33))[1], "[2001:db8:20:a::32]:49152 vlan=10");
     }
 
-    /// A file of flows may come from an attacker, so its text may contain control characters.
+    /// Text of a file of flows may come from an attacker.
     #[test]
     fn no_cell_writes_to_the_terminal() {
         let cell = || vec!["a\x1b[2J\nb".to_owned()];

@@ -1,5 +1,4 @@
-//! Formats the text that a command prints for people: numbers with their units, tables, wrapped
-//! lines, and quoted words for a shell.
+//! Text for people: numbers with units, tables, wrapped lines, and quoted words for a shell.
 //!
 //! | file | content |
 //! |---|---|

@@ -1,17 +1,12 @@
-//! Lines for a terminal.
-
-/// Returns true if a terminal obeys the character `c` instead of showing it. Terminals obey control
-/// characters, line ends, and characters that change the direction of text (Unicode's UAX #9). With
-/// a change of the text's direction, the file name `fdp.exe` can look like `exe.pdf`.
+/// Terminals obey control characters, line ends, and changes of the text's direction (Unicode's UAX
+/// #9), which can make `fdp.exe` look like `exe.pdf`.
 pub(crate) fn is_obeyed(c: char) -> bool {
     let changes_order =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || changes_order || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Returns `text` on one line. Characters that a terminal would obey, such as control characters,
-/// are replaced by escape codes. The escape codes are necessary because, for example, a file name
-/// may come from another user and contain escape sequences.
+/// Returns `text` on one line, without what a terminal would obey: names may come from other users.
 pub fn printable(text: &str) -> String {
     let show = |c: char| if is_obeyed(c) { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(show).collect()
@@ -22,11 +17,9 @@ pub fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Wraps each line of `text` that is longer than `width`, between two words. A continuation line is
-/// indented so that it is below the text of the wrapped line. The text of a line begins after the
-/// last gap of two or more spaces in the first half of the line. If the first half of the line has
-/// no such gap, the text begins after the indentation. If `width` is `None`, returns the text
-/// unchanged.
+/// Wraps long lines between words. A continuation is indented to the text of its line, after the
+/// last gap of two or more spaces in the first half of the line, or else after the indentation.
+/// Without a `width`, returns the text unchanged.
 pub fn wrapped(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut all = String::new();

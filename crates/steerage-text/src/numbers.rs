@@ -1,5 +1,3 @@
-//! Numbers with their units.
-
 use std::time::Duration;
 
 /// A number with separators: `12,345,678`.
@@ -15,13 +13,12 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// Formats a number with its noun, such as `1 flow` or `1,234 flows`. `noun` is the noun in the
-/// singular. For the plural, an `s` is appended to the noun.
+/// A number with its noun: `1 flow`, `1,234 flows`. The plural appends `s`.
 pub fn counted(number: u64, noun: &str) -> String {
     format!("{} {}", grouped(number), plural(number, noun))
 }
 
-/// Returns the noun in the singular if `number` is 1, and in the plural otherwise.
+/// Returns the noun, with `s` unless `number` is 1.
 pub fn plural(number: u64, noun: &str) -> String {
     if number == 1 { noun.to_owned() } else { format!("{noun}s") }
 }
@@ -34,7 +31,7 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Formats the packet rate of `packets` packets in the duration `time`, such as `12.3 Mpps`.
+/// Formats `packets` per `time`, such as `12.3 Mpps`.
 pub fn rate(packets: u64, time: Duration) -> String {
     packets_a_second(if time.is_zero() { 0.0 } else { packets as f64 / time.as_secs_f64() })
 }
@@ -42,18 +39,17 @@ pub fn rate(packets: u64, time: Duration) -> String {
 /// Formats a rate in packets per second, such as `12.3 Mpps`.
 pub fn packets_a_second(rate: f64) -> String {
     match rate {
-        // At these limits, a larger unit is used. In the smaller unit, the number would be rounded
-        // to 1000.
+        // At these limits, the smaller unit would round to 1000.
         rate if rate >= 999_950.0 => format!("{:.1} Mpps", rate / 1e6),
         rate if rate >= 999.5 => format!("{:.1} kpps", rate / 1e3),
-        // A rate of less than one packet per second must not be shown as no packets.
+        // A rate of less than a packet per second must not look like no packets.
         rate if rate > 0.0 && rate < 0.05 => "<0.1 pps".to_owned(),
         rate if rate > 0.0 && rate < 9.95 => format!("{rate:.1} pps"),
         rate => format!("{rate:.0} pps"),
     }
 }
 
-/// Formats the bit rate of `bytes` bytes in the duration `time`, such as `12.3 Mbit/s`.
+/// Formats `bytes` per `time`, such as `12.3 Mbit/s`.
 pub fn bit_rate(bytes: u64, time: Duration) -> String {
     bits_a_second(if time.is_zero() { 0.0 } else { 8.0 * bytes as f64 / time.as_secs_f64() })
 }
@@ -78,8 +74,7 @@ pub fn time(time: Duration) -> String {
     }
 }
 
-/// Like [`time`], but durations from 60 s to less than 1,000 s are also printed in seconds (`129.4
-/// s`). Users compare these durations with packet times.
+/// Like [`time`], but in seconds up to 1,000 s (`129.4 s`), to compare with packet times.
 pub fn recorded(duration: Duration) -> String {
     match duration.as_secs() {
         60..1000 => format!("{:.1} s", duration.as_secs_f64()),
@@ -87,8 +82,7 @@ pub fn recorded(duration: Duration) -> String {
     }
 }
 
-/// Formats a number in at most five characters, in the format that `sort -h` reads: `9999`,
-/// `12.3K`, `4.5M`.
+/// Formats a number in at most five characters, as `sort -h` reads: `9999`, `12.3K`, `4.5M`.
 pub fn short(number: u64) -> String {
     let units = [(1_000_000_000_000, 'T'), (1_000_000_000, 'G'), (1_000_000, 'M'), (1_000, 'K')];
     match units.into_iter().find(|(unit, _)| number >= *unit).filter(|_| number >= 10_000) {

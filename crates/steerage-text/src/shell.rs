@@ -1,10 +1,6 @@
-//! Words for a shell.
-
 use super::lines::is_obeyed;
 
-/// Quotes `word` if a shell would not read it as one word without quotes. Replaces characters that
-/// a terminal would obey, such as control characters, by escape codes. A shell that reads the
-/// quoted word converts the escape codes back to the characters.
+/// Quotes `word` if a shell needs it. Escape codes replace what a terminal would obey.
 pub fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -15,8 +11,7 @@ pub fn shell_word(word: &str) -> String {
         for c in word.chars() {
             match c {
                 '\'' | '\\' => quoted.extend(['\\', c]),
-                // The escape code of a character always has three octal digits. With fewer octal
-                // digits, a digit that follows the escape code in the text would become part of it.
+                // Always three octal digits, so that a following digit is not read as one of them.
                 c if is_obeyed(c) => {
                     c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| quoted.push_str(&format!("\\{byte:03o}")));
                 }

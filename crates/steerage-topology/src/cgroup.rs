@@ -1,33 +1,27 @@
-//! Reads which CPUs and how much CPU time the control groups of this process allow, for the
-//! versions 1 and 2 of cgroups.
+//! The CPUs and the CPU time that the cgroups (version 1 or 2) of this process allow.
 
 use crate::cpu::CpuMask;
 use crate::files::Files;
 
 const ROOT: &str = "sys/fs/cgroup";
 
-/// Returns the CPUs that the process's cpusets allow. Returns `None` if no cpuset of the process is
-/// found.
 pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
     let read = |hierarchy: &Hierarchy, group: &str| {
-        // In version 1 of cgroups, `cpuset.cpus` lists the requested CPUs. With newer kernels,
-        // version 1 also has the file `cpuset.effective_cpus`.
+        // Version 1 of cgroups lists the requested CPUs. Newer kernels add the effective CPUs.
         let names: &[&str] = match hierarchy.version {
             Version::One => &["cpuset.effective_cpus", "cpuset.cpus"],
             Version::Two => &["cpuset.cpus.effective"],
         };
         names.iter().find_map(|name| files.list(format!("{group}/{name}")))
     };
-    // The CPU list of the nearest cgroup suffices. The kernel has already limited the effective
-    // CPUs of a cgroup to those of its parents.
+    // The nearest cgroup suffices: the kernel limits its effective CPUs to those of its parents.
     let nearest = hierarchies(files, "cpuset")
         .into_iter()
         .filter_map(|hierarchy| hierarchy.upwards().find_map(|group| read(&hierarchy, &group)));
     nearest.reduce(|one, other| one.and(&other))
 }
 
-/// Returns the CPU time that the control groups allow: the minimum of the quotas of the process's
-/// cgroup and of all its parents. A quota of 1 is the time of one CPU.
+/// Returns the smallest quota of the process's cgroup and all its parents, in CPUs.
 pub(crate) fn quota(files: &Files) -> Option<f64> {
     let read = |hierarchy: &Hierarchy, group: &str| match hierarchy.version {
         Version::One => {
@@ -41,8 +35,7 @@ pub(crate) fn quota(files: &Files) -> Option<f64> {
     of_each.flatten().min_by(f64::total_cmp)
 }
 
-/// Converts a quota in the kernel's format to a number of CPUs: `150000 100000` is 1.5 CPUs. `max
-/// 100000` and `-1 100000` mean that there is no limit.
+/// Converts a quota to CPUs: `150000 100000` is 1.5. `max 100000` and `-1 100000` mean no limit.
 fn share(text: &str) -> Option<f64> {
     let (quota, period) = text.split_once(' ')?;
     let (quota, period): (f64, f64) = (quota.parse().ok()?, period.trim().parse().ok()?);
@@ -62,9 +55,8 @@ struct Hierarchy {
     group: String,
 }
 
-/// Returns the cgroup hierarchies of a controller (such as `cpuset`) that are mounted at their
-/// usual mount points. A hierarchy with another mount point is not found, so its limits are
-/// ignored.
+/// Finds the hierarchies of a controller (such as `cpuset`) at their usual mount points only. The
+/// limits of a hierarchy that is mounted elsewhere are ignored.
 fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
     let text = files.text("proc/self/cgroup").unwrap_or_default();
     let mut found = Vec::new();
@@ -88,13 +80,10 @@ fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
 }
 
 impl Hierarchy {
-    /// Returns the process's own cgroup, and then each parent of this cgroup. In a container,
-    /// cgroups have the names that they have on the host, and the cgroup mount may begin at the
-    /// container's own group. If the cgroup mount begins at the container's own group, this group
-    /// is the root of the mount. The iterator returns the root of the cgroup mount last.
+    /// Returns the process's own cgroup and then its parents, up to the root of the cgroup mount.
+    /// In a container, this root may be the cgroup that /proc shows with its name on the host.
     fn upwards(&self) -> impl Iterator<Item = String> + '_ {
-        // If the process's own cgroup is outside of the process's cgroup namespace, the group's
-        // name begins with `..`. The files of a cgroup outside of the namespace cannot be read.
+        // A cgroup outside of the process's cgroup namespace (`..`) cannot be read.
         let group = if self.group.split('/').any(|part| part == "..") { "" } else { self.group.as_str() };
         let groups = std::iter::successors(Some(group), |group| {
             (!group.is_empty()).then(|| group.rsplit_once('/').map_or("", |(above, _)| above))
@@ -125,7 +114,6 @@ mod tests {
             ("sys/fs/cgroup/cpu.max", "400000 100000"),
         ]);
         assert_eq!(quota_of(&made), Some(1.5));
-        // In its own cgroup namespace, a process sees only the root group.
         let namespaced = Made::new(&[("proc/self/cgroup", "0::/"), ("sys/fs/cgroup/cpu.max", "50000 100000")]);
         assert_eq!(quota_of(&namespaced), Some(0.5));
         let first = Made::new(&[
@@ -154,8 +142,6 @@ mod tests {
         assert_eq!(cpuset_of(&first).as_deref(), Some("0-3"));
         first.remove("sys/fs/cgroup/cpuset/x/cpuset.effective_cpus");
         assert_eq!(cpuset_of(&first).as_deref(), Some("0-7"));
-        // In a container, /proc shows the name that the cgroup has on the host. However, the cgroup
-        // is the root of the mount.
         let container =
             Made::new(&[("proc/self/cgroup", "4:cpuset:/docker/1"), ("sys/fs/cgroup/cpuset/cpuset.cpus", "6,7")]);
         assert_eq!(cpuset_of(&container).as_deref(), Some("6-7"));

@@ -1,11 +1,9 @@
-//! CPUs and sets of CPUs. Sets of CPUs are formatted and parsed in the same way as the kernel
-//! formats and parses `rps_cpus`.
+//! CPUs and sets of CPUs.
 //!
-//! The rules for the formats are those of the kernel's functions `bitmap_parse` and
-//! `bitmap_parselist` and of its format `%*pb` (Linux, `lib/bitmap-str.c` and `lib/vsprintf.c`).
-//! Therefore a script that was written for `/sys/class/net/*/queues/rx-*/rps_cpus` needs no change.
-//! One rule of the kernel is surprising: if the character before eight hex digits is not a hex
-//! digit, the kernel ignores this character. For example, `x00000001` is CPU 0.
+//! The formats are those of the kernel's functions `bitmap_parse` and `bitmap_parselist` and of its
+//! format `%*pb` (Linux, `lib/bitmap-str.c` and `lib/vsprintf.c`). Scripts that write
+//! `/sys/class/net/*/queues/rx-*/rps_cpus` need no change. Like the kernel, the parser ignores the
+//! character before eight hex digits unless this character is a hex digit: `x00000001` is CPU 0.
 
 use std::fmt;
 use std::io;
@@ -13,16 +11,12 @@ use std::io;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// The number of different values of a [`CpuId`].
 const IDS: usize = 1 << u16::BITS;
 
-/// The number of bits in a chunk of a CPU bitmap. A chunk of a CPU bitmap is written as
-/// [`CHUNK_DIGITS`] hex digits.
 const CHUNK_BITS: usize = 32;
 const CHUNK_DIGITS: usize = CHUNK_BITS / 4;
 
-/// The maximum number of characters of an invalid mask that an error message shows, so that the
-/// message fits on one line.
+/// The characters of an invalid mask that an error message shows. The message must fit on one line.
 const SHOWN_CHARS_MAX: usize = 32;
 
 /// A logical CPU, identified by its number in the kernel.
@@ -48,19 +42,17 @@ impl fmt::Display for CpuId {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CpuMask {
-    /// The bitmap of the set: CPU `64 i + b` is bit `b` of `words[i]`. The last element of `words`
-    /// is never zero, so that equal sets have equal bitmaps.
+    /// CPU `64 i + b` is bit `b` of `words[i]`. The last word is not zero, so equal sets are equal.
     words: Vec<u64>,
 }
 
 impl CpuMask {
-    /// Returns the empty set of CPUs. If the empty set is used as a mask, it turns steering off.
+    /// Returns the empty set, which as a mask turns steering off.
     pub const fn new() -> Self {
         Self { words: Vec::new() }
     }
 
-    /// Returns the CPUs on which this process may run. The returned set is the CPU affinity of the
-    /// process, which the kernel has already limited to the process's cpuset.
+    /// Returns this process's CPU affinity, which the kernel has limited to the cpuset.
     ///
     /// # Errors
     /// Returns the error of `sched_getaffinity(2)`: `EINVAL` on a machine with more than 1024 CPUs.
@@ -70,10 +62,9 @@ impl CpuMask {
         Ok((0..CpuSet::count()).filter(may).map(|cpu| CpuId(cpu as u16)).collect())
     }
 
-    /// Parses a set of CPUs in the bitmap format of `rps_cpus`. The bitmap consists of hex digits
-    /// in chunks of 32 bits, and the highest CPUs come first. Commas or white space separate the
-    /// chunks. Parsing stops at the first newline or NUL. An empty text, or a text that contains
-    /// only commas, means the empty set.
+    /// Parses a bitmap as in `rps_cpus`: hex digits in chunks of 32 bits, the highest CPUs first.
+    /// Commas or white space separate the chunks. Parsing stops at the first newline or NUL. An
+    /// empty text means the empty set.
     ///
     /// # Errors
     /// [`MaskErrorKind::Invalid`] if the text is not a hex number. [`MaskErrorKind::Overflow`] in
@@ -83,8 +74,7 @@ impl CpuMask {
         let nr = nr_cpu_ids.min(IDS);
         let line = up_to_line_end(text);
         let mut mask = Self::new();
-        // As in the kernel, the text is parsed from right to left. The direction of parsing matters
-        // if a text contains two errors. The error that is farther to the right is reported.
+        // From right to left, as in the kernel: of two errors in a text, the rightmost is reported.
         let mut left = without_separators_behind(line.as_bytes());
         for i in 0.. {
             if left.is_empty() {
@@ -102,10 +92,9 @@ impl CpuMask {
         }
     }
 
-    /// Parses a set of CPUs in the list format of `rps_cpus_list`. A list contains numbers and
-    /// ranges, such as `0-3,8`. `all` means all CPUs, `N` means the last CPU, and `0-1023:2/256`
-    /// means the first 2 of every 256 CPUs. Parsing stops at the first newline or NUL. An empty
-    /// text means the empty set.
+    /// Parses a list as in `rps_cpus_list`, such as `0-3,8`. `all` means all CPUs, `N` the last
+    /// CPU, and `0-1023:2/256` the first 2 of every 256 CPUs. Parsing stops at the first newline or
+    /// NUL. An empty text means the empty set.
     ///
     /// # Errors
     /// [`MaskErrorKind::Range`] if the list has a CPU whose number is `nr_cpu_ids` or higher.
@@ -126,9 +115,8 @@ impl CpuMask {
         Ok(mask)
     }
 
-    /// Formats the set as a bitmap of `nr_cpu_ids` bits, without a newline. For example, the CPUs 0
-    /// to 3 of 12 CPUs are formatted as `00f`. CPUs with numbers of `nr_cpu_ids` or higher are
-    /// omitted.
+    /// Formats the set as a bitmap of `nr_cpu_ids` bits, without a newline: the CPUs 0 to 3 of 12
+    /// are `00f`. CPUs from `nr_cpu_ids` on are omitted.
     pub fn to_bitmap(&self, nr_cpu_ids: usize) -> String {
         let nr = nr_cpu_ids.clamp(1, IDS);
         let chunk = |i: usize| (self.word(i / 2) >> (i % 2 * CHUNK_BITS)) as u32;
@@ -142,8 +130,7 @@ impl CpuMask {
         text
     }
 
-    /// Formats the set as a list such as `0-3,8`, without a newline. The list of the empty set is
-    /// an empty string.
+    /// Formats the set as a list such as `0-3,8`, without a newline, or as an empty string.
     pub fn to_list(&self) -> String {
         let mut text = String::new();
         let mut cpus = self.iter().peekable();
@@ -193,8 +180,7 @@ impl CpuMask {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Returns true if the set contains no CPU. If the empty set is used as a mask, it turns
-    /// steering off.
+    /// Returns true if the set contains no CPU. As a mask, the empty set turns steering off.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
@@ -308,8 +294,7 @@ pub fn pin(cpu: CpuId) -> io::Result<()> {
     pin_thread(0, cpu)
 }
 
-/// Pins the thread with the identifier `thread` to a CPU. The identifier 0 means the calling
-/// thread.
+/// Pins the thread with the identifier `thread` to a CPU. 0 means the calling thread.
 ///
 /// # Errors
 /// Returns the errors of [`pin`], and `ESRCH` if the thread does not exist.
@@ -319,21 +304,18 @@ pub fn pin_thread(thread: i32, cpu: CpuId) -> io::Result<()> {
     Ok(sched_setaffinity(Pid::from_raw(thread), &set)?)
 }
 
-/// Returns the text up to the first newline or NUL. The kernel also ignores the text after the
-/// first newline or NUL.
 fn up_to_line_end(text: &str) -> &str {
     text.split(['\n', '\0']).next().unwrap_or("")
 }
 
-/// Returns true if `c` is a comma, or white space by the definition of C. Rust's
-/// `is_ascii_whitespace` excludes the vertical tab.
+/// White space as in C: Rust's `is_ascii_whitespace` excludes the vertical tab.
 fn is_separator(c: char) -> bool {
     matches!(c, ',' | ' ' | '\t' | '\r' | '\x0b' | '\x0c')
 }
 
-/// Removes the last chunk (at most 8 hex digits) of a bitmap in `left`, and returns the chunk's
-/// value. The separators before the last chunk are removed too. Like the kernel, the function
-/// ignores the byte before a chunk of 8 hex digits, unless this byte is a hex digit.
+/// Removes the last chunk (at most 8 hex digits) of the bitmap `left` and the separators before the
+/// chunk, and returns the chunk's value. Like the kernel, `take_chunk` ignores the byte before a
+/// chunk of 8 hex digits unless this byte is a hex digit.
 fn take_chunk(left: &mut &[u8]) -> Result<u32, MaskError> {
     let all = String::from_utf8_lossy(left);
     let chunk = || all.rsplit(is_separator).next().unwrap_or_default();
@@ -360,8 +342,7 @@ fn without_separators_behind(text: &[u8]) -> &[u8] {
     &text[..end]
 }
 
-/// An item in a list of CPUs, such as `0-1023:2/256`. From the CPUs `first` to `last`, the list
-/// item selects the first `used` CPUs of every `group` CPUs.
+/// A list item such as `0-1023:2/256`: the first `used` of every `group` CPUs of a range.
 struct Region {
     first: usize,
     last: usize,
@@ -370,8 +351,7 @@ struct Region {
 }
 
 impl Region {
-    /// Parses an item. Returns `None` if the text is not an item of a CPU list. `parse` does not
-    /// check whether the CPUs of the item exist.
+    /// `parse` does not check whether the CPUs exist.
     fn parse(item: &str, nr: usize) -> Option<Self> {
         let (range, pattern) = match item.split_once(':') {
             Some((range, pattern)) => (range, Some(pattern)),
@@ -395,8 +375,7 @@ impl Region {
     }
 }
 
-/// Parses a decimal number, or `N` for the last CPU. A number that is too large for `usize` is
-/// replaced by a number that no CPU has.
+/// Parses a decimal number, or `N` for the last CPU. Saturates: no CPU has the number `usize::MAX`.
 fn number(text: &str, nr: usize) -> Option<usize> {
     if text == "N" {
         return Some(nr.saturating_sub(1));
@@ -407,21 +386,19 @@ fn number(text: &str, nr: usize) -> Option<usize> {
     text.chars().try_fold(0usize, |n, c| Some(n.saturating_mul(10).saturating_add(c.to_digit(10)? as usize)))
 }
 
-/// The error number that the kernel would return for an invalid mask.
+/// The error number that the kernel returns for an invalid mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MaskErrorKind {
     /// `EINVAL`: the text is not a mask.
     Invalid,
-    /// `EOVERFLOW`: the bitmap contains a CPU that the machine does not have, or the bitmap is too
-    /// long.
+    /// `EOVERFLOW`: the bitmap is too long, or contains a CPU that does not exist.
     Overflow,
     /// `ERANGE`: the list contains a CPU that does not exist.
     Range,
 }
 
-/// The reason why a text is not a CPU mask of this machine. The error message is one line, and
-/// explains how to write a mask.
+/// Why a text is no CPU mask of this machine, in one line that says how to write a mask.
 ///
 /// ```
 /// use steerage_topology::{CpuMask, MaskErrorKind};
@@ -493,8 +470,7 @@ impl fmt::Display for MaskError {
 
 impl std::error::Error for MaskError {}
 
-/// Returns the beginning of `text` for an error message of one line. Unprintable characters are
-/// escaped, because `text` may come from an untrusted source.
+/// Escapes unprintable characters, because `text` may come from an untrusted source.
 fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(SHOWN_CHARS_MAX).is_some() {

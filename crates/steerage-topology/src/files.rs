@@ -1,19 +1,13 @@
-//! Reads the kernel's files in /sys and /proc below a root directory. Any of these kernel files may
-//! be missing.
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::cpu::CpuMask;
 
-/// The directories of the kernel's lists of CPUs and NUMA nodes, relative to the root directory
-/// (Documentation/admin-guide/cputopology.rst and Documentation/ABI/stable/sysfs-devices-node).
 pub(crate) const CPUS: &str = "sys/devices/system/cpu";
 pub(crate) const NODES: &str = "sys/devices/system/node";
 
-/// The maximum number of CPUs in a CPU list that the kernel writes to a file. No Linux kernel can
-/// be built for more CPUs than this maximum.
+/// No Linux kernel can be built for more than this number of CPUs.
 const CPU_IDS_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
@@ -26,8 +20,6 @@ impl Files {
         Self { root: root.into() }
     }
 
-    /// Returns the contents of a file without the final newline. `path` is relative to the root
-    /// directory.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         Some(fs::read_to_string(self.root.join(path)).ok()?.trim().to_owned())
     }
@@ -46,8 +38,6 @@ impl Files {
         directories.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    /// Returns the directory entries whose names consist of `prefix` and a number. Each directory
-    /// entry is returned together with the number in its name.
     pub(crate) fn numbered(&self, directory: impl AsRef<Path>, prefix: &str) -> Vec<(u32, PathBuf)> {
         let directory = directory.as_ref();
         let entries = fs::read_dir(self.root.join(directory)).into_iter().flatten().flatten();
@@ -60,12 +50,10 @@ impl Files {
     }
 }
 
-/// Returns the CPUs that the machine has, or `None` if the kernel does not report them.
 pub(crate) fn present_of(files: &Files) -> Option<CpuMask> {
     files.list(format!("{CPUS}/present"))
 }
 
-/// Returns the online CPUs, or `None` if the kernel does not report them.
 pub(crate) fn online_of(files: &Files) -> Option<CpuMask> {
     files.list(format!("{CPUS}/online"))
 }

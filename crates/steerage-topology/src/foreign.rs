@@ -1,27 +1,21 @@
-//! Measures how much CPU time other programs take on the CPUs that this process uses.
-
 use std::path::PathBuf;
 
 use crate::cpu::{CpuId, CpuMask};
 use crate::files::Files;
 
-/// The columns in a CPU's line of /proc/stat that count busy time: user, nice, system, irq, softirq
-/// and steal, but not idle and iowait (proc_stat(5)). The column `user` includes the time of
-/// virtual machines that run on this host.
+/// The columns of /proc/stat that count busy time: user, nice, system, irq, softirq and steal
+/// (proc_stat(5)). `user` includes the time of virtual machines that run on this host.
 const TAKEN: [usize; 6] = [0, 1, 2, 5, 6, 7];
-/// The number of columns at the start of a CPU's line in /proc/stat. The sum of these columns is
-/// the total time of the CPU.
+/// The first 8 columns of a CPU in /proc/stat add up to the CPU's total time.
 const ALL: usize = 8;
 
-/// The positions of the fields utime and stime in /proc/PID/task/TID/stat, counted from the bracket
-/// that closes the thread's name. In proc_pid_stat(5), utime and stime are the fields 14 and 15.
+/// utime and stime in /proc/PID/task/TID/stat, counted from the bracket that closes the thread's
+/// name. In proc_pid_stat(5), utime and stime are the fields 14 and 15.
 const TASK_TIME: [usize; 2] = [11, 12];
 
-/// Measures which share of each CPU's time was not available to this process between two calls of
-/// `poll`. The time that was not available to this process was used by other programs, by the
-/// kernel itself, or by other guests of the hypervisor. The kernel counts CPU time in ticks of 10
-/// ms, so call `poll` only a few times per second. Each call of `poll` reads /proc/stat, and a
-/// small file for each thread of this process.
+/// Measures which share of each CPU's time other programs, the kernel itself or other guests of the
+/// hypervisor used between two calls of `poll`. The kernel counts CPU time in ticks of 10 ms: call
+/// `poll` only a few times per second. `poll` reads /proc/stat and a small file for each thread.
 ///
 /// ```
 /// use steerage_topology::{ForeignLoad, Topology};
@@ -47,22 +41,19 @@ struct Ticks {
 }
 
 impl ForeignLoad {
-    /// Prepares to measure the time that other programs use on `cpus`.
+    /// Prepares to measure `cpus`.
     pub fn new(cpus: &CpuMask) -> Self {
         Self::below("/", cpus)
     }
 
-    /// Prepares to measure the time that other programs use on `cpus`, for a machine whose /proc is
-    /// below the directory `root`.
+    /// Prepares to measure `cpus` of a machine whose /proc is below the directory `root`.
     pub fn below(root: impl Into<PathBuf>, cpus: &CpuMask) -> Self {
         Self { files: Files::below(root), cpus: cpus.iter().collect(), before: Vec::new() }
     }
 
-    /// Returns, for each CPU, the share of its time that other programs used since the previous
-    /// call of `poll`, from 0 to 1. The CPUs in the result are in the order of their numbers. For
-    /// each CPU, `threads` contains the identifier of this process's thread on the CPU, or 0 if
-    /// there is none. Returns `None` at the first call of `poll`, and if the kernel does not report
-    /// CPU times.
+    /// Returns, for each CPU in ascending order, the share of its time (0 to 1) that other programs
+    /// used since the previous call, or `None` at first, or without CPU times. For each CPU,
+    /// `threads` contains the identifier of this process's thread, or 0 for none.
     pub fn poll(&mut self, threads: &[i32]) -> Option<Vec<(CpuId, f64)>> {
         let stat = self.files.text("proc/stat")?;
         let now: Option<Vec<Ticks>> =

@@ -1,13 +1,12 @@
-//! Finds the CPU that handles the interrupts of a network card's receive queues.
+//! Finds the CPUs that handle the interrupts of a network card's receive queues.
 //!
 //! The kernel lists a PCI device's interrupts in `msi_irqs`
-//! (Documentation/ABI/testing/sysfs-bus-pci). Interrupt N can have several names, which are the
-//! names of the subdirectories of `/proc/irq/N`. The file `effective_affinity_list` contains the
-//! CPUs of the interrupt (Documentation/core-api/irq/irq-affinity.rst). Only the name of an
-//! interrupt shows which receive queue the interrupt belongs to. Each driver forms the names of its
-//! interrupts differently, for example `eth0-TxRx-3`, `eth0-rx-3`, `mlx5_comp3@pci:0000:00:05.0`,
-//! `virtio2-input.3`. The number at the end of an interrupt's name, or before an `@`, is the number
-//! of the receive queue.
+//! (Documentation/ABI/testing/sysfs-bus-pci), the names of interrupt N as subdirectories of
+//! `/proc/irq/N`, and its CPUs in `effective_affinity_list`
+//! (Documentation/core-api/irq/irq-affinity.rst). Only the name shows to which receive queue an
+//! interrupt belongs, and each driver forms names differently: `eth0-TxRx-3`, `eth0-rx-3`,
+//! `mlx5_comp3@pci:0000:00:05.0`, `virtio2-input.3`. The number at the end of the name, or before
+//! an `@`, is the receive queue.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,14 +14,11 @@ use std::path::PathBuf;
 use crate::cpu::CpuMask;
 use crate::files::Files;
 
-/// This list contains words, such as "output". If the name of an interrupt contains one of them,
-/// the interrupt does not belong to a receive queue.
+/// An interrupt whose name contains one of these words serves no receive queue.
 const NOT_RECEIVING: [&str; 8] = ["output", "config", "async", "mgmnt", "mgmt", "misc", "ctrl", "event"];
 
 /// Returns, for each receive queue of an interface, the CPUs that handle the queue's interrupt. The
-/// key of the returned map is the number of the receive queue. The returned map is empty if the
-/// kernel does not report the queues' interrupts. For example, a virtual interface has no
-/// interrupts.
+/// map is empty if the kernel does not report the interrupts. Virtual interfaces have none.
 ///
 /// ```
 /// for (queue, cpus) in steerage_topology::interrupt_cpus("eth0") {
@@ -39,18 +35,15 @@ fn below(files: &Files, interface: &str) -> BTreeMap<u32, CpuMask> {
     interrupts(files, interface).into_iter().filter_map(|(queue, irq)| Some((queue, cpus(irq)?))).collect()
 }
 
-/// Returns, for each receive queue of an interface, the number of the queue's interrupt. The key of
-/// the returned map is the number of the receive queue. The function reads /sys and /proc below
-/// `root`. Like [`interrupt_cpus`], the function returns an empty map if the kernel does not report
-/// the interrupts.
+/// Returns, for each receive queue of an interface, the number of the queue's interrupt, from /sys
+/// and /proc below `root`. The map is empty if the kernel does not report the interrupts.
 pub fn queue_interrupts(root: impl Into<PathBuf>, interface: &str) -> BTreeMap<u32, u32> {
     interrupts(&Files::below(root), interface)
 }
 
 fn interrupts(files: &Files, interface: &str) -> BTreeMap<u32, u32> {
     let device = PathBuf::from(format!("sys/class/net/{interface}/device"));
-    // The interrupts of a network card belong to a PCI device. For a virtio network card, the PCI
-    // device is the parent of the virtio device.
+    // The interrupts belong to the PCI device, which is the parent of a virtio device.
     let own = files.numbered(device.join("msi_irqs"), "");
     let irqs = if own.is_empty() { files.numbered(device.join("../msi_irqs"), "") } else { own };
     let mut found = BTreeMap::new();
@@ -63,7 +56,6 @@ fn interrupts(files: &Files, interface: &str) -> BTreeMap<u32, u32> {
     found
 }
 
-/// Returns the receive queue to which the interrupt called `name` belongs.
 fn queue_of(name: &str) -> Option<u32> {
     let name = name.split('@').next()?.to_ascii_lowercase();
     let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();

@@ -1,9 +1,7 @@
-//! Describes the CPUs of a Linux machine. The crate parses and formats sets of CPUs as in the
-//! kernel's file `rps_cpus`. The crate also finds the caches and NUMA nodes that CPUs share, and
-//! the CPUs and the memory that this process may use. The crate also measures the distance between
-//! two CPUs.
+//! The CPUs of a Linux machine: sets of CPUs as in `rps_cpus`, shared caches and NUMA nodes, what
+//! this process may use, and the measured distance between two CPUs.
 //!
-//! In the following table, each module imports only modules from lower rows:
+//! Each module imports only modules from lower rows:
 //!
 //! | module | content |
 //! |---|---|
@@ -20,8 +18,7 @@
 //! This crate depends on no other crate of steerage.
 #![forbid(unsafe_code)]
 
-// With this line, doc examples and tests can use the name `steerage_topology` for this crate, as
-// its users do.
+// Lets tests use the crate's public name, as its users do.
 #[cfg(test)]
 extern crate self as steerage_topology;
 
@@ -48,7 +45,6 @@ pub use nodes::{NodeMap, Nodes};
 pub use pinned::{CpuWatch, CpusFound, PinnedThreads};
 pub use watch::Watch;
 
-/// Includes the crate's README, so that its examples are tested.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -2,11 +2,10 @@
 //! and which are isolated.
 //!
 //! The topology is read from /sys and /proc (Documentation/admin-guide/cputopology.rst,
-//! cgroup-v1/cpusets.rst, cgroup-v2.rst). If a file in /sys or /proc is missing, the property that
-//! the file describes is unknown. A missing file is not an error, because containers hide some of
-//! the files. In a virtual machine, the hypervisor invents the topology. The property that matters
-//! most for steering is the time to transfer a cache line from one CPU to another. This transfer
-//! time can be [measured](Topology::measure).
+//! cgroup-v1/cpusets.rst, cgroup-v2.rst). A missing file is not an error, because containers hide
+//! some files: the property is then unknown. In a virtual machine, the hypervisor invents the
+//! topology. [`Topology::measure`] measures what matters most for steering: the time to transfer a
+//! cache line between two CPUs.
 
 mod measure;
 mod order;
@@ -23,16 +22,14 @@ use crate::files::{CPUS, Files, NODES, online_of, present_of};
 
 pub use measure::{Nearness, nearness};
 
-/// The maximum number of CPUs that this crate supports. An instance of steerage can also use at
-/// most `CPUS_MAX` CPUs.
+/// The maximum number of CPUs of this crate and of an instance of steerage.
 pub const CPUS_MAX: usize = 1024;
 
-/// The value of the kernel's `cpu_capacity` for the fastest CPUs (`SCHED_CAPACITY_SCALE`).
+/// The kernel's `SCHED_CAPACITY_SCALE`: the `cpu_capacity` of the fastest CPUs.
 const CAPACITY_FULL: u32 = 1024;
 
-/// The capacity that is assumed for Intel's efficient cores if the kernel lists them but does not
-/// report their capacity. As this assumed capacity, any number below [`CAPACITY_FULL`] works,
-/// because capacities are only compared.
+/// The assumed capacity of Intel's efficient cores if the kernel lists the cores but not their
+/// capacity. Any number below [`CAPACITY_FULL`] works, because capacities are only compared.
 const CAPACITY_EFFICIENT: u32 = CAPACITY_FULL / 2;
 
 /// The position of a CPU in the machine: its package, node, core and cache.
@@ -52,15 +49,13 @@ const CAPACITY_EFFICIENT: u32 = CAPACITY_FULL / 2;
 pub struct Place {
     /// The CPU's NUMA node.
     pub node: Option<u32>,
-    /// The CPU's package, which is the processor in one socket.
+    /// The CPU's package (socket).
     pub package: Option<u32>,
-    /// The CPUs (hardware threads) of the same core, including this CPU. The set is empty if the
-    /// CPUs of the core are unknown.
+    /// The CPUs (hardware threads) of the same core, including this CPU. Empty if unknown.
     pub siblings: CpuMask,
     /// The last-level cache of the CPU.
     pub cache: Option<SharedCache>,
-    /// The CPU's speed relative to the fastest CPUs, whose capacity is 1024. The small cores of a
-    /// hybrid machine have a lower capacity.
+    /// The CPU's speed, if that of the fastest CPUs is 1024.
     pub capacity: u32,
 }
 
@@ -87,33 +82,28 @@ pub struct SharedCache {
 #[derive(Clone, Debug)]
 pub struct Topology {
     places: BTreeMap<CpuId, Place>,
-    /// For each NUMA node, its distances from the memory of all nodes, as the firmware reports
-    /// them. A distance of 10 between NUMA nodes means local memory.
+    /// The distances between NUMA nodes, from the firmware. 10 means local memory.
     distances: BTreeMap<u32, Vec<u32>>,
     possible: Option<CpuMask>,
     online: CpuMask,
     isolated: CpuMask,
     allowed: CpuMask,
     quota: Option<f64>,
-    /// The measured time that a cache line takes from one CPU to another. The keys of this map are
-    /// pairs of CPUs. The CPU with the lower number comes first in the pair.
+    /// The time that a cache line takes between two CPUs. The lower CPU comes first in the key.
     latencies: BTreeMap<(CpuId, CpuId), Duration>,
 }
 
 impl Topology {
-    /// Reads the topology of this machine. Also reads which CPUs the affinity of the calling thread
-    /// and the cgroups of this process allow.
+    /// Reads this machine's topology, and what the thread's affinity and the cgroups allow.
     pub fn read() -> Self {
         Self::below("/", CpuMask::allowed().ok())
     }
 
-    /// Reads the topology of a machine whose /sys and /proc are below the directory `root`. The
-    /// process may use only the CPUs of `affinity`, or all CPUs if `affinity` is `None`.
+    /// Reads the topology of a machine whose /sys and /proc are below `root`. The process may use
+    /// the CPUs of `affinity`, or all CPUs if `affinity` is `None`.
     pub fn below(root: impl Into<PathBuf>, affinity: Option<CpuMask>) -> Self {
         let files = Files::below(root);
         let told = online_of(&files);
-        // If the kernel does not list its online CPUs, the CPUs in the affinity of this process
-        // count as online.
         let online = told.or_else(|| affinity.clone()).unwrap_or_default();
         let nodes = files.numbered(NODES, "node");
         let distance = |path: &PathBuf| files.text(path.join("distance")).map(|text| numbers(&text));
@@ -130,8 +120,7 @@ impl Topology {
         }
     }
 
-    /// Returns the topology of a machine whose CPUs share all caches and a single NUMA node, for
-    /// tests and simulations.
+    /// Returns a machine whose CPUs share all caches and one NUMA node, for tests and simulations.
     pub fn even(cpus: usize) -> Self {
         let all: CpuMask = (0..cpus.clamp(1, CPUS_MAX) as u16).map(CpuId).collect();
         Self {
@@ -156,20 +145,17 @@ impl Topology {
         &self.allowed
     }
 
-    /// Returns the CPUs that are isolated from the kernel's own work, with `isolcpus`, isolated
-    /// cpusets or `nohz_full`.
+    /// Returns the CPUs that `isolcpus`, isolated cpusets or `nohz_full` isolate.
     pub fn isolated(&self) -> &CpuMask {
         &self.isolated
     }
 
-    /// Returns the kernel's `nr_cpu_ids`: the number of the highest possible CPU plus one. Returns
-    /// `None` if the kernel does not report this number.
+    /// Returns the kernel's `nr_cpu_ids` (the highest possible CPU plus one), or `None` if unknown.
     pub fn nr_cpu_ids(&self) -> Option<usize> {
         self.possible.as_ref().and_then(CpuMask::last).map(|last| usize::from(last.0) + 1)
     }
 
-    /// Returns the CPU time that this process's cgroups allow. A CPU quota of 1 is the time of one
-    /// CPU. Returns `None` if the cgroups do not limit the CPU time.
+    /// Returns the CPU time that this process's cgroups allow, in CPUs, or `None` without a limit.
     pub fn quota(&self) -> Option<f64> {
         self.quota
     }
@@ -179,13 +165,13 @@ impl Topology {
         self.places.get(&cpu)
     }
 
-    /// Returns the cores that have several online CPUs. Each core is a list of its CPUs.
+    /// Returns the CPUs of each core that has several online CPUs.
     pub fn cores(&self) -> BTreeSet<Vec<CpuId>> {
         let siblings = self.places.values().map(|place| place.siblings.iter().collect::<Vec<_>>());
         siblings.filter(|threads| threads.len() > 1).collect()
     }
 
-    /// Returns the NUMA nodes that have online CPUs, and the online CPUs of each node.
+    /// Returns the online CPUs of each NUMA node that has any.
     pub fn nodes(&self) -> BTreeMap<u32, CpuMask> {
         let mut nodes: BTreeMap<u32, CpuMask> = BTreeMap::new();
         for (cpu, place) in &self.places {
@@ -197,19 +183,15 @@ impl Topology {
     }
 
     /// Returns the CPUs that a program should use by default: all allowed CPUs except the isolated
-    /// CPUs, which are reserved for other work. If all allowed CPUs are isolated, the returned set
-    /// contains all allowed CPUs.
+    /// CPUs, which are reserved for other work, or all allowed CPUs if all are isolated.
     ///
-    /// The returned set has at most as many CPUs as the cgroup quota allows, because the kernel
-    /// would throttle a larger number of busy threads. If the cgroup quota is smaller than the
-    /// number of allowed, not isolated CPUs, the returned set contains the first CPU and the CPUs
-    /// that are nearest to the first CPU. The returned set of CPUs is empty only if the kernel's
-    /// files cannot be read.
+    /// A cgroup quota limits the number of CPUs, because the kernel throttles more busy threads
+    /// than the quota allows. The result is then the first CPU and those nearest to it. The result
+    /// is empty only if the kernel's files cannot be read.
     pub fn default_mask(&self) -> CpuMask {
         let ours: CpuMask = self.allowed.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         let ours = if ours.is_empty() { self.allowed.clone() } else { ours };
-        // As in Rust's standard library, the CPU quota is rounded down to a whole number of CPUs,
-        // but to at least 1.
+        // Rounded down, but to at least 1, as in Rust's standard library.
         let worth = self.quota.map_or(CPUS_MAX, |quota| (quota as usize).clamp(1, CPUS_MAX));
         let Some(first) = ours.first().filter(|_| worth < ours.len()) else {
             return ours.iter().take(CPUS_MAX).collect();
@@ -218,8 +200,7 @@ impl Topology {
     }
 }
 
-/// Returns the online CPUs of this machine, or `None` if the kernel does not report them. This
-/// function reads only one file, so it can be called often.
+/// Returns the online CPUs from a single file, or `None` if the kernel does not report them.
 ///
 /// ```
 /// use steerage_topology::online;
@@ -230,8 +211,7 @@ pub fn online() -> Option<CpuMask> {
     online_of(&Files::below("/"))
 }
 
-/// Returns the CPUs that this machine has, whether they are online or not. Returns `None` if the
-/// kernel does not report the CPUs.
+/// Returns the CPUs of this machine, online or not, or `None` if the kernel does not report them.
 ///
 /// ```
 /// use steerage_topology::{online, present};
@@ -244,9 +224,7 @@ pub fn present() -> Option<CpuMask> {
     present_of(&Files::below("/"))
 }
 
-/// Returns the isolated CPUs. The kernel's file `isolated` lists the CPUs of isolated cpusets and
-/// of `isolcpus`. If `nohz_full` is not set, the file `nohz_full` contains ` (null)`, which is not
-/// a list.
+/// If `nohz_full` is not set, the kernel's file contains ` (null)`, which is not a list.
 fn isolated(files: &Files) -> CpuMask {
     let lists = ["isolated", "nohz_full"].into_iter().filter_map(|file| files.list(format!("{CPUS}/{file}")));
     lists.flat_map(|cpus| cpus.iter().collect::<Vec<_>>()).collect()

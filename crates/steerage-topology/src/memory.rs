@@ -1,11 +1,8 @@
-//! Reads how much memory this process may use.
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the size of the memory that this process may use, in bytes. This size is the size of the
-/// machine's memory, or less if a cgroup limits the memory of this process. Returns `None` if the
-/// kernel does not report the size of the memory.
+/// Returns the bytes of memory that this process may use: the machine's memory, or less if a cgroup
+/// limits this process. `None` if the kernel does not report the size.
 ///
 /// ```
 /// use steerage_topology::usable_memory;
@@ -25,8 +22,7 @@ fn memory_below(root: &Path) -> Option<u64> {
         let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     });
-    // The line of /proc/self/cgroup for cgroup version 2 looks like `0::/a/b`. The parent groups of
-    // the process's cgroup limit the process too.
+    // Version 2 of cgroups: `0::/a/b`. The limits of the parent cgroups apply too.
     let own = text(root.join("proc/self/cgroup"))
         .and_then(|cgroups| cgroups.lines().find_map(|line| line.strip_prefix("0::/").map(PathBuf::from)));
     let allowed = own.iter().flat_map(|own| own.ancestors()).filter_map(|cgroup| {

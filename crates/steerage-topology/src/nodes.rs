@@ -1,5 +1,3 @@
-//! The NUMA node of each CPU.
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -22,15 +20,13 @@ pub struct NodeMap {
 }
 
 impl NodeMap {
-    /// Reads the NUMA nodes of this machine from `/sys/devices/system/node`. The returned map is
-    /// empty if the kernel does not list NUMA nodes.
+    /// Reads `/sys/devices/system/node`. The map is empty if the kernel lists no NUMA nodes.
     pub fn of_machine() -> Self {
         Self::below(Path::new("/"))
     }
 
-    /// Simulates NUMA nodes for tests. The items of the argument are the CPUs of node 0, the CPUs
-    /// of node 1 and so on. The machine need not have the simulated nodes. The amount of memory is
-    /// divided among the simulated nodes, but the memory is not placed on real nodes.
+    /// Simulates NUMA nodes for tests: the items are the CPUs of node 0, of node 1 and so on. The
+    /// amount of memory is divided among the simulated nodes, but not placed on real nodes.
     pub fn simulated(nodes: impl IntoIterator<Item = CpuMask>) -> Self {
         Self { nodes: (0..).zip(nodes).collect(), simulated: true }
     }
@@ -38,8 +34,7 @@ impl NodeMap {
     fn below(root: &Path) -> Self {
         let files = Files::below(root);
         let nodes = files.numbered(NODES, "node").into_iter();
-        // A NUMA node with memory but without CPUs is ignored, because no CPU of this process needs
-        // memory on this node.
+        // A node without CPUs is ignored: no CPU of this process needs memory there.
         let nodes = nodes.filter_map(|(node, path)| Some((node, files.list(path.join("cpulist"))?)));
         Self { nodes: nodes.collect(), simulated: false }
     }
@@ -63,17 +58,14 @@ impl NodeMap {
 /// ```
 #[derive(Debug, PartialEq, Eq)]
 pub struct Nodes {
-    /// The kernel's numbers of the nodes. A node's number is `None` if there is only one node, or
-    /// if the nodes are simulated.
+    /// The kernel's numbers of the nodes, or `None` for a single node or simulated nodes.
     numbers: Vec<Option<u32>>,
-    /// For each CPU, the index of the CPU's node in `numbers`. If the CPU's node is unknown, the
-    /// first node's index is used.
+    /// For each CPU, the index of its node in `numbers`, or 0 if the node is unknown.
     of_cpu: Vec<usize>,
 }
 
 impl Nodes {
-    /// Returns the NUMA nodes of `cpus`. The methods of `Nodes` identify a CPU by its index in
-    /// `cpus`.
+    /// Returns the NUMA nodes of `cpus`. Methods of `Nodes` identify a CPU by its index in `cpus`.
     pub fn of(map: &NodeMap, cpus: &[CpuId]) -> Self {
         let mut numbers: Vec<u32> = cpus.iter().filter_map(|cpu| map.node_of(*cpu)).collect();
         numbers.sort_unstable();
@@ -88,14 +80,13 @@ impl Nodes {
         Self { numbers, of_cpu }
     }
 
-    /// Converts a list with one item per node to a list with one item per CPU.
+    /// Converts a list with one item per node to one with one item per CPU.
     pub fn by_cpu<T: Clone>(&self, by_node: &[T]) -> Vec<T> {
         self.of_cpu.iter().map(|node| by_node[*node].clone()).collect()
     }
 
-    /// Returns two values for each NUMA node: the sum of the amounts that `wanted` contains for the
-    /// node's CPUs, and the number of the node. The node's number is `None` if the kernel may
-    /// choose the node.
+    /// Returns, for each NUMA node, the sum of the amounts that its CPUs want, and the node's
+    /// number, or `None` if the kernel may choose the node.
     pub fn divide(&self, wanted: impl IntoIterator<Item = (u16, usize)>) -> Vec<(usize, Option<u32>)> {
         let mut parts: Vec<(usize, Option<u32>)> = self.numbers.iter().map(|node| (0, *node)).collect();
         for (cpu, wants) in wanted {
@@ -136,7 +127,6 @@ mod tests {
         assert_eq!(nodes.by_cpu(&["a", "b"]), ["a", "b", "a"]);
         let unknown = Nodes::of(&NodeMap::default(), &[CpuId(0), CpuId(1)]);
         assert_eq!(unknown.divide([(0, 10), (1, 20)]), [part(30)]);
-        // If all CPUs are on the same node, the kernel may choose the node.
         assert_eq!(Nodes::of(&map, &[CpuId(1)]), Nodes { numbers: vec![None], of_cpu: vec![0] });
     }
 }

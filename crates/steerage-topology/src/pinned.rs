@@ -1,5 +1,3 @@
-//! Threads that are each pinned to one CPU. [`CpuWatch`] observes the CPUs of these threads.
-
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -10,31 +8,26 @@ use crate::cpu::{CpuId, CpuMask, pin, pin_thread};
 use crate::foreign::ForeignLoad;
 use crate::watch::Watch;
 
-/// Threads that are each pinned to one CPU, for a [`CpuWatch`]. A clone of `PinnedThreads` refers
-/// to the same threads.
+/// Threads that are each pinned to one CPU, for a [`CpuWatch`]. A clone refers to the same threads.
 #[derive(Clone, Debug)]
 pub struct PinnedThreads {
     cpus: Arc<[CpuId]>,
-    /// The identifiers of the threads, in the order of `cpus`. The identifier of a thread is 0 if
-    /// the thread has not started yet.
+    /// The threads' identifiers in the order of `cpus`, 0 for a thread that has not started.
     threads: Arc<[AtomicI32]>,
 }
 
 impl PinnedThreads {
-    /// Creates a record that has room for the identifiers of one thread per CPU of `cpus`. The
-    /// threads may start after the record is created.
+    /// Creates a record for one thread per CPU of `cpus`. The threads may start later.
     pub fn new(cpus: &[CpuId]) -> Self {
         Self { cpus: cpus.into(), threads: cpus.iter().map(|_| AtomicI32::new(0)).collect() }
     }
 
-    /// Pins the calling thread to the CPU at the index `place` of `cpus`, and records the thread's
-    /// identifier.
+    /// Pins the calling thread to the CPU at index `place` of `cpus`, and records its identifier.
     ///
     /// # Errors
-    /// The kernel's error. After an error, the thread is not pinned and may run on any CPU in its
-    /// affinity.
+    /// The kernel's error. The thread is then not pinned.
     pub fn pin(&self, place: usize) -> io::Result<()> {
-        // The ordering is `Relaxed` because no other memory depends on the thread's identifier.
+        // `Relaxed`: no other memory depends on the thread's identifier.
         self.threads[place].store(gettid().as_raw(), Ordering::Relaxed);
         pin(self.cpus[place])
     }
@@ -44,8 +37,8 @@ impl PinnedThreads {
     }
 }
 
-/// Watches the CPUs of [`PinnedThreads`]. Each call of `poll` reports which of the watched CPUs are
-/// present (online and allowed), and how much of their time other programs use.
+/// Watches the CPUs of [`PinnedThreads`]: which are present (online and allowed), and how much of
+/// their time other programs use.
 ///
 /// ```
 /// use steerage_topology::{CpuWatch, PinnedThreads, Topology};
@@ -69,30 +62,25 @@ pub struct CpuWatch {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct CpusFound {
-    /// The share of each CPU's time that other programs used since the previous call of `poll`,
-    /// from 0 to 1. The list is empty at the first poll, or if the kernel does not report CPU
-    /// times.
+    /// The share of each CPU's time that other programs used since the previous poll, from 0 to 1.
+    /// Empty at the first poll, or if the kernel does not report CPU times.
     pub others: Vec<(CpuId, f64)>,
-    /// The CPUs that are present now. The value is `None` if the set of present CPUs (online and
-    /// allowed) has not changed since the last poll.
+    /// The CPUs that are present (online and allowed), or `None` if unchanged since the last poll.
     pub living: Option<CpuMask>,
-    /// The CPUs that are present again (online and allowed), but whose threads the kernel refused
-    /// to pin to them again.
+    /// The CPUs that are present again, but to which the kernel refused to pin their threads.
     pub not_pinned: Vec<(CpuId, io::Error)>,
 }
 
 impl CpuWatch {
-    /// Begins to watch the CPUs of the threads in `pinned`. All CPUs count as present until the
-    /// first poll.
+    /// Begins to watch. All CPUs count as present until the first poll.
     pub fn new(pinned: PinnedThreads) -> Self {
         let all: CpuMask = pinned.cpus.iter().copied().collect();
         Self { pinned, foreign: ForeignLoad::new(&all), watch: Watch::new(all) }
     }
 
     /// Checks the CPUs, which takes about 40 us and a little more for each thread. If a CPU is
-    /// online and allowed again, `poll` pins the CPU's thread to it again. When the CPU went
-    /// offline, the kernel moved the thread to another CPU, and it does not move the thread back.
-    /// The calling thread must not be pinned.
+    /// online and allowed again, `poll` pins its thread to the CPU again: the kernel moved the
+    /// thread away, and does not move it back. The calling thread must not be pinned.
     pub fn poll(&mut self) -> CpusFound {
         let before = self.watch.living().clone();
         let places = 0..self.pinned.cpus.len();
@@ -103,7 +91,7 @@ impl CpuWatch {
         for place in places {
             let cpu = self.pinned.cpus[place];
             let is_back = living.as_ref().is_some_and(|living| living.contains(cpu)) && !before.contains(cpu);
-            // A thread that has not started yet will pin itself to its CPU when it starts.
+            // A thread that has not started yet pins itself.
             if is_back && threads[place] != 0 {
                 not_pinned.extend(pin_thread(threads[place], cpu).err().map(|error| (cpu, error)));
             }

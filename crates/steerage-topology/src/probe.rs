@@ -1,5 +1,4 @@
-//! Measures how long a cache line takes from one CPU to another. Two threads pass a cache line back
-//! and forth.
+//! Measures how long a cache line takes from one CPU to another.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -7,47 +6,36 @@ use std::time::{Duration, Instant};
 
 use crate::cpu::{CpuId, pin};
 
-/// The number of round trips in one sample. For each sample, the clock is read twice, which takes
-/// 25 ns each time. Each of the 32 round trips of a sample takes at least 100 ns.
+/// The round trips in a sample, at least 100 ns each. Reading the clock twice takes 50 ns.
 const ROUND_TRIPS: u32 = 32;
 
-/// The number of samples in a measurement. The result is the median of the samples. Therefore the
-/// result is valid even if other work disturbs almost half of the samples.
+/// The median of this many samples is correct even if other work disturbs almost half of them.
 const SAMPLES: usize = 31;
 
 /// The time limit for measuring one pair of CPUs. A measurement takes 0.1 to 0.4 ms if both CPUs
-/// are free. If another thread uses one of the two CPUs for a whole time slice of the scheduler,
-/// the measurement ends without a result.
+/// are free, and ends without a result if another thread uses a CPU for a whole time slice.
 pub const PAIR_TIME_MAX: Duration = Duration::from_millis(5);
 
-/// The maximum number of pairs of CPUs that are measured in one call. Measuring this number of
-/// pairs takes at most 160 ms, and usually 15 ms. On a machine with more pairs of CPUs, only some
-/// of the CPUs that share a cache are measured.
+/// The maximum number of pairs that one call measures, in at most 160 ms, and usually 15 ms.
 pub const PAIRS_MAX: usize = 32;
 
-/// A waiting thread reads the cache line this number of times before it reads the clock again. This
-/// number of reads is so small that the time limit is kept, and so large that reading the clock
-/// does not disturb the measurement.
+/// The reads between two readings of the clock: few enough to keep the time limit, and enough that
+/// reading the clock does not disturb the measurement.
 const CLOCK_EVERY: u32 = 256;
 
-// The cache line contains `ABSENT`, `READY`, `END`, or a number between `READY` and `END`. A number
-// between `READY` and `END` counts how often the cache line was passed from one thread to the
-// other.
-/// The cache line's value while the answering thread has not started yet.
+// Values of the cache line. A number between `READY` and `END` counts the trips.
+/// The answering thread has not started yet.
 const ABSENT: u32 = 0;
 const READY: u32 = 1;
-/// The cache line's value after the measurement has ended, or if one of the two threads cannot take
-/// part in the measurement.
+/// The measurement has ended, or one of the two threads cannot take part in it.
 const END: u32 = u32::MAX;
 
-/// Returns the time that a cache line takes from one CPU to the other: half of a round trip.
-/// Returns `None` if there were too few samples.
+/// Returns half of a round trip, or `None` if there were too few samples.
 pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
     let line = Line::default();
     thread::scope(|scope| {
         let name = || thread::Builder::new().name("latency".to_owned());
-        // When one of the two measuring threads ends, with or without a result, the other thread
-        // ends too.
+        // Whichever thread ends first ends the other one too.
         let answers = || if pin(answering).is_ok() { line.answer() } else { line.end() };
         name().spawn_scoped(scope, answers).ok()?;
         let asks = name().spawn_scoped(scope, || {
@@ -68,7 +56,7 @@ pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
 fn ask(line: &Line) -> Option<Duration> {
     let start = Instant::now();
     let clock = || start.elapsed();
-    // The answering thread may still run on the measuring thread's CPU: see `answer`.
+    // The answering thread may still run on this thread's CPU: see `answer`.
     while !line.is_ready() && !line.is_over() && clock() < PAIR_TIME_MAX {
         thread::yield_now();
     }
@@ -77,11 +65,11 @@ fn ask(line: &Line) -> Option<Duration> {
     Some(samples[SAMPLES / 2])
 }
 
-/// A cache line that two CPUs pass back and forth. This type is 128 bytes long, because some
+/// A cache line that two CPUs pass back and forth. The type is 128 bytes long, because some
 /// machines fetch cache lines in pairs.
 ///
-/// All accesses to this cache line use relaxed ordering. Relaxed ordering is enough because both
-/// CPUs read the values of the line in the same order, and no other memory depends on these values.
+/// All accesses are `Relaxed`: both CPUs see the values of one line in the same order, and no other
+/// memory depends on the values.
 ///
 /// ```
 /// use std::thread;
@@ -105,10 +93,9 @@ pub struct Line(AtomicU32);
 
 impl Line {
     /// Sends the cache line back as soon as it arrives, until the other thread ends the
-    /// measurement. The measuring and the answering thread may have been started on the same CPU.
+    /// measurement. Both threads may have been started on the same CPU.
     pub fn answer(&self) {
-        // The measuring thread may still be on the answering thread's CPU. The measuring thread
-        // must get time on that CPU before it can move to its own CPU.
+        // The measuring thread may still be on this CPU, and needs time to move to its own CPU.
         self.answer_while(thread::yield_now, || true);
     }
 
@@ -119,8 +106,7 @@ impl Line {
     }
 
     fn answer_while(&self, wait: impl Fn(), goes_on: impl Fn() -> bool) {
-        // The compare-exchange must not overwrite `END`, because the thread that stored `END` no
-        // longer reads the cache line.
+        // Must not overwrite `END`: the thread that stored `END` no longer reads the cache line.
         let _ = self.0.compare_exchange(ABSENT, READY, Ordering::Relaxed, Ordering::Relaxed);
         loop {
             for _ in 0..CLOCK_EVERY {
@@ -154,10 +140,9 @@ impl Line {
         self.0.store(END, Ordering::Relaxed);
     }
 
-    /// Measures the time that the cache line takes to the other CPU (half of a round trip), and
-    /// returns `SAMPLES` results. `clock` returns the time since some fixed moment. Each sample is
-    /// the mean of `round_trips` round trips. Returns `None` if no thread answers before `clock`
-    /// reaches `deadline`. Allocates no memory.
+    /// Measures the time that the cache line takes to the other CPU in `SAMPLES` samples, each the
+    /// halved mean of `round_trips` round trips. `clock` returns the time since some fixed moment.
+    /// Returns `None` if no thread answers before `clock` reaches `deadline`. Allocates no memory.
     pub fn ask<const SAMPLES: usize>(
         &self,
         round_trips: u32,
@@ -196,9 +181,8 @@ impl Line {
     }
 }
 
-/// Returns true if the answering thread has not answered the trip with this number yet. The
-/// measuring thread stores an even number, beginning with 2, and the answering thread stores the
-/// next odd number.
+/// Returns true if the trip is not answered yet. The measuring thread stores even numbers from 2,
+/// and the answering thread stores the next odd number.
 fn is_going(trip: u32) -> bool {
     trip > READY && trip % 2 == 0
 }
@@ -241,8 +225,7 @@ mod tests {
         let line = Line::default();
         let samples = thread::scope(|scope| {
             scope.spawn(|| line.answer());
-            // The clock of this test advances by 8 ns each time that it is read. The deadline is
-            // never reached.
+            // The clock advances by 8 ns at each reading.
             let (read, never) = (Cell::new(0), Duration::MAX);
             let samples = line.ask::<3>(2, &|| Duration::from_nanos(8 * read.replace(read.get() + 1)), never);
             line.end();

@@ -1,4 +1,4 @@
-//! Fake machines for tests. A fake machine consists of files like those in /sys and /proc.
+//! Fake machines for tests: files like those in /sys and /proc.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,6 @@ impl Made {
         made
     }
 
-    /// Creates a machine with the CPUs `0..cpus`, all of which are online.
     pub(crate) fn of(cpus: u16, says: impl Fn(u16) -> Says) -> Self {
         let made = Self::new(&[(&format!("{CPUS}/online"), &format!("0-{}", cpus - 1))]);
         made.write(&format!("{CPUS}/possible"), &format!("0-{}", cpus - 1));
@@ -61,7 +60,6 @@ impl Made {
         fs::remove_file(self.0.join(path)).unwrap();
     }
 
-    /// Returns the topology of the fake machine for a process whose affinity is `allowed`.
     pub(crate) fn topology(&self, allowed: Option<&str>) -> Topology {
         Topology::below(&self.0, allowed.map(list))
     }
@@ -85,10 +83,8 @@ pub(crate) fn list(text: &str) -> CpuMask {
     CpuMask::parse_list(text, 1 << 16).unwrap()
 }
 
-/// Creates a machine with two sockets. Each socket has eight cores with two threads each. CPUs with
-/// even numbers are in the first socket, and CPUs with odd numbers are in the second socket. The
-/// second threads of all cores have higher numbers than the first threads, as on the machines of
-/// some vendors.
+/// Two sockets of eight cores with two threads each. The CPU numbers alternate between the sockets,
+/// and second threads have higher numbers than first threads, as with some vendors.
 pub(crate) fn two_sockets() -> Made {
     Made::of(32, |cpu| Says {
         node: u32::from(cpu % 2),
@@ -99,8 +95,7 @@ pub(crate) fn two_sockets() -> Made {
     })
 }
 
-/// Creates a machine with one socket, one NUMA node and four last-level caches. Each cache is
-/// shared by four cores with two threads each.
+/// One socket, one NUMA node, and four last-level caches, each of four cores with two threads.
 pub(crate) fn four_caches() -> Made {
     Made::of(32, |cpu| {
         let first = cpu % 16 / 4 * 4;
@@ -114,8 +109,7 @@ pub(crate) fn four_caches() -> Made {
     })
 }
 
-/// Creates a hybrid machine: four cores with two consecutive threads each, and four small cores
-/// with one thread each.
+/// Four cores with two consecutive threads each, and four small cores with one thread each.
 pub(crate) fn hybrid(capacity: impl Fn(u16) -> Option<u32>) -> Made {
     Made::of(12, |cpu| Says {
         node: 0,

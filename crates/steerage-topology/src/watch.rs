@@ -1,5 +1,3 @@
-//! Detects CPUs that go offline or online while the program runs.
-
 use std::fmt;
 use std::path::PathBuf;
 
@@ -7,17 +5,14 @@ use crate::cgroup;
 use crate::cpu::CpuMask;
 use crate::files::{self, Files};
 
-/// A function that returns the affinity of the thread that polls.
 type Affinity = Box<dyn FnMut() -> Option<CpuMask> + Send>;
 
 /// Watches which CPUs are online and allowed by cpusets and by the affinity of the polling thread.
-/// A program without privileges gets no event when this set of CPUs changes. Therefore call `poll`
-/// regularly, once in 100 ms to 1 s. A call of `poll` reads four small files, which takes 30 to 60
-/// us.
+/// A program without privileges gets no event for such a change: call `poll` once in 100 ms to 1 s.
+/// A call reads four small files, which takes 30 to 60 us.
 ///
-/// A `Watch` only reports changes, and does not pin threads. When a CPU goes offline, the kernel
-/// moves its threads to other CPUs, and does not move them back later. When the CPU is online
-/// again, the caller must pin the threads to it again.
+/// A `Watch` does not pin threads. When a CPU goes offline, the kernel moves its threads away. When
+/// the CPU is back, the caller must pin the threads again.
 ///
 /// ```
 /// use steerage_topology::{Topology, Watch};
@@ -32,23 +27,19 @@ pub struct Watch {
     files: Files,
     affinity: Affinity,
     cpus: CpuMask,
-    /// The CPUs that the affinity of this process has contained at some time since the watch began.
-    /// If the affinity of this process has never contained a watched CPU, that CPU does not count
-    /// as absent because of the affinity.
+    /// The watched CPUs that the affinity has contained. Only these can leave the affinity.
     had: CpuMask,
     living: CpuMask,
 }
 
 impl Watch {
-    /// Begins to watch `cpus`. All of these CPUs count as present until the first call of `poll`.
-    /// The calling thread must not be pinned.
+    /// Begins to watch `cpus`, all present until the first `poll`. The thread must not be pinned.
     pub fn new(cpus: CpuMask) -> Self {
         Self::below("/", cpus, || CpuMask::allowed().ok())
     }
 
-    /// Begins to watch CPUs of a machine whose /sys and /proc are below the directory `root`.
-    /// `affinity` returns the affinity of the polling thread, or `None` if the thread may run on
-    /// any CPU.
+    /// Begins to watch a machine whose /sys and /proc are below `root`. `affinity` returns the
+    /// affinity of the polling thread, or `None` if the thread may run on any CPU.
     pub fn below(
         root: impl Into<PathBuf>,
         cpus: CpuMask,
@@ -63,9 +54,9 @@ impl Watch {
         &self.living
     }
 
-    /// Checks the CPUs. Returns the CPUs that are present (online and allowed) now, or `None` if
-    /// this set has not changed since the last poll. If the returned set is empty, the kernel runs
-    /// the program's threads on CPUs outside of the program's mask, and no mask would be right.
+    /// Returns the CPUs that are present (online and allowed), or `None` if unchanged since the
+    /// last poll. If the set is empty, the kernel runs the program's threads on CPUs outside of the
+    /// program's mask, and no mask would be right.
     pub fn poll(&mut self) -> Option<CpuMask> {
         let online = files::online_of(&self.files);
         let cpuset = cgroup::cpuset(&self.files);

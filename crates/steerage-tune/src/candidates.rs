@@ -1,6 +1,6 @@
-//! Selects the settings that are worth measuring. The settings are sorted by predicted throughput,
-//! which the cost model of the policy `balance` computes ([`predict`]). The cost model only decides
-//! which setting is measured first. The measurement decides which setting is kept.
+//! Selects the settings that are worth measuring, sorted by the throughput that the cost model of
+//! the policy `balance` predicts ([`predict`]). The model only decides which setting is measured
+//! first. The measurement decides which setting is kept.
 
 use std::cmp::Reverse;
 
@@ -11,49 +11,42 @@ use crate::distance::Distances;
 use crate::facts::{Facts, Flows};
 use crate::plan::{Value, Wish};
 
-/// The maximum number of settings that are compared with the present setting. By default, each
-/// comparison takes two minutes. All comparisons together should take at most a quarter of an hour.
+/// The maximum number of settings that are compared with the present setting. A comparison takes
+/// two minutes by default, and all together at most a quarter of an hour.
 pub const CANDIDATES_MAX: usize = 6;
 
-/// A share of the highest predicted throughput, between 0 and 1. `tune` suggests the smallest
-/// number of CPUs whose predicted throughput reaches this share. `explain` uses the same share.
+/// `tune` and `explain` suggest the fewest CPUs whose predicted throughput reaches this share.
 const NEAR_THE_MOST: f64 = 0.9;
 
-/// The number of entries for `rps_sock_flow_entries` that the kernel's documentation suggests for a
-/// server of moderate load (Documentation/networking/scaling.rst).
+/// The entries in `rps_sock_flow_entries` that the kernel's documentation suggests for a server of
+/// moderate load (Documentation/networking/scaling.rst).
 pub const SOCK_FLOW_ENTRIES: u64 = 32_768;
 
-/// The assumed time, in nanoseconds, in which the kernel receives a packet. The assumption is used
-/// if the time in which the kernel receives a packet was not measured. The kernel takes 2,600 ns to
-/// forward a packet on one CPU (lab/notes/interfaces.md). The driver and GRO are assumed to take a
-/// sixth of the 2,600 ns.
+/// The assumed nanoseconds in which the kernel receives a packet, a sixth of the 2,600 ns in which
+/// the kernel forwards a packet (lab/notes/interfaces.md).
 const RECEIVE_NS: f64 = 400.0;
 const SOFTIRQ_NS: f64 = 2_600.0;
 
-/// Two pairs of times: the first pair is for two CPUs that share a cache, and the second pair is
-/// for two CPUs that do not. The first time of a pair is the time in nanoseconds in which the
-/// receiving CPU hands a packet over. The second time of a pair is the time in which the other CPU
-/// fetches the packet. The kernel takes a lock for each packet that it hands over, and interrupts
-/// the other CPU once per poll. A hand-over of a packet in the kernel is assumed to take ten times
-/// as long as with steerage's rings.
+/// The assumed nanoseconds for a hand-over, and for fetching the packet on the other CPU: between
+/// two CPUs that share a cache, and between two that do not. The kernel takes a lock for each
+/// packet and interrupts the other CPU once per poll, so both take ten times as long as steerage's
+/// rings.
 const CROSSINGS_NS: [(f64, f64); 2] = [(100.0, 130.0), (310.0, 270.0)];
 
-/// `DEFER_POLLS` is the number of polls without packets after which the card may interrupt again.
-/// `FLUSH_NS` is the time in nanoseconds between two polls that find no packet. With the values of
-/// `DEFER_POLLS` and `FLUSH_NS`, a packet waits at most 20 us. This time is shorter than the delay
-/// of an interrupt on most cards. After 200 us without packets, the card may interrupt again.
+/// The polls without packets after which the card may interrupt again, and the nanoseconds between
+/// them. A packet waits at most 20 us, less than the interrupt delay of most cards. After 200 us
+/// without packets, the card may interrupt again.
 const DEFER_POLLS: u64 = 10;
 const FLUSH_NS: u64 = 20_000;
 
 /// A setting of the kernel that is worth measuring.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// The name of the candidate, which describes the setting in words.
+    /// The setting in words, for the user.
     pub name: String,
-    /// What it wants.
+    /// The wanted values.
     pub wish: Wish,
-    /// The maximum packet rate that the model predicts, in packets per second. The value is `None`
-    /// if the cost model does not cover the setting.
+    /// The predicted packets per second, or `None` if the model does not cover the setting.
     pub predicted: Option<f64>,
 }
 
@@ -63,8 +56,7 @@ impl Candidate {
     }
 }
 
-/// Returns the candidate settings that differ in the CPUs of RPS (`rps_cpus`). The candidate with
-/// the highest predicted throughput comes first.
+/// Returns the candidates for the CPUs of RPS (`rps_cpus`), the highest predicted throughput first.
 pub fn masks(facts: &Facts) -> Vec<Candidate> {
     let model = Model::of(facts);
     let mut found = vec![Candidate::new("RPS off", rps(&CpuMask::new()), Some(model.inline()))];
@@ -85,18 +77,17 @@ pub fn masks(facts: &Facts) -> Vec<Candidate> {
     found
 }
 
-/// Returns the candidate settings that are measured after the CPUs for RPS are chosen. Each
-/// candidate changes one of the features RFS, threaded NAPI and deferred interrupts. A candidate
-/// turns its kernel feature on if the feature is off, and off if the feature is on. RFS needs
-/// `rps_sock_flow_entries`, which a candidate may change only if `global` is true.
+/// Returns the candidates that are measured after the CPUs for RPS are chosen: each turns RFS,
+/// threaded NAPI or deferred interrupts on, or off if it is on. RFS needs `rps_sock_flow_entries`,
+/// which a candidate may change only if `global` is true.
 pub fn refinements(facts: &Facts, global: bool) -> Vec<Candidate> {
     let mut found = Vec::new();
     let entries = if facts.sock_flow_entries == 0 { SOCK_FLOW_ENTRIES } else { facts.sock_flow_entries };
     if facts.sock_flow_entries > 0 && facts.queue_flow_entries > 0 {
         found.push(Candidate::new("RFS off", Wish::default().set("rps_flow_cnt", Value::Number(0)), None));
     } else if facts.sock_flow_entries > 0 || global {
-        // As the kernel's documentation recommends, the flow entries are divided among the queues.
-        // The kernel rounds the number of flow entries of a queue up to a power of two.
+        // The kernel's documentation recommends to divide the entries among the queues. The kernel
+        // rounds a queue's entries up to a power of two.
         let each = (entries / facts.queues.0 as u64).max(1).next_power_of_two();
         let wish = Wish::default().set("rps_flow_cnt", Value::Number(each));
         let wish = match facts.sock_flow_entries {
@@ -109,7 +100,7 @@ pub fn refinements(facts: &Facts, global: bool) -> Vec<Candidate> {
         let name = if threaded { "NAPI without threads" } else { "threaded NAPI" };
         found.push(Candidate::new(name, Wish::default().set("threaded", Value::Number((!threaded).into())), None));
     }
-    // A virtual interface has no card, and therefore no interrupts to defer.
+    // A virtual interface has no interrupts to defer.
     if let Some((polls, flush)) = facts.deferral.filter(|_| facts.driver.is_some()) {
         let (name, polls, flush) = match (polls, flush) {
             (0, 0) => ("deferred interrupts", DEFER_POLLS, FLUSH_NS),
@@ -125,13 +116,12 @@ fn rps(mask: &CpuMask) -> Wish {
     Wish::default().set("rps_cpus", Value::Cpus(mask.clone()))
 }
 
-/// The cost model of `balance` with the costs of the kernel on this machine.
+/// The cost model of `balance` with the kernel's costs on this machine.
 struct Model<'a> {
     facts: &'a Facts,
     costs: Costs,
     receivers: CpuMask,
-    /// The CPUs that do not receive packets. The CPU that is nearest to the first receiving CPU
-    /// comes first.
+    /// The CPUs that do not receive packets, those nearest to the first receiving CPU first.
     others: Vec<CpuId>,
     far: CpuMask,
 }
@@ -157,9 +147,8 @@ impl<'a> Model<'a> {
         predict(&self.costs, RegimeKind::Inline, self.owners(), &[]).packets_per_second()
     }
 
-    /// Returns the predicted throughput if all queues have the CPU mask `mask`. In the prediction,
-    /// one CPU handles the largest flow. The other flows are divided equally among the CPUs, as in
-    /// the kernel.
+    /// Returns the predicted throughput if all queues have this mask. One CPU handles the largest
+    /// flow, and the rest is divided equally, as in the kernel.
     fn spread(&self, mask: &CpuMask) -> f64 {
         let even = 1.0 / mask.len() as f64;
         let largest = match self.facts.flows {
@@ -176,8 +165,8 @@ impl<'a> Model<'a> {
         predict(&self.costs, RegimeKind::Spread, self.owners(), &workers).packets_per_second()
     }
 
-    /// Returns the smallest set of CPUs whose predicted throughput is near the highest predicted
-    /// throughput. If `with` is true, the returned set includes the receiving CPUs.
+    /// Returns the smallest set of CPUs whose predicted throughput is near the highest. `with` says
+    /// whether the set includes the receiving CPUs.
     fn suggested(&self, with: bool) -> Option<CpuMask> {
         let mask = |count: usize| -> CpuMask {
             let receivers = self.receivers.iter().filter(|_| with);
@@ -235,12 +224,11 @@ mod tests {
                 "RPS off"
             ]
         );
-        // Three CPUs share the work of 3,600 ns per packet. Each of the three CPUs also needs 130
-        // ns to fetch a packet from the receiving CPU.
+        // Three CPUs share 3,600 ns per packet, and each needs 130 ns to fetch a packet.
         let best = found[0].predicted.unwrap();
         assert!((best - 3e9 / 3_730.0).abs() < 1.0, "{best}");
-        // The receiving CPU handles a quarter of the packets itself and hands over three quarters.
-        // The receiving CPU needs 400 ns to receive a packet, and 100 ns to hand a packet over.
+        // The receiving CPU handles a quarter, and hands over three quarters. To receive a packet
+        // takes 400 ns, and to hand a packet over 100 ns.
         let with = found[1].predicted.unwrap();
         assert!((with - 1e9 / (400.0 + 900.0 + 75.0)).abs() < 1.0, "{with}");
         assert_eq!(found[2].predicted.unwrap().round(), 250_000.0);
@@ -250,7 +238,7 @@ mod tests {
     fn a_queue_for_each_cpu_is_best_without_rps() {
         let receivers: Vec<u16> = (0..64).collect();
         assert_eq!(names(&facts(64, &receivers, 3_000.0, None)), ["RPS off", "RPS to all CPUs, 0-63"]);
-        // If a packet needs little work, a hand-over to another CPU costs more time than it saves.
+        // With little work per packet, a hand-over costs more than it saves.
         assert_eq!(names(&facts(2, &[0], 150.0, None))[0], "RPS off");
     }
 
@@ -261,7 +249,6 @@ mod tests {
         assert_eq!(apart.wish, rps(&[0].into_iter().map(CpuId).collect()), "{many:?}");
     }
 
-    /// Two flows of equal size use only two CPUs, even if the mask has more CPUs.
     #[test]
     fn few_flows_reach_few_cpus() {
         let rate = |flows| masks(&facts(16, &[0], 4_000.0, flows))[0].predicted.unwrap();
@@ -284,8 +271,7 @@ mod tests {
             wish.set("gro_flush_timeout", Value::Number(flush))
         };
         assert_eq!(wishes(&card), [both(10, 20_000)]);
-        // If the administrator has already turned on the deferral of interrupts, that setting may
-        // be bad. Therefore a candidate turns the deferral of interrupts off.
+        // The administrator's deferral may be bad, so turning it off is a candidate.
         assert_eq!(wishes(&Facts { deferral: Some((2, 200_000)), ..card.clone() }), [both(0, 0)]);
         assert_eq!(wishes(&Facts { deferral: None, ..card }), []);
     }

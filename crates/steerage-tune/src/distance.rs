@@ -1,39 +1,35 @@
-//! Determines how far CPUs are from the CPU that receives packets. The commands `tune`, `doctor`
-//! and `explain` all use this module, so that their outputs never contradict each other.
+//! How far CPUs are from the CPU that receives packets. `tune`, `doctor` and `explain` share this
+//! module, so that their outputs never contradict each other.
 
 use std::time::Duration;
 
 use steerage::topology::Topology;
 use steerage::{CpuId, CpuMask};
 
-/// If a cache line takes at least this time from one CPU to another, the two CPUs are far from each
-/// other. In measurements, a cache line took 15 to 60 ns between CPUs that share a cache, and 80 to
-/// 200 ns between other CPUs (docs/performance.md).
+/// If a cache line takes at least this time between two CPUs, they are far from each other. In
+/// measurements, it took 15 to 60 ns between CPUs that share a cache, and 80 to 200 ns between
+/// other CPUs (docs/performance.md).
 const FAR: Duration = Duration::from_nanos(100);
 
-/// The number of attempts to measure a pair of CPUs while other programs run on these CPUs. For 64
-/// busy CPUs, all attempts together take 1.3 seconds.
+/// The attempts to measure a busy pair of CPUs: for 64 busy CPUs, 1.3 seconds in total.
 const MEASURE_TRIES: usize = 8;
 
-/// The distances of some CPUs from the receiving CPU. If the distance of a CPU was not measured,
-/// the distance reported by the kernel is used instead. The kernel of a virtual machine may report
-/// that CPUs share a cache although they do not.
+/// The distances of some CPUs from the receiving CPU: measured, or else reported by the kernel. A
+/// virtual machine's kernel may report a shared cache that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distances {
-    /// The CPUs whose distance from the receiving CPU is as large as between CPUs that share no
-    /// cache.
+    /// The CPUs that are as far from the receiving CPU as CPUs that share no cache.
     pub far: CpuMask,
-    /// Those CPUs in `far` that share a cache with the receiving CPU according to the kernel.
+    /// The CPUs in `far` that share a cache with the receiving CPU according to the kernel.
     pub unlike_reported: CpuMask,
     /// The measured distances from the receiving CPU to the nearest and to the farthest CPU.
     pub measured: Option<(Duration, Duration)>,
-    /// True if the distance of every CPU is known, either from the kernel or from a measurement.
+    /// True if the distance of every CPU was measured or reported by the kernel.
     pub is_known: bool,
 }
 
 impl Distances {
-    /// Measures the distances between the receiving CPU `receiver` and the CPUs in `cpus`. The
-    /// measurement takes a fraction of a second. The results are stored in `topology`.
+    /// Measures the distances of `cpus` in a fraction of a second, and stores them in `topology`.
     pub fn measure(topology: &mut Topology, receiver: CpuId, cpus: &CpuMask) -> Self {
         let mut left = cpus.clone();
         for _ in 0..MEASURE_TRIES {
@@ -67,8 +63,7 @@ impl Distances {
         }
     }
 
-    /// Describes in words how far the CPUs in `others` are from the receiving CPU, for example `the
-    /// others share a cache with it`.
+    /// Describes the distance of `others` in words, such as `the others share a cache with it`.
     pub fn of_others(&self, others: &CpuMask, receiver: CpuId) -> String {
         let far = self.far.and(others);
         let measured = self.measured.map_or(String::new(), |(nearest, farthest)| {
@@ -101,8 +96,7 @@ mod tests {
         CpuMask::parse_list(list, 64).unwrap()
     }
 
-    /// CPU 0 receives. The kernel reports that CPU 0 shares a cache with CPU 1, but not with CPUs 2
-    /// and 3.
+    /// Assumes that the kernel reports a shared cache for CPUs 0 and 1 only.
     fn judged(times: [Option<u64>; 3]) -> Distances {
         let time = |cpu: CpuId| times[usize::from(cpu.0) - 1].map(Duration::from_nanos);
         Distances::judged(CpuId(0), &mask("0-3"), time, |cpu| Some(cpu.0 == 1))

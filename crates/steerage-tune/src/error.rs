@@ -1,12 +1,9 @@
-//! What can go wrong.
-
 use std::io;
 use std::path::PathBuf;
 
 use crate::knob::Knob;
 
-/// An error of this crate. Each error has a message of one line. The error message names the
-/// failure, and says what the user can do.
+/// An error of this crate: one line that names the failure and says what the user can do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TuneError {
@@ -41,7 +38,7 @@ pub enum TuneError {
     Load {
         /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// Why the undo file cannot be used.
         error: io::Error,
     },
     /// The kernel's messages cannot be received.
@@ -57,7 +54,7 @@ pub enum TuneError {
     Rules {
         /// The interface.
         interface: String,
-        /// Why.
+        /// Why the card cannot steer the traffic.
         why: String,
     },
     /// The interface that is watched was deleted.

@@ -1,5 +1,5 @@
-//! Collects facts about the machine and the interface, such as load, queues, drops and hash. All
-//! files are read below a [`Root`]. Facts that cannot be read are omitted.
+//! Facts about the machine and the interface, such as load, queues, drops and hash, read below a
+//! [`Root`]. Facts that cannot be read are omitted.
 
 mod sample;
 
@@ -14,19 +14,17 @@ use steerage_text::shell_word;
 use crate::root::Root;
 pub use sample::{CpuCounts, Sample};
 
-/// The maximum number of columns that are read from a row of /proc/interrupts. A row has a column
-/// for each CPU.
+/// The maximum number of CPU columns that are read from /proc/interrupts.
 const CPUS_MAX: usize = 8_192;
 
-/// `interrupted` lists a CPU only if it spends at least this share of its time in interrupts.
-/// `SHOWN_MAX` limits the number of CPUs that the output shows.
+/// CPUs with a smaller share of time in interrupts are not listed in `interrupted`.
 const LISTED_MIN: f64 = 0.01;
 const SHOWN_MAX: usize = 8;
 
-/// The values that ethtool reports about an interface. Tests use invented values.
+/// What ethtool reports about an interface.
 #[derive(Clone, Debug, Default)]
 pub struct Card {
-    /// The number of the interface's queues of each kind (the *channels* of ethtool).
+    /// The number of queues of each kind (the *channels* of ethtool).
     pub channels: Option<Channels>,
     /// The offloads.
     pub features: Option<Features>,
@@ -37,9 +35,9 @@ pub struct Card {
 pub struct Facts {
     /// The name of the interface.
     pub interface: String,
-    /// The name of the interface's driver, or `None` if the interface exists only in software.
+    /// The driver, or `None` for a virtual interface.
     pub driver: Option<String>,
-    /// The number of receive queues and the number of transmit queues of the interface.
+    /// The numbers of receive and transmit queues.
     pub queues: (usize, usize),
     /// What ethtool reports.
     pub card: Card,
@@ -47,33 +45,25 @@ pub struct Facts {
     pub topology: Topology,
     /// The CPUs that steering may use: the online CPUs that are not isolated.
     pub cpus: CpuMask,
-    /// The CPUs that receive the interface's packets. The busiest CPU comes first.
+    /// The CPUs that receive the interface's packets, the busiest first.
     pub receivers: Vec<CpuId>,
-    /// True if threaded NAPI is on, so that the receive queues have their own threads. The value is
-    /// `None` if the kernel has no file for this setting.
+    /// True if threaded NAPI is on. `None` if the kernel has no file for it.
     pub threaded: Option<bool>,
-    /// The value of `rps_sock_flow_entries`. If the value is 0, RFS is off for all interfaces.
+    /// The value of `rps_sock_flow_entries`. 0 turns RFS off for all interfaces.
     pub sock_flow_entries: u64,
-    /// The value of `rps_flow_cnt` of the first receive queue. If the value is 0, RFS is off for
-    /// this queue.
+    /// The value of `rps_flow_cnt` of the first receive queue. 0 turns RFS off for the queue.
     pub queue_flow_entries: u64,
-    /// The average time in nanoseconds that CPUs spend in interrupts per packet, if enough packets
-    /// were counted.
+    /// The average nanoseconds in interrupts per packet, if enough packets were counted.
     pub softirq_ns: Option<f64>,
-    /// The CPUs that spend at least a hundredth of their time in interrupts, each with its share of
-    /// time in interrupts. The busiest CPU comes first.
+    /// The CPUs with at least 1 % of their time in interrupts, and this share, busiest first.
     pub interrupted: Vec<(CpuId, f64)>,
-    /// True if the values in `interrupted` (shares of CPU time) were measured while `tune`
-    /// listened. If false, the values in `interrupted` (shares of CPU time) are averages since the
-    /// machine started.
+    /// Whether `interrupted` is from while `tune` listened, or since the machine started.
     pub is_recent: bool,
-    /// The values of `napi_defer_hard_irqs` and `gro_flush_timeout`, or `None` if the kernel does
-    /// not have these two files.
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout`, or `None` if the kernel lacks these files.
     pub deferral: Option<(u64, u64)>,
-    /// The counters of lost packets that are not 0, each with its name.
+    /// The names and values of the counters of lost packets that are not 0.
     pub drops: Vec<(&'static str, u64)>,
-    /// The number of times that a CPU stopped polling although packets were left, because its
-    /// budget was used up.
+    /// How often a CPU stopped polling with packets left, because its budget was used up.
     pub time_squeeze: u64,
     /// The flows that arrived while `tune` listened.
     pub flows: Flows,
@@ -82,12 +72,11 @@ pub struct Facts {
 /// The flows that the kernel's flow hash can distinguish.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Flows {
-    /// Flows were seen. The fields are the number of flows and the largest flow's share of all
-    /// packets.
+    /// Flows were seen.
     Seen {
         /// The number of flows, at least 1.
         count: usize,
-        /// The share of all packets that belong to the largest flow, from 0 to 1.
+        /// The largest flow's share of all packets, from 0 to 1.
         largest: f64,
     },
     /// No flow was seen. The text is the reason.
@@ -95,10 +84,9 @@ pub enum Flows {
 }
 
 impl Facts {
-    /// Reads the facts. `card` contains the values that ethtool reports about the interface.
-    /// `lately` contains the increases of the counters while `tune` listened. `ever` contains the
-    /// counters since the machine started. The load is computed from `lately`, or from `ever` if
-    /// too few packets arrived while `tune` listened.
+    /// Reads the facts. `lately` contains the increases of the counters while `tune` listened, and
+    /// `ever` the counters since the machine started. The load comes from `lately`, or from `ever`
+    /// if too few packets arrived.
     pub fn read(root: &Root, interface: &str, card: Card, ever: &Sample, lately: Option<&Sample>) -> Self {
         let lately = lately.filter(|lately| lately.softirq_ns().is_some());
         let used = lately.unwrap_or(ever);
@@ -131,15 +119,13 @@ impl Facts {
         }
     }
 
-    /// Returns true if the card reports that its hash includes the ports. If the card's hash
-    /// includes the ports, RPS uses the card's hash. If RPS uses the card's hash, the kernel does
-    /// not read the inner headers of tunnels.
+    /// Returns true if the card reports that its hash includes the ports. RPS then uses the card's
+    /// hash, and the kernel does not read the inner headers of tunnels.
     pub fn is_hashed_by_card(&self) -> bool {
         self.has("rx-hashing")
     }
 
-    /// Returns true if the card may forward flows in hardware. The kernel never sees packets that
-    /// the card forwards in hardware.
+    /// Returns true if the card may forward flows in hardware. The kernel never sees such packets.
     pub fn forwards_in_hardware(&self) -> bool {
         self.has("hw-tc-offload")
     }
@@ -149,7 +135,6 @@ impl Facts {
     }
 }
 
-/// As lines for people.
 impl fmt::Display for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let driver = self.driver.as_deref().unwrap_or("none, it is virtual");
@@ -193,8 +178,7 @@ impl fmt::Display for Facts {
     }
 }
 
-/// Returns the counters of lost packets that are not 0. The counters are those of the interface,
-/// and those of the backlogs of all CPUs.
+/// The counters of the interface and of all CPUs' backlogs, without zeros.
 fn drops(root: &Root, interface: &str, used: &Sample) -> Vec<(&'static str, u64)> {
     let backlogs = |count: fn(&CpuCounts) -> u64| used.cpus.values().map(count).sum();
     let own = sample::LOST.iter().map(|name| (*name, sample::counter(root, interface, name)));
@@ -202,7 +186,6 @@ fn drops(root: &Root, interface: &str, used: &Sample) -> Vec<(&'static str, u64)
     own.chain(shared).filter(|(_, count)| *count > 0).collect()
 }
 
-/// Returns each CPU whose share of time in interrupts is at least `LISTED_MIN`, with that share.
 fn interrupted(used: &Sample) -> Vec<(CpuId, f64)> {
     let share = |counts: &CpuCounts| counts.softirq as f64 / counts.all.max(1) as f64;
     let mut shares: Vec<_> = used.cpus.iter().map(|(cpu, counts)| (*cpu, share(counts))).collect();
@@ -215,9 +198,8 @@ fn or_unknown(cpus: &CpuMask) -> String {
     if cpus.is_empty() { "unknown".to_owned() } else { cpus.to_list() }
 }
 
-/// Returns the CPUs that receive the interface's packets. These CPUs handle the interface's
-/// interrupts. If the interface has no interrupts, returns the CPU that handled the most packets. A
-/// CPU to which RPS steered packets is returned only if no other CPU handled packets.
+/// Returns the CPUs that handle the interface's interrupts. Without interrupts, returns the CPU
+/// that handled the most packets, and prefers CPUs to which RPS did not steer packets.
 pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
     let by = |count: &dyn Fn(&CpuCounts) -> u64| {
         let counted = used.cpus.iter().map(|(cpu, counts)| (count(counts), *cpu));
@@ -237,11 +219,9 @@ pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
     busiest
 }
 
-/// Returns the number of the interface's interrupts that each CPU has handled.
 fn interrupts(root: &Root, interface: &str) -> BTreeMap<CpuId, u64> {
     let device = format!("/sys/class/net/{interface}/device");
-    // The interrupts of a network card belong to a PCI device. For a virtio network card, the PCI
-    // device is the parent of the virtio device.
+    // The interrupts belong to the PCI device, which is the parent of a virtio device.
     let own = root.names(&format!("{device}/msi_irqs"));
     let irqs = if own.is_empty() { root.names(&format!("{device}/../msi_irqs")) } else { own };
     let mut found = BTreeMap::new();

@@ -1,7 +1,3 @@
-//! Determines whether an administrator is connected to this machine through an interface. If an
-//! administrator is connected through an interface, the link of that interface must not go down
-//! without the user's permission.
-
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
@@ -10,21 +6,16 @@ use steerage_netlink::{Entry, Rtnetlink};
 
 use crate::root::Root;
 
-/// The variable `SSH_CONNECTION`, which the SSH server sets, is searched for in the environments of
-/// at most this number of processes: this process, its parent, and so on. Programs such as sudo, su
-/// and shells may have removed `SSH_CONNECTION` from the environment of this process.
+/// The search for `SSH_CONNECTION`, which sudo removes, reads this many processes upwards.
 const PARENTS_MAX: usize = 16;
 
-/// Returns the reason why the interface must not be taken down, or `None` if there is no reason.
-/// There are two possible reasons. Either the interface has the default route, or the SSH client of
-/// this program's user is connected through the interface.
+/// Returns why the interface must not be taken down, or `None`: the interface has the default
+/// route, or the user's SSH client is connected through the interface.
 ///
 /// # Errors
-///
 /// Fails if the kernel does not answer the netlink requests.
 pub fn reached_through(root: &Root, interface: &str) -> io::Result<Option<String>> {
-    // When an interface goes down, a bond, a bridge or a VLAN on top of the interface also loses
-    // its link.
+    // A bond, a bridge or a VLAN on top of the interface loses its link too.
     let above = |name: &str| -> Vec<String> {
         let names = root.names(&format!("/sys/class/net/{name}"));
         names.iter().filter_map(|name| name.strip_prefix("upper_").map(str::to_owned)).collect()
@@ -51,17 +42,15 @@ pub fn reached_through(root: &Root, interface: &str) -> io::Result<Option<String
     Ok(why)
 }
 
-/// Returns the address of this machine to which the SSH client is connected. The address is in the
-/// environment variable `SSH_CONNECTION`, which sudo removes. Therefore the environments of the
-/// parent processes are searched too.
+/// Returns this machine's address in the environment variable `SSH_CONNECTION`. The parents are
+/// searched too, because sudo removes the variable.
 fn ssh_address(root: &Root) -> Option<IpAddr> {
     let mut process = "self".to_owned();
     for _ in 0..PARENTS_MAX {
         let variables = std::fs::read(root.path(&format!("/proc/{process}/environ"))).unwrap_or_default();
         let mut variables = variables.split(|byte| *byte == 0).map(String::from_utf8_lossy);
         if let Some(found) = variables.find_map(|one| one.strip_prefix("SSH_CONNECTION=").map(str::to_owned)) {
-            // `SSH_CONNECTION` contains the client's address and port, followed by the server's
-            // address and port.
+            // `SSH_CONNECTION` has the client's address and port, then those of the server.
             return found.split(' ').nth(2)?.parse().ok();
         }
         let status = root.read(&format!("/proc/{process}/status")).ok()?;

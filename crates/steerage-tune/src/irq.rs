@@ -1,5 +1,5 @@
-//! Finds the interrupts of a card's receive queues. Also sends requests to the daemon irqbalance,
-//! which moves interrupts between CPUs.
+//! The interrupts of a card's receive queues, and requests to the daemon irqbalance, which moves
+//! interrupts between CPUs.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -13,20 +13,17 @@ use crate::knob::Knob;
 use crate::machine::Machine;
 use crate::root::Root;
 
-/// The directory in which irqbalance creates its socket, `irqbalancePID.sock`.
+/// irqbalance creates its socket `irqbalancePID.sock` in this directory.
 const IRQBALANCE: &str = "/run/irqbalance";
-/// The maximum length of a message to irqbalance, in bytes. The limit is the size of the buffer in
-/// irqbalance's function `sock_handle`.
+/// The maximum bytes of a message to irqbalance, whose function `sock_handle` has this buffer.
 const MESSAGE_MAX: usize = 499;
-/// The maximum number of bytes that are read from a reply of irqbalance. A reply has about 60 bytes
-/// for each interrupt.
+/// The maximum bytes of a reply from irqbalance, which has about 60 bytes for each interrupt.
 const REPLY_MAX: u64 = 1 << 20;
-/// The maximum time to wait for a reply of irqbalance. While irqbalance is balancing interrupts, it
-/// does not reply.
+/// While irqbalance is balancing interrupts, it does not reply.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Returns the affinity files of the interrupts of an interface's receive queues, in the order of
-/// the queues. Also returns a note for the user if some of the affinity files cannot be changed.
+/// the queues, and notes for the user about those that cannot be changed.
 pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<String>) {
     let interrupts = queue_interrupts(machine.root().directory(), interface);
     if interrupts.is_empty() {
@@ -42,34 +39,29 @@ pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<Strin
     (open.iter().map(|irq| Knob(name(irq))).collect(), note.into_iter().collect())
 }
 
-/// Returns true if the file's mode allows its owner to write. Even root, the owner of the affinity
-/// files, may not write to the file of an interrupt that the kernel manages itself.
+/// The mode tells which interrupts the kernel manages itself: not even root may write their files.
 fn owner_may_write(root: &Root, name: &str) -> bool {
     std::fs::metadata(root.path(name)).is_ok_and(|file| file.permissions().mode() & 0o200 != 0)
 }
 
-/// Returns the numbers of those interrupts whose affinity files are in `knobs` (settings that
-/// `tune` can change).
+/// Returns the numbers of the interrupts whose affinity files are in `knobs`.
 pub fn interrupts<'a>(knobs: impl IntoIterator<Item = &'a Knob>) -> Vec<u32> {
     let irq = |knob: &Knob| knob.0.strip_prefix("/proc/irq/")?.split('/').next()?.parse().ok();
     knobs.into_iter().filter_map(irq).collect()
 }
 
-/// Returns the path of irqbalance's socket, if irqbalance runs.
+/// Returns the path of irqbalance's socket, or `None` if irqbalance does not run.
 pub fn irqbalance(root: &Root) -> Option<PathBuf> {
     let names = root.names(IRQBALANCE);
     let name = names.iter().find(|name| name.starts_with("irqbalance") && name.ends_with(".sock"))?;
     Some(root.path(&format!("{IRQBALANCE}/{name}")))
 }
 
-/// Tells irqbalance not to move the interrupts in `interrupts` to other CPUs. The interrupts are
-/// added to irqbalance's list of interrupts that it does not move. Older entries of the list stay.
-/// irqbalance forgets this list when it restarts.
+/// Tells irqbalance not to move the interrupts, in addition to those that it already leaves alone.
+/// irqbalance forgets its list when it restarts.
 ///
 /// # Errors
-///
-/// Fails if irqbalance does not reply, if irqbalance refuses this user, or if the list is too long
-/// for irqbalance.
+/// Fails if irqbalance does not reply or refuses this user, or if the list is too long for it.
 pub fn ban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     let mut banned = banned(&request(socket, "setup")?);
     banned.extend(interrupts);
@@ -78,10 +70,9 @@ pub fn ban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     send_list(socket, &banned)
 }
 
-/// Allows irqbalance to move the interrupts in `interrupts` again.
+/// Allows irqbalance to move the interrupts again.
 ///
 /// # Errors
-///
 /// Fails like [`ban`].
 pub fn unban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     let mut banned = banned(&request(socket, "setup")?);
@@ -101,8 +92,6 @@ fn send_list(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     request(socket, &message).map(drop)
 }
 
-/// Parses irqbalance's reply to the request `setup`. Returns the interrupts that irqbalance does
-/// not move.
 fn banned(reply: &str) -> Vec<u32> {
     let words: Vec<&str> = reply.split_whitespace().collect();
     words.windows(2).filter(|pair| pair[0] == "IRQ").filter_map(|pair| pair[1].parse().ok()).collect()
@@ -125,8 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// Calls `body` while a test server replies like irqbalance. Returns the messages that the test
-    /// server received.
+    /// Returns the messages that a fake irqbalance received while `body` ran.
     fn answered(replies: &[&str], body: impl FnOnce(&std::path::Path)) -> Vec<String> {
         let place = steerage_fixtures::scratch::Scratch::new();
         let path = place.join("irqbalance7.sock");
@@ -147,7 +135,7 @@ mod tests {
         })
     }
 
-    /// The test server's reply has the format of irqbalance's `get_irq_data`.
+    /// In the format of irqbalance's `get_irq_data`.
     const SETUP: &str = "SLEEP 10 IRQ 9 LOAD 0 DIFF 0 CLASS 0 BANNED 00000000,00000000";
 
     #[test]

@@ -1,5 +1,4 @@
-//! A *knob* is the name of a kernel or card setting that `tune` can change. This module also
-//! creates the command that sets the value of a knob.
+//! A *knob* is a kernel or card setting that `tune` can change, by its name.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,51 +6,43 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use steerage_text::shell_word;
 
-/// The prefix in the name of a knob that ethtool sets.
+/// Knobs of ethtool begin with this prefix and the interface.
 pub(crate) const CARDS: &str = "/ethtool/";
 
-/// If a knob is a feature of ethtool (such as GRO), this prefix follows the interface's name in the
-/// name of the knob.
+/// In the knob of an ethtool feature (such as GRO), this prefix follows the interface.
 pub(crate) const FEATURES: &str = "features/";
 
-/// If a knob is a steering rule of the card, this prefix follows the interface's name in the name
-/// of the knob. For example, `rules/1023` is the rule at location 1023. `NO_RULE` is the knob's
-/// value if the location has no rule.
+/// In the knob of a steering rule, this prefix follows the interface: `rules/1023` is the rule at
+/// location 1023. A free location has the value `NO_RULE`.
 pub(crate) const RULES: &str = "rules/";
 pub(crate) const NO_RULE: &str = "none";
 
-/// The knob for the flow dissector, a BPF program that finds the flow of each packet in this
-/// network namespace (`steerage_device::af_xdp::flow_dissector`). `OUR_DISSECTOR` and
-/// `NO_DISSECTOR` are the values of the knob for the flow dissector.
+/// The flow dissector: a BPF program that finds the flow of each packet in this network namespace
+/// (`steerage_device::af_xdp::flow_dissector`), and the two values of this knob.
 pub(crate) const DISSECTOR: &str = "/bpf/flow_dissector";
 pub(crate) const OUR_DISSECTOR: &str = "steerage";
 pub(crate) const NO_DISSECTOR: &str = "none";
 
-/// The names, without directories, of the kernel's files that contain CPU masks.
+/// The kernel's files that contain CPU masks.
 const MASKS: [&str; 5] = ["rps_cpus", "xps_cpus", "smp_affinity", "flow_limit_cpu_bitmap", "rps_default_mask"];
 
-/// The name of a value that `tune` can set: the path of a file in /sys or /proc, or the name of a
-/// value of ethtool. The names of ethtool's values begin with `/ethtool/IFACE/`, such as
-/// `/ethtool/eth0/rings/rx`.
+/// The path of a file in /sys or /proc, or a value of ethtool as in `/ethtool/eth0/rings/rx`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Knob(pub String);
 
 impl Knob {
-    /// Splits the name of a knob that ethtool sets into the interface and the name of the setting.
-    /// Returns `None` if the knob is the path of a file.
+    /// Returns the interface and the name of an ethtool value, or `None` for a file.
     pub(crate) fn of_card(&self) -> Option<(&str, &str)> {
         self.0.strip_prefix(CARDS)?.split_once('/')
     }
 
-    /// Returns true if this knob (a setting that `tune` can change) belongs to the interface. Knobs
-    /// that belong to no interface affect the whole machine.
+    /// Knobs that belong to no interface affect the whole machine.
     pub(crate) fn is_of(&self, interface: &str) -> bool {
         let rest = self.0.strip_prefix("/sys/class/net/").or_else(|| self.0.strip_prefix(CARDS));
         rest.and_then(|rest| rest.strip_prefix(interface)).is_some_and(|rest| rest.starts_with('/'))
     }
 
-    /// Returns true if this knob is a rule with which the card steers traffic to a queue.
     pub(crate) fn is_rule(&self) -> bool {
         self.of_card().is_some_and(|(_, name)| name.starts_with(RULES))
     }
@@ -60,7 +51,7 @@ impl Knob {
         MASKS.iter().any(|end| self.0.ends_with(end))
     }
 
-    /// Returns the shell command with which a person can set this knob to `value`.
+    /// Returns the shell command that sets this knob to `value`.
     pub fn command(&self, value: &str) -> String {
         match self.of_card().map(|(interface, name)| (shell_word(interface), name)) {
             Some((interface, "channels/combined")) => format!("ethtool -L {interface} combined {value}"),
@@ -94,8 +85,7 @@ impl fmt::Display for Knob {
     }
 }
 
-/// Returns the option name of a feature for `ethtool -K`. The option name of a feature differs from
-/// the feature's own name only for old features.
+/// Returns a feature's name in `ethtool -K`, which differs for old features.
 pub(crate) fn option(feature: &str) -> &str {
     const OPTIONS: [(&str, &str); 6] = [
         ("rx-gro", "gro"),
@@ -108,23 +98,21 @@ pub(crate) fn option(feature: &str) -> &str {
     OPTIONS.iter().find(|(name, _)| *name == feature).map_or(feature, |(_, option)| option)
 }
 
-/// Returns a hash key with the length of `key`. With the returned key, both directions of a
-/// connection have the same hash. The key is from Woo and Park, "Scalable TCP session monitoring
-/// with symmetric receive-side scaling", 2012.
+/// Returns a hash key as long as `key`, with which both directions of a connection have the same
+/// hash (Woo and Park, "Scalable TCP session monitoring with symmetric receive-side scaling",
+/// 2012).
 pub(crate) fn symmetric(key: &str) -> String {
     let bytes: Vec<&str> = key.split(':').enumerate().map(|(at, _)| ["6d", "5a"][at % 2]).collect();
     bytes.join(":")
 }
 
-/// If the indirection table lists the queues in turn, such as `0 1 2 0 1 2 0`, returns the number
-/// of queues.
+/// Returns the number of queues if the table lists the queues in turn, such as `0 1 2 0 1 2 0`.
 fn queues_in_turn(table: &str) -> Option<usize> {
     let entries: Vec<usize> = table.split(' ').filter_map(|entry| entry.parse().ok()).collect();
     let queues = entries.iter().max()? + 1;
     entries.iter().enumerate().all(|(nth, queue)| nth % queues == *queue).then_some(queues)
 }
 
-/// Returns, for each queue, how many entries of an indirection table name this queue.
 fn weights(table: &str) -> String {
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
     table.split(' ').filter_map(|entry| entry.parse().ok()).for_each(|queue| *counts.entry(queue).or_default() += 1);
@@ -137,8 +125,7 @@ fn weights(table: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The kernel allows an interface to have the name `$(id)`. A shell that runs the printed
-    /// command must not execute the interface's name as a command.
+    /// The kernel allows an interface to be called `$(id)`.
     #[test]
     fn a_shell_does_not_execute_the_name_of_an_interface() {
         for (knob, command) in [

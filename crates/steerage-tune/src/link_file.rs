@@ -1,5 +1,4 @@
-//! Writes a setting as a .link file of systemd (systemd.link(5)). systemd then applies the setting
-//! each time that the machine starts.
+//! A setting as a .link file, which systemd applies at each start (systemd.link(5)).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,9 +13,8 @@ use crate::machine::Machine;
 use crate::root::Root;
 use crate::setting::Setting;
 
-/// The directories that [`make`] reads, in addition to /sys. These directories contain systemd's
-/// library (whose name contains the version), the .link files, and udev's record of the .link file
-/// that an interface uses.
+/// What [`make`] reads besides /sys: the directories of systemd's library (whose name contains the
+/// version), the .link files, and udev's record of the .link file that an interface uses.
 pub const READ: [&str; 9] = [
     "/usr/lib/systemd",
     "/usr/lib64/systemd",
@@ -29,8 +27,6 @@ pub const READ: [&str; 9] = [
     "/run/udev/data",
 ];
 
-/// The directories that may contain systemd's library. The library's name contains systemd's
-/// version.
 const LIBRARIES: [&str; 4] = [
     "/usr/lib/systemd",
     "/usr/lib64/systemd",
@@ -39,14 +35,11 @@ const LIBRARIES: [&str; 4] = [
 ];
 const LIBRARY: &str = "libsystemd-shared-";
 
-/// The section `[Link]` of `99-default.link`, the file that systemd ships for all interfaces.
-/// systemd applies only one .link file to each interface. Therefore a new .link file must repeat
-/// the lines of the .link file that was applied before.
+/// The section `[Link]` of systemd's `99-default.link`. systemd applies only one .link file to an
+/// interface, so a new file must repeat the lines of the file that was applied before.
 const DEFAULT_LINK: &str = "NamePolicy=keep kernel database onboard slot path\nAlternativeNamesPolicy=database onboard slot path\nMACAddressPolicy=persistent\n";
 
-/// The knobs that a .link file can set. Each row contains three items: the end of the knob's name,
-/// the key for the knob in a .link file, and the first version of systemd that supports this key
-/// (systemd.link(5)).
+/// The end of the knob's name, the key (systemd.link(5)), and systemd's first version with the key.
 const KEYS: [(&str, &str, u32); 14] = [
     ("/channels/combined", "CombinedChannels", 239),
     ("/channels/rx", "RxChannels", 239),
@@ -64,24 +57,23 @@ const KEYS: [(&str, &str, u32); 14] = [
     ("/features/rx-ntuple-filter", "NTupleFilter", 250),
 ];
 
-/// The first version of systemd that supports the keys `IRQAffinityPolicy=` and `IRQAffinity=`.
-/// `IRQAffinityPolicy=` and `IRQAffinity=` together set the CPUs for the interrupts of all queues.
+/// The first version of systemd with `IRQAffinity=`, which sets the CPUs for all interrupts.
 const IRQ_AFFINITY: u32 = 261;
 
-/// The content of a .link file that has not been written yet.
+/// A .link file that has not been written yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkFile {
     /// The path.
     pub path: PathBuf,
     /// The text.
     pub text: String,
-    /// The knobs and values that the .link file sets.
+    /// What the file sets.
     pub setting: Setting,
-    /// Notes for the user: one line for each knob that the .link file cannot set.
+    /// Notes for the user: one line for each knob that the file cannot set.
     pub notes: Vec<String>,
 }
 
-/// Returns the version of systemd on this machine, or `None` if the version is unknown.
+/// Returns the version of systemd on this machine, if known.
 pub fn systemd_version(root: &Root) -> Option<u32> {
     let names = LIBRARIES.iter().flat_map(|directory| root.names(directory));
     let version = |name: String| {
@@ -91,7 +83,7 @@ pub fn systemd_version(root: &Root) -> Option<u32> {
     names.filter_map(version).max()
 }
 
-/// Creates the text of a .link file for the interface. The text sets the values of a setting.
+/// Creates the text of a .link file that sets `setting` for the interface.
 pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
     let root = machine.root();
     let version = systemd_version(root);
@@ -171,8 +163,7 @@ fn in_systemds_words(machine: &Machine, knob: &Knob, value: &str) -> String {
     if cpus.is_empty() { "disable".to_owned() } else { cpus.to_list() }
 }
 
-/// Returns the section `[Link]` of the .link file that systemd applies to the interface at present.
-/// udev records the path of this file.
+/// Returns the section `[Link]` of the file that systemd applies now. udev records its path.
 fn present_section(root: &Root, index: &str) -> String {
     let record = root.read(&format!("/run/udev/data/n{index}")).unwrap_or_default();
     let path = record.lines().find_map(|line| line.strip_prefix("E:ID_NET_LINK_FILE="));
@@ -182,23 +173,17 @@ fn present_section(root: &Root, index: &str) -> String {
     of_section.filter(|line| !line.is_empty() && !line.starts_with('#')).map(|line| format!("{line}\n")).collect()
 }
 
-/// Returns the command with which systemd applies its .link files to an interface immediately.
+/// Returns the command with which systemd applies its .link files to an interface at once.
 pub fn apply_now(interface: &str) -> String {
     format!("sudo udevadm control --reload && sudo udevadm trigger --action=add /sys/class/net/{interface}")
 }
 
-/// Writes the .link file.
-///
-/// # Errors
-///
-/// Fails if the .link file cannot be written.
 pub(crate) fn write(file: &LinkFile) -> Result<(), TuneError> {
     write_durably(&file.path, file.text.as_bytes(), Readers::All)
         .map_err(|error| TuneError::WriteFile { path: file.path.clone(), error })
 }
 
-/// Removes the .link file, unless another program has changed it. The returned error is a complete
-/// message of one line.
+/// Removes the .link file, unless another program has changed it. The error is one line of text.
 pub(crate) fn remove(path: &Path, text: &str) -> Result<(), String> {
     match fs::read_to_string(path) {
         Ok(now) if now == text => {

@@ -1,41 +1,35 @@
-//! Computes the CPU time that the kernel spent on an interface's packets between two readings of
-//! the counters.
-
 use steerage::{CpuId, CpuMask};
 
 use crate::facts::{Sample, receivers};
 use crate::root::Root;
 
-/// The number of ticks in a second. A tick is the unit of the times in /proc/stat.
+/// The ticks of /proc/stat in a second.
 const TICKS_A_SECOND: f64 = 100.0;
 
-/// The maximum number of CPUs in a mask that is read from /sys.
 const MASK_CPUS_MAX: usize = 8192;
 
-/// The load that an interface's packets caused between two readings of the counters.
+/// The load by an interface's packets between two readings of the counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelLoad {
     /// The name of the interface.
     pub interface: String,
-    /// The time between the two readings of the counters, in seconds.
+    /// The time between the two readings of the counters.
     pub seconds: f64,
-    /// The number of packets that the interface received.
+    /// The packets that the interface received.
     pub packets: u64,
-    /// The CPU that receives the interface's packets, or `None` if this CPU is unknown.
+    /// The CPU that receives the packets, if known.
     pub receiver: Option<CpuId>,
-    /// The CPUs that are online.
+    /// The online CPUs.
     pub cpus: Vec<CpuLoad>,
     /// This interface's share of the packets of all interfaces, from 0 to 1.
     pub share: f64,
-    /// The average time in nanoseconds that CPUs spent in interrupts per packet. The value is
-    /// `None` if the time in interrupts was too short to be measured.
+    /// The average nanoseconds in interrupts per packet, or `None` if too short to be measured.
     pub packet_ns: Option<f64>,
-    /// The receive queues with a nonempty mask (`rps_cpus`), and their masks.
+    /// The names and masks (`rps_cpus`) of the receive queues whose mask is not empty.
     pub masks: Vec<(String, CpuMask)>,
-    /// The number of packets of all interfaces that were dropped because a backlog was full.
+    /// The packets of all interfaces that were dropped because a backlog was full.
     pub dropped: u64,
-    /// The number of times that a CPU stopped polling although packets were left, because its
-    /// budget was used up.
+    /// How often a CPU stopped polling with packets left, because its budget was used up.
     pub time_squeeze: u64,
 }
 
@@ -44,18 +38,18 @@ pub struct KernelLoad {
 pub struct CpuLoad {
     /// The number of the CPU.
     pub cpu: CpuId,
-    /// The share of time in which the CPU was not idle, from 0 to 1.
+    /// The share of time in which the CPU was not idle.
     pub busy: f64,
-    /// The share of time that the CPU spent in hard and soft interrupts, from 0 to 1.
+    /// The share of time in hard and soft interrupts.
     pub softirq: f64,
-    /// The number of packets of all interfaces that the CPU handled.
+    /// The packets of all interfaces that the CPU handled.
     pub packets: u64,
-    /// The number of the interface's interrupts that the CPU handled.
+    /// The interface's interrupts that the CPU handled.
     pub interrupts: u64,
 }
 
 impl KernelLoad {
-    /// Returns the load between the readings `earlier` and `now` of the counters.
+    /// Returns the load between two readings.
     pub fn between(root: &Root, interface: &str, earlier: &Sample, now: &Sample) -> Self {
         let used = now.since(earlier);
         let online: CpuMask = used.cpus.keys().copied().collect();
@@ -80,12 +74,12 @@ impl KernelLoad {
         }
     }
 
-    /// Returns the CPU that spends the most time on the packets of the interface.
+    /// Returns the CPU with the most time in interrupts.
     pub fn busiest(&self) -> Option<CpuLoad> {
         self.cpus.iter().copied().max_by(|one, other| one.softirq.total_cmp(&other.softirq))
     }
 
-    /// Returns the share of a CPU's time that the CPU spends on packets of the interface.
+    /// Returns the share of a CPU's time that it spends on the interface's packets.
     pub fn softirq_of(&self, cpu: &CpuLoad) -> f64 {
         cpu.softirq * self.share
     }
@@ -116,7 +110,6 @@ mod tests {
 
     use super::*;
 
-    /// Creates the files of a fake machine with two CPUs in the test's directory.
     fn machine(directory: &std::path::Path, stat: [&str; 2], softnet: [u64; 2], packets: u64) -> Root {
         let write = |path: &str, text: String| {
             let path = directory.join(path);
@@ -132,8 +125,7 @@ mod tests {
         Root::below(directory)
     }
 
-    /// The test's counters are from a real flood of packets. CPU 1 was busy for 98 % of its time,
-    /// and spent 45 % of its time in softirq.
+    /// From a real flood: CPU 1 was busy for 98 % of its time, and in softirq for 45 %.
     #[test]
     fn a_flooded_cpu_is_seen() {
         let directory = std::env::temp_dir().join(format!("steerage-load-{}", std::process::id()));
@@ -145,7 +137,7 @@ mod tests {
         fs::remove_dir_all(&directory).unwrap();
         let busiest = load.busiest().unwrap();
         assert_eq!((busiest.cpu, busiest.softirq, busiest.busy, busiest.packets), (CpuId(1), 0.45, 0.98, 950_000));
-        // Four of five packets that the machine received belonged to the interface.
+        // Four of five packets of the machine were the interface's.
         assert!(load.share == 0.8 && (load.softirq_of(&busiest) - 0.36).abs() < 1e-9);
         assert_eq!((load.seconds, load.packets, load.receiver), (5.0, 760_000, Some(CpuId(1))));
         assert_eq!(load.packet_ns.map(f64::round), Some(2368.0));

@@ -1,6 +1,3 @@
-//! Reads and writes the knobs of a machine: files in /sys and /proc, and values of ethtool over
-//! netlink.
-
 use std::io;
 
 use steerage::CpuMask;
@@ -13,11 +10,9 @@ use crate::error::TuneError;
 use crate::knob::{CARDS, DISSECTOR, FEATURES, Knob, NO_DISSECTOR, NO_RULE, OUR_DISSECTOR, RULES};
 use crate::root::Root;
 
-/// The maximum number of CPUs in a CPU mask if the kernel does not report how many CPUs the machine
-/// can have.
 const CPUS_UNKNOWN: usize = 1024;
 
-/// Reads and writes knobs.
+/// Reads and writes the knobs of a machine.
 #[derive(Debug)]
 pub struct Machine {
     root: Root,
@@ -25,14 +20,12 @@ pub struct Machine {
     topology: Topology,
 }
 
-/// The source from which the values of ethtool are read.
 #[derive(Debug)]
 enum Cards {
-    /// The values come from the kernel. `ethtool` is `None` if the kernel does not support ethtool
-    /// over netlink. `dissector` (the flow dissector) is `None` if this process may not load or
-    /// find the BPF program.
+    /// `ethtool` is `None` if the kernel has no ethtool over netlink. `dissector` is `None` if this
+    /// process may not load or find the BPF program.
     Kernel { ethtool: Option<Ethtool>, dissector: Option<FlowDissector> },
-    /// In the files of a test.
+    /// Tests keep the values of ethtool in files.
     Files,
 }
 
@@ -50,23 +43,20 @@ impl Machine {
         Self { root: Root::default(), cards, topology: Topology::read() }
     }
 
-    /// Returns a fake machine for tests, whose files are below `root`. Below `root`, the fake
-    /// machine has files for the values of ethtool too.
+    /// Returns a fake machine for tests. `root` has files for the values of ethtool too.
     pub fn below(root: Root) -> Self {
         let topology = Topology::below(root.directory(), None);
         Self { root, cards: Cards::Files, topology }
     }
 
-    /// Loads the BPF program of the flow dissector. To load the BPF program, the process needs
-    /// capabilities. It drops these capabilities later. If the process lacks these capabilities,
-    /// plans omit the stage (kind of setting) of the flow dissector.
+    /// Loads the BPF program of the flow dissector, for which the process needs capabilities that
+    /// it drops later. Without them, plans omit the stage of the flow dissector.
     pub fn load_dissector(&mut self) {
         if let Cards::Kernel { dissector: dissector @ None, .. } = &mut self.cards {
             *dissector = FlowDissector::load().ok();
         }
     }
 
-    /// Returns true if this process can attach the flow dissector.
     pub(crate) fn has_dissector(&self) -> bool {
         match &self.cards {
             Cards::Kernel { dissector, .. } => dissector.is_some(),
@@ -79,7 +69,7 @@ impl Machine {
         &self.root
     }
 
-    /// Returns the machine's CPUs, as they were when this `Machine` was created or last refreshed.
+    /// Returns the CPUs as of the creation or the last [`refresh_cpus`](Self::refresh_cpus).
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -92,27 +82,20 @@ impl Machine {
         };
     }
 
-    /// Returns the number of bits in a CPU mask of this machine.
+    /// Returns the bits in a CPU mask of this machine.
     pub fn nr_cpu_ids(&self) -> usize {
         self.topology.nr_cpu_ids().unwrap_or(CPUS_UNKNOWN)
     }
 
-    /// Returns true if an interface with the name `interface` exists.
+    /// Returns true if the interface exists.
     pub fn has(&self, interface: &str) -> bool {
         !interface.is_empty()
             && !interface.contains('/')
             && self.root.exists(&format!("/sys/class/net/{interface}/ifindex"))
     }
 
-    /// Returns `count` free locations for steering rules in a card's rule table, the highest
-    /// location first. If several steering rules match a packet, the card applies the rule at the
-    /// lowest location. New steering rules get high locations, so that the rules of other programs
-    /// keep their effect.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the card does not support steering rules, or has fewer than `count` free locations
-    /// for them.
+    /// Returns `count` free locations in a card's rule table, the highest first: the card applies
+    /// the matching rule at the lowest location, so the rules of other programs keep their effect.
     pub(crate) fn free_rules(&self, interface: &str, count: usize) -> io::Result<Vec<u32>> {
         let free: Vec<u32> = match self.cards {
             Cards::Kernel { .. } => {
@@ -139,11 +122,10 @@ impl Machine {
         }
     }
 
-    /// Reads the present value of a knob (a setting of the kernel or the card).
+    /// Reads the present value of a knob.
     ///
     /// # Errors
-    ///
-    /// Fails with the kernel's error, for example if the knob does not exist.
+    /// The kernel's error, for example if the knob does not exist.
     pub fn read(&mut self, knob: &Knob) -> io::Result<String> {
         match (&mut self.cards, knob.of_card()) {
             (Cards::Kernel { dissector, .. }, None) if knob.0 == DISSECTOR => {
@@ -164,8 +146,7 @@ impl Machine {
     /// Sets a knob to a value.
     ///
     /// # Errors
-    ///
-    /// Fails if the kernel refuses the new value of the knob, or if this process may not write it.
+    /// Fails if the kernel refuses the value, or if this process may not write it.
     pub fn write(&mut self, knob: &Knob, value: &str) -> Result<(), TuneError> {
         let written = match (&mut self.cards, knob.of_card()) {
             (Cards::Kernel { dissector, .. }, None) if knob.0 == DISSECTOR => {
@@ -181,8 +162,7 @@ impl Machine {
         written.map_err(|error| TuneError::Write { knob: knob.clone(), value: value.to_owned(), error })
     }
 
-    /// Returns true if a knob's value `now` is the same as `wanted`. The comparison ignores offline
-    /// CPUs, because the kernel removes them from masks.
+    /// Returns true if both values are the same. The kernel removes offline CPUs from masks.
     pub fn is_same(&self, knob: &Knob, now: &str, wanted: &str) -> bool {
         if same(now, wanted) {
             return true;
@@ -194,8 +174,7 @@ impl Machine {
     }
 }
 
-/// Returns true if two texts represent the same value of a knob. For example, two texts of the same
-/// CPU mask may differ in leading zeros and commas.
+/// Returns true if two texts are the same value: CPU masks may differ in leading zeros and commas.
 pub fn same(one: &str, other: &str) -> bool {
     fn digits(text: &str) -> impl Iterator<Item = char> + '_ {
         text.trim().chars().filter(|c| *c != ',').skip_while(|c| *c == '0')
@@ -203,7 +182,6 @@ pub fn same(one: &str, other: &str) -> bool {
     digits(one).eq(digits(other))
 }
 
-/// Reads and writes values of ethtool. The name of a knob says which value.
 trait Values {
     fn value(&mut self, interface: &str, name: &str) -> io::Result<String>;
     fn set_value(&mut self, interface: &str, name: &str, value: &str) -> io::Result<()>;
@@ -232,7 +210,7 @@ impl Values for Ethtool {
             "rss/key" => return Ok(joined(self.rss(interface)?.key.iter().map(|byte| format!("{byte:02x}")), ":")),
             _ => return Err(io::ErrorKind::NotFound.into()),
         };
-        // ethtool reports the number 0 if the card does not have this setting.
+        // ethtool reports 0 if the card does not have this setting.
         if number == 0 { Err(io::ErrorKind::Unsupported.into()) } else { Ok(number.to_string()) }
     }
 

@@ -1,5 +1,4 @@
-//! Compares each candidate setting with the present setting by measuring both in turn. Settings
-//! that help are kept, and all other settings are undone.
+//! Compares candidate settings with the present setting in turn, and keeps what helps.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,22 +11,19 @@ use crate::plan::{Plan, Stages, Wish};
 use crate::setting::Setting;
 use crate::verdict::{Reason, Verdict, Window};
 
-/// The minimum time between two changes of settings on a machine that is in use. A minimum is
-/// necessary because each change may reorder packets that are in flight.
+/// The minimum time between two changes, each of which may reorder packets in flight.
 pub const WINDOW_MIN: Duration = Duration::from_secs(5);
 
-/// The default number of pairs of measurement windows (measuring times). With six pairs of
-/// measurements, the confidence interval is 3.3 times as wide as the deviation of a single pair.
-/// With five pairs of measurements, the confidence interval would be wider by a quarter.
+/// The default number of pairs of windows. The confidence interval is 3.3 times as wide as the
+/// deviation of a pair. With five pairs, the interval would be wider by a quarter.
 pub const PAIRS: usize = 6;
 
-/// The default time between a change of a setting and the measurement. Directly after a change, the
-/// backlogs still contain packets that were steered with the previous setting. This default time is
-/// enough for a CPU that handles 100,000 packets per second to empty the largest backlog that
-/// `tune` sets.
+/// The default time between a change and the measurement. The backlogs still contain packets that
+/// were steered before the change: a CPU that handles 100,000 packets per second needs this time to
+/// empty the largest backlog that `tune` sets.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// During one measurement window, dropped packets are checked this number of times.
+/// How often a window is checked for drops.
 const LOOKS: u32 = 10;
 
 /// How to measure.
@@ -35,9 +31,9 @@ const LOOKS: u32 = 10;
 pub struct Options {
     /// The length of a window.
     pub window: Duration,
-    /// The time between a change of a setting and the measurement.
+    /// The time between a change and the measurement.
     pub settle: Duration,
-    /// The number of pairs of measurement windows for each candidate.
+    /// The pairs of windows for each candidate.
     pub pairs: usize,
 }
 
@@ -47,9 +43,9 @@ impl Default for Options {
     }
 }
 
-/// What is measured: an interface of a machine, or a test with prepared counters.
+/// What is measured: an interface, or prepared counters in tests.
 pub trait Site {
-    /// Plans which knobs must change to set the values in `wish`.
+    /// Plans the changes for a wish.
     fn plan(&mut self, wish: &Wish) -> Plan;
 
     /// Sets the knobs of a setting.
@@ -58,14 +54,14 @@ pub trait Site {
     /// Fails if a knob cannot be set.
     fn apply(&mut self, setting: &Setting) -> Result<(), TuneError>;
 
-    /// Reads the present values of the counters.
+    /// Reads the counters.
     fn sample(&mut self) -> Sample;
 
-    /// Waits for the duration `time`. Returns false if the user wants to end the measurement.
+    /// Waits. Returns false if the user wants to end the measurement.
     fn wait(&mut self, time: Duration) -> bool;
 }
 
-/// A measurement of an interface of this machine.
+/// An interface of this machine.
 pub struct Live<'a> {
     machine: &'a mut Machine,
     stages: &'a Stages,
@@ -80,8 +76,7 @@ impl fmt::Debug for Live<'_> {
 }
 
 impl<'a> Live<'a> {
-    /// Creates a measurement of the interface. The function `wait` waits for a duration. `wait`
-    /// returns false if the measurement should end.
+    /// Measures the interface. `wait` waits, and returns false if the measurement should end.
     pub fn new(
         machine: &'a mut Machine,
         stages: &'a Stages,
@@ -110,16 +105,16 @@ impl Site for Live<'_> {
     }
 }
 
-/// The result of comparing a candidate with the best setting found before it.
+/// A candidate compared with the best setting before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// The name of the candidate.
     pub name: String,
-    /// The changes that the candidate setting makes.
+    /// The candidate's changes.
     pub plan: Plan,
-    /// The verdict on the candidate, or `None` if the kernel refused the setting.
+    /// The verdict, or `None` if the kernel refused the setting.
     pub verdict: Option<Verdict>,
-    /// The reason why the kernel refused the setting.
+    /// Why the kernel refused the setting.
     pub refused: Option<String>,
 }
 
@@ -136,37 +131,33 @@ impl fmt::Display for Comparison {
 /// The result of a search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Search {
-    /// The results for the candidates that were measured, in the order of measurement.
+    /// The measured candidates, in order.
     pub compared: Vec<Comparison>,
-    /// The names of the candidates that were not measured, because there were too many candidates
-    /// or too few packets.
+    /// The candidates that were not measured: too many candidates, or too few packets.
     pub left_out: Vec<String>,
-    /// True if the user ended the measurement. After the user has ended the measurement, all
-    /// settings have the values from before the measurement.
+    /// True if the user ended the measurement. All settings are then as before.
     pub interrupted: bool,
 }
 
 impl Search {
-    /// Returns true if the measurement ended because too few packets arrived.
+    /// Returns true if the search ended because too few packets arrived.
     pub fn has_too_few_packets(&self) -> bool {
         let reason = |one: &Comparison| one.verdict.as_ref().map(|verdict| verdict.reason);
         self.compared.last().and_then(reason) == Some(Reason::TooFew)
     }
 
-    /// Returns the plans of the candidates that were kept, in the order of measurement.
+    /// Returns the plans of the kept candidates, in order.
     pub fn kept(&self) -> impl Iterator<Item = &Plan> {
         let is_kept = |one: &&Comparison| one.verdict.as_ref().is_some_and(|verdict| verdict.keep);
         self.compared.iter().filter(is_kept).map(|one| &one.plan)
     }
 }
 
-/// Compares each candidate setting with the best setting found before it. At most
-/// [`CANDIDATES_MAX`] candidates are measured, and candidates that change nothing are skipped. The
-/// function `report` is called with the result for each candidate.
+/// Compares each candidate with the best setting found before it. `search` skips candidates that
+/// change nothing, measures at most [`CANDIDATES_MAX`], and calls `report` for each.
 ///
 /// # Errors
-/// Fails if a knob cannot be set to its old value. If a knob could not be set to its old value, the
-/// caller restores all settings from its undo file.
+/// Fails if a knob cannot get its old value back. The caller then restores the undo file.
 pub fn search(
     site: &mut dyn Site,
     facts: &Facts,
@@ -212,8 +203,7 @@ impl Plan {
     }
 }
 
-/// Measures the old and the new setting alternately. After the comparison, the new setting is
-/// active. Returns `None` if the user wants to end the measurement.
+/// Measures both settings in turn, and leaves the new one active. `None` if the user ends it.
 fn compare(site: &mut dyn Site, facts: &Facts, plan: &Plan, options: &Options) -> Result<Option<Verdict>, TuneError> {
     let threads = facts.threaded == Some(true) || plan.changes.iter().any(|change| change.stage == "threaded");
     let card = facts.driver.is_some();
@@ -239,8 +229,7 @@ fn compare(site: &mut dyn Site, facts: &Facts, plan: &Plan, options: &Options) -
     Ok(Some(Verdict::of(&pairs, false)))
 }
 
-/// Measures one window. The returned boolean is true if the measurement window ended early, because
-/// more packets were lost than in the windows in `before`.
+/// Measures one window. True if the window ended early with more losses than those in `before`.
 fn window(
     site: &mut dyn Site,
     options: &Options,
@@ -259,8 +248,7 @@ fn window(
         }
         seconds += look.as_secs_f64();
         let passed = site.sample().since(&first);
-        // The exact length of the measurement window is read from the counters, because a wait may
-        // take longer than requested on a busy machine.
+        // A wait may take longer than requested, so the counters give the exact length.
         let exact = if passed.uptime > 0 { passed.uptime as f64 / 100.0 } else { seconds };
         let window = measured(&passed, exact);
         if before.is_some_and(|before| window.loses_more_than(before)) {

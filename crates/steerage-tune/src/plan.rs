@@ -1,5 +1,4 @@
-//! Creates a plan. A *plan* lists the knobs that must change to get the values of a `Wish`. A plan
-//! itself changes nothing on the machine.
+//! A *plan* lists the knobs that must change to get the values of a `Wish`.
 
 use std::collections::BTreeMap;
 
@@ -11,29 +10,26 @@ use crate::machine::Machine;
 use crate::setting::Setting;
 use crate::stage::{Kind, STAGES, Scope, Stage};
 
-/// The value to which a candidate setting sets the knobs of a stage (a kind of kernel setting).
+/// The wanted value of a stage's knobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
-    /// Each knob of the stage gets this mask of CPUs. An empty CPU mask turns the feature off.
+    /// The mask of each knob. An empty mask turns the feature off.
     Cpus(CpuMask),
-    /// The CPUs in this set are divided among the knobs of the stage, so that each CPU belongs to
-    /// one knob. If there are more knobs than CPUs, each knob gets one CPU. Each knob also gets one
-    /// CPU if the knobs are interrupts.
+    /// The CPUs are divided among the knobs. Interrupts, or more knobs than CPUs, get one CPU each.
     Spread(CpuMask),
-    /// Each knob of the stage is set to this number.
+    /// The number of each knob.
     Number(u64),
-    /// Each knob has this text.
+    /// The text of each knob.
     Text(String),
 }
 
-/// The values that a candidate setting wants to set. The key is the name of a stage. If the wish
-/// has no value for a stage (a kind of kernel setting), the stage's knobs stay as they are.
+/// The wanted values by the name of the stage. The knobs of other stages stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish(pub BTreeMap<&'static str, Value>);
 
 impl Wish {
-    /// Adds the value for the knobs of a stage to the wish.
+    /// Adds the value of a stage.
     #[must_use]
     pub fn set(mut self, stage: &'static str, value: Value) -> Self {
         self.0.insert(stage, value);
@@ -46,51 +42,48 @@ impl Wish {
 pub struct Change {
     /// The name of the stage.
     pub stage: &'static str,
-    /// What changes.
+    /// The knob that changes.
     pub knob: Knob,
-    /// The value before.
+    /// The value before the change.
     pub old: String,
-    /// The value afterwards.
+    /// The value after the change.
     pub new: String,
-    /// Why.
+    /// The reason for the change.
     pub why: &'static str,
 }
 
 impl Change {
-    /// Returns the command with which a person can make this change.
+    /// Returns the shell command that makes this change.
     pub fn command(&self) -> String {
         self.knob.command(&self.new)
     }
 }
 
-/// The changes of knobs with which the values of a `Wish` are set, and notes about omitted changes.
+/// The changes that fulfil a `Wish`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The changes of the plan, in the order of the table of stages.
+    /// The changes, in the order of the table of stages.
     pub changes: Vec<Change>,
-    /// Notes for the user. Each line names a stage or knob that is omitted, or that cannot be
-    /// undone exactly.
+    /// Notes for the user: what is omitted, or cannot be undone exactly.
     pub notes: Vec<String>,
-    /// The knobs that the plan does not change, but that the kernel may reset because of the plan's
-    /// changes. For example, a new number of queues resets the knobs of all queues.
+    /// Knobs that the kernel may reset, such as those of all queues after a change of their number.
     pub dependent: Setting,
 }
 
 impl Plan {
-    /// Returns the old values of the knobs that the plan changes, and of the knobs that these
-    /// changes may reset.
+    /// Returns the old values of the changed knobs and of those that the changes may reset.
     pub fn old(&self) -> Setting {
         let mut old = self.dependent.clone();
         old.0.extend(self.changes.iter().map(|change| (change.knob.clone(), change.old.clone())));
         old
     }
 
-    /// Returns the values afterwards.
+    /// Returns the values after the changes.
     pub fn new_setting(&self) -> Setting {
         Setting(self.changes.iter().map(|change| (change.knob.clone(), change.new.clone())).collect())
     }
 
-    /// Returns true if the plan contains a stage that may take the link down.
+    /// Returns true if a stage of the plan may take the link down.
     pub fn may_take_the_link_down(&self) -> bool {
         self.changes.iter().any(|change| Stage::named(change.stage).is_some_and(|stage| stage.scope == Scope::Reset))
     }
@@ -107,26 +100,24 @@ impl Default for Stages {
 }
 
 impl Stages {
-    /// Permits further stages: those that the command-line option `scope` permits.
+    /// Also permits the stages of `scope`.
     #[must_use]
     pub fn with(mut self, scope: Scope) -> Self {
         self.0.push(scope);
         self
     }
 
-    /// Returns true if the stages that belong to the command-line option `scope` are permitted.
+    /// Returns true if the stages of `scope` are permitted.
     pub fn has(&self, scope: Scope) -> bool {
         self.0.contains(&scope)
     }
 
-    /// Returns the permitted stages (kinds of kernel settings), in the order of the table of
-    /// stages.
+    /// Returns the permitted stages, in the order of the table of stages.
     pub fn iter(&self) -> impl Iterator<Item = &'static Stage> + '_ {
         STAGES.iter().filter(|stage| self.0.contains(&stage.scope))
     }
 
-    /// Plans the changes that set the values in `wish`, but makes no change. Knobs that already
-    /// have the wanted value are omitted.
+    /// Plans the changes that fulfil `wish`. Knobs that already have the value are omitted.
     pub fn plan(&self, machine: &mut Machine, interface: &str, wish: &Wish) -> Plan {
         let mut plan = Plan::default();
         for stage in self.iter() {
@@ -153,8 +144,7 @@ fn plan_stage(machine: &mut Machine, interface: &str, stage: &'static Stage, val
     let count = knobs.len();
     for (nth, knob) in knobs.into_iter().enumerate() {
         let Ok(old) = machine.read(&knob) else {
-            // An error is not reported. For example, a device with one transmit queue has the file
-            // `xps_cpus`, but this file cannot be read.
+            // Not an error: `xps_cpus` of a device with one transmit queue cannot be read.
             tracing::debug!(%knob, "has no value");
             continue;
         };
@@ -165,8 +155,7 @@ fn plan_stage(machine: &mut Machine, interface: &str, stage: &'static Stage, val
     }
 }
 
-/// Returns the text of the value for the `nth` knob of a stage. If the value is a number, it is at
-/// most the maximum of the stage (the kind of kernel setting).
+/// Numbers are limited to the maximum of the stage.
 fn text(machine: &Machine, stage: &Stage, value: &Value, nth: usize, count: usize) -> String {
     let online = machine.topology().online();
     let mask = |cpus: &CpuMask| cpus.and(online).to_bitmap(machine.nr_cpu_ids());
@@ -189,7 +178,6 @@ fn text(machine: &Machine, stage: &Stage, value: &Value, nth: usize, count: usiz
     }
 }
 
-/// Returns the knobs of a stage that exist on this machine.
 pub(crate) fn knobs(machine: &Machine, interface: &str, stage: &Stage) -> Vec<Knob> {
     knobs_and_notes(machine, interface, stage).0
 }

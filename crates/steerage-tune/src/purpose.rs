@@ -1,7 +1,5 @@
-//! Determines which settings of a card must change for a capture, or for a program that receives
-//! packets through AF_XDP. The module returns a list of facts about the network card. If a fact is
-//! a problem, it includes the change of a setting that fixes the problem. The command `doctor`
-//! prints the same facts about the network card.
+//! What a card needs for a capture, or for a program with AF_XDP, as a list of facts. A fact that
+//! is a problem includes the changes that fix it. `doctor` prints the same facts.
 
 use std::io;
 
@@ -18,11 +16,10 @@ use crate::setting::Setting;
 use crate::stage::{Scope, Stage};
 
 /// The ethtool features with which the card or the kernel merges packets before programs receive
-/// them. The kernel merges UDP packets only if one of the last two features in this list is on.
+/// them. UDP packets are merged only with one of the last two.
 const MERGE: [&str; 5] = ["rx-gro", "rx-lro", "rx-gro-hw", "rx-gro-list", "rx-udp-gro-forwarding"];
 
-/// The ethtool features (offloads) with which this machine sends large packets. A capture receives
-/// a copy of a large packet before the packet is split.
+/// With these offloads, a capture gets a large sent packet before the packet is split.
 const SPLIT: [&str; 7] = [
     "tx-tcp-segmentation",
     "tx-tcp6-segmentation",
@@ -33,52 +30,46 @@ const SPLIT: [&str; 7] = [
     "tx-gre-csum-segmentation",
 ];
 
-/// The ethtool feature that removes the VLAN tag from received frames. If the feature that removes
-/// VLAN tags is on, XDP programs cannot see the tag, but AF_PACKET still reports it.
+/// With this feature, XDP programs cannot see the VLAN tag, but AF_PACKET reports it.
 const STRIP_VLAN: &str = "rx-vlan-hw-parse";
 
-/// The ethtool feature with which a card can steer chosen traffic to chosen queues.
+/// With this feature, a card can steer chosen traffic to chosen queues.
 const NTUPLE: &str = "rx-ntuple-filter";
 
-/// The features of virtio_net that must be off before an XDP program is attached. If one of these
-/// virtio_net features is on, the host merges packets.
+/// With these features, virtio_net's host merges packets. XDP programs need them off.
 const VIRTIO_MERGES: [&str; 2] = ["rx-lro", "rx-gro-hw"];
 
-/// For each driver, the largest MTU with which it accepts an XDP program that does not support
-/// frames in several pages. The sources of these MTUs are `ENA_XDP_MAX_MTU` and
-/// `mlx5e_xdp_allowed`. For virtio_net, the largest MTU is the size of a page minus three parts:
-/// the headroom, the Ethernet header, and the kernel's description of the page.
+/// The largest MTU with which a driver accepts an XDP program that does not support frames in
+/// several pages (`ENA_XDP_MAX_MTU`, `mlx5e_xdp_allowed`). For virtio_net: a page without the
+/// headroom, the Ethernet header and the kernel's description of the page.
 const MTU_MAX: [(&str, u32); 3] = [("ena", 3498), ("mlx5_core", 3498), ("virtio_net", 3506)];
 
-/// The file `napi_defer_hard_irqs` contains the number of polls without packets after which the
-/// card may interrupt again. The file `gro_flush_timeout` contains the time in nanoseconds after
-/// which the card interrupts in any case. The values in this list are those that the kernel's
-/// Documentation/networking/napi.rst suggests for busy polling.
+/// The polls without packets after which the card may interrupt again, and the nanoseconds after
+/// which it interrupts in any case: the kernel's suggestion for busy polling
+/// (Documentation/networking/napi.rst).
 const NAPI_DEFERRAL: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "200000")];
 
-/// The facts about a card that matter only for some programs. Such programs read the machine's sent
-/// packets, read VLAN tags, or choose their traffic with rules of the card.
+/// Facts that matter only if a program uses sent packets, VLAN tags or rules of the card.
 const OPTIONAL: [&str; 3] = ["sent packets", "VLAN tags", "ntuple"];
 
 /// The type of a loopback interface (linux/if_arp.h).
 pub const ARPHRD_LOOPBACK: u32 = 772;
 
-/// The purpose for which the settings of a card are changed.
+/// What the card's settings are changed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A program that receives packets through AF_XDP.
     AfXdp,
-    /// A capture, or another program that receives copies of packets.
+    /// A capture, or another program that gets copies of packets.
     Listen,
 }
 
-/// The known properties of an interface. A property of the interface is `None` if the kernel does
-/// not report the property.
+/// An interface. Properties that the kernel does not report are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nic {
     /// The name.
     pub name: String,
-    /// The name of the driver, or `None` for a virtual interface.
+    /// The driver, or `None` for a virtual interface.
     pub driver: Option<String>,
     /// The MTU in bytes.
     pub mtu: Option<u32>,
@@ -88,30 +79,28 @@ pub struct Nic {
     pub channels: Option<Channels>,
     /// The number of online CPUs.
     pub cpus: u32,
-    /// True if this is a loopback interface. The packets of a loopback interface never leave the
-    /// machine, so there is no wire whose packets could differ from a capture.
+    /// True for a loopback interface, where no wire could differ from a capture.
     pub is_loopback: bool,
 }
 
 /// A fact about the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// The subject of the fact in a few words, such as "VLAN tags".
+    /// The subject in a few words, such as "VLAN tags".
     pub about: &'static str,
-    /// The name of the stage (kind of kernel setting) that can change the fact.
+    /// The stage that can change the fact.
     pub stage: &'static str,
     /// The fact.
     pub found: String,
-    /// True if a card with this fact is unsuitable for the purpose.
+    /// True if the fact makes the card unsuitable for the purpose.
     pub is_missing: bool,
-    /// The knobs that must change to fix the fact, and their new values.
+    /// The knobs that fix the fact, with their new values.
     pub changes: Vec<(Knob, String)>,
 }
 
 impl Need {
-    /// Returns the commands that fix the fact, or `None` if no command can fix it.
+    /// Returns the commands that fix the fact, or `None` if none can.
     pub fn fix(&self) -> Option<String> {
-        // A single ethtool command can set all features.
         let features = self.changes.iter().filter(|_| self.stage == "offloads");
         let switches: Vec<String> = features
             .filter_map(|(knob, value)| Some(format!("{} {value}", option(knob.0.rsplit_once('/')?.1))))
@@ -128,7 +117,6 @@ impl Need {
     }
 }
 
-/// Returns the command that sets a knob, with `sudo` because the command needs privileges.
 fn typed(knob: &Knob, value: &str) -> String {
     match knob.command(value).strip_prefix("echo ") {
         Some(echo) => format!("echo {}", echo.replace(" > ", " | sudo tee ")),
@@ -137,7 +125,7 @@ fn typed(knob: &Knob, value: &str) -> String {
 }
 
 impl Nic {
-    /// Returns the facts about the card that matter for the chosen purpose.
+    /// Returns the facts that matter for the purpose.
     pub fn needs(&self, purpose: Purpose) -> Vec<Need> {
         let mut needs = Vec::new();
         match purpose {
@@ -170,14 +158,13 @@ impl Nic {
         Knob(format!("/ethtool/{}/{name}", self.name))
     }
 
-    /// Returns those features in `names` that are not in the wanted state. Returns `None` if all
-    /// features are in the wanted state.
+    /// Returns a fact with the features that are not in the wanted state, or `None` if all are.
     fn switched(&self, about: &'static str, names: &[&str], on: bool, what: &str) -> Option<Need> {
         let features = self.features.as_ref().filter(|_| !self.is_loopback)?;
         let is_fixed = |name: &&&str| !features.changeable.iter().any(|changeable| changeable == **name);
         let mut wrong: Vec<&&str> = names.iter().filter(|name| features.is_on(name) != on).collect();
         if on {
-            // Features that cannot be changed on this card are omitted.
+            // Features that this card cannot change are omitted.
             wrong.retain(|name| !is_fixed(name));
         }
         if wrong.is_empty() {
@@ -210,10 +197,8 @@ impl Nic {
         })
     }
 
-    /// An XDP program needs additional transmit queues. On a card with the ENA driver, an XDP
-    /// program needs one additional transmit queue for each channel. These queues are taken from
-    /// the card's fixed number of queues. With virtio_net, an XDP program needs one additional
-    /// transmit queue for each CPU.
+    /// An XDP program needs more transmit queues: one for each channel with ENA, out of the card's
+    /// fixed number of queues, and one for each CPU with virtio_net.
     fn xdp_queues(&self) -> Option<Need> {
         let channels = self.channels.filter(|channels| channels.combined_max > 0)?;
         let (now, most) = (channels.combined, channels.combined_max);
@@ -238,17 +223,16 @@ impl Nic {
     }
 }
 
-/// Traffic that the card must steer to certain receive queues.
+/// Traffic that the card must steer to receive queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lead {
     /// The traffic.
     pub flows: Vec<Flow>,
-    /// The receive queues over which the card spreads the traffic of each item in `flows`.
+    /// The receive queues over which the card spreads each flow.
     pub queues: Vec<u32>,
 }
 
 impl Lead {
-    /// Returns the rules for a card.
     fn rules(&self, nic: &Nic) -> Result<Vec<Rule>, TuneError> {
         let failed = |why: String| TuneError::Rules { interface: nic.name.clone(), why };
         let count = nic.channels.map_or(1, |channels| channels.receiving().max(1));
@@ -259,14 +243,12 @@ impl Lead {
         Ok(rules.map_err(|error| failed(error.to_string()))?.concat())
     }
 
-    /// Returns the changes that add the missing rules to the card. `ours` contains the steering
-    /// rules that `tune` added earlier.
+    /// Returns the changes that add the missing rules. `ours` contains the rules that `tune` added
+    /// before, of which those that are no longer wanted are removed.
     fn changes(&self, machine: &mut Machine, nic: &Nic, ours: &Setting) -> Result<Vec<(Knob, String)>, TuneError> {
         let mut rules: Vec<String> = self.rules(nic)?.iter().map(Rule::to_string).collect();
         let mut changes: Vec<(Knob, String)> = Vec::new();
         for (knob, rule) in ours.0.iter().filter(|(knob, _)| knob.is_rule()) {
-            // If an earlier run of `tune` added a rule that is no longer wanted, the rule is
-            // removed.
             let wanted = rules.iter().position(|wanted| wanted == rule).map(|at| rules.remove(at));
             changes.push((knob.clone(), wanted.unwrap_or_else(|| NO_RULE.to_owned())));
         }
@@ -289,12 +271,10 @@ fn no_rules(error: &io::Error) -> String {
     }
 }
 
-/// Plans the changes that prepare the card for the purpose (a capture or AF_XDP). If a change may
-/// take the link down and `stages` does not permit such changes, the plan contains a note instead
-/// of the change. `ours` contains the values that `tune` has already set for this purpose.
+/// Plans the changes that prepare the card for the purpose. A change that may take the link down
+/// becomes a note if `stages` does not permit it. `ours` contains what `tune` has set before.
 ///
 /// # Errors
-///
 /// Fails if the card cannot steer the traffic to the queues.
 pub fn plan(
     machine: &mut Machine,
@@ -344,8 +324,7 @@ pub fn plan(
     Ok(plan)
 }
 
-/// Returns the settings that defer the interrupts of this interface, so that a program can use busy
-/// polling.
+/// Returns the setting that defers an interface's interrupts, for busy polling.
 pub fn napi_deferral(interface: &str) -> Setting {
     let knob = |file: &str| Knob(format!("/sys/class/net/{interface}/{file}"));
     Setting(NAPI_DEFERRAL.into_iter().map(|(file, value)| (knob(file), value.to_owned())).collect())
@@ -359,8 +338,6 @@ fn unconditional(about: &'static str, stage: &'static str, changes: Vec<(Knob, S
 mod tests {
     use super::*;
 
-    /// Returns the features of a card for a test: `on` lists the features that are on, and
-    /// `changeable` lists the features that can be changed.
     fn features(on: &[&str], changeable: &[&str]) -> Option<Features> {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         Some(Features { on: owned(on), changeable: owned(changeable) })
@@ -452,7 +429,7 @@ mod tests {
         let all = plan(&Stages::default().with(Scope::Reset));
         assert_eq!(all.new_setting().0[&Knob("/ethtool/eth0/rss/key".to_owned())], "6d:5a:6d:5a");
         assert!(all.may_take_the_link_down() && all.changes.len() == 6, "{all:?}");
-        // The plan has a note for each change that cannot be undone exactly.
+        // Each change that cannot be undone exactly has a note.
         assert!(all.notes.iter().any(|note| note.starts_with("channels: packets that are in the rings")), "{all:?}");
         assert!(!careful.notes.iter().any(|note| note.contains("lost")), "{careful:?}");
         std::fs::remove_dir_all(root).unwrap();

@@ -1,5 +1,4 @@
-//! Creates the candidates that the options `--global`, `--irq` and `--allow-reset` permit. Each of
-//! these settings is measured as a candidate of its own.
+//! The candidates that `--global`, `--irq` and `--allow-reset` permit.
 
 use steerage::CpuMask;
 use steerage::flow::wire::port;
@@ -10,19 +9,16 @@ use crate::machine::Machine;
 use crate::plan::{Stages, Value, Wish};
 use crate::stage::Scope;
 
-/// The size in descriptors to which a candidate sets the receive ring. On most cards, the default
-/// is 256 or 512 descriptors.
+/// The receive ring of a candidate, in descriptors. Most cards have 256 or 512 by default.
 const RING: u64 = 1024;
-/// The UDP ports of the tunnels whose inner headers the flow dissector reads.
+/// UDP ports of tunnels whose inner headers the flow dissector reads.
 const TUNNELS: [u16; 3] = [port::VXLAN, port::VXLAN_LINUX, port::GTP_U];
 
-/// Two columns of /proc/net/softnet_stat: the number of packets that backlogs dropped, and the
-/// number of polls that ended although packets were left.
+/// Columns of /proc/net/softnet_stat: dropped packets, and polls that ended with packets left.
 const DROPPED: usize = 1;
 const SQUEEZED: usize = 2;
 
-/// Returns the candidates of all permitted [`Scope`]s except [`Scope::Interface`]. The candidates
-/// use these CPUs.
+/// Returns the candidates of all permitted [`Scope`]s except [`Scope::Interface`] for these CPUs.
 pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus: &CpuMask) -> Vec<Candidate> {
     let mut found = Vec::new();
     if stages.has(Scope::Irq) {
@@ -46,8 +42,7 @@ pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus:
     found
 }
 
-/// Returns true if a tunnel with a well-known port ends on this machine. To find a tunnel, the
-/// function checks whether a socket is bound to the port of VXLAN or GTP-U.
+/// Returns true if a socket is bound to the port of VXLAN or GTP-U: a tunnel ends on this machine.
 fn ends_tunnels(machine: &Machine) -> bool {
     let is_tunnel = |row: &str| {
         let port = row.split_whitespace().nth(1)?.rsplit_once(':')?.1;
@@ -57,7 +52,6 @@ fn ends_tunnels(machine: &Machine) -> bool {
     tables.iter().flat_map(|table| table.lines()).any(|row| is_tunnel(row).is_some())
 }
 
-/// XPS is possible only if the interface has several transmit queues.
 fn xps_is_possible(machine: &Machine, interface: &str) -> bool {
     queues(machine, interface, "tx-") > 1
 }
@@ -67,8 +61,8 @@ fn queues(machine: &Machine, interface: &str, kind: &str) -> usize {
     names.iter().filter(|name| name.starts_with(kind)).count()
 }
 
-/// Returns an indirection table that is as long as `table` and lists all queues in turn, such as `0
-/// 1 2 0 1 2`. Returns `None` if the queues already have equal shares of the indirection table.
+/// Returns a table as long as `table` that lists the queues in turn, such as `0 1 2 0 1 2`, or
+/// `None` if the queues already have equal shares.
 fn evened(table: &str, queues: usize) -> Option<String> {
     let entries: Vec<usize> = table.split(' ').map(|entry| entry.parse().ok()).collect::<Option<_>>()?;
     let count = |queue: usize| entries.iter().filter(|entry| **entry == queue).count();
@@ -98,8 +92,6 @@ fn global(machine: &mut Machine, cpus: &CpuMask) -> Wish {
     wish
 }
 
-/// Returns two sums over all CPUs: the number of packets that backlogs dropped, and the number of
-/// polls that ended although packets were left.
 fn softnet(machine: &Machine) -> [u64; 2] {
     let table = machine.root().read("/proc/net/softnet_stat").unwrap_or_default();
     [DROPPED, SQUEEZED].map(|column| {
@@ -140,8 +132,7 @@ mod tests {
     fn a_table_is_evened_only_if_it_is_uneven() {
         assert_eq!(evened("0 1 2 0 1", 3), None);
         assert_eq!(evened("0 0 0 1 1 2", 3).as_deref(), Some("0 1 2 0 1 2"));
-        // The first indirection table of this test lacks a queue. The second table contains a queue
-        // that does not exist.
+        // The first table lacks queue 2, and the second table has a queue 3 that does not exist.
         assert_eq!(evened("0 1 0 1", 3).as_deref(), Some("0 1 2 0"));
         assert_eq!(evened("0 1 2 3", 3).as_deref(), Some("0 1 2 0"));
         assert_eq!((evened("", 3), evened("0 x", 2), evened("0 1", 0)), (None, None, None));

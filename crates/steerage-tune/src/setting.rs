@@ -1,6 +1,3 @@
-//! A setting is a list of knobs (settings of the kernel or the card) with their values. Settings
-//! can be read, applied and compared.
-
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -10,7 +7,7 @@ use crate::error::TuneError;
 use crate::knob::Knob;
 use crate::machine::Machine;
 
-/// A list of knobs and their values, in the kernel's text format.
+/// Knobs and their values, in the kernel's text format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Setting(pub BTreeMap<Knob, String>);
@@ -22,7 +19,7 @@ pub struct Difference {
     pub knob: Knob,
     /// The expected value.
     pub wanted: String,
-    /// The present value of the knob, or `None` if the knob no longer exists.
+    /// The present value, or `None` if the knob no longer exists.
     pub now: Option<String>,
 }
 
@@ -41,12 +38,10 @@ impl Setting {
         Self(knobs.into_iter().filter_map(|knob| machine.read(&knob).ok().map(|value| (knob, value))).collect())
     }
 
-    /// Sets all knobs to the values of this setting, in the order of the knobs' names. Knobs that
-    /// already have the value of this setting are skipped. If a knob cannot be set, the remaining
-    /// knobs are set nevertheless.
+    /// Sets all knobs that differ, in the order of their names. If a knob cannot be set, the
+    /// remaining knobs are set nevertheless.
     ///
     /// # Errors
-    ///
     /// Returns the first error.
     pub fn apply(&self, machine: &mut Machine) -> Result<(), TuneError> {
         let mut outcome = Ok(());

@@ -1,31 +1,30 @@
-//! The table of stages. A stage is a kind of kernel setting that `tune` can change. The table
-//! contains the maximum value of each stage and the reason to change the stage's knobs.
+//! The table of stages. A stage is a kind of kernel setting that `tune` can change.
 
 use crate::knob::Knob;
 
-/// The command-line option that a stage needs to be permitted in a plan.
+/// The command-line option that permits a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// A stage that needs no command-line option, because its knobs affect only one interface.
+    /// No option: the knobs affect only one interface.
     Interface,
-    /// `--global` permits stages whose knobs affect the whole machine or network namespace.
+    /// `--global`: the knobs affect the whole machine or network namespace.
     Global,
-    /// `--irq` permits the stage that changes the CPUs of interrupts.
+    /// `--irq`: the CPUs of interrupts.
     Irq,
-    /// `--for` permits the stages that are needed for a capture, or for a program with AF_XDP.
+    /// `--for`: what a capture or a program with AF_XDP needs.
     Purpose,
-    /// `--allow-reset` permits stages of the card that may take the link down for a moment.
+    /// `--allow-reset`: settings of the card that may take the link down for a moment.
     Reset,
 }
 
-/// The kind of values that the knobs of a stage have.
+/// The values of a stage's knobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A mask of CPUs.
     Cpus,
-    /// A number that is at most the stage's `max`.
+    /// A number of at most `max`.
     Number,
-    /// A number that is a power of two, because the kernel would round other numbers up.
+    /// A power of two: the kernel rounds other numbers up.
     PowerOfTwo,
     /// Text, such as an indirection table or a hash key.
     Text,
@@ -38,21 +37,19 @@ pub struct Stage {
     pub name: &'static str,
     /// The option that it needs.
     pub scope: Scope,
-    /// The pattern for the names of the stage's knobs. In the pattern, `{iface}` is a placeholder
-    /// for the interface's name, and `*` for the number of a queue or interrupt.
+    /// The names of the knobs: `{iface}` is the interface, and `*` a queue or an interrupt.
     pub pattern: &'static str,
     /// The kind of its values.
     pub kind: Kind,
-    /// The largest number to which `tune` sets a knob of the stage.
+    /// The largest number that `tune` sets.
     pub max: u64,
-    /// The reason why `tune` sets no larger number than `max`.
+    /// Why `tune` sets no larger number.
     pub bound: &'static str,
-    /// The first version of Linux that has this setting.
+    /// The first version of Linux with this setting.
     pub since: &'static str,
     /// Why the value is changed.
     pub why: &'static str,
-    /// A description of what `--undo` cannot restore after a change. This text is empty if `--undo`
-    /// restores everything.
+    /// What `--undo` cannot restore, or empty.
     pub not_restored: &'static str,
 }
 
@@ -70,7 +67,7 @@ const BASE: Stage = Stage {
     not_restored: "",
 };
 
-/// All stages. A plan changes stages (kinds of kernel settings) in the order of this table.
+/// All stages, in the order in which a plan changes them.
 pub const STAGES: &[Stage] = &[
     Stage {
         name: "channels",
@@ -299,7 +296,7 @@ pub const STAGES: &[Stage] = &[
 ];
 
 impl Stage {
-    /// Returns the stage with the name `name`.
+    /// Returns the stage called `name`.
     pub fn named(name: &str) -> Option<&'static Self> {
         STAGES.iter().find(|stage| stage.name == name)
     }

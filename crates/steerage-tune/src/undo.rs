@@ -1,6 +1,5 @@
-//! The undo file contains two values of each knob: the value that `tune` set, and the value before.
-//! The undo file is on the disk before the first knob is changed. Therefore all old values can be
-//! restored even after this program has crashed.
+//! The undo file contains the value that `tune` set for each knob, and the value before. `tune`
+//! writes the file before the first change, so that a crash does not lose the old values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
@@ -23,18 +22,16 @@ use crate::plan::Plan;
 use crate::root::Root;
 use crate::setting::Setting;
 
-/// The version of the undo file's format.
 const VERSION: u32 = 1;
-/// The maximum number of bytes that are read from an undo file. The undo file of a machine with
-/// 1,024 queues is smaller than this maximum.
+/// The bytes that are read from an undo file: more than a machine with 1,024 queues needs.
 const FILE_MAX: u64 = 16 << 20;
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// Says to which interface, and to which boot of the machine, the values in an undo file belong.
+/// To which interface, and to which boot, the values in an undo file belong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     boot: String,
-    /// The inode number of the interface's network namespace.
+    /// The inode of the network namespace.
     namespace: String,
     index: String,
     address: String,
@@ -58,20 +55,16 @@ struct Record {
     version: u32,
     interface: String,
     identity: Identity,
-    /// The values before.
     before: Setting,
-    /// The values to which `tune` may have set each knob. If a knob has another value, another
-    /// program or the administrator has changed the knob.
+    /// The values that `tune` may have set. Any other value comes from somebody else.
     ours: BTreeMap<Knob, BTreeSet<String>>,
-    /// The setting that `tune` kept after the measurement. The value is `None` until the
-    /// measurement has ended.
+    /// The setting that `tune` kept. `None` until the measurement has ended.
     kept: Option<Setting>,
     /// The interrupts that irqbalance must not move, at the request of `tune`.
     banned: Vec<u32>,
-    /// The path and the text of the .link file that `tune` wrote.
+    /// The .link file that `tune` wrote.
     link_file: Option<(PathBuf, String)>,
-    /// The values that systemd sets because of the .link file. `tune` itself does not set the
-    /// values in a .link file again.
+    /// What systemd sets because of the .link file, and `tune` does not set again.
     #[serde(default)]
     linked: Setting,
 }
@@ -86,9 +79,9 @@ pub struct Undo {
 /// What an undo did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// The knobs that were restored, each with its old value.
+    /// The restored knobs with their old values.
     pub restored: Setting,
-    /// For each knob that was not restored, one line with the reason.
+    /// One line for each knob that was not restored, with the reason.
     pub left: Vec<String>,
 }
 
@@ -96,7 +89,6 @@ impl Undo {
     /// Reads the undo file of an interface in this network namespace, if it exists.
     ///
     /// # Errors
-    ///
     /// Fails if the undo file is damaged, or if another user could have written it.
     pub fn load(directory: &Path, machine: &Machine, interface: &str) -> Result<Option<Self>, TuneError> {
         let here = Identity::of(machine.root(), interface);
@@ -111,7 +103,6 @@ impl Undo {
     /// Reads all undo files of this network namespace.
     ///
     /// # Errors
-    ///
     /// Fails like [`load`](Self::load).
     pub fn load_all(directory: &Path, machine: &Machine) -> Result<Vec<Self>, TuneError> {
         let entries = match Directory::open(directory).and_then(|directory| directory.entries()) {
@@ -137,8 +128,7 @@ impl Undo {
         let (parent, name) = (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default());
         let text = (|| -> io::Result<String> {
             let directory = Directory::open(parent)?;
-            // Other users may write to a directory such as /tmp, so another user could have created
-            // the file there.
+            // Another user could have created the file in a directory such as /tmp.
             let owner = directory.stat(name)?.st_uid;
             if ![0, geteuid().as_raw()].contains(&owner) {
                 return Err(io::Error::other(format!("it belongs to user {owner}")));
@@ -160,22 +150,17 @@ impl Undo {
         Ok(Some(Self { path: path.to_owned(), record }))
     }
 
-    /// Returns true if the undo file belongs to the interface in this network namespace. After a
-    /// restart of the machine, the recorded number of the namespace has no meaning. After a
-    /// restart, the number of the namespace is therefore not compared.
+    /// After a restart of the machine, the number of the namespace means nothing.
     fn is_about(&self, interface: &str, here: &Identity) -> bool {
         let then = &self.record.identity;
         self.record.interface == interface && (then.boot != here.boot || then.namespace == here.namespace)
     }
 
-    /// Writes an undo file that can undo all of `plans`. The caller will try these plans. Call
-    /// `begin` before the first change. If the interface already has an undo file, the old values
-    /// in that file are kept in the new undo file.
+    /// Writes an undo file for all of `plans`, which the caller will try: call `begin` before the
+    /// first change. Old values in an existing undo file of the interface are kept.
     ///
     /// # Errors
-    ///
-    /// Fails if the undo file cannot be written. Without the undo file, the caller must not change
-    /// anything.
+    /// Fails if the undo file cannot be written. The caller must then change nothing.
     pub fn begin(directory: &Path, machine: &mut Machine, interface: &str, plans: &[&Plan]) -> Result<Self, TuneError> {
         let here = Identity::of(machine.root(), interface);
         let old = Self::load(directory, machine, interface)?.filter(|old| old.record.identity == here);
@@ -200,26 +185,19 @@ impl Undo {
         Ok(undo)
     }
 
-    /// Records the setting that is kept after the measurement. When `keep` is called, all knobs
-    /// outside of the kept setting must have their old values again.
+    /// Records the kept setting. All other knobs must have their old values again.
     ///
     /// # Errors
-    ///
     /// Fails if the undo file cannot be written.
     pub fn keep(&mut self, machine: &mut Machine, mut kept: Setting) -> Result<(), TuneError> {
         let record = &mut self.record;
-        // One kept candidate may have set a knob, and a later kept candidate may have restored the
-        // knob's old value. Knobs whose kept value equals the old value are removed from the kept
-        // setting.
+        // A later candidate may have restored the old value of a knob.
         kept.0.retain(|knob, value| !record.before.0.get(knob).is_some_and(|old| machine.is_same(knob, old, value)));
-        // If `tune` changed the number of queues, the kernel may have reset knobs that `tune`
-        // itself does not set.
+        // A new number of queues makes the kernel reset knobs that `tune` does not set.
         let resets = kept.0.keys().any(|knob| knob.of_card().is_some_and(|(_, name)| name.starts_with("channels/")));
         record.before.0.retain(|knob, _| kept.0.contains_key(knob) || (resets && !record.ours.contains_key(knob)));
         record.ours = kept.0.iter().map(|(knob, value)| (knob.clone(), [value.clone()].into())).collect();
-        // Values that the kernel has set in the meantime are recorded as values that `tune` set.
-        // Therefore an undo may replace these values. If a knob later has a value that is not
-        // recorded, another program has set the knob.
+        // Values that the kernel has set since count as ours, so that an undo may replace them.
         for knob in record.before.0.keys().filter(|knob| !kept.0.contains_key(knob)) {
             record.ours.insert(knob.clone(), machine.read(knob).into_iter().collect());
         }
@@ -227,12 +205,9 @@ impl Undo {
         self.save()
     }
 
-    /// Adds knobs to the undo file, such as the knobs of new queues. After `extend`, the caller
-    /// sets these knobs, because they belong to the kept setting. Call `extend` before you set the
-    /// added knobs.
+    /// Adds knobs, such as those of new queues, to the kept setting, before the caller sets them.
     ///
     /// # Errors
-    ///
     /// Fails if the undo file cannot be written.
     pub fn extend(&mut self, machine: &mut Machine, more: &Setting) -> Result<(), TuneError> {
         for (knob, value) in &more.0 {
@@ -244,12 +219,10 @@ impl Undo {
         self.save()
     }
 
-    /// Changes the undo file so that it belongs to the present boot and interface. After a call of
-    /// `renew`, the undo file has the present values of the knobs as their old values. Returns
-    /// false if the undo file already belongs to this boot and interface.
+    /// Makes the undo file belong to the present boot and interface, with the present values as old
+    /// values. Returns false if the undo file already does.
     ///
     /// # Errors
-    ///
     /// Fails if the undo file cannot be written.
     pub fn renew(&mut self, machine: &mut Machine) -> Result<bool, TuneError> {
         let here = Identity::of(machine.root(), &self.record.interface);
@@ -264,21 +237,18 @@ impl Undo {
         Ok(true)
     }
 
-    /// Records in the undo file the interrupts that irqbalance must not move.
+    /// Records the interrupts that irqbalance must not move.
     ///
     /// # Errors
-    ///
     /// Fails if the undo file cannot be written.
     pub fn record_bans(&mut self, interrupts: &[u32]) -> Result<(), TuneError> {
         self.record.banned = interrupts.to_vec();
         self.save()
     }
 
-    /// Allows irqbalance to move an interrupt again if the kept setting does not change the
-    /// interrupt's CPUs.
+    /// Lets irqbalance move the interrupts that the kept setting does not change.
     ///
     /// # Errors
-    ///
     /// Fails if the undo file cannot be written.
     pub fn release_interrupts(&mut self, root: &Root) -> Result<(), TuneError> {
         let kept = irq::interrupts(self.kept().into_iter().flat_map(|kept| kept.0.keys()));
@@ -292,8 +262,7 @@ impl Undo {
         self.record_bans(&kept)
     }
 
-    /// Tells irqbalance again not to move the recorded interrupts. When irqbalance restarts, it
-    /// forgets which interrupts it must not move.
+    /// Repeats the bans, which irqbalance forgets when it restarts.
     pub fn ban_again(&self, root: &Root) {
         let socket = irq::irqbalance(root).filter(|_| !self.record.banned.is_empty());
         if let Some(Err(error)) = socket.map(|socket| irq::ban(&socket, &self.record.banned)) {
@@ -301,12 +270,10 @@ impl Undo {
         }
     }
 
-    /// Writes a .link file. When the .link file exists, systemd sets the values in this file, and
-    /// `tune` no longer sets these values again. Knobs whose values `tune` itself has set so far
-    /// get their old values again.
+    /// Writes a .link file. systemd sets its values from now on, so `tune` stops setting these
+    /// knobs and gives them their old values back.
     ///
     /// # Errors
-    ///
     /// Fails if the undo file or the .link file cannot be written, or if a value cannot be set.
     pub fn write_link_file(&mut self, machine: &mut Machine, file: &LinkFile) -> Result<(), TuneError> {
         let record = &mut self.record;
@@ -325,8 +292,7 @@ impl Undo {
         self.save()?;
         link_file::write(file)?;
         old.apply(machine)?;
-        // When the number of queues was restored, the kernel reset the kept values of the queues,
-        // and removed new queues.
+        // The old number of queues made the kernel reset the queues' values and remove queues.
         if let Some(kept) = &mut self.record.kept {
             kept.0.retain(|knob, _| machine.read(knob).is_ok());
             kept.apply(machine)?;
@@ -344,14 +310,12 @@ impl Undo {
         &self.path
     }
 
-    /// Returns the setting that `tune` kept, or `None` if `tune` ended before the end of the
-    /// measurement.
+    /// Returns the kept setting, or `None` if the measurement did not end.
     pub fn kept(&self) -> Option<&Setting> {
         self.record.kept.as_ref()
     }
 
-    /// Returns true if the undo file belongs to the present boot of the machine, and to the
-    /// interface that now has the recorded name.
+    /// Returns true if the undo file belongs to the present boot and interface.
     pub fn is_current(&self, machine: &Machine) -> bool {
         Identity::of(machine.root(), &self.record.interface) == self.record.identity
     }
@@ -361,13 +325,12 @@ impl Undo {
         self.record.link_file.is_some()
     }
 
-    /// Returns the values that systemd sets because of the .link file.
+    /// Returns what systemd sets because of the .link file.
     pub fn linked(&self) -> &Setting {
         &self.record.linked
     }
 
-    /// Describes in one line how the .link file differs from the text that `tune` wrote. Returns
-    /// `None` if the .link file is unchanged.
+    /// Says in one line how the .link file differs from what `tune` wrote, or `None`.
     pub fn link_file_differs(&self) -> Option<String> {
         let (path, text) = self.record.link_file.as_ref()?;
         match std::fs::read_to_string(path) {
@@ -377,13 +340,13 @@ impl Undo {
         }
     }
 
-    /// Returns all knobs that an undo may write to.
+    /// Returns the knobs that an undo may write.
     pub fn knobs(&self) -> impl Iterator<Item = &Knob> {
         self.record.before.0.keys()
     }
 
-    /// Returns the files that an undo may write to. If queues can be created and removed, the
-    /// result includes the files of all queues of the interface, because a new queue has new files.
+    /// Returns the files that an undo may write. If queues may come and go, the result has the
+    /// interface's directory of queues, because new queues have new files.
     pub fn files(&self, queues_change: bool) -> BTreeSet<String> {
         let queues_change = queues_change || self.knobs().any(|knob| knob.0.contains("/channels/"));
         let file = |knob: &Knob| match knob.0.split_once("/queues/") {
@@ -394,8 +357,7 @@ impl Undo {
         self.knobs().filter(is_file).map(file).collect()
     }
 
-    /// Loads the BPF program of the flow dissector if the kept setting includes it. Call
-    /// `load_dissector` before the process drops its capabilities.
+    /// Loads the flow dissector for an undo. The process must still have its capabilities.
     pub fn load_dissector(&self, machine: &mut Machine) {
         if self.knobs().any(|knob| knob.0 == DISSECTOR) {
             machine.load_dissector();
@@ -408,13 +370,11 @@ impl Undo {
         write_durably(&self.path, text.as_bytes(), Readers::All).map_err(failed)
     }
 
-    /// Restores the old values, and removes the undo file. A knob is not restored if another
-    /// program or the administrator has changed it in the meantime.
+    /// Restores the old values and removes the undo file. Knobs that somebody else has changed
+    /// since are left alone.
     ///
     /// # Errors
-    ///
-    /// Fails if a value cannot be restored. If a value cannot be restored, the undo file is not
-    /// removed, so that another attempt is possible.
+    /// Fails if a value cannot be restored. The undo file then stays for another attempt.
     pub fn restore(self, machine: &mut Machine) -> Result<Restored, TuneError> {
         let mut result = Restored::default();
         let mut outcome = Ok(());
@@ -433,8 +393,7 @@ impl Undo {
                 };
                 result.left.push(format!("{interface} {what}: its values were left alone"));
             }
-            // The steering rules are removed first, because a card may delete its rules when the
-            // feature for rules is turned off.
+            // Rules first: a card may delete its rules when their feature is turned off.
             let (rules, others): (Vec<_>, Vec<_>) = self.record.before.0.iter().partition(|(knob, _)| knob.is_rule());
             for (knob, old) in rules.into_iter().chain(others) {
                 if is_same || !knob.is_of(&self.record.interface) {
@@ -505,9 +464,7 @@ impl Record {
     }
 }
 
-/// Returns the possible paths of an interface's undo file. If two network namespaces each have an
-/// interface of the same name, the name of the second undo file also contains the number of the
-/// namespace.
+/// The name has the number of the namespace if another namespace has an interface of this name.
 fn paths(directory: &Path, interface: &str, here: &Identity) -> [PathBuf; 2] {
     let number: String = here.namespace.chars().filter(char::is_ascii_digit).collect();
     [directory.join(format!("{interface}@{number}.json")), directory.join(format!("{interface}.json"))]
@@ -519,11 +476,9 @@ fn free_path(directory: &Path, interface: &str, here: &Identity) -> Result<PathB
     Ok(if is_taken { long } else { short })
 }
 
-/// Creates the directory for undo files. A sandbox can then allow this program to write to the
-/// directory.
+/// Creates the directory for undo files, so that a sandbox can permit writes to it.
 ///
 /// # Errors
-///
 /// Fails if the directory cannot be created, or if another user may write to it.
 pub fn create_directory(directory: &Path) -> Result<Directory, TuneError> {
     let created = Directory::create_all(directory, DIRECTORY_MODE);

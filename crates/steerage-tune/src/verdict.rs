@@ -1,65 +1,52 @@
-//! Decides from pairs of measurement windows whether a setting is kept.
+//! Decides from pairs of windows whether a setting is kept.
 
 use std::fmt;
 
 use crate::facts::{CpuCounts, Sample};
 
-/// A changed setting is kept only if its gain (as a fraction) is at least this value. A gain below
-/// this minimum is not worth the reordering of packets that a change causes. Also, the next
-/// measurement might show a loss instead.
+/// The smallest gain for which a setting is kept. Less is not worth the reordering by the change,
+/// and the next measurement might show a loss.
 const GAIN_MIN: f64 = 0.03;
 
-/// The machine is at its throughput limit if a CPU spends at least this share of its time in
-/// interrupts. Even at the limit, the rest of the CPU's time is used by threads that share the CPU
-/// with ksoftirqd, the kernel's thread for interrupt work.
+/// From this share of time in interrupts on, a CPU is at its limit. Other threads use the rest.
 const LIMIT: f64 = 0.9;
 
-/// The minimum number of packets in a measurement window. With fewer packets in a measurement
-/// window, the time per packet is not accurate enough.
+/// With fewer packets in a window, the time per packet is not accurate enough.
 const PACKETS_MIN: u64 = 1_000;
 
-/// In a measurement window, CPUs must spend at least this number of ticks in interrupts. The kernel
-/// counts whole ticks of 10 ms, so five ticks are accurate to a fifth.
+/// With fewer ticks in interrupts, a window does not count. Five ticks are accurate to a fifth.
 const TICKS_MIN: f64 = 5.0;
 
-/// Shares of lost packets that are smaller than `LOST_MIN` are ignored. Such a small share of lost
-/// packets does not show that the machine is at its limit, or that more packets are lost than
-/// before.
+/// A smaller share of lost packets neither shows a limit nor counts as a rise.
 const LOST_MIN: f64 = 0.001;
 
-/// The quantiles of Student's t-distribution for a two-sided interval of 99 %, for 1 to 30 degrees
-/// of freedom.
+/// Student's t for a two-sided interval of 99 %, for 1 to 30 degrees of freedom.
 const T_99: [f64; 30] = [
     63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055, 3.012, 2.977, 2.947, 2.921,
     2.898, 2.878, 2.861, 2.845, 2.831, 2.819, 2.807, 2.797, 2.787, 2.779, 2.771, 2.763, 2.756, 2.750,
 ];
 
-/// The counts of one measurement window.
+/// The counts of one window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
     /// The length in seconds.
     pub seconds: f64,
-    /// The number of packets that the kernel handled.
+    /// Packets that the kernel handled.
     pub packets: u64,
     /// Packets that were lost.
     pub lost: u64,
-    /// The number of ticks that all CPUs spent in interrupts. With threaded NAPI, the count also
-    /// includes the ticks that CPUs spent in the kernel outside of interrupts.
+    /// The ticks of all CPUs in interrupts, and in the kernel if NAPI is threaded.
     pub ticks: f64,
-    /// The number of ticks that the busiest CPU spent in interrupts, counted like the field
-    /// `ticks`.
+    /// The largest number of `ticks` that one CPU spent.
     pub busiest_ticks: f64,
-    /// The share of its time that the busiest CPU spent in interrupts, counted like the field
-    /// `ticks`.
+    /// The largest share of a CPU's time in `ticks`.
     pub busiest: f64,
 }
 
 impl Window {
-    /// Creates a measurement window from the difference between two readings of the counters.
-    /// `losses_are_received` is true if the interface counts a packet as received even if the
-    /// packet is lost later. Network cards count packets as received even if they are lost later. A
-    /// veth does not. `threads` is true if packets may also be handled outside of interrupts, by
-    /// threads of the kernel.
+    /// Creates a window from the difference between two readings. `losses_are_received`: the
+    /// interface counts lost packets as received, as cards do and veths do not. `threads`: kernel
+    /// threads may handle packets outside of interrupts.
     pub fn of(passed: &Sample, seconds: f64, losses_are_received: bool, threads: bool) -> Self {
         let time = |cpu: &CpuCounts| (cpu.softirq + if threads { cpu.system } else { 0 }) as f64;
         let backlogs: u64 = passed.cpus.values().map(|cpu| cpu.dropped + cpu.flow_limit).sum();
@@ -91,12 +78,9 @@ impl Window {
         self.packets < PACKETS_MIN || self.ticks < TICKS_MIN
     }
 
-    /// Returns true if a larger share of packets was lost in this measurement window than in each
-    /// of the other windows. The result is true only if two conditions hold: the difference between
-    /// the shares exceeds the differences between the other windows, and the machine did not handle
-    /// packets at a higher rate. The packet rate matters because a sender with an unlimited rate
-    /// always loses packets. If a sender sends at an unlimited rate and the machine handles more of
-    /// its packets, more of them may also be lost.
+    /// Returns true if a larger share of packets was lost than in each of the other windows, by
+    /// more than these differ, at no higher packet rate. A sender without a limit always loses
+    /// packets, and may lose more of them although the machine handles more.
     pub fn loses_more_than(&self, others: &[Self]) -> bool {
         let shares = || others.iter().map(Self::lost_share);
         let (most, least) = (shares().fold(0.0, f64::max), shares().fold(1.0, f64::min));
@@ -106,22 +90,21 @@ impl Window {
     }
 }
 
-/// The ratio of a new value to an old value, with its confidence interval of 99 %.
+/// The ratio of a new to an old value, with its 99 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     /// The geometric mean of the ratios of all pairs of windows.
     pub mean: f64,
     /// The lower end of the confidence interval.
     pub low: f64,
-    /// The upper end.
+    /// The upper end of the confidence interval.
     pub high: f64,
 }
 
 impl Ratio {
-    /// Computes the mean ratio of new to old values over all pairs. The confidence interval of the
-    /// mean is computed from the t-distribution of the logarithms. With fewer than two pairs of
-    /// windows, the confidence interval is unlimited. Returns `None` if `pairs` is empty, or if a
-    /// value is not positive.
+    /// Computes the mean ratio of new to old values, or `None` without pairs of positive values.
+    /// The interval is that of the t-distribution of the logarithms, and unlimited for a single
+    /// pair.
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let logarithms: Vec<f64> = pairs.into_iter().map(|(old, new)| (new / old).ln()).collect();
         if logarithms.is_empty() || !logarithms.iter().all(|logarithm| logarithm.is_finite()) {
@@ -150,58 +133,48 @@ impl fmt::Display for Ratio {
     }
 }
 
-/// The reason why a new setting is kept or undone.
+/// Why a new setting is kept or undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The machine was at its limit, and handled more or fewer packets with the new setting.
+    /// The machine was at its limit, and the packet rate changed.
     Throughput,
-    /// With the new setting, the busiest CPU needs less or more time per packet. Because the
-    /// busiest CPU's time per packet has changed, the machine's maximum packet rate is higher or
-    /// lower with the new setting.
+    /// The busiest CPU's time per packet changed, and with it the maximum packet rate.
     Evenness,
-    /// With the new setting, all CPUs together need less or more time per packet.
+    /// The time per packet of all CPUs together changed.
     CpuTime,
-    /// The differences between the old and the new setting are not larger than the noise.
+    /// The settings do not differ beyond the noise.
     Noise,
-    /// More packets were lost with the new setting than with the old one, so the measurement window
-    /// was ended early.
+    /// The new setting lost more packets, so the window ended early.
     Drops,
-    /// Too few packets arrived, or they took too little CPU time, to compare the settings.
+    /// Too few packets arrived, or they took too little CPU time.
     TooFew,
 }
 
-/// The result of a comparison between an old and a new setting.
+/// The comparison of an old and a new setting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// True if the new setting is kept.
     pub keep: bool,
-    /// Why.
+    /// The reason for the verdict.
     pub reason: Reason,
-    /// True if the machine was at its limit. The throughput shows whether a setting helps only if
-    /// the machine is at its limit.
+    /// True if the machine was at its limit: only then the throughput shows if a setting helps.
     pub at_limit: bool,
-    /// The packet rate with the new setting divided by the packet rate with the old setting.
+    /// The new packet rate divided by the old one.
     pub throughput: Option<Ratio>,
-    /// The busiest CPU's time per packet with the new setting, divided by its time per packet with
-    /// the old setting.
+    /// The busiest CPU's new time per packet divided by its old one.
     pub busiest: Option<Ratio>,
-    /// The time per packet of all CPUs together with the new setting, divided by the time with the
-    /// old setting.
+    /// The new time per packet of all CPUs together divided by the old one.
     pub cost: Option<Ratio>,
 }
 
 impl Verdict {
-    /// Compares pairs of measurement windows. Each pair has one window with the old setting and one
-    /// with the new setting. `drops_rose` is true if the last window with the new setting ended
-    /// early because packets were dropped.
+    /// Compares pairs of windows, the old setting first. `drops_rose` is true if the last new
+    /// window ended early because of drops.
     ///
-    /// Three figures of the settings are compared in order. The first figure that differs by more
-    /// than the noise decides. The first figure that is compared is the throughput, if the machine
-    /// was at its limit. The second figure that is compared is the busiest CPU's time per packet,
-    /// which determines the throughput limit. The third figure that is compared is the time per
-    /// packet of all CPUs. If a comparison decides for the new setting, the reverse comparison
-    /// would not decide for the old setting. Therefore a second measurement of the two settings
-    /// does not undo the result of the first.
+    /// The first figure that differs beyond the noise decides: the throughput if the machine was at
+    /// its limit, then the busiest CPU's time per packet, which determines the maximum throughput,
+    /// then the time per packet of all CPUs. A decision for the new setting is never also one for
+    /// the old setting in reverse, so a second measurement does not undo the first.
     pub fn of(pairs: &[(Window, Window)], drops_rose: bool) -> Self {
         let ratio = |value: fn(&Window) -> f64| Ratio::of(pairs.iter().map(|(old, new)| (value(old), value(new))));
         let limited = pairs.iter().filter(|(old, new)| old.is_at_limit() || new.is_at_limit()).count();
@@ -222,7 +195,7 @@ impl Verdict {
             verdict.reason = Reason::TooFew;
             return verdict;
         }
-        // A setting is better if the throughput is higher, or if the time per packet is shorter.
+        // Each pair says whether the new setting is better, and whether it is worse.
         let throughput =
             verdict.throughput.filter(|_| verdict.at_limit).map(|ratio| (ratio.is_more(), ratio.is_less()));
         let less = |ratio: Option<Ratio>| ratio.map(|ratio| (ratio.is_less(), ratio.is_more()));
@@ -276,16 +249,13 @@ impl fmt::Display for Verdict {
 mod tests {
     use super::*;
 
-    /// Creates a measurement window of five seconds. `packets` and `lost` are in thousands. `ticks`
-    /// is the number of ticks of all CPUs, and `busiest_ticks` is the number of ticks of the
-    /// busiest CPU.
+    /// A window of five seconds. `packets` and `lost` are in thousands.
     fn window(packets: u64, lost: u64, ticks: f64, busiest_ticks: f64) -> Window {
         let (packets, lost) = (packets * 1_000, lost * 1_000);
         Window { seconds: 5.0, packets, lost, ticks, busiest_ticks, busiest: busiest_ticks / 500.0 }
     }
 
-    /// Creates six pairs of measurement windows. The values differ by up to two percent from pair
-    /// to pair.
+    /// Six pairs of windows that differ by up to two percent.
     fn pairs(old: Window, new: Window) -> Vec<(Window, Window)> {
         let noisy = |window: Window, nth: u32| {
             let factor = 1.0 + 0.01 * f64::from(nth % 3);
@@ -311,8 +281,7 @@ mod tests {
         let (one, two) = (window(1_000, 0, 200.0, 200.0), window(1_000, 0, 240.0, 130.0));
         assert_eq!(verdict(one, two), (true, Reason::Evenness, false));
         assert_eq!(verdict(two, one), (false, Reason::Evenness, false));
-        // The new setting spreads the load over the CPUs as evenly as the old setting, but needs
-        // less CPU time.
+        // The new setting spreads the load as evenly, but needs less CPU time.
         let cheap = window(1_000, 0, 150.0, 130.0);
         assert_eq!(verdict(two, cheap), (true, Reason::CpuTime, false));
     }
@@ -329,10 +298,10 @@ mod tests {
     fn noise_is_taken_back() {
         let same = window(1_000, 0, 200.0, 150.0);
         assert_eq!(verdict(same, same), (false, Reason::Noise, false));
-        // Even if it is certain, a gain of two percent is too small for a setting to be kept.
+        // A gain of two percent is too small, even if it is certain.
         let gain = |_| (window(1_000, 0, 200.0, 150.0), window(1_000, 0, 200.0, 147.0));
         assert_eq!(Verdict::of(&(0..6).map(gain).collect::<Vec<_>>(), false).reason, Reason::Noise);
-        // The gain is a fifth on average, but it is very uncertain.
+        // The gain is a fifth on average, but very uncertain.
         let wild = [120.0, 220.0, 90.0, 160.0, 70.0, 100.0];
         let wild: Vec<_> = wild.map(|ticks| (same, window(1_000, 0, 200.0, ticks))).into();
         let verdict = Verdict::of(&wild, false);
@@ -344,31 +313,27 @@ mod tests {
         let before = [window(1_000, 1, 200.0, 150.0), window(1_000, 2, 200.0, 150.0)];
         assert!(window(1_000, 20, 200.0, 150.0).loses_more_than(&before));
         assert!(!window(1_000, 2, 200.0, 150.0).loses_more_than(&before));
-        // A window's difference from the earlier windows is noise if it is not larger than the
-        // differences among the earlier windows.
+        // A difference within those of the earlier windows is noise.
         let noisy = [window(1_000, 10, 200.0, 150.0), window(1_000, 60, 200.0, 150.0)];
         assert!(!window(1_000, 100, 200.0, 150.0).loses_more_than(&noisy));
         assert!(window(1_000, 140, 200.0, 150.0).loses_more_than(&noisy));
-        // If more packets are dropped, the setting is not kept, even if its throughput is higher.
+        // If drops rise, the setting is not kept, even with a higher throughput.
         let better = pairs(window(1_000, 300, 490.0, 490.0), window(1_700, 900, 900.0, 480.0));
         let verdict = Verdict::of(&better, true);
         assert_eq!((verdict.keep, verdict.reason), (false, Reason::Drops));
     }
 
-    /// On a veth without RPS, the sending thread also does the receiver's work. Therefore the
-    /// sending thread cannot send more packets than the machine handles. With RPS, the sender can
-    /// send more packets, and the backlog drops the packets that do not fit.
+    /// On a veth without RPS, the sending thread also does the receiver's work and cannot send too
+    /// much. With RPS it sends more, and the backlog drops the rest.
     #[test]
     fn a_sender_without_a_limit_loses_packets_and_gets_more_of_them_through() {
         let (old, new) = (window(1_000, 0, 490.0, 490.0), window(1_800, 5_400, 900.0, 480.0));
         assert!(!new.loses_more_than(&[old]));
         assert_eq!(verdict(old, new), (true, Reason::Throughput, true));
-        // If as many packets are lost but the machine does not handle packets at a higher rate, the
-        // measurement window ends early.
+        // If as many packets are lost without a higher rate, the window ends early.
         assert!(window(1_000, 5_400, 900.0, 480.0).loses_more_than(&[old]));
     }
 
-    /// The machine does not count as being at its limit if it lost only a few packets.
     #[test]
     fn a_few_lost_packets_are_no_limit() {
         let (old, new) = (window(1_000, 0, 200.0, 150.0), Window { lost: 3, ..window(1_100, 0, 200.0, 150.0) });
@@ -383,8 +348,7 @@ mod tests {
         assert_eq!(Verdict::of(&[], false).reason, Reason::TooFew);
     }
 
-    /// The expected confidence interval of three pairs, computed by hand from the logarithms 0, ln
-    /// 1.1 and ln 1.21.
+    /// Computed by hand from the logarithms 0, ln 1.1 and ln 1.21.
     #[test]
     fn the_interval_is_students() {
         let ratio = Ratio::of([(1.0, 1.0), (10.0, 11.0), (100.0, 121.0)]).unwrap();

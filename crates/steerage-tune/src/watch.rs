@@ -1,6 +1,3 @@
-//! Maintains a setting. When the kernel reports that the link, its queues or the CPUs have changed,
-//! the knobs of the setting are set again.
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -20,9 +17,7 @@ use crate::setting::{Difference, Setting};
 use crate::stage::{STAGES, Stage};
 use crate::undo::Undo;
 
-/// After each reading of the kernel's messages, the process pauses for this time. During the pause,
-/// the kernel stores further messages. Because of the pause, this process wakes up at most five
-/// times a second, even if many interfaces are created and deleted.
+/// At most five wake-ups a second, even if many interfaces are created and deleted.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Watches one interface, and sets its kept setting again when values have changed.
@@ -34,8 +29,7 @@ pub struct Watch {
     counts: Arc<WatchCounts>,
 }
 
-/// The counts of a [`Watch`]: the numbers of the kernel's messages, and of the values that were set
-/// again.
+/// The counts of a [`Watch`]: the kernel's messages, and the values that were set again.
 #[derive(Debug, Default)]
 pub struct WatchCounts(Mutex<Counted>);
 
@@ -46,9 +40,7 @@ struct Counted {
     failures: BTreeMap<&'static str, u64>,
 }
 
-/// The names of the counts of the kernel's messages, by subject. The count `lost` says how often
-/// the kernel's messages were lost because too many arrived. After the kernel's messages were lost,
-/// the watch compares all values with the kept setting.
+/// The subjects of the kernel's messages. After `lost` messages, the watch checks all values.
 const EVENTS: [&str; 4] = ["link", "queues", "cpus", "lost"];
 const LINK: usize = 0;
 const QUEUES: usize = 1;
@@ -57,37 +49,35 @@ const LOST: usize = 3;
 
 impl WatchCounts {
     fn counted(&self) -> MutexGuard<'_, Counted> {
-        // The counts are valid even if another thread panicked while that thread held the lock.
+        // The counts are valid even if a thread panicked while it held the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of the kernel's messages about the interface, by subject.
+    /// Returns the numbers of the kernel's messages by subject.
     pub fn events(&self) -> [(&'static str, u64); EVENTS.len()] {
         let counts = self.counted().events;
         std::array::from_fn(|nth| (EVENTS[nth], counts[nth]))
     }
 
-    /// Returns, for each stage (kind of kernel setting), the number of values that were set again.
+    /// Returns the number of values that were set again, for each stage.
     pub fn set_again(&self) -> Vec<(&'static str, u64)> {
         by_stage(&self.counted().set_again)
     }
 
-    /// Returns, for each stage (kind of kernel setting), the number of values that could not be set
-    /// again.
+    /// Returns the number of values that could not be set again, for each stage.
     pub fn failures(&self) -> Vec<(&'static str, u64)> {
         by_stage(&self.counted().failures)
     }
 }
 
-/// Returns the counts of all stages (kinds of kernel settings), including counts of 0.
 fn by_stage(counts: &BTreeMap<&'static str, u64>) -> Vec<(&'static str, u64)> {
     STAGES.iter().map(|stage| (stage.name, counts.get(stage.name).copied().unwrap_or(0))).collect()
 }
 
-/// The reason why [`Watch::wait`] returned.
+/// Why [`Watch::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// The caller's file descriptor `stop` is readable.
+    /// The descriptor `stop` is readable.
     Stopped,
     /// The link, its queues or the CPUs have changed.
     Changed,
@@ -97,7 +87,6 @@ impl Watch {
     /// Starts to receive the kernel's messages about an interface.
     ///
     /// # Errors
-    ///
     /// Fails if the interface does not exist, or if the kernel refuses a socket.
     pub fn open(machine: &Machine, interface: &str) -> Result<Self, TuneError> {
         let failed = |error| TuneError::Watch { interface: interface.to_owned(), error };
@@ -108,16 +97,14 @@ impl Watch {
         Ok(Self { interface: interface.to_owned(), links, devices, counts: Arc::default() })
     }
 
-    /// Returns the counts of the watch, which change while the watch runs.
+    /// Returns the counts, which change while the watch runs.
     pub fn counts(&self) -> Arc<WatchCounts> {
         Arc::clone(&self.counts)
     }
 
-    /// Waits until the link, its queues or the CPUs have changed, or until the file descriptor
-    /// `stop` is readable.
+    /// Waits for a change of the link, its queues or the CPUs, or until `stop` is readable.
     ///
     /// # Errors
-    ///
     /// Fails if the interface was deleted.
     pub fn wait(&mut self, stop: BorrowedFd<'_>) -> Result<Watched, TuneError> {
         loop {
@@ -133,8 +120,6 @@ impl Watch {
         }
     }
 
-    /// Waits until one of the file descriptors in `fds` is readable, or until `time` has passed.
-    /// Returns true if the first descriptor is readable.
     fn wait_for(&self, fds: &[BorrowedFd<'_>], time: Option<Duration>) -> Result<bool, TuneError> {
         let mut waiting: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
         let time = time.and_then(|time| Timespec::try_from(time).ok());
@@ -142,12 +127,11 @@ impl Watch {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(TuneError::Watch { interface: self.interface.clone(), error: error.into() }),
         }
-        // Also returns true if the other end of the first file descriptor was closed.
+        // `stop` also counts as readable if its other end was closed.
         Ok(!waiting[0].revents().is_empty())
     }
 
-    /// Reads all messages of the kernel. Returns true if a message is about the interface, its
-    /// queues or the CPUs.
+    /// Reads all messages. Returns true if one is about the interface, its queues or the CPUs.
     fn read(&mut self) -> Result<bool, TuneError> {
         let (mut events, mut is_gone) = ([0; EVENTS.len()], false);
         let links_complete = self.links.read(&mut |change| {
@@ -159,8 +143,7 @@ impl Watch {
             events[QUEUES] += u64::from(path.contains(&queues) && action != "remove");
             events[CPUS] += u64::from(path.contains("/system/cpu/cpu") && ["online", "offline"].contains(&action));
         });
-        // Lost messages count as messages about the interface, because some of the lost messages
-        // may have been about the interface.
+        // Lost messages may have been about the interface.
         events[LOST] += u64::from(!links_complete) + u64::from(!devices_complete);
         let mut counted = self.counts.counted();
         counted.events.iter_mut().zip(events).for_each(|(all, new)| *all += new);
@@ -170,12 +153,10 @@ impl Watch {
         }
     }
 
-    /// If the value of a knob (a kernel or card setting) differs from the kept setting, sets the
-    /// knob again. Also sets the knobs of new queues. The function `log` is called with each change
-    /// or failure.
+    /// Sets knobs again that differ from the kept setting, and sets the knobs of new queues. `log`
+    /// gets each change or failure.
     ///
     /// # Errors
-    ///
     /// Fails if the undo file cannot be written.
     pub fn set_again(
         &self,
@@ -194,8 +175,7 @@ impl Watch {
             undo.ban_again(machine.root());
         }
         for difference in differences {
-            // The queue to which the knob belongs no longer exists. If the queue of the knob is
-            // created again, the kernel sends another message.
+            // The queue is gone. The kernel sends a message if it is created again.
             if difference.now.is_none() {
                 continue;
             }
@@ -217,11 +197,10 @@ impl Watch {
 pub struct SetAgain {
     /// What differed.
     pub difference: Difference,
-    /// The error if the value could not be set.
+    /// The error, if the value could not be set.
     pub error: Option<TuneError>,
 }
 
-/// As one line of a log.
 impl fmt::Display for SetAgain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Difference { knob, wanted, now } = &self.difference;
@@ -232,8 +211,7 @@ impl fmt::Display for SetAgain {
     }
 }
 
-/// Returns values for the knobs of new queues, which were created after the setting was kept. If
-/// the knobs of a stage have the same value for all queues, a new queue gets this value too.
+/// A new queue gets the value of a stage if all other queues have the same one.
 fn on_new_queues(machine: &mut Machine, interface: &str, kept: &Setting) -> Setting {
     let mut new = Setting::default();
     for stage in STAGES.iter().filter(|stage| stage.pattern.contains("/queues/")) {

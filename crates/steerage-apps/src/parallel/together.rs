@@ -1,5 +1,3 @@
-//! Rules that select the packets that go to the same job of `steerage parallel`.
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
@@ -24,12 +22,12 @@ pub enum Together {
     /// Both directions of a flow.
     #[default]
     Flow,
-    /// All flows between two addresses go to one job, for protocols with several connections, such
-    /// as FTP and SIP.
+    /// All flows between two addresses, for protocols with several connections, such as FTP and
+    /// SIP.
     Hosts,
-    /// All packets from one source address go to one job.
+    /// All packets from one source address.
     Source,
-    /// All packets to one destination address go to one job.
+    /// All packets to one destination address.
     Destination,
 }
 

@@ -196,9 +196,12 @@ fn times_and_tunnels() {
     assert_eq!(keys, ["10", "11"]);
 }
 
-/// Meters synthetic packets, and exports their flows by UDP. Returns the
-/// report, the messages with their numbers of records, and the number of flows.
-fn export_by_udp(mtu: &str) -> (Value, Vec<((Header, Vec<Set>), usize)>, usize) {
+/// A message, and its number of records.
+type Counted = ((Header, Vec<Set>), usize);
+
+/// Meters synthetic packets, and exports their flows by UDP. Returns the report, the messages, and
+/// the number of flows in them.
+fn export_by_udp(mtu: &str) -> (Value, Vec<Counted>, usize) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let address = socket.local_addr().unwrap();

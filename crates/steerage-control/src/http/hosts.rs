@@ -1,13 +1,10 @@
-//! The host names to which the HTTP server answers. A web page may send requests to any server.
-//! However, the browser lets the page read only replies from the host name that served the page.
-//! The owner of a DNS name can make the name resolve to this machine (DNS rebinding). Therefore the
-//! server answers only requests to its own host names. An attacker can decide how a DNS name
-//! resolves, but not to which machine an IP address leads. Therefore an IP address in the header
-//! `Host` is safe.
+//! The host names to which the HTTP server answers. A browser lets a web page read only replies
+//! from the host name that served the page, but the owner of a DNS name can make it resolve to this
+//! machine (DNS rebinding). IP addresses are safe: no attacker decides where they lead.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The host name that always means the local machine (RFC 6761, 6.3).
+/// This name always means the local machine (RFC 6761, 6.3).
 const LOCALHOST: &str = "localhost";
 
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
@@ -27,8 +24,7 @@ impl Hosts {
         hosts
     }
 
-    /// Returns true if the server answers requests whose header `Host` has the value `host`. The
-    /// value of the header is a name or an IP address, with or without a port.
+    /// `host` is a name or an IP address, with or without a port.
     pub(super) fn accept(&self, host: &[u8]) -> bool {
         let Ok(host) = std::str::from_utf8(host) else { return false };
         let host = host.trim_matches([' ', '\t']);
@@ -42,7 +38,7 @@ impl Hosts {
             Some(_) => return false,
             None => host,
         };
-        // HTTP/1.1 requires the header `Host`, but allows an empty value (RFC 9112, 3.2).
+        // HTTP/1.1 allows an empty `Host` (RFC 9112, 3.2).
         name.is_empty() || name.parse::<Ipv4Addr>().is_ok() || {
             let name = plain(name);
             name == LOCALHOST || self.0.contains(&name)
@@ -50,7 +46,7 @@ impl Hosts {
     }
 }
 
-/// Returns a host name in lower case, without the dot at the end of a fully qualified name.
+/// A fully qualified name may end with a dot.
 fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

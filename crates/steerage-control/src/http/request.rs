@@ -1,22 +1,19 @@
-//! Parses an HTTP request, and creates the reply.
-
 use httparse::{EMPTY_HEADER, Error, Request, Status};
 
 use super::hosts::Hosts;
 use super::site::{PLAIN, Site, Turn};
 use crate::audience::Audience;
 
-/// The maximum length of an HTTP request in bytes. A request of Prometheus is about an eighth as
-/// long as this limit.
+/// The maximum length of a request in bytes. Prometheus needs an eighth of it.
 pub(super) const REQUEST_BYTES_MAX: usize = 4096;
 
-/// The maximum number of headers in an HTTP request. A request of Prometheus has five headers.
+/// The maximum number of headers in a request. Prometheus sends five.
 const HEADERS_MAX: usize = 32;
 
-/// The value of an `Authorization` header with a key begins with this text (RFC 6750).
+/// An `Authorization` header with a key begins with this text (RFC 6750).
 const BEARER: &[u8] = b"Bearer ";
 
-/// Returns the whole HTTP reply, or `None` if the request is incomplete.
+/// Returns the reply, or `None` if the request is incomplete.
 pub(super) fn answer(received: &[u8], hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> Option<Vec<u8>> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
@@ -35,9 +32,7 @@ fn of_request(request: &Request<'_, '_>, hosts: &Hosts, site: &Site, turn: &Turn
         let named = request.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name));
         named.map(|header| header.value)
     };
-    // A browser lets a web page read only replies from the host name that served the page. An
-    // attacker can make the host name of the attacker's page resolve to this machine (DNS
-    // rebinding).
+    // This check refuses requests after DNS rebinding: see [`Hosts`].
     if !values("host").all(|host| hosts.accept(host)) {
         return refusal("421 Misdirected Request", "", &site.misdirected);
     }
@@ -60,8 +55,7 @@ fn refusal(status: &str, header: &str, body: &str) -> Vec<u8> {
     response(status, header, PLAIN, body, true)
 }
 
-/// The server handles one request per connection. Therefore the end of the connection marks the end
-/// of the reply.
+/// The end of the connection ends the reply, because a connection serves one request.
 fn response(status: &str, header: &str, content: &str, body: &str, with_body: bool) -> Vec<u8> {
     let length = body.len();
     let body = if with_body { body } else { "" };
@@ -90,7 +84,6 @@ mod tests {
         answered.map(|bytes| String::from_utf8(bytes).unwrap())
     }
 
-    /// A client gets the private data only if it sends the complete key.
     #[test]
     fn a_key_shows_what_is_private() {
         let body = |header: &str| {
@@ -159,9 +152,7 @@ mod tests {
         }
     }
 
-    /// A web page of another site that reaches this server through DNS rebinding gets no metrics.
-    /// If a request has several `Host` headers, the server checks each of these headers, because a
-    /// proxy may have used any of them.
+    /// Every `Host` header counts, because a proxy may have used any of them.
     #[test]
     fn only_our_own_names_are_answered() {
         assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: rebound.example\r\n\r\n"), Some(421));

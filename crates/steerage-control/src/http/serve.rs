@@ -1,5 +1,4 @@
-//! The thread that serves all HTTP clients. The thread stores the state of each connection, so that
-//! no client has to wait for another client.
+//! The thread that serves all HTTP clients, without letting any client wait for another.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -15,36 +14,27 @@ use super::site::{Site, Turn};
 use crate::clients::{Clients, Otherwise, Sharing};
 use crate::quota::{Party, Quota};
 
-/// The maximum number of simultaneous HTTP clients. A Prometheus server is one client. If one more
-/// client than the maximum connects, the server disconnects an older client. Therefore the server
-/// never refuses a new client.
+/// The maximum number of simultaneous clients. A new client replaces an older one.
 const CLIENTS_MAX: usize = 16;
 
-/// How long a client may take to send its request before the server may disconnect it in favour of
-/// a new client. Prometheus sends its request immediately after it has connected. Prometheus'
-/// request arrives within a fraction of a second, even from the other side of the world.
+/// The time for sending a request, after which a new client may replace the client. A request of
+/// Prometheus arrives within a fraction of a second, even from the other side of the world.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
-/// The maximum number of new clients that the thread accepts before it serves existing clients
-/// again. The kernel's queue of new clients is shorter (the standard library requests 128 entries).
-/// Therefore the thread always empties the kernel's queue, even during a flood of new clients.
+/// The maximum number of new clients in one turn. The kernel's queue is shorter (the standard
+/// library requests 128), so the queue is empty after a turn, even in a flood.
 const ACCEPTED_A_TURN: usize = 256;
 
-/// The maximum time from the start of a client's connection to the end of the reply. The maximum
-/// time for a connection and its reply is the default timeout of Prometheus.
+/// From the connection to the end of the reply: the default timeout of Prometheus.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// If the process has no file descriptor left, the thread stops accepting clients for this length
-/// of time. Without a pause, the next `accept` would immediately fail again.
+/// The pause after `accept` found no free file descriptor and would fail again at once.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// When the server stops, it waits at most this long for the clients that are still reading their
-/// replies. A client on the same machine reads its reply within milliseconds.
+/// How long a stopping server waits for readers, which need milliseconds on this machine.
 const FINISH_MAX: Duration = Duration::from_millis(500);
 
-/// The maximum number of reads in one turn (a pass over all ready clients) from a client to which
-/// the server has already sent the reply. Each read from a client returns up to
-/// [`REQUEST_BYTES_MAX`] bytes.
+/// The maximum number of reads in one turn from a client that has got its reply.
 const LEFTOVERS_A_TURN: usize = 16;
 
 struct Serve<'a> {
@@ -53,7 +43,7 @@ struct Serve<'a> {
     site: &'a Site,
 }
 
-/// Serves clients until the other end of the socket pair `stopped` is closed.
+/// Serves clients until the other end of `stopped` is closed.
 pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, site: &Site) {
     let quota = Quota { all: CLIENTS_MAX, reserved: 0, per_party: CLIENTS_MAX, owner: None };
     let sharing = Sharing { quota, silent: SILENT_MAX, otherwise: Otherwise::Replace };
@@ -83,22 +73,20 @@ pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, s
 }
 
 impl Serve<'_> {
-    /// Accepts new clients, at most [`ACCEPTED_A_TURN`] in one call. Each new client is served
-    /// immediately if possible, because the client's request has often arrived already.
+    /// Serves each new client at once, because its request has often arrived already.
     fn admit(&mut self, listener: &TcpListener, turn: &Turn<'_>) -> io::Result<()> {
         for _ in 0..ACCEPTED_A_TURN {
             let (stream, address) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // These errors of `accept` mean that the new client has already disconnected, or
-                // that a signal has interrupted `accept`.
+                // The new client has already disconnected, or a signal came.
                 Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => continue,
                 Err(error) => return Err(error),
             };
             stream.set_nonblocking(true)?;
             let now = Instant::now();
             let client = HttpClient { stream, until: now + CLIENT_TIME_MAX, state: State::Asks(Vec::new()) };
-            // `admit` cannot fail: if all connections are in use, it disconnects an older client.
+            // Cannot fail: with [`Otherwise::Replace`], an older client makes way.
             if let Ok((id, _gone)) = self.clients.admit(Party::host(address.ip()), now, client) {
                 self.go_on(id, turn);
             }
@@ -106,8 +94,7 @@ impl Serve<'_> {
         Ok(())
     }
 
-    /// Completes the replies that the server has begun to send, so that no client gets only a part
-    /// of its reply.
+    /// Completes the replies that the server has begun to send.
     fn finish(&mut self, turn: &Turn<'_>) {
         let until = Instant::now() + FINISH_MAX;
         loop {
@@ -156,8 +143,7 @@ fn wait(
     fds.extend(clients.iter().map(|(_, client)| PollFd::new(client.stream.as_fd(), client.wants())));
     let timeout = match time {
         None => PollTimeout::NONE,
-        // The timeout is rounded up. The timeout is rounded up. Otherwise, the thread could wake up
-        // shortly before its deadline, and would have to wait again.
+        // Rounding up keeps the thread from waking up shortly before its deadline.
         Some(time) => PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX),
     };
     match poll(&mut fds, timeout) {
@@ -179,15 +165,11 @@ struct HttpClient {
 }
 
 enum State {
-    /// The client is sending its request. The field contains the bytes of the client's request that
-    /// have arrived.
     Asks(Vec<u8>),
-    /// The client is receiving its reply. The fields are the whole reply and the number of bytes of
-    /// the reply that the server has sent.
+    /// The reply, and how many of its bytes the server has sent.
     IsTold(Vec<u8>, usize),
-    /// The reply has been sent, but the server continues to read from the client. If the server
-    /// closed the connection with unread input, the kernel would discard the part of the reply that
-    /// the client has not read yet.
+    /// The reply is sent. If the server closed the connection with unread input, the kernel would
+    /// discard the part of the reply that the client has not read.
     Leaves,
 }
 
@@ -196,8 +178,7 @@ impl HttpClient {
         if matches!(self.state, State::IsTold(..)) { PollFlags::POLLOUT } else { PollFlags::POLLIN }
     }
 
-    /// Reads from the client, or writes to the client, until the next call would block the thread.
-    /// Returns false if the connection to the client has ended.
+    /// Goes on until the thread would block. Returns false if the connection has ended.
     fn go_on(&mut self, hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> bool {
         loop {
             match self.step(hosts, site, turn) {
@@ -235,8 +216,7 @@ impl HttpClient {
                         return Ok(Step::Done);
                     }
                 }
-                // The thread stops reading from this client here, although more data may have
-                // arrived, and serves the other clients first.
+                // The server serves all other clients before it reads more from this one.
                 return Err(ErrorKind::WouldBlock.into());
             }
         }

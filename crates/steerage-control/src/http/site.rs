@@ -1,15 +1,12 @@
-//! The resources that an HTTP server offers, and the key to private data.
-
 use std::cell::OnceCell;
 use std::fmt;
 
 use crate::audience::Audience;
 
-/// A resource: a path that clients can request.
 pub(crate) struct Resource {
     pub(super) path: &'static str,
     pub(super) content_type: &'static str,
-    /// Additional HTTP headers of the reply. Each header ends with a line break.
+    /// Further headers of the reply, each with its line break.
     pub(super) headers: &'static str,
     body: Body,
 }
@@ -31,14 +28,11 @@ impl Resource {
     }
 }
 
-/// All resources of an HTTP server.
 pub(crate) struct Site {
-    /// The text of the reply to a request for a path that does not exist.
     pub(super) absent: String,
-    /// The text of the reply to a request whose header `Host` names another host.
+    /// The text of the reply to a request with a wrong `Host`.
     pub(super) misdirected: String,
-    /// The key that a client must send to see the traffic of a run. Without a key, every client
-    /// gets only the data that all users of the machine may see.
+    /// A client that sends the key sees the traffic of the run.
     key: Option<String>,
     resources: Vec<Resource>,
 }
@@ -50,8 +44,6 @@ impl fmt::Debug for Site {
 }
 
 impl Site {
-    /// Creates a site (the resources of an HTTP server) with the resources `resources`. `main` is
-    /// the path of the main resource.
     pub(crate) fn new(main: &str, resources: Vec<Resource>) -> Self {
         let misdirected =
             "The Host of this request is neither an address nor a name of this server: use its address.\n".to_owned();
@@ -62,7 +54,7 @@ impl Site {
         Self { key: Some(key), ..self }
     }
 
-    /// Sets the name of the command line option that adds a host name to this server.
+    /// Sets the command line option that adds a host name.
     pub(crate) fn names_by(mut self, option: &str) -> Self {
         self.misdirected = format!(
             "The Host of this request is neither an address nor a name of this server: {option} adds a name.\n"
@@ -78,9 +70,7 @@ impl Site {
         &self.resources[index]
     }
 
-    /// Returns the audience (public or private) of a client that sends the key `shown`. The
-    /// comparison of the keys always takes the same time. Therefore a client cannot measure the
-    /// time of a comparison to guess the key byte by byte.
+    /// Compares in constant time, so that no client can guess the key byte by byte.
     pub(super) fn audience(&self, shown: &[u8]) -> Audience {
         let is_key = |key: &String| {
             key.len() == shown.len() && key.bytes().zip(shown).fold(0, |all, (one, other)| all | (one ^ other)) == 0
@@ -88,19 +78,16 @@ impl Site {
         if self.key.as_ref().is_some_and(is_key) { Audience::Private } else { Audience::Public }
     }
 
-    /// Begins a *turn* of the server, in which the server serves each ready client once.
+    /// A *turn* serves each ready client once.
     pub(super) fn turn(&self) -> Turn<'_> {
         Turn { site: self, made: self.resources.iter().map(|_| Default::default()).collect() }
     }
 }
 
-/// The reply bodies that the server has created in one turn (in which it serves each ready client
-/// once). All clients that request the same resource in one turn of the server get the same body.
-/// Therefore a flood of requests takes the server little more time than one request.
+/// The bodies that all clients of one turn share, so that a flood costs little more than a request.
 pub(super) struct Turn<'a> {
     site: &'a Site,
-    /// For each resource, the reply's body in two versions: one for the public, and one for the
-    /// owner of the run.
+    /// For each resource, the public and the private body.
     made: Vec<[OnceCell<String>; 2]>,
 }
 

@@ -1,9 +1,7 @@
-//! Defines every metric of the ledger (all counts of packets). Each metric has a name, a help text,
-//! and a function that reads its value.
+//! Every metric of the ledger.
 //!
-//! The names follow Prometheus' conventions (<https://prometheus.io/docs/practices/naming/>): a
-//! name contains the unit of the value, and the name of a counter ends in `_total`. [`with_suffix`]
-//! adds `_total` to the name of a counter.
+//! The names follow Prometheus' conventions (<https://prometheus.io/docs/practices/naming/>): they
+//! contain the unit, and counters end in `_total`, which [`with_suffix`] adds.
 
 use std::borrow::Cow;
 
@@ -33,12 +31,11 @@ pub(super) enum Value {
     Fraction(f64),
 }
 
-/// Returns the names of all metrics of the ledger (all counts of packets), with the default prefix.
+/// Returns the names of all metrics of a snapshot, with the default prefix.
 pub fn names() -> Vec<String> {
     without_prefix().map(|name| format!("{PREFIX_DEFAULT}_{name}")).collect()
 }
 
-/// Returns the names of all metrics of the ledger, without a prefix.
 pub(super) fn without_prefix() -> impl Iterator<Item = String> {
     fn of<T>(families: &[Family<T>]) -> impl Iterator<Item = String> + '_ {
         families.iter().map(|family| with_suffix(family.name, family.kind))
@@ -76,9 +73,8 @@ fn each<const N: usize>(key: &'static str, values: [(&'static str, u64); N]) -> 
     values.map(|(label, value)| Sample { label: Some((key, label.into())), value: Value::Whole(value) }).into()
 }
 
-/// Returns the Prometheus samples (values with a label) of a drop counter. Each drop reason has a
-/// sample, even if steerage has dropped no packet for that reason. If the sample for a drop reason
-/// appeared only with the first drop, Prometheus would not recognize that drop as an increase.
+/// Every drop reason has a sample, even at 0: Prometheus would not see the first drop as an
+/// increase if the sample appeared with it.
 fn by_reason(drops: &Drops) -> Vec<Sample> {
     each("reason", DropReason::ALL.map(|reason| (reason.name(), drops.get(reason))))
 }

@@ -1,5 +1,3 @@
-//! Creates the page of metrics that Prometheus reads.
-
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -15,7 +13,6 @@ use steerage::{
 use super::Metric;
 use super::families::{self, Family, Value};
 
-/// The content of a page.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     pub(super) snapshot: Option<Snapshot>,
@@ -23,7 +20,6 @@ pub(super) struct Content {
     pub(super) version: Option<&'static str>,
 }
 
-/// Writes the metrics as text. The name of each metric begins with `prefix` and `_`.
 pub(super) fn text(content: Content, prefix: &str) -> String {
     let prefix = legal(prefix);
     let mut registry = if prefix.is_empty() { Registry::default() } else { Registry::with_prefix(prefix) };
@@ -36,7 +32,7 @@ pub(super) fn text(content: Content, prefix: &str) -> String {
     in_prometheus_words(&page)
 }
 
-/// Returns the prefix with `_` in place of each character that is not allowed in a metric's name.
+/// Replaces each character that is not allowed in a metric's name with `_`.
 fn legal(prefix: &str) -> String {
     let mut legal: String =
         prefix.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
@@ -64,13 +60,10 @@ impl Collector for Content {
     }
 }
 
-/// The label `cpu` has this value in counts of packets that CPUs outside of the instance have
-/// handled.
+/// The label `cpu` of counts from CPUs that do not belong to the instance.
 const OTHER_CPUS: &str = "other";
 
 impl Content {
-    /// Writes the counters of the packet function as metrics. Each counter has a sample for each
-    /// CPU.
     fn write_counters(&self, encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
         let more = self.more.iter().map(|of| families::with_suffix(of.name, of.kind.in_prometheus_words()));
         let mut taken: BTreeSet<String> = families::without_prefix().chain(more).collect();
@@ -90,9 +83,7 @@ impl Content {
     }
 }
 
-/// Returns the name of the metric for a counter, without the prefix and without `_total`. The name
-/// of the metric contains the unit of the counter. If the name is in `taken`, the function returns
-/// another name, because Prometheus refuses a page that contains a metric twice.
+/// Adds the counter's unit, and `handler_` if the name is taken, because names must differ.
 fn name_of(counter: &CounterSnapshot, taken: &mut BTreeSet<String>) -> String {
     let CounterSnapshot { name, unit, .. } = counter;
     let has_unit =
@@ -104,7 +95,6 @@ fn name_of(counter: &CounterSnapshot, taken: &mut BTreeSet<String>) -> String {
     name
 }
 
-/// Returns the help text as one line, with escaped line breaks.
 fn escaped(help: &str) -> String {
     help.replace('\\', "\\\\").replace('\n', "\\n")
 }
@@ -124,9 +114,7 @@ fn of_outputs(outputs: &[OutputSnapshot]) -> Vec<(Labels, &OutputSnapshot)> {
     outputs.iter().zip(names).map(|(output, name)| (vec![("output", name)], output)).collect()
 }
 
-/// Returns a name for each device. All returned names differ. If several devices have the same
-/// name, the later devices get a suffix, as in `synthetic` and `synthetic.2`. Prometheus refuses a
-/// page that contains the same time series (a metric with the same labels) twice.
+/// Makes all names differ (`synthetic`, `synthetic.2`), because Prometheus refuses equal series.
 fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> {
     let mut seen: Vec<(&str, usize)> = Vec::new();
     let mut names = Vec::new();
@@ -138,8 +126,7 @@ fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> 
     names
 }
 
-/// Writes each metric family (a metric with all its samples) for all objects, such as queues or
-/// CPUs. A family without samples is omitted.
+/// Writes the families that have samples, for all queues or CPUs.
 fn write<T>(encoder: &mut DescriptorEncoder<'_>, families: &[Family<T>], of: &[(Labels, &T)]) -> fmt::Result {
     for family in families {
         let mut samples = of.iter().flat_map(|(labels, one)| {
@@ -184,16 +171,14 @@ fn put(sample: &mut MetricEncoder<'_>, kind: MetricType, value: Value) -> fmt::R
     }
 }
 
-/// Converts the OpenMetrics format to the older format that every reader of metrics understands. In
-/// the older format, the HELP and TYPE lines of a counter contain the name with `_total`, and the
-/// page has no end mark.
+/// Converts OpenMetrics to the older format that every reader understands: HELP and TYPE lines of a
+/// counter have the name with `_total`, and there is no end mark.
 fn in_prometheus_words(page: &str) -> String {
     let mut text = String::with_capacity(page.len() + page.len() / 8);
     let mut help = "";
     for line in page.lines() {
         if line.starts_with("# HELP ") {
-            // Only the line after a HELP line, the TYPE line, shows whether the HELP line belongs
-            // to a counter.
+            // The TYPE line that follows tells whether this is a counter.
             help = line;
             continue;
         }
@@ -244,7 +229,6 @@ mod tests {
         assert_eq!(in_prometheus_words(page), expected);
     }
 
-    /// Returns the lines of a page that contain metrics of the packet function.
     fn of_handler(snapshot: &Snapshot, more: Vec<Metric>, prefix: &str) -> Vec<String> {
         let ledger = text(Content { snapshot: Some(Snapshot::default()), ..Content::default() }, prefix);
         let content = Content { snapshot: Some(snapshot.clone()), more, version: None };
@@ -282,7 +266,6 @@ mod tests {
         assert!(page.contains("\nlimiter_uptime_seconds 0.0\n") && !page.contains("steerage"), "{page}");
     }
 
-    /// Prometheus refuses a page that contains a metric twice.
     #[test]
     fn no_metric_is_there_twice() {
         let counters = Counters::new();

@@ -1,11 +1,9 @@
-//! Mounts a file system on a directory with the program `fusermount3`. `fusermount3` also unmounts
-//! the directory after this process has ended or closed its socket to `fusermount3`.
+//! Mounts with the program `fusermount3`.
 //!
-//! `fusermount3` opens `/dev/fuse`, sends the file descriptor to this process through a socket, and
-//! then watches the socket. When this process closes its end of the socket, `fusermount3` tries to
-//! open the directory. If opening the directory fails with "Transport endpoint is not connected",
-//! no process serves the mount, so `fusermount3` unmounts it. Therefore a killed process leaves no
-//! mount on the directory, and this process needs no capability after its start.
+//! `fusermount3` opens `/dev/fuse`, sends the descriptor through a socket, and watches the socket.
+//! When this process closes its end, `fusermount3` opens the directory, and unmounts it if the
+//! error is "Transport endpoint is not connected": no process serves the mount. A killed process
+//! thus leaves no mount, and this process needs no capability after its start.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -24,16 +22,14 @@ use crate::limits::UNMOUNT_MAX;
 
 const PROGRAM: &str = "fusermount3";
 
-/// The environment variable from which `fusermount3` reads the file descriptor number of its
-/// socket. The socket is the standard input of `fusermount3`.
+/// The number of the descriptor of `fusermount3`'s socket, which is its standard input.
 const SOCKET_VARIABLE: (&str, &str) = ("_FUSE_COMMFD", "0");
 
 #[derive(Debug)]
 pub(super) enum Failure {
     NotInstalled,
     Io(io::Error),
-    /// `fusermount3` refused to mount or unmount the directory. The string is the last line that
-    /// `fusermount3` printed.
+    /// The last line that `fusermount3` printed.
     Refused(String),
 }
 
@@ -46,51 +42,42 @@ impl From<io::Error> for Failure {
 #[derive(Debug)]
 pub(super) struct Watched {
     socket: UnixStream,
-    /// When a process ends, the kernel closes the process's descriptors in the order of their
-    /// numbers. `fusermount3` must not check the directory before the `/dev/fuse` of this process
-    /// is closed. Therefore this process has two descriptors of the socket. One has a lower number
-    /// than the descriptor of `/dev/fuse`, and one has a higher number. The kernel closes one of
-    /// the two socket descriptors after `/dev/fuse`, whether it closes low or high numbers first.
+    /// The kernel closes the descriptors of an ending process in the order of their numbers, and
+    /// `fusermount3` must not check the directory before `/dev/fuse` is closed. With socket
+    /// descriptors below and above that of `/dev/fuse`, one is closed after it in either order.
     _copy: OwnedFd,
 }
 
-/// Mounts a file system on the directory. Returns the file descriptor of `/dev/fuse` that
-/// `fusermount3` has opened.
+/// Returns the descriptor of `/dev/fuse`.
 pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched), Failure> {
     let (socket, of_program) = UnixStream::pair()?;
     let mut command = Command::new(PROGRAM);
     command.args(["-o", options, "--"]).arg(directory).env(SOCKET_VARIABLE.0, SOCKET_VARIABLE.1);
     command.stdin(OwnedFd::from(of_program)).stdout(Stdio::null()).stderr(Stdio::piped());
-    // `fusermount3` gets its own process group, so that Ctrl-C sends it no signal.
+    // `fusermount3` gets a process group of its own, so that Ctrl-C sends it no signal.
     let child = program::start(command.process_group(0)).map_err(start_failed)?;
-    // The variable `command` still contains a copy of `fusermount3`'s end of the socket. While a
-    // copy of `fusermount3`'s end of the socket is open here, this process cannot notice that
-    // `fusermount3` has closed the socket.
+    // While `command` holds a copy of `fusermount3`'s end of the socket, this process cannot notice
+    // that `fusermount3` has closed its end.
     drop(command);
     let Some(fuse) = receive(&socket)? else {
         let output = child.wait_with_output()?;
         return Err(Failure::Refused(last_line(&output.stderr)));
     };
-    // `fusermount3` runs until it has unmounted the directory. After the unmount, `fusermount3` is
-    // a zombie process until this process ends. The sandbox of a run does not allow the system call
-    // that waits for the end of a process. Therefore this process does not wait for `fusermount3`
-    // to end.
+    // The sandbox does not allow the system call that would wait for the end of `fusermount3`.
     let (fuse, copy) = in_order(&socket, &fuse)?;
     socket.set_read_timeout(Some(UNMOUNT_MAX))?;
     Ok((fuse, Watched { socket, _copy: copy }))
 }
 
-/// Copies the descriptors of `/dev/fuse` and of the socket. Of these three descriptors, `socket`
-/// has the lowest number, the copy of `/dev/fuse` a higher number, and the copy of the socket the
-/// highest number. Without the copies, the descriptor of `/dev/fuse` may get a lower number than
-/// that of the socket, because another thread may have closed a descriptor.
+/// Orders the descriptors by number: `socket`, `/dev/fuse`, copy of the socket. The original
+/// `/dev/fuse` may have a lower number, because another thread may have closed a descriptor.
 fn in_order(socket: &UnixStream, fuse: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
     let fuse = fcntl_dupfd_cloexec(fuse, socket.as_raw_fd().saturating_add(1))?;
     let copy = fcntl_dupfd_cloexec(socket, fuse.as_raw_fd().saturating_add(1))?;
     Ok((fuse, copy))
 }
 
-/// Unmounts a directory that was mounted by a process that no longer exists.
+/// Unmounts a directory whose process no longer exists.
 pub(super) fn unmount(directory: &Path) -> Result<(), Failure> {
     let mut command = Command::new(PROGRAM);
     command.args(["-u", "-z", "--"]).arg(directory);
@@ -100,11 +87,10 @@ pub(super) fn unmount(directory: &Path) -> Result<(), Failure> {
 }
 
 impl Watched {
-    /// Closes the socket, so that `fusermount3` checks and unmounts the directory. Waits until
-    /// `fusermount3` has ended.
+    /// Closes the socket, and waits until `fusermount3` has unmounted and ended.
     ///
     /// # Errors
-    /// Returns an error if `fusermount3` does not end within the time limit.
+    /// Fails if `fusermount3` does not end within [`UNMOUNT_MAX`].
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.socket.shutdown(Shutdown::Write)?;
         loop {
@@ -122,8 +108,7 @@ fn start_failed(error: io::Error) -> Failure {
     if error.kind() == ErrorKind::NotFound { Failure::NotInstalled } else { Failure::Io(error) }
 }
 
-/// Receives a file descriptor through the socket. Returns `None` if `fusermount3` closed the socket
-/// without sending a descriptor.
+/// Returns `None` if `fusermount3` closed the socket without sending a descriptor.
 fn receive(socket: &UnixStream) -> Result<Option<OwnedFd>, Failure> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut passed = RecvAncillaryBuffer::new(&mut space);

@@ -1,5 +1,3 @@
-//! The client side of the control socket, which `steerage get` and `steerage set` use.
-
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -19,25 +17,25 @@ pub struct Client {
     stream: BufReader<UnixStream>,
 }
 
-/// The reason why a request failed.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// The instance refused the request.
     #[error("{code}: {message}")]
     Refused {
-        /// The name of the kernel error number that the instance sent, such as `EINVAL`.
+        /// The name of the kernel's error number, such as `EINVAL`.
         code: String,
-        /// The reason for the refusal, in one line.
+        /// Why the instance refused the request, in one line.
         message: String,
     },
-    /// No reply to the request arrived within the time that this value contains.
+    /// No reply arrived within this time.
     #[error("timed out: the instance did not answer within {} s; is it stopped?", .0.as_secs())]
     TimedOut(Duration),
     /// The connection failed.
     #[error("the instance does not answer: {0}")]
     System(#[from] io::Error),
-    /// The form of the instance's reply does not fit the request.
+    /// The reply does not fit the request.
     #[error("the process that answers there is no steerage of this version")]
     Nonsense,
 }
@@ -46,8 +44,7 @@ impl Client {
     /// Connects to the instance that listens at `path`.
     ///
     /// # Errors
-    /// Returns the kernel's error. The error is `TimedOut` if the instance accepts no clients and
-    /// the kernel's queue of waiting clients is full.
+    /// The kernel's error, or `TimedOut` if the kernel's queue of waiting clients stays full.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         // The kernel applies the send timeout of a socket to `connect`, too.
@@ -64,7 +61,7 @@ impl Client {
         }
     }
 
-    /// Returns the user who ran the listening process at the time when it began to listen.
+    /// Returns the user of the listening process, as of when it began to listen.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -83,14 +80,13 @@ impl Client {
     /// Sets the attribute at `path`, and returns its new value.
     ///
     /// # Errors
-    /// Returns an error if the attribute does not exist, if it does not accept the value, or if
-    /// this user may not set it. Also returns an error if no reply arrives.
+    /// Returns an error if the attribute does not exist or does not accept the value, if this user
+    /// may not set it, or if no reply arrives.
     pub fn set(&mut self, path: &str, value: &str) -> Result<String, ClientError> {
         self.text(&json!({"set": path, "value": value}), SET_WITHIN)
     }
 
-    /// Returns the names in the directory at `path`. Each name is paired with a flag, which is true
-    /// for a directory. If `path` leads to an attribute, the returned list of names is empty.
+    /// Returns the names in the directory at `path`, and whether each is a directory.
     ///
     /// # Errors
     /// Returns an error if the path does not exist, or no reply arrives.
@@ -100,8 +96,7 @@ impl Client {
         answer.as_array().and_then(|all| all.iter().map(entry).collect()).ok_or(ClientError::Nonsense)
     }
 
-    /// Returns the changes in the history with a number greater than `after`. The oldest change
-    /// comes first.
+    /// Returns the changes with a number greater than `after`, the oldest first.
     ///
     /// # Errors
     /// Returns an error if no reply arrives.
@@ -118,8 +113,7 @@ impl Client {
         self.ask(&json!({"snapshot": true}), "snapshot", ANSWERED_WITHIN)
     }
 
-    /// Returns the protocol version, the program version, the process number and the user of the
-    /// instance.
+    /// Returns the protocol version, the program version, the process number and the user.
     ///
     /// # Errors
     /// Returns an error if no reply arrives.
@@ -127,8 +121,8 @@ impl Client {
         self.ask(&json!({"hello": true}), "hello", ANSWERED_WITHIN)
     }
 
-    /// Requests copies of those packets of the run that `wanted` describes. The instance sends the
-    /// packets over the returned connection until the instance ends or the connection is closed.
+    /// Requests copies of the packets that `wanted` describes. The packets arrive over
+    /// the returned connection until the instance ends or the connection is closed.
     ///
     /// # Errors
     /// Returns an error if this user may not see the packets, if the request is wrong, or if no
@@ -144,8 +138,8 @@ impl Client {
     }
 
     fn ask(&mut self, request: &Value, key: &str, within: Duration) -> Result<Value, ClientError> {
-        // An instance that has too many clients sends an error to a new client and closes the
-        // connection. The client can read the error reply even if it could not send its request.
+        // An instance with too many clients replies with an error and closes the connection. The
+        // client can read it even if its own request could not be sent.
         let sent = self.stream.get_mut().write_all(format!("{request}\n").as_bytes());
         let line = match (sent, self.line(within)) {
             (_, Ok(line)) if !line.is_empty() => line,
@@ -161,8 +155,7 @@ impl Client {
         answer.get_mut(key).map(Value::take).ok_or(ClientError::Nonsense)
     }
 
-    /// Reads the next line. If the input ends without a newline, reads the input up to its end. The
-    /// end of the client's line must arrive within the time `within`.
+    /// Reads up to the next newline or the end of the input, within the time `within`.
     fn line(&mut self, within: Duration) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + within;
         let mut line = Vec::new();
@@ -190,7 +183,7 @@ impl Client {
 
 fn of(error: io::Error, within: Duration) -> ClientError {
     match error.kind() {
-        // When the timeout of a socket expires, the kernel reports EAGAIN, which is `WouldBlock`.
+        // The kernel reports EAGAIN (`WouldBlock`) when the timeout of a socket expires.
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::TimedOut(within),
         _ => ClientError::System(error),
     }

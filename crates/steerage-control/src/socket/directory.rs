@@ -1,7 +1,5 @@
-//! Operations on the directory that contains a control socket. The program opens the directory by
-//! the rules of [`steerage_guard::path`], and keeps the descriptor open. Therefore all later
-//! operations use the directory that was checked, even if its path leads to another directory in
-//! the meantime.
+//! The directory of a control socket, opened by the rules of [`steerage_guard::path`]. All
+//! operations use the open descriptor, even if the directory's path changes.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,15 +12,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 use steerage_guard::path::Directory;
 
-/// Returns a path to a socket that begins with the `/proc` link of the open directory. A path is
-/// needed because Linux has no system calls `bindat` and `connectat`.
+/// Returns a path through /proc, because Linux has no `bindat` and `connectat`.
 pub(super) fn through(directory: &Directory, name: &OsStr) -> PathBuf {
     directory.through().join(name)
 }
 
-/// Sets the mode of a socket of this user. The function opens the socket's file without following
-/// links, checks that the file is a socket, and sets the mode of this open file. Therefore the
-/// function never changes the mode of another file, even if another user has replaced the socket.
+/// Sets the mode of this user's socket through a descriptor that is opened without following links
+/// and checked: another file that takes the socket's place is never changed.
 pub(super) fn set_socket_mode(directory: &Directory, name: &OsStr, mode: u32) -> io::Result<Stat> {
     let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, name, how, Mode::empty())?;
@@ -35,14 +31,11 @@ pub(super) fn set_socket_mode(directory: &Directory, name: &OsStr, mode: u32) ->
 }
 
 pub(super) fn answers(directory: &Directory, name: &OsStr) -> bool {
-    // The socket is nonblocking. With a blocking socket, `connect` would wait if the listening
-    // process is stopped and its queue of waiting clients is full.
+    // A blocking `connect` would wait for a stopped process whose queue of waiting clients is full.
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let connected = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .and_then(|socket| rustix::net::connect(&socket, &SocketAddrUnix::new(through(directory, name))?));
-    // All errors of `connect` except ECONNREFUSED and ENOENT mean that a process may be listening.
-    // For example, this user may have no permission to connect, or the queue of the listening
-    // process may be full.
+    // Any other error means that a process may listen: no permission to connect, or a full queue.
     !matches!(connected, Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 

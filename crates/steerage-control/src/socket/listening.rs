@@ -1,6 +1,3 @@
-//! The listening control socket. This module creates the control socket's file, checks its owner,
-//! and removes the file at the end.
-
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, Hasher};
@@ -17,24 +14,21 @@ use steerage_guard::path::{Directory, PathError};
 
 use super::directory::{answers, is_socket, set_socket_mode, through};
 
-/// The mode of the socket's file. Every user who can access the socket's directory may connect and
-/// read. Before the instance sets a value for a client, it checks the client's user.
+/// Every user who can access the directory may connect and read. Writes check the client's user.
 const MODE: u32 = 0o666;
 
-/// The maximum number of clients that the kernel queues until the instance accepts them. The
-/// default queue of Rust's standard library has the same length.
+/// The maximum number of clients that wait to be accepted, as in Rust's standard library.
 const BACKLOG: i32 = 128;
 
-/// The mode of a directory that is created for control sockets. Only the owner may write to the
-/// directory, regardless of the umask.
+/// Only the owner may write to a new directory, regardless of the umask.
 const NEW_DIRECTORY: u32 = 0o755;
 
 const SUFFIX: &str = ".sock";
 
-/// A socket that listens for clients. Clients get replies only after [`serve`](Self::serve) is
-/// called. The socket is removed when this value is dropped.
+/// A socket that listens for clients, which get replies after [`serve`](Self::serve) is called.
+/// Removed when this value is dropped.
 ///
-/// In the following program, the instance accepts requests of `steerage get`, `set` and `top`:
+/// The listening program accepts requests of `steerage get`, `set` and `top`:
 ///
 /// ```no_run
 /// use std::path::Path;
@@ -61,32 +55,29 @@ pub struct Listening {
     path: PathBuf,
     directory: Directory,
     name: OsString,
-    /// The device number and the inode number of the socket's file. The instance compares these
-    /// numbers before it removes the file, because another process may have created a socket with
-    /// the same name.
+    /// Device and inode, because another process may make a socket of this name.
     file: (u64, u64),
 }
 
-/// The reason why the socket could not be created.
+/// Why the socket could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
     /// Another instance listens at this path.
     #[error("another instance listens at {}: name another socket", .0.display())]
     InUse(PathBuf),
-    /// A file that is not a socket already exists at this path.
+    /// A file that is not a socket exists at this path.
     #[error("{} exists and is not a socket: remove it, or name another", .0.display())]
     NotASocket(PathBuf),
-    /// A socket of another user already exists at this path.
+    /// A socket of another user exists at this path.
     #[error("{} is another user's socket: name another", .0.display())]
     NotOurs(PathBuf),
-    /// The directory of the socket is not safe, because another user could replace the socket or
-    /// controls a part of the path.
+    /// Another user could replace the socket or controls a part of the path.
     #[error("no socket in {}: {why}", .path.display())]
     Directory {
         /// The directory that would contain the socket.
         path: PathBuf,
-        /// The reason why the directory is refused.
+        /// Why the directory is refused.
         why: PathError,
     },
     /// The kernel refused to create the socket.
@@ -94,7 +85,7 @@ pub enum SocketError {
     System {
         /// The path of the socket.
         path: PathBuf,
-        /// The error of the kernel.
+        /// The kernel's error.
         error: io::Error,
     },
 }
@@ -109,18 +100,15 @@ impl SocketError {
 }
 
 impl Listening {
-    /// Creates a socket that listens at `path`. The last directory of the path is created if it
-    /// does not exist. If a socket of this user exists at the path but no process listens on it,
-    /// the socket is replaced.
+    /// Listens at `path`. Creates the last directory if necessary, and replaces a socket of this
+    /// user on which no process listens.
     ///
-    /// The directory must belong to root or to this user. Other users must not have permission to
-    /// write to the directory, because they could replace the socket. A sticky directory such as
-    /// /tmp is an exception: other users may write to it. The path is resolved by the rules
-    /// of [`steerage_guard::path`].
+    /// The directory must belong to root or to this user, and other users must not be able to write
+    /// to it, because they could replace the socket. Sticky directories such as /tmp are allowed.
+    /// The path is resolved by the rules of [`steerage_guard::path`].
     ///
     /// # Errors
-    /// Returns an error if the directory is unsafe, if the name is taken, or if the kernel refuses
-    /// to create the socket.
+    /// Returns an error if the directory is unsafe, if the name is taken, or if the kernel refuses.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let failed = |error: io::Error| SocketError::System { path: path.to_owned(), error };
         let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
@@ -128,9 +116,7 @@ impl Listening {
         let directory =
             Directory::open_or_create(parent, NEW_DIRECTORY).map_err(|why| SocketError::directory(parent, why))?;
         make_way(&directory, name, path)?;
-        // The socket has a temporary file name until the process listens on it. If the socket
-        // already had its final name, a search for instances could remove the socket as a dead
-        // socket.
+        // The name is temporary, because a search for instances removes sockets that do not answer.
         let unready = unready_name(name);
         let ready = listen(&directory, &unready).and_then(|(listener, stat)| {
             directory.rename_unless_taken(&unready, name)?;
@@ -185,20 +171,17 @@ fn make_way(directory: &Directory, name: &OsStr, path: &Path) -> Result<(), Sock
     }
 }
 
-/// Creates a new socket and listens on it. `bind` creates the socket's file. If a file or a link
-/// with this name exists, `bind` fails.
+/// `bind` fails if a file or a link has this name.
 fn listen(directory: &Directory, name: &OsStr) -> io::Result<(UnixListener, Stat)> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(through(directory, name))?)?;
-    // The file's mode is set after `bind`, because `bind` removes the bits of the umask from the
-    // mode. Changing the umask instead would affect all threads of the process. With a changed
-    // umask, all users could access files that other threads create at that moment.
+    // `bind` has applied the umask. Changing the umask would affect the files of other threads.
     let stat = set_socket_mode(directory, name, MODE)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket.into(), stat))
 }
 
-/// Returns a file name that begins with a dot and that no other process can guess.
+/// Returns a name with a dot that no other process can guess.
 fn unready_name(name: &OsStr) -> OsString {
     let random = RandomState::new().build_hasher().finish();
     let mut unready = OsString::from(".");
@@ -207,21 +190,20 @@ fn unready_name(name: &OsStr) -> OsString {
     unready
 }
 
-/// Returns the sockets in a directory, sorted by name. The result includes only sockets on which
-/// instances of root or of this user listen. Removes sockets of this user on which no process
-/// listens. If the directory does not exist, the returned list is empty.
+/// Returns the sockets in a directory on which instances of root or of this user listen, sorted by
+/// name. Removes this user's sockets on which no process listens. Empty if the directory does not
+/// exist.
 ///
 /// # Errors
-/// Returns an error if another user could have created sockets in the directory (as for
-/// [`Listening::bind`]). Also returns an error if the kernel refuses to read the directory.
+/// Returns an error if another user could have created sockets there (as for [`Listening::bind`]),
+/// or if the kernel refuses to read the directory.
 pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
     let opened = match Directory::open(directory) {
         Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         opened => opened.map_err(|why| SocketError::directory(directory, why))?,
     };
     let entries = opened.entries().map_err(|why| SocketError::directory(directory, why))?;
-    // The search for sockets reads only the names of the directory entries. Reading the type of an
-    // entry could hang if the entry is a mount that a stopped process serves.
+    // Directories are skipped without `stat`, which could hang if a stopped process serves a mount.
     let mut names: Vec<OsString> =
         entries.into_iter().filter(|(_, kind)| !kind.is_dir()).map(|(name, _)| name).collect();
     names.sort();

@@ -1,5 +1,3 @@
-//! Defines the protocol of the control socket: the requests and the replies.
-
 use std::os::unix::net::UnixStream;
 
 use serde::Deserialize;
@@ -9,12 +7,10 @@ use crate::audience::Audience;
 use crate::error::{AttributeError, ErrorCode};
 use crate::tree::{Entry, Tree};
 
-/// The version of the protocol. The version of the protocol increases with each change in the
-/// meaning of a request or a reply.
+/// The version of the protocol, for changes in the meaning of a request or a reply.
 const PROTOCOL: u32 = 1;
 
-/// A request of a client. A request is a JSON object, and the keys of the object determine the kind
-/// of the request.
+/// A request is a JSON object, whose keys determine its kind.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub(super) enum Asked {
@@ -44,7 +40,6 @@ pub(super) enum Asked {
     },
 }
 
-/// A JSON field whose value must be `true`.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "bool")]
 pub(super) struct True;
@@ -59,15 +54,12 @@ impl TryFrom<bool> for True {
 
 pub(super) type Report = Box<dyn Fn(Audience) -> String + Send + Sync>;
 
-/// A function that sends copies of packets over a client's connection until the client disconnects
-/// or the run ends.
+/// Sends copies of packets over a client's connection until the client disconnects or the run ends.
 pub type PacketSender = Box<dyn FnOnce(&UnixStream)>;
 
-/// A function that starts to copy the packets that a client's request describes. If the function
-/// cannot copy the requested packets, it returns the reason as text.
+/// Starts to copy the packets that a request describes, or says why it cannot.
 pub(super) type Packets = Box<dyn Fn(&Value) -> Result<PacketSender, String> + Send + Sync>;
 
-/// Parses a request from one line.
 pub(super) fn asked(line: &[u8]) -> Result<Asked, AttributeError> {
     serde_json::from_slice(line).map_err(|_| {
         let what = "this is no request: one is get, set with value, list, events, snapshot, packets or hello, in one \
@@ -76,9 +68,8 @@ pub(super) fn asked(line: &[u8]) -> Result<Asked, AttributeError> {
     })
 }
 
-/// Starts to copy packets for a client of user `uid`. Packets are private, so the user must be root
-/// or the user of the run. Returns the reply, and the function that sends the packets after the
-/// reply.
+/// Packets are private: user `uid` must be root or the user of the run. Returns the reply, and what
+/// sends the packets after it.
 pub(super) fn packets(request: &Value, uid: u32, tree: &Tree, packets: &Packets) -> (String, Option<PacketSender>) {
     let begun = match Audience::of(uid, tree.uid()) {
         Audience::Private => packets(request).map_err(|why| AttributeError::new(ErrorCode::Invalid, why)),
@@ -97,7 +88,6 @@ fn refusal(error: &AttributeError) -> String {
     json!({"error": error.code().name(), "message": error.to_string()}).to_string()
 }
 
-/// Returns the reply to a request of a client of user `uid`, without a newline.
 pub(super) fn answer(asked: Result<Asked, AttributeError>, uid: u32, tree: &Tree, report: &Report) -> String {
     let answer = match asked {
         Ok(Asked::Snapshot { .. }) => {
@@ -126,7 +116,7 @@ fn answer_of(asked: &Asked, uid: u32, tree: &Tree) -> Result<Value, AttributeErr
             let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
             json!({"hello": {"protocol": PROTOCOL, "version": version, "pid": pid, "uid": tree.uid()}})
         }
-        // The caller of this function creates the replies to `snapshot` and `packets` requests.
+        // `answer` and `packets` create the replies to these two requests.
         Asked::Snapshot { .. } | Asked::Packets { .. } => Value::Null,
     })
 }

@@ -1,5 +1,4 @@
-//! Serves the clients of the control socket. Each client has a separate thread, so that a client
-//! that hangs does not block other clients.
+//! Each client of the control socket has a thread, so that one that hangs does not block the rest.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -19,8 +18,7 @@ use crate::limits::{
 use crate::quota::{Party, Quota, QuotaFull};
 use crate::tree::Tree;
 
-/// After an `accept` has failed, the thread pauses for this time before the next `accept`. An
-/// `accept` fails, for example, if the process has no file descriptor left.
+/// The pause after a failed `accept`, for example without a free file descriptor.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// A control tree that is served over a socket until this value is dropped.
@@ -30,8 +28,7 @@ pub struct Serving {
     all: Arc<Mutex<All>>,
 }
 
-/// All clients of the control socket with their connections. The server keeps each connection so
-/// that it can disconnect the client.
+/// The server keeps the connections, in order to disconnect clients.
 #[derive(Debug)]
 struct All {
     clients: Clients<UnixStream>,
@@ -47,9 +44,8 @@ struct Shared {
 }
 
 impl Listening {
-    /// Serves clients on separate threads. `report` creates the reply to a `snapshot` request. The
-    /// reply is a JSON object with only those data that the given audience (the public, or the
-    /// run's owner) may see.
+    /// Serves clients on separate threads. `report` returns the JSON object for a `snapshot`
+    /// request, with only what the audience may see.
     ///
     /// # Errors
     /// Returns an error if no thread can be started.
@@ -62,9 +58,8 @@ impl Listening {
     }
 
     /// Serves clients like [`serve`](Self::serve), and also sends copies of packets to clients of
-    /// root and of the instance's user. The server calls `packets` with the client's request.
-    /// `packets` returns a function that sends the packets over the client's connection, on the
-    /// thread of that client.
+    /// root and of the instance's user. `packets` gets the request, and returns a function that
+    /// sends packets over the client's connection on the client's thread.
     ///
     /// # Errors
     /// Returns an error if no thread can be started.
@@ -111,7 +106,7 @@ impl Drop for Serving {
     fn drop(&mut self) {
         let mut all = locked(&self.all);
         all.ended = true;
-        // `shutdown` of the listening socket wakes the thread that waits for new clients.
+        // The shutdown wakes the thread that waits in `accept`.
         let _ = rustix::net::shutdown(&self.listening.listener, rustix::net::Shutdown::Both);
         all.clients.drain().for_each(cut);
     }
@@ -156,8 +151,7 @@ fn send_away(mut stream: &UnixStream, uid: u32, full: QuotaFull) {
         QuotaFull::Party => format!("user {uid} has too many connections: close one, or try again later"),
         QuotaFull::All => "too many clients at a time: try again later".to_owned(),
     };
-    // The client's socket is set to nonblocking, because the thread that accepts clients must not
-    // wait for a single client.
+    // The thread that accepts clients must not wait for one of them.
     let _ = stream.set_nonblocking(true);
     let _ = stream.write_all(format!("{{\"error\":\"EBUSY\",\"message\":\"{why}\"}}\n").as_bytes());
 }
@@ -192,9 +186,7 @@ fn talk(stream: &UnixStream, id: u64, uid: u32, shared: &Shared) -> io::Result<(
         answer.push('\n');
         let answered = writer.write_all(answer.as_bytes());
         if let Some(sender) = sender {
-            // The thread of a client calls `sender` even if the client has disconnected. Besides
-            // sending packets, `sender` also stops the copying of packets that the client's request
-            // has started.
+            // `sender` also stops the copying of packets, even if the client is gone.
             sender(stream);
             return answered;
         }

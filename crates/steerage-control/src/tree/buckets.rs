@@ -1,6 +1,3 @@
-//! The attributes that show the buckets of a queue: the CPU that has each range of buckets, and the
-//! load of each bucket.
-
 use std::fmt::Write;
 
 use steerage::{CpuId, stats::BucketSnapshot};
@@ -14,8 +11,7 @@ pub(super) fn load(buckets: &[BucketSnapshot]) -> String {
     text
 }
 
-/// Returns one line of text for each range of buckets that belong to the same CPU. Each line is
-/// `FIRST-LAST CPU`, or `BUCKET CPU` for a range of a single bucket.
+/// A line for each range of buckets of a CPU: `FIRST-LAST CPU`, or `BUCKET CPU`.
 pub(super) fn stretches(buckets: &[CpuId]) -> String {
     let mut text = String::new();
     let mut first = 0;

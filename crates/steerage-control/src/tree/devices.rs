@@ -1,5 +1,3 @@
-//! The devices of the instance, and the names of their directories.
-
 use std::borrow::Cow;
 
 use steerage::Snapshot;
@@ -12,16 +10,14 @@ pub(super) struct Device {
     pub(super) outputs: Vec<usize>,
 }
 
-/// The types of devices that are network interfaces. Devices of these types are named by the
-/// kernel's interface names.
+/// Devices of these types have the kernel's interface names.
 const INTERFACES: &[&str] = &["af_packet", "af_xdp", "tap", "tun"];
 
-/// Returns the devices of the instance: first the inputs, then the devices that are only outputs.
+/// The inputs come first, then the devices that are only outputs.
 pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for (at, queue) in snapshot.queues.iter().enumerate() {
-        // Two consecutive devices may have the same name. If two consecutive devices have the same
-        // name, the next queue with the number 0 is the first queue of the second device.
+        // Two consecutive devices may have the same name: queue 0 begins the next device.
         match devices.last_mut().filter(|last| last.name(snapshot) == queue.device && queue.queue > 0) {
             Some(device) => device.queues.push(at),
             None => devices.push(Device { queues: vec![at], ..Device::new(queue.kind.clone()) }),
@@ -41,8 +37,7 @@ pub(super) fn directories(devices: &[Device], snapshot: &Snapshot) -> Vec<String
     directory_names(devices.iter().map(|device| (&*device.kind, device.name(snapshot))))
 }
 
-/// Returns the names of the directories of these devices in the tree. `devices` contains each
-/// device's type and name. The inputs come first.
+/// Returns the directory names of devices, given by type and name, the inputs first.
 pub fn directory_names<'n>(devices: impl IntoIterator<Item = (&'n str, &'n str)>) -> Vec<String> {
     let mut directories: Vec<String> = Vec::new();
     for (kind, name) in devices {
@@ -65,9 +60,7 @@ impl Device {
     }
 }
 
-/// Converts a device's name to the name of a directory. If the device is synthetic traffic, the
-/// device's options are removed from the name. If the device is a file, the directory is removed
-/// from the file's path.
+/// Removes the options of synthetic traffic, and the directory of a file.
 fn directory_name(name: &str) -> String {
     let name = if name.starts_with("synthetic") { name.split(':').next().unwrap_or(name) } else { name };
     let name = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);

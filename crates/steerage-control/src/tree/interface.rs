@@ -1,13 +1,10 @@
-//! Attributes of a network interface that the tree takes from the kernel's /sys.
-
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
 use crate::error::{AttributeError, ErrorCode};
 
-/// The names of the kernel's attributes that the tree provides. The tree provides attributes that
-/// describe an interface, or that node_exporter's collector `netclass` reads.
+/// Files that describe an interface, or that node_exporter's collector `netclass` reads.
 const NAMES: &[&str] = &[
     "addr_assign_type",
     "addr_len",
@@ -41,8 +38,7 @@ pub(super) fn names(interface: &str) -> impl Iterator<Item = &'static str> {
     NAMES.iter().copied().filter(move |name| file(interface, name).exists())
 }
 
-/// Returns the current value of an interface's attribute. Returns the kernel's error if the kernel
-/// refuses the read, for example for the attribute `speed` of an interface that has no speed.
+/// The kernel refuses some reads, for example of `speed` for an interface without one.
 pub(super) fn read(interface: &str, name: &str) -> Result<String, AttributeError> {
     let failed = |error: io::Error| {
         let code = error.raw_os_error().map_or(ErrorCode::Invalid, ErrorCode::Kernel);

@@ -1,6 +1,5 @@
-//! The attributes `rps_cpus` and `rps_cpus_list`. Writing one of these attributes works like the
-//! kernel's `store_rps_map` (Linux, net/core/net-sysfs.c). Reading one of these attributes returns
-//! the mask that the instance currently uses.
+//! `rps_cpus` and `rps_cpus_list`. Writes work like the kernel's `store_rps_map` (Linux,
+//! net/core/net-sysfs.c). Reads return the mask in use.
 
 use std::thread;
 use std::time::Instant;
@@ -27,8 +26,7 @@ pub(super) struct Masks {
     pending: Option<usize>,
 }
 
-/// The RPS mask that a queue uses, and the CPUs that this mask selects. If the mask is empty, the
-/// queue's packets stay on the CPU that polls the queue.
+/// A queue's mask, and the CPUs that it selects: with an empty mask, the CPU that polls the queue.
 #[derive(Debug)]
 struct InForce {
     mask: CpuMask,
@@ -67,20 +65,18 @@ impl Tree {
     }
 
     fn mask_in_force(&self, queue: usize) -> CpuMask {
-        // A writer holds this lock and sets `pending` before it changes the mask or any bucket.
-        // Therefore a read of the mask never shows a new mask that has not taken effect yet.
+        // With `pending` set under this lock, a mask that has not taken effect is never shown.
         let masks = locked(&self.masks);
         let known = &masks.queues[queue];
         if masks.pending == Some(queue) {
             return known.mask.clone();
         }
         let cpus = self.handle.snapshot().queues.swap_remove(queue).rps_cpus;
-        // The program itself may also have changed the queue's CPUs, through the instance's handle.
+        // The program may have changed the CPUs through the handle.
         if cpus == known.cpus { known.mask.clone() } else { cpus.into_iter().collect() }
     }
 
-    /// Sets a queue's mask from the text that a user wrote. The caller has already checked that the
-    /// user may write.
+    /// The caller has checked that the user may write.
     pub(super) fn store_mask(&self, queue: usize, form: Form, text: &str) -> Result<Option<Change>, AttributeError> {
         let nr_cpu_ids = self.machine.nr_cpu_ids();
         let asked = match form {
@@ -90,8 +86,7 @@ impl Tree {
         let left = self.machine.without_isolated(&asked).ok_or_else(|| {
             AttributeError::new(ErrorCode::Invalid, format!("CPUs {asked} are isolated: name others"))
         })?;
-        // CPUs that the instance does not have count as offline: they are removed from the mask
-        // without an error.
+        // CPUs outside of the instance count as offline: they are removed without an error.
         let mask = self.machine.online_of(&left.and(&self.cpus()));
         self.put_in_force(queue, mask, form)
     }
@@ -106,14 +101,12 @@ impl Tree {
         let before = self.handle.snapshot().moves;
         locked(&self.masks).pending = Some(queue);
         let done = self.handle.set_queue_rps_cpus(queue, &mask).map_err(|error| {
-            // `set_queue_rps_cpus` should not fail, because the mask contains only CPUs of this
-            // instance.
+            // This should not fail, because the mask has only CPUs of this instance.
             AttributeError::new(ErrorCode::Invalid, error.to_string())
         });
         let done = done.and_then(|()| self.settle(start));
         if done.is_err() {
-            // The old mask is set again. If the change of a mask fails, the data path moves the
-            // buckets back to the CPUs of the old mask as soon as possible.
+            // The data path moves the buckets back as soon as possible.
             if let Err(error) = self.handle.set_queue_rps_cpus(queue, &old) {
                 tracing::error!(queue, "cannot put the old mask in force again: {error}");
             }
@@ -130,9 +123,7 @@ impl Tree {
         Ok(Some(Change { from: shown, to, buckets, seconds }))
     }
 
-    /// Sets the attribute `flow_limit_cpu_bitmap` from the text that a user wrote. The bitmap may
-    /// contain any CPU of the machine. CPUs outside of the instance are ignored, because such CPUs
-    /// have no backlog.
+    /// CPUs outside of the instance have no backlog, so they are ignored in the mask.
     pub(super) fn store_flow_limit_cpus(&self, text: &str) -> Result<Option<Change>, AttributeError> {
         let nr_cpu_ids = self.machine.nr_cpu_ids();
         let cpus = CpuMask::parse_bitmap(text, nr_cpu_ids)?.and(&self.cpus());
@@ -154,8 +145,8 @@ impl Tree {
         self.handle.snapshot().cpus.iter().map(|cpu| cpu.cpu).collect()
     }
 
-    /// Waits until a change of a mask applies to all new packets, but not longer
-    /// than [`Options::settle_max`](super::Options::settle_max).
+    /// Waits until a change applies to all new packets, at most
+    /// [`Options::settle_max`](super::Options::settle_max).
     pub(super) fn settle(&self, start: Instant) -> Result<(), AttributeError> {
         while !self.handle.is_settled() {
             if start.elapsed() > self.settle_max {

@@ -1,6 +1,6 @@
-//! Attributes whose value is a number that can be set: sysctls of `/proc/sys/net/core`, switches
-//! that resemble ethtool's private flags, and numbers of each queue. All numbers are parsed as the
-//! kernel parses them in `proc_dointvec_minmax` (Linux, kernel/sysctl.c).
+//! Numbers that can be set: sysctls of `/proc/sys/net/core`, switches like ethtool's private flags,
+//! and numbers of each queue. The parser follows the kernel's `proc_dointvec_minmax` (Linux,
+//! kernel/sysctl.c).
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,7 @@ use steerage::{
 use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};
 
-/// The maximum length of a number in characters, with its sign and its prefix `0x`. The kernel's
-/// limit is TMPBUFLEN, which includes the terminating NUL.
+/// The maximum characters of a number with sign and `0x`: the kernel's TMPBUFLEN without the NUL.
 const NUMBER_CHARS_MAX: usize = 21;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +23,11 @@ pub(super) enum Number {
     NetdevBudget,
     NetdevBudgetUsecs,
     NetdevMaxBacklog,
-    /// This attribute is 1 if any queue of the device has a local page cache, and 0 otherwise. A
-    /// write turns the local page caches of all queues of the device on or off.
+    /// Is 1 if any queue of the device has a local page cache. A write switches all of them.
     LocalPageCache(usize),
-    /// The maximum number of free pages that a queue keeps in its local page cache.
+    /// The maximum number of free pages in a queue's local page cache.
     LpcPages(usize),
-    /// The maximum size in bytes of frames that steerage copies to another page, so that the device
-    /// keeps its own pages.
+    /// Frames up to this size in bytes are copied, so that the device keeps its own pages.
     Copybreak(usize),
 }
 
@@ -68,8 +65,7 @@ impl Number {
         }
     }
 
-    /// Returns the smallest and the largest value that an attribute accepts. A maximum of
-    /// `usize::MAX` means that only the available memory limits the number.
+    /// The smallest and the largest value. With `usize::MAX`, only memory limits the number.
     fn range(self) -> (usize, usize) {
         match self {
             DevWeight | FlowLimitTableLen | NetdevBudget | NetdevMaxBacklog => (1, usize::MAX),
@@ -97,8 +93,7 @@ impl Tree {
             LocalPageCache(device) => {
                 let by_default = self.default_lpc_pages();
                 for queue in &self.devices[device].queues {
-                    // If the local page cache of a queue is already on, writing 1 does not change
-                    // the cache's size.
+                    // Writing 1 does not change the size of a cache that is on.
                     self.queue_limits(*queue, |limits| match (value, limits.lpc_pages) {
                         (0, _) => limits.lpc_pages = 0,
                         (_, 0) => limits.lpc_pages = by_default,
@@ -133,10 +128,8 @@ impl Tree {
         self.handle.set_queue_limits(queue, change).expect("the tree has no queue but the instance's")
     }
 
-    /// Sets a number from the text that a user wrote to its attribute. If the number is larger than
-    /// the instance supports, the instance uses the largest number that it supports. As in the
-    /// kernel, a write of a number that is too large succeeds, and a later read returns the number
-    /// that the instance uses.
+    /// A number that is too large succeeds, as in the kernel: a later read returns the largest
+    /// number that the instance supports.
     pub(super) fn store_number(&self, which: Number, text: &str) -> Result<Option<Change>, AttributeError> {
         let (least, most) = which.range();
         let value = number(text).and_then(|number| usize::try_from(number).ok());
@@ -180,10 +173,8 @@ impl Tree {
     }
 }
 
-/// Parses an `int` like the kernel. White space may precede the number. The number is hexadecimal
-/// if it begins with `0x`, octal if it begins with `0`, and decimal otherwise. After the number,
-/// the text must end or contain white space. All text after the white space that follows the number
-/// is ignored.
+/// Parses an `int` like the kernel: leading white space, then hexadecimal with `0x`, octal with
+/// `0`, or decimal. Text after further white space is ignored.
 fn number(text: &str) -> Option<i64> {
     let is_space = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c');
     let text = text.trim_start_matches(is_space);
@@ -200,7 +191,7 @@ fn number(text: &str) -> Option<i64> {
         None if digits.len() > 1 && digits.starts_with('0') => (8, &digits[1..]),
         None => (10, digits),
     };
-    // This function checks the digits itself, because `from_str_radix` would accept a second sign.
+    // `from_str_radix` would accept a second sign.
     let all_digits = !digits.is_empty() && digits.chars().all(|c| c.is_digit(radix));
     let number = all_digits.then(|| i64::from_str_radix(digits, radix).ok()).flatten()?;
     i32::try_from(sign * number).ok().map(i64::from)

@@ -1,5 +1,3 @@
-//! The paths of all attributes in the control tree.
-
 use steerage::Snapshot;
 
 use super::devices::{Device, directories};
@@ -60,8 +58,7 @@ fn of_device(
     if device.is_interface {
         interface::names(device.name(snapshot)).for_each(|name| add(name, Attribute::Interface(nth, name)));
     } else {
-        // The kernel also returns `unknown` if a device's driver does not report the operational
-        // state.
+        // The kernel also reports `unknown` if a driver does not report the state.
         add("operstate", Attribute::Fixed("unknown".into()));
     }
     add("kind", Attribute::Fixed(device.kind.clone()));

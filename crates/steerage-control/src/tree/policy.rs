@@ -1,5 +1,4 @@
-//! The attribute that selects the steering policy. The attribute has the format of similar files of
-//! the kernel, such as `scheduler` of a block device: the current value is in brackets.
+//! The steering policy, like `scheduler` of a block device: the current value is in brackets.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -14,14 +13,13 @@ pub(super) fn shown(policy: &str) -> String {
     let name = |name: &&str| if *name == policy { format!("[{name}]") } else { (*name).to_owned() };
     let mut names: Vec<String> = POLICIES.iter().map(name).collect();
     if !POLICIES.contains(&policy) {
-        // The program that uses the library has set its own policy, which is not in `POLICIES`.
+        // The program that uses the library has set a policy of its own.
         names.insert(0, format!("[{policy}]"));
     }
     names.join(" ") + "\n"
 }
 
-/// Returns one line for each steering group (queues that share a mask). The line of a steering
-/// group contains pairs of keys and values. A pair without information is omitted from the line.
+/// One line for each steering group (queues that share a mask), with pairs of keys and values.
 pub(super) fn steering(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for group in &snapshot.groups {

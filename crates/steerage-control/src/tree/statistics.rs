@@ -1,8 +1,7 @@
-//! The files in the directory `statistics` of a device. Each file has the name of a field of the
-//! kernel's `rtnl_link_stats64` (Linux, include/uapi/linux/if_link.h).
+//! The files in a device's directory `statistics`, named by the fields of the kernel's
+//! `rtnl_link_stats64` (Linux, include/uapi/linux/if_link.h).
 //!
-//! If an event cannot happen in steerage, the file that counts the event contains 0. If steerage
-//! does not know the true count of an event, the file for this event does not exist.
+//! A count is 0 if its event cannot happen in steerage. Unknown counts have no file.
 
 use steerage::{
     Snapshot,
@@ -13,19 +12,18 @@ use super::devices::Device;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Statistic {
-    /// The number of packets that the device delivered to steerage.
+    /// Packets that the device delivered to steerage.
     RxPackets,
     RxBytes,
-    /// The number of packets that steerage received and then dropped.
+    /// Packets that steerage received and then dropped.
     RxDropped,
     RxMissed,
     TxPackets,
     TxBytes,
-    /// The number of packets that steerage did not send because the output was full. steerage knows
-    /// this number for an output only if the instance has no other output.
+    /// Packets that found the output full: known only if the instance has a single output.
     TxDropped,
     TxErrors,
-    /// The count of an event that cannot happen in steerage, which is always 0.
+    /// An event that cannot happen in steerage.
     Never,
 }
 
@@ -36,8 +34,7 @@ const ALWAYS: &[(&str, Statistic)] = &[
     ("rx_bytes", RxBytes),
     ("rx_dropped", RxDropped),
     ("rx_missed_errors", RxMissed),
-    // In steerage, every packet has a handler, so no packet is dropped for lack of a handler.
-    // Packets are never compressed, because compression is only used on slow serial lines.
+    // Every packet has a handler in steerage. Compression is only used on slow serial lines.
     ("rx_nohandler", Never),
     ("rx_compressed", Never),
     ("tx_packets", TxPackets),
@@ -45,9 +42,7 @@ const ALWAYS: &[(&str, Statistic)] = &[
     ("tx_compressed", Never),
 ];
 
-/// The names of the files that count a network interface's errors in receiving from the wire. The
-/// interface's driver counts these errors but does not report them to steerage. For a capture file
-/// or for synthetic traffic, the counts of receive errors are 0.
+/// Receive errors that a driver does not report to steerage. Files and synthetic traffic have none.
 const RX_OF_A_WIRE: &[&str] =
     &["rx_errors", "rx_crc_errors", "rx_frame_errors", "rx_fifo_errors", "rx_length_errors", "rx_over_errors"];
 
@@ -62,8 +57,8 @@ const TX_OF_A_WIRE: &[&str] = &[
 
 pub(super) type QueueCount = fn(&QueueSnapshot) -> u64;
 
-/// The counts of a receive queue's page pool, in pages. The names of the counts come from ENA's
-/// driver (`lpc_*`, in `ethtool -S`) and from the kernel's page_pool.
+/// The counts of a receive queue's page pool, in pages, with the names of ENA's driver (`lpc_*`, in
+/// `ethtool -S`) and of the kernel's page_pool.
 pub(super) const OF_A_QUEUE: &[(&str, QueueCount)] = &[
     ("alloc_empty", |queue| queue.pool.alloc_empty),
     ("alloc_fast", |queue| queue.pool.alloc_fast),
@@ -79,8 +74,7 @@ pub(super) const OF_A_QUEUE: &[(&str, QueueCount)] = &[
     ("rx_copybreak", |queue| queue.pool.rx_copybreak),
 ];
 
-/// Returns the files in a device's directory `statistics`, each with its count. `outputs` is the
-/// number of outputs of the whole instance.
+/// `outputs` is the number of outputs of the whole instance.
 pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, Statistic)> {
     let mut all = ALWAYS.to_vec();
     if !device.is_interface {
@@ -89,8 +83,7 @@ pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, S
     if !device.is_interface || device.outputs.is_empty() {
         all.extend(TX_OF_A_WIRE.iter().map(|name| (*name, Never)));
     }
-    // steerage counts unsent packets at the queue that received them. Therefore the unsent packets
-    // of an output are known only if the instance has no other output.
+    // Unsent packets count at the queue that received them, so only a single output's are known.
     match (device.outputs.len(), outputs) {
         (0, _) => all.extend([("tx_dropped", Never), ("tx_errors", Never)]),
         (1, 1) => all.extend([("tx_dropped", TxDropped), ("tx_errors", TxErrors)]),
@@ -118,8 +111,7 @@ impl Statistic {
     }
 }
 
-/// Returns the number of packets that were dropped between a queue and its handler. Packets that
-/// were lost in devices or at outputs are not included.
+/// The drops between a queue and its handler, without losses in devices or at outputs.
 fn lost_by_us(dropped: &Drops) -> u64 {
     dropped.total() - dropped.get(DropReason::Device) - by_outputs(dropped)
 }

@@ -1,5 +1,4 @@
-//! Attacks of other local users on an instance: planted links, fake sockets, and attempts to use up
-//! all connections or open files.
+//! Attacks of other users: planted links, fake sockets, and using up connections or open files.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -43,9 +42,7 @@ fn link(to: &Path, at: &Path, owner: u32) {
     lchown(at, Some(owner), None).unwrap();
 }
 
-/// In this test, root repeatedly creates a listening socket in a directory of another user,
-/// Mallory. While root creates sockets, Mallory (the attacker) replaces every new file in the
-/// directory with a link to a file of root.
+/// Mallory, the attacker, replaces new files in the directory with links to a file of root.
 #[test]
 fn a_planted_link_opens_no_file_of_roots() {
     const TRIES: usize = 500;
@@ -87,14 +84,13 @@ fn a_directory_that_others_can_change_is_refused() {
     let cases = [("theirs", NOBODY, 0o755), ("groups", 0, 0o775), ("everybodys", 0, 0o757), ("sticky", NOBODY, 0o1777)];
     for (name, owner, mode) in cases {
         let path = directory(&scratch, name, owner, mode).join("x.sock");
-        // The test gives the directory to a group that has members other than root.
+        // The directory belongs to a group with members other than root.
         lchown(scratch.join(name), None, Some(NOBODY)).unwrap();
         let refused = Listening::bind(&path);
         assert!(matches!(refused, Err(SocketError::Directory { .. })), "{name}: {refused:?}");
         assert!(!path.exists());
     }
-    // In a path, steerage follows no link that belongs to Mallory (the attacker), even if the link
-    // leads to a directory of root.
+    // Mallory's links are not followed, even to a directory of root.
     let public = directory(&scratch, "public", 0, 0o1777);
     link(&ours, &public.join("last"), NOBODY);
     link(&scratch, &public.join("midst"), NOBODY);
@@ -104,10 +100,8 @@ fn a_directory_that_others_can_change_is_refused() {
     }
     assert_eq!(fs::read_dir(&ours).unwrap().count(), 0);
 
-    // steerage follows root's links in a directory that only root can change. If all users may
-    // write to a directory, such as /tmp, steerage follows no link in this directory. It does not
-    // even follow root's links, because Mallory (the attacker) could have moved a link of root
-    // there.
+    // Root's links are followed in directories that only root can change. In a directory like /tmp,
+    // they are not, because Mallory could have moved one there.
     link(&ours, &public.join("own"), 0);
     link(&ours, &scratch.join("own"), 0);
     let moved = Listening::bind(&public.join("own/x.sock"));
@@ -118,16 +112,14 @@ fn a_directory_that_others_can_change_is_refused() {
     let sticky = Listening::bind(&public.join("x.sock")).unwrap();
     let made = Listening::bind(&ours.join("new/x.sock")).unwrap();
     drop((sticky, made));
-    // If all users may write to a directory, root cannot replace a socket that Mallory (the
-    // attacker) has created there.
+    // In a directory like /tmp, root cannot replace Mallory's socket.
     as_mallory(|| drop(UnixListener::bind(public.join("taken.sock")).unwrap()));
     let taken = Listening::bind(&public.join("taken.sock"));
     assert!(matches!(taken, Err(SocketError::NotOurs(_))), "{taken:?}");
     assert!(public.join("taken.sock").exists());
 }
 
-/// A search for instances removes dead sockets of this user in directories that this user trusts.
-/// The search for instances finds no sockets of other users.
+/// A search removes dead sockets of this user, and finds no sockets of other users.
 #[test]
 fn a_search_trusts_and_removes_nothing_of_mallorys() {
     if !is_root() {
@@ -154,9 +146,7 @@ fn a_search_trusts_and_removes_nothing_of_mallorys() {
     assert!(!dead.exists());
 }
 
-/// In this test, Mallory (the attacker) opens connections until the instance refuses further
-/// connections. Mallory sends nothing on these connections. The instance still answers root and the
-/// user who runs the instance.
+/// Mallory's silent connections do not lock out root and the user of the instance.
 #[test]
 fn nobody_is_locked_out_of_the_socket() {
     const OWNER: u32 = 12345;
@@ -170,7 +160,7 @@ fn nobody_is_locked_out_of_the_socket() {
     let taken: Vec<UnixStream> = as_mallory(|| {
         let connect = |_| {
             let mut stream = UnixStream::connect(path).unwrap();
-            // An instance that refuses a client does not read the client's request.
+            // An instance does not read the request of a client that it refuses.
             let _ = stream.write_all(b"{\"hello\":true}\n");
             stream.read_exact(&mut [0; 8]).unwrap();
             stream
@@ -195,8 +185,6 @@ fn nobody_is_locked_out_of_the_socket() {
     assert_eq!(taken.into_iter().map(is_served).filter(|served| *served).count(), CLIENTS_PER_USER_MAX);
 }
 
-/// In this test, Mallory (the attacker) opens files of the mounted tree until the instance refuses
-/// to open more files. Root and the instance's user can still open files.
 #[test]
 fn nobody_is_locked_out_of_the_files() {
     let instance = Instance::quiet(2);
@@ -204,9 +192,7 @@ fn nobody_is_locked_out_of_the_files() {
         return;
     }
     let Some(files) = ByFiles::new(&instance.tree) else { return };
-    // The test process must not reach its own limit of open files before the instance refuses to
-    // open more files. The test only raises the process's limit, and never lowers it, because other
-    // tests run in the same process.
+    // The test process needs a higher limit than the instance. Other tests forbid lowering it.
     let enough = 2 * OPEN_FILES_MAX as u64;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = |limit: Option<u64>| limit.map(|limit| limit.max(enough));
@@ -225,7 +211,6 @@ fn nobody_is_locked_out_of_the_files() {
     assert_eq!(fs::read_to_string(&path).map_err(|error| error.to_string()), Ok("3\n".to_owned()), "{limit}");
     assert_eq!(taken.len(), OPEN_FILES_PER_USER_MAX, "{limit}");
     drop(taken);
-    // After Mallory (the attacker) has closed the files, Mallory can open a file again. When a file
-    // is closed, the kernel reports this to the instance with a short delay.
+    // The kernel reports a closed file with a short delay.
     until("a file can be opened again", || as_mallory(|| File::open(&path).is_ok()));
 }

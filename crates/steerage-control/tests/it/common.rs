@@ -1,5 +1,4 @@
-//! An instance for tests, and the interfaces through which tests read and write the instance's
-//! control tree.
+//! An instance for tests, and the ways to its control tree.
 
 use std::fs;
 use std::io::{self, Write};
@@ -36,8 +35,7 @@ impl Instance {
         Self { tree: Arc::new(Tree::new(running.handle(), options)), running: Some(running) }
     }
 
-    /// Starts an instance with little traffic. The masks of the instance may contain only its own
-    /// CPUs.
+    /// Starts an instance with little traffic, whose masks may contain only its own CPUs.
     pub(crate) fn quiet(cpus: usize) -> Self {
         Self::new("synthetic:rate=1000", cpus, CpuView::new(cpus))
     }
@@ -62,9 +60,7 @@ impl Drop for Instance {
     }
 }
 
-/// An interface for reading and writing attributes, such as the control socket or the mounted
-/// files. If reading or writing fails, the methods return the name of the error number, such as
-/// `EINVAL`.
+/// A way to read and write attributes. Errors are the names of error numbers, such as `EINVAL`.
 pub(crate) trait Way {
     fn read(&mut self, path: &str) -> Result<String, String>;
     fn write(&mut self, path: &str, value: &[u8]) -> Result<(), String>;
@@ -131,15 +127,13 @@ impl Way for BySocket {
 
 pub(crate) struct ByFiles {
     pub(crate) directory: PathBuf,
-    // Rust drops `_served` before `_scratch`, so that the tree is unmounted before the test's
-    // directory is removed.
+    // `_served` is dropped before `_scratch`, because the tree must be unmounted first.
     _served: ServedFiles,
     _scratch: Scratch,
 }
 
 impl ByFiles {
-    /// Mounts the tree. If mounting is impossible on this machine, prints the reason to standard
-    /// error and returns `None`. In CI, the test fails if mounting is impossible.
+    /// If mounting is impossible on this machine, prints why and returns `None`, or fails in CI.
     pub(crate) fn new(tree: &Arc<Tree>) -> Option<Self> {
         let scratch = Scratch::new();
         let directory = scratch.to_path_buf();
@@ -160,8 +154,7 @@ impl ByFiles {
     }
 }
 
-/// Returns the name of the error's number (errno(3)). The error numbers of Linux are the same on
-/// every architecture for which steerage is built.
+/// Linux has the same error numbers (errno(3)) on every architecture of steerage.
 pub(crate) fn errno(error: &io::Error) -> String {
     let name = match error.raw_os_error() {
         Some(1) => "EPERM",

@@ -1,5 +1,3 @@
-//! Runs the example `limiter` between two network interfaces, and reads its page of metrics.
-
 #[expect(dead_code, reason = "an example's `main`")]
 #[path = "../../examples/limiter.rs"]
 mod limiter;
@@ -13,7 +11,6 @@ use steerage_control::metrics::Listener;
 use steerage_fixtures::namespaces::Namespaces;
 use steerage_fixtures::until;
 
-/// Returns the sum of the samples that the page of metrics shows for this counter.
 fn on_page(at: SocketAddr, counter: &str) -> u64 {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -52,8 +49,7 @@ fn a_limiter_passes_the_rate_of_each_flow_both_ways() {
             socket.connect((nobody, 9)).unwrap();
             socket
         });
-        // The limiter lets one packet per second pass for each of the two flows, even on a slow
-        // machine.
+        // The limiter passes one packet per second for each flow, even on a slow machine.
         until("packets above the rate", || {
             senders.iter().for_each(|socket| _ = socket.send(b"x").unwrap());
             on_page(at, "above_rate_packets_total") >= 100

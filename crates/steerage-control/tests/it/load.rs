@@ -1,4 +1,4 @@
-//! The tests write masks without a pause while packets arrive at full speed.
+//! Masks are written without a pause while packets arrive at full speed.
 #![allow(clippy::print_stdout, reason = "how fast it went is shown, and is no mark")]
 
 use std::collections::BTreeSet;
@@ -14,24 +14,19 @@ use steerage_fixtures::HANG;
 
 use crate::common::{ByFiles, Direct, Instance, Way, owner};
 
-/// The number of writes, and the interval between the starts of two writes. On a fast machine, the
-/// test reaches 1,000 writes per second.
+/// The number of writes, of which a fast machine makes 1,000 per second.
 const WRITES: u32 = 1_000;
 const EACH: Duration = Duration::from_millis(1);
 
-/// The test stops writing after this time, even if a slow machine has not reached the number of
-/// writes by then.
+/// A slow machine stops writing after this time.
 const ENOUGH: Duration = Duration::from_secs(5);
 
-/// Writes masks to two queues alternately. Returns the number of masks that the function wrote, and
-/// the duration of these writes.
 fn write_masks(instance: &Instance, cpus: u32) -> (u32, Duration) {
     let mut tree = Direct(Arc::clone(&instance.tree));
     let paths = [0, 1].map(|queue| format!("sys/class/net/synthetic/queues/rx-{queue}/rps_cpus"));
     let start = Instant::now();
     for nth in 0..WRITES {
-        // The loop writes every mask except the empty mask. The masks are in an order in which
-        // consecutive masks differ in many CPUs.
+        // The loop writes every mask but the empty one, and consecutive masks differ in many CPUs.
         let mask = format!("{:x}", nth * 7 % ((1 << cpus) - 1) + 1);
         let path = &paths[(nth % 2) as usize];
         tree.write(path, mask.as_bytes()).unwrap();
@@ -51,7 +46,6 @@ fn masks_under(input: &str, cpus: u32) {
     let ledger = instance.end().snapshot;
     let per_second = f64::from(writes) / took.as_secs_f64();
     println!("{input} on {cpus} CPUs: {per_second:.0} masks/s, {} packets, {:?}", ledger.received(), ledger.moves);
-    // Every mask after the first mask differs from the previous mask.
     assert!(ledger.received() > 0 && ledger.moves.slices >= u64::from(writes) / 2, "{writes}, {:?}", ledger.moves);
     assert_eq!(ledger.reordered(), Some(0));
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
@@ -59,29 +53,24 @@ fn masks_under(input: &str, cpus: u32) {
     assert_eq!(ledger.dropped().get(DropReason::HandlerPanicked), 0);
 }
 
-/// A packet source that can wait, such as a capture file, loses no packets.
+/// A source that can wait, such as a capture file, loses nothing.
 #[test]
 fn nothing_is_reordered_at_full_load() {
     masks_under("synthetic:queues=2,flows=1000", 2);
 }
 
-/// The instance has four CPUs, which is more than a small machine has. Therefore several threads of
-/// the instance share a CPU of the machine.
+/// Four CPUs are more than a small machine has, so threads share CPUs.
 #[test]
 fn nothing_is_reordered_at_full_load_on_more_cpus() {
     masks_under("synthetic:queues=2,flows=1000", 4);
 }
 
-/// If a packet source cannot wait, packets that do not fit into the backlog are dropped. The
-/// instance counts the dropped packets, and the other packets stay in order.
+/// A source that cannot wait loses packets, and the rest stays in order.
 #[test]
 fn nothing_is_reordered_when_packets_come_by_themselves() {
     masks_under("synthetic:queues=2,flows=1000,rate=400000", 4);
 }
 
-/// The test writes masks through files. In this test, one reader stops in the middle of a file. The
-/// stopped reader does not delay other clients. When a write returns, the new mask has taken
-/// effect.
 #[test]
 fn files_are_written_under_load_while_a_reader_hangs() {
     let instance = Instance::new("synthetic:queues=2,flows=1000", 4, CpuView::new(4));
@@ -100,8 +89,7 @@ fn files_are_written_under_load_while_a_reader_hangs() {
         assert!(start.elapsed() < HANG, "packets don't come any more");
         std::thread::yield_now();
     }
-    // The reader that stopped in the middle of the file can still read the rest of the file's old
-    // content.
+    // The reader that stopped in the middle of the file still gets the old content.
     let mut rest = String::new();
     hung.read_to_string(&mut rest).unwrap();
     assert_eq!((rest.lines().count(), rest.len()), (4, 4 * 15 * 9 - 1));
@@ -110,8 +98,7 @@ fn files_are_written_under_load_while_a_reader_hangs() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// A packet function that does not return while its flag is set. The packet source waits for the
-/// handler of this test. Therefore no bucket can finish its move before the handler returns.
+/// The handler does not return while its flag is set, so no bucket can finish its move.
 struct Hangs(Arc<AtomicBool>);
 
 impl Handler for Hangs {
@@ -127,8 +114,6 @@ impl Handler for Hangs {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// If the data path is stuck, writing a mask returns an error, and the old mask applies again.
-/// After the error, both the queue's mask and its buckets are as before the write.
 #[test]
 fn a_write_that_does_not_come_into_force_is_taken_back() {
     let hangs = Arc::new(AtomicBool::new(true));

@@ -1,5 +1,4 @@
-//! Tests of the control tree through each of its interfaces, under load and under attack, and of
-//! metrics and the live page.
+//! Tests of the control tree through each of its interfaces, of metrics, and of the live page.
 
 mod attacks;
 mod common;

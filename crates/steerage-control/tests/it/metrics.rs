@@ -1,5 +1,4 @@
-//! Tests the metrics server from the view of a client: which metrics the server sends, which
-//! clients it serves, and when it stops.
+//! The metrics server from the view of a client.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{Read, Write};
@@ -76,8 +75,7 @@ fn get(address: SocketAddr) -> String {
 #[test]
 fn the_page_is_the_ledger() {
     const FRAMES: u64 = 10_000;
-    // One device name contains every character that must be escaped. Another device name is used
-    // twice.
+    // One device name has every character that must be escaped, and another is used twice.
     let odd = "a\"b\\c\nd";
     let instance = instance(vec![traffic("traffic", FRAMES), traffic(odd, FRAMES), traffic("traffic", FRAMES)]);
     let (address, server) = serve(
@@ -127,9 +125,7 @@ fn the_page_is_the_ledger() {
     assert_eq!([page.get("steerage_apples"), page.get("steerage_apples_eaten_total")], [3.0, 2.0]);
     assert_eq!(page.get("steerage_apples_fallen_total{side=\"south\"}"), 4.0);
 
-    // The served page must contain all metrics of the ledger (the counts of all packets), with
-    // three exceptions: metrics of outputs, metrics that take a while to measure, and metrics that
-    // only some devices have.
+    // The page must have all metrics except those that this instance or its devices lack.
     let mut served = page.families;
     let some = ["steerage_unevenness", "steerage_cpu_distance_seconds", "steerage_device_events_total"];
     let absent = |name: &String| name.starts_with("steerage_output_") || some.contains(&name.as_str());
@@ -170,8 +166,7 @@ fn a_program_of_ones_own_has_its_own_prefix_and_counters() {
     assert_eq!([page.sum("limiter_seen_packets_total"), page.sum("limiter_received_packets_total")], [2000.0; 2]);
     assert_eq!(page.get("limiter_build_info{version=\"4\"}"), 1.0);
     assert!(!text.contains("steerage_"), "{text}");
-    // `metrics::text` must return the same text as the server. The time, and metrics that are not
-    // in the ledger (the counts of all packets), may differ.
+    // The server and `metrics::text` agree, except for the time and what is not in the ledger.
     let stable = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| !line.contains("_uptime_") && !line.contains("_build_info"));
         lines.map(str::to_owned).collect()
@@ -179,8 +174,7 @@ fn a_program_of_ones_own_has_its_own_prefix_and_counters() {
     assert_eq!(stable(&metrics::text(&handle.snapshot(), "limiter")), stable(&text));
 }
 
-/// A receive queue of a device that receives no frames. The queue reports counts with the names
-/// that only AF_XDP devices use.
+/// A queue that receives nothing, but has counts like an AF_XDP queue.
 struct Counting(Arc<DeviceCounts>);
 
 impl RxQueue for Counting {
@@ -222,19 +216,16 @@ fn counts_of_a_device_are_shown_one_by_one() {
 fn whoever_holds_connections_keeps_nobody_out() {
     let instance = instance(vec![traffic("traffic", 1)]);
     let (address, server) = serve(&instance, Vec::new());
-    // The first clients of this test stay silent. The next clients of this test send half a
-    // request. The last clients of this test send requests but never read a reply.
+    // Some clients stay silent, some send half a request, and some never read.
     let mut silent: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
     let mut half: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
     half.iter_mut().for_each(|stream| stream.write_all(b"GET /met").unwrap());
     let mut greedy: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
     greedy.iter_mut().for_each(|stream| stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\nGET /metrics").unwrap());
     exposition::read(&get(address));
-    // The server has disconnected the client that connected first.
     let oldest = &mut silent[0];
     assert!(matches!(oldest.read(&mut [0]), Ok(0) | Err(_)));
 
-    // Whatever bytes the clients send, the server continues to run.
     for wrong in [
         "\x16\x03\x01\r\n\r\n",
         "GET / HTTP/1.1\r\n\r\n",
@@ -252,27 +243,20 @@ fn whoever_holds_connections_keeps_nobody_out() {
     let mut last = connect(address);
     drop(server);
     assert!(matches!(last.read(&mut [0]), Ok(0) | Err(_)));
-    // The test waits until the listening socket is closed, because another test may fork a child
-    // process. A forked child keeps the listening socket open until the child executes another
-    // program.
+    // Another test may fork a child, which holds the listening socket until it executes a program.
     let start = Instant::now();
     while TcpStream::connect(address).is_ok() {
         assert!(start.elapsed() < HANG, "it is served still");
     }
 }
 
-/// In this test, a client of one host connects repeatedly without a pause and sends nothing. A
-/// client of another host sends its requests slowly, and the server answers each of them.
+/// One host floods, and a slow client of another host is answered.
 #[test]
 fn a_host_that_floods_keeps_only_itself_out() {
     const ROUNDS: usize = 20;
-    /// The number of connections that the flooding host makes before the client of the other host
-    /// sends its request. This number of connections is twice the maximum number of the server's
-    /// clients.
+    /// Connections of the flood during one request of the other host: twice the server's clients.
     const MEANWHILE: u64 = 32;
-    /// The server may disconnect a client that has sent no request for this time. On a busy
-    /// machine, the flood of connections may last as long as the time after which the server
-    /// disconnects silent clients.
+    /// On a busy machine, the flood may last as long as a client may be silent.
     const MAY_BE_SILENT: Duration = Duration::from_secs(1);
     let Some(net) = Net::new() else { return };
     let instance = instance(vec![traffic("traffic", 1)]);
@@ -290,7 +274,7 @@ fn a_host_that_floods_keeps_only_itself_out() {
             }
         }
     };
-    /// Stops the flood of connections when this value is dropped, even if the test fails.
+    /// Stops the flood even if the test fails.
     struct Ends<'a>(&'a AtomicBool);
     impl Drop for Ends<'_> {
         fn drop(&mut self) {
@@ -321,7 +305,6 @@ fn a_host_that_floods_keeps_only_itself_out() {
     drop(server);
 }
 
-/// The server refuses a request for another host's name, unless that name was configured.
 #[test]
 fn a_strange_host_is_refused() {
     let instance = instance(vec![traffic("traffic", 1)]);
@@ -361,9 +344,7 @@ fn documents_name_what_there_is() {
     let known: BTreeSet<&str> = known.iter().map(String::as_str).collect();
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
     let page = std::fs::read_to_string(format!("{docs}/metrics.md")).unwrap();
-    // docs/metrics.md also describes metrics of the handlers of the program `steerage`. This crate
-    // does not know the metrics of the program's handlers, because the program `steerage` defines
-    // these metrics.
+    // The page also describes metrics of handlers, which the program `steerage` defines.
     let told = named(&page);
     assert!(known.is_subset(&told), "{:?}", known.difference(&told));
     let dashboard = std::fs::read_to_string(format!("{docs}/../packaging/grafana.json")).unwrap();

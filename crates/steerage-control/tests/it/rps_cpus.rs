@@ -1,5 +1,4 @@
-//! Tests that `rps_cpus` is parsed, stored and printed as in Linux. The tests access `rps_cpus`
-//! through the type `Tree`, the control socket, and mounted files.
+//! `rps_cpus` is parsed, stored and printed as in Linux, through `Tree`, the socket, and files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +15,7 @@ const LIST: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus_list";
 
 type Case = (&'static str, Result<&'static str, &'static str>);
 
-/// Writes the text of each case to the attribute at `path`, and then reads the attribute. After an
-/// error of a write, a read must still return the old value.
+/// After an error, a read must still return the old value.
 fn play(way: &mut dyn Way, path: &str, cases: &[Case]) {
     for (written, expected) in cases {
         if written.is_empty() && !way.writes_nothing() {
@@ -61,16 +59,12 @@ fn of_8_cpus() {
         &Instance::quiet(8),
         MASK,
         &[
-            // `rps_cpus` ignores all text after the first newline or NUL.
             ("3\nzz", Ok("03")),
             ("c\0zz", Ok("0c")),
             ("5\n", Ok("05")),
-            // Hex digits may be upper or lower case.
             ("aB", Ok("ab")),
             ("Ff", Ok("ff")),
-            // A write of a bitmap fails if a chunk (a group of hex digits) has a ninth digit. A
-            // write of too many chunks also fails, even if the chunks are zero. A write also fails
-            // if a CPU does not exist.
+            // Errors: a ninth digit, too many chunks (even zeros), and a CPU that does not exist.
             ("100", Err("EOVERFLOW")),
             ("0,1", Err("EOVERFLOW")),
             ("000000001", Err("EOVERFLOW")),
@@ -79,7 +73,6 @@ fn of_8_cpus() {
             ("0-3", Err("EINVAL")),
             ("g", Err("EINVAL")),
             ("-1", Err("EINVAL")),
-            // Writing an empty text sets the empty mask and is not an error.
             ("", Ok("00")),
             ("f0", Ok("f0")),
             (",", Ok("00")),
@@ -97,12 +90,9 @@ fn of_36_cpus() {
         &Instance::quiet(36),
         MASK,
         &[
-            // In the bitmap that a read returns, the first chunk (group of hex digits) has only as
-            // many digits as its bits need. Every later chunk (group of hex digits) of the bitmap
-            // has 8 digits.
+            // The first chunk has only the digits that it needs. Later chunks have 8 digits.
             ("1", Ok("0,00000001")),
-            // Commas and white space separate the chunks (groups of hex digits) of a bitmap.
-            // Several consecutive separators count as one separator.
+            // Commas and white space separate chunks. Several separators count as one.
             ("1,5", Ok("1,00000005")),
             ("8,,5", Ok("8,00000005")),
             ("1 5", Ok("1,00000005")),
@@ -140,8 +130,7 @@ fn of_12_cpus_and_as_lists() {
     assert_eq!(Direct(Arc::clone(&instance.tree)).read(MASK), Ok("080\n".to_owned()));
 }
 
-/// The machine has 1024 CPUs. The pattern of the CPU list is from the kernel's documentation. The
-/// instance has fewer CPUs than the machine, and the missing CPUs count as offline.
+/// The pattern is from the kernel's documentation. The instance's missing CPUs count as offline.
 #[test]
 fn a_pattern_over_1024_cpus() {
     let instance = Instance::new("synthetic:rate=1000", 4, CpuView::new(1024));
@@ -149,7 +138,7 @@ fn a_pattern_over_1024_cpus() {
     play(&mut tree, LIST, &[("3", Ok("3")), ("0-1023:2/256", Ok("0-1")), ("256-257", Ok("")), ("1024", Err("ERANGE"))]);
 }
 
-/// A write by another user fails with `EPERM` before the value is checked. Every user may read.
+/// `EPERM` comes before errors in the value. Every user may read.
 #[test]
 fn only_root_and_the_instances_user_may_write() {
     const OWNER: u32 = 12345;
@@ -174,9 +163,7 @@ fn isolated_cpus_are_taken_out() {
     by_each_way(&instance, MASK, cases);
 }
 
-/// Offline CPUs are removed from an RPS mask when the mask is stored. A read of the mask does not
-/// show the removed CPUs. When a CPU that was removed from a mask comes online, the CPU does not
-/// return to the mask.
+/// A CPU that comes online later does not return to the mask.
 #[test]
 fn offline_cpus_are_dropped() {
     let is_back = Arc::new(AtomicBool::new(false));
@@ -193,9 +180,7 @@ fn offline_cpus_are_dropped() {
     play(&mut tree, MASK, &[("7", Ok("7")), ("10", Err("EOVERFLOW"))]);
 }
 
-/// Tests the effect of a mask. Each CPU of the mask gets one range of buckets, and all ranges have
-/// the same size: `cpus[hash * len >> 32]`. If the mask is empty, all buckets belong to the CPU
-/// that polls the queue.
+/// Each CPU gets a range of equal size (`cpus[hash * len >> 32]`), or the polling CPU gets all.
 #[test]
 fn buckets_follow_the_mask() {
     let instance = Instance::quiet(4);
@@ -205,9 +190,7 @@ fn buckets_follow_the_mask() {
     tree.write(MASK, b"0").unwrap();
     assert_eq!(tree.read(buckets).unwrap(), format!("0-{} 0\n", BUCKETS - 1));
     assert_eq!(tree.read("sys/class/net/synthetic/queues/rx-0/cpu").unwrap(), "0\n");
-    // Packets are handled on the CPUs of their buckets. A CPU may update its count of finished
-    // packets late. Therefore the test reads the count of finished packets only when the other CPUs
-    // are idle.
+    // A CPU may count finished packets late, so the counts are read while other CPUs are idle.
     let processed = || -> Vec<u64> { instance.handle().snapshot().cpus.iter().map(|cpu| cpu.processed).collect() };
     let start = Instant::now();
     loop {

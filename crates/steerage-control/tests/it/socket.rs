@@ -1,5 +1,4 @@
-//! Tests the control socket with many clients, with faulty clients, and with clients that connect
-//! and disconnect.
+//! The control socket with many, faulty and fleeting clients.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -46,16 +45,13 @@ fn requests_and_answers_are_lines_of_json() {
     {
         assert_eq!(ask(&stream, wrong)["error"], "EINVAL", "{wrong}");
     }
-    // If a client sends a line without an end, the instance reads only the maximum length of a
-    // line.
+    // Without an end of the line, only the maximum length is read.
     let _ = (&stream).write_all(&vec![b' '; REQUEST_BYTES_MAX]);
     let mut rest = String::new();
     let _ = (&stream).read_to_string(&mut rest);
     assert!(rest.contains("EINVAL") && rest.lines().count() == 1, "{rest}");
 }
 
-/// For each request, the instance checks which user opened the connection. Users other than root
-/// and the instance's user may only read.
 #[test]
 fn others_may_ask_and_not_tell() {
     if !is_root() {
@@ -64,7 +60,7 @@ fn others_may_ask_and_not_tell() {
     let instance = Instance::quiet(2);
     let socket = BySocket::new(&instance.tree);
     let ask = || {
-        // The system call changes the user ID of only this thread, and not of the whole process.
+        // The system call changes the user ID of this thread only.
         let nobody = rustix::process::Uid::from_raw(NOBODY);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         let mut client = Client::connect(&socket.path).unwrap();
@@ -78,8 +74,7 @@ fn others_may_ask_and_not_tell() {
     assert_eq!((told, read.as_str()), (["EPERM".to_owned(), "EPERM".to_owned()], "3\n"));
 }
 
-/// Only root and the instance's user get a reply with private data. The user who opened the
-/// connection determines which data the reply contains.
+/// The user who opened the connection decides what a reply contains.
 #[test]
 fn flows_are_for_root_and_the_owner() {
     const OWNER: u32 = 12345;
@@ -100,8 +95,7 @@ fn flows_are_for_root_and_the_owner() {
     assert_eq!([0, OWNER, NOBODY].map(seen_by), [all.clone(), all, json!({"a": 1})]);
 }
 
-/// In the history of an attribute, the old value of each change is the new value of the previous
-/// change. Therefore no two writes of the attribute overlapped in time.
+/// Each change begins with the value of the previous one: writes never overlap.
 #[test]
 fn two_writers_take_turns() {
     let instance = Instance::new("synthetic:rate=50000,flows=500", 4, CpuView::new(4));
@@ -129,9 +123,7 @@ fn two_writers_take_turns() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// One client does not read the replies to its requests, and another client sends a line without an
-/// end. The client that does not read and the client whose line does not end delay neither other
-/// clients nor packets.
+/// A client that does not read, and one whose line does not end, delay nobody.
 #[test]
 fn a_hung_client_hangs_alone() {
     let instance = Instance::quiet(2);
@@ -150,8 +142,7 @@ fn a_hung_client_hangs_alone() {
     while instance.handle().snapshot().delivered() < before + 100 {
         thread::yield_now();
     }
-    // When the server ends, it disconnects clients that do not read or whose line does not end,
-    // instead of waiting for them.
+    // The end of the server disconnects clients that hang, without waiting for them.
     drop(serving);
     assert!(!path.exists());
     let mut rest = Vec::new();
@@ -163,16 +154,13 @@ fn a_hung_client_hangs_alone() {
 fn one_client_too_many_is_told_so() {
     let instance = Instance::quiet(1);
     let mut socket = BySocket::new(&instance.tree);
-    // Users other than root cannot use all connections. The instance's user cannot use the
-    // connections that are reserved for root.
+    // Users other than root cannot use the connections that are reserved for root.
     let places = if owner() == 0 { CLIENTS_MAX } else { CLIENTS_MAX - CLIENTS_RESERVED };
-    // The test's client `socket` already uses one of the connections.
     let mut clients: Vec<Client> = (1..places).map(|_| Client::connect(&socket.path).unwrap()).collect();
     clients.iter_mut().for_each(|client| drop(client.hello().unwrap()));
     match Client::connect(&socket.path).unwrap().hello() {
         Err(ClientError::Refused { code, .. }) => assert_eq!(code, "EBUSY"),
-        // On a very slow machine, the client `socket` may have been silent for so long that the
-        // server has disconnected it.
+        // On a very slow machine, `socket` was silent for so long that it was disconnected.
         Ok(_) => assert!(socket.client.hello().is_err()),
         other => panic!("{other:?}"),
     }
@@ -201,8 +189,7 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     assert_eq!(find(&scratch).unwrap().len(), 2);
     fs::write(scratch.join("file"), "").unwrap();
     assert!(matches!(Listening::bind(&scratch.join("file")), Err(SocketError::NotASocket(_))));
-    // If a new socket has been created with the same name as the socket of a `Listening`, dropping
-    // the `Listening` does not remove the new socket.
+    // Dropping a `Listening` leaves another socket of its name alone.
     fs::remove_file(&dead).unwrap();
     let other = Listening::bind(&dead).unwrap();
     drop(heir);
@@ -211,8 +198,7 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
 }
 
-/// If the instance is stopped, or sends its reply byte by byte, the client stops waiting after a
-/// timeout.
+/// The instance is stopped, or replies byte by byte.
 #[test]
 fn a_client_does_not_wait_for_ever() {
     let scratch = Scratch::new();

@@ -1,7 +1,4 @@
-//! Compares the file `softnet_stat` of steerage with the kernel's file. In each test, a CPU gets a
-//! burst of packets of one flow, and does not process the packets in time. The test makes the burst
-//! once with the kernel's RPS in a network namespace, and once with steerage. Both bursts end when
-//! the first packet is dropped.
+//! `softnet_stat` of steerage and of the kernel's RPS after a burst up to the first drop.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -33,13 +30,12 @@ const CPU: usize = 12;
 const INPUT_LEN: usize = 13;
 const PROCESS_LEN: usize = 14;
 
-/// The columns that belong to kernel mechanisms which Linux no longer has.
+/// These columns belong to mechanisms that Linux no longer has.
 const UNUSED: std::ops::Range<usize> = 3..9;
 
 type Row = [u64; 15];
 
-/// Parses the rows of `softnet_stat` in the format of Linux 6.0 and later: 15 columns of eight hex
-/// digits.
+/// Rows have the format of Linux 6.0 and later: 15 columns of eight hex digits.
 fn rows(text: &str) -> Vec<Row> {
     let row = |line: &str| {
         let columns: Vec<&str> = line.split(' ').collect();
@@ -52,8 +48,7 @@ fn rows(text: &str) -> Vec<Row> {
     text.lines().map(row).collect()
 }
 
-/// Returns by how much each count of a `softnet_stat` row has increased between two readings. For
-/// each column of the row that is not a count, the result contains the current value.
+/// Returns the increases of counts, and the current values of other columns.
 fn since(before: &Row, now: &Row) -> Row {
     let mut moved = *now;
     for at in [PROCESSED, DROPPED, TIME_SQUEEZE, RECEIVED_RPS, FLOW_LIMIT_COUNT] {
@@ -72,8 +67,7 @@ fn kernels(cpu: usize) -> Row {
     *rows.iter().find(|row| row[CPU] == cpu as u64).expect("a row for each CPU")
 }
 
-/// A kernel setting that the test has changed, and that applies to all network namespaces. When
-/// this object is dropped, the old value of the kernel setting is restored.
+/// A setting of all network namespaces, restored when this value is dropped.
 struct Setting {
     path: &'static str,
     before: String,
@@ -93,12 +87,11 @@ impl Drop for Setting {
     }
 }
 
-/// Only one test at a time holds this lock, because all tests read the machine's counts.
+/// Only one test runs at a time, because all tests read the machine's counts.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Creates two network namespaces. Namespace 0 sends datagrams of 64 KiB to namespace 1, which is a
-/// router. The router forwards the datagrams back to namespace 0 over a link with the smallest MTU.
-/// The router splits each datagram into more than a thousand fragments within a single softirq.
+/// Namespace 0 sends datagrams of 64 KiB to the router in namespace 1, which forwards them back
+/// over a link with the smallest MTU: more than a thousand fragments within one softirq.
 fn router() -> Option<Namespaces> {
     let allowed = fs::exists(BACKLOG).unwrap_or(false) && rustix::process::geteuid().is_root();
     if !allowed || usable().len() < 2 {
@@ -122,10 +115,9 @@ fn router() -> Option<Namespaces> {
         net.must(nth, args);
     }
     net.within(1, || fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
-    // With `ip_no_pmtu_disc`, the sender allows routers to fragment its datagrams.
+    // With `ip_no_pmtu_disc`, the sender allows routers to fragment.
     net.within(0, || fs::write("/proc/sys/net/ipv4/ip_no_pmtu_disc", "1").unwrap());
-    // The first datagram makes the kernel resolve the link addresses, so that later packets need no
-    // resolution.
+    // The first datagram makes the kernel resolve the link addresses.
     net.within(0, || send(64));
     Some(net)
 }
@@ -139,7 +131,7 @@ fn send(bytes: usize) {
     UdpSocket::bind("0.0.0.0:0").unwrap().send_to(&vec![0; bytes], "10.221.0.1:9").unwrap();
 }
 
-/// Sends a datagram from a thread on the CPU `on`. The kernel routes the datagram on the same CPU.
+/// The kernel routes the datagram on the sender's CPU, `on`.
 fn send_on(net: &Namespaces, on: usize, bytes: usize) {
     net.within(0, || {
         let mut set = CpuSet::new();
@@ -149,7 +141,7 @@ fn send_on(net: &Namespaces, on: usize, bytes: usize) {
     });
 }
 
-/// Returns the number of packets that the interface `near1` received and the kernel dropped.
+/// Counts what `near1` received and the kernel dropped.
 fn kernels_rx_dropped(net: &Namespaces) -> u64 {
     net.within(0, || {
         let mut text = String::new();
@@ -160,7 +152,7 @@ fn kernels_rx_dropped(net: &Namespaces) -> u64 {
 
 fn steer_to(net: &Namespaces, cpu: usize) {
     net.within(0, || {
-        // A separate thread mounts sysfs, so that only that thread sees the mount.
+        // A thread of its own mounts sysfs, and alone sees the mount.
         let mask = format!("{:x}", 1_u64 << cpu);
         in_own_sysfs(|sys| fs::write(format!("{sys}/class/net/near1/queues/rx-0/rps_cpus"), &mask).unwrap());
     });
@@ -176,14 +168,11 @@ fn in_own_sysfs(with: impl FnOnce(&str)) {
     unmount(directory, UnmountFlags::DETACH).unwrap();
 }
 
-/// Returns by how much the kernel's `softnet_stat` row for `cpu` changes in one burst. The sender
-/// of the burst runs on the CPU `cpu`, so this CPU processes no packet before the burst has ended.
-/// The returned changes are the median of five bursts, because other programs may use the network
-/// during a burst.
+/// Returns the changes of the kernel's row for `cpu` in a burst, as the median of five bursts. The
+/// sender runs on `cpu`, so nothing is processed before the end of the burst.
 fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
     let once = || {
-        // Each burst begins with a new flow limit table, which contains no counts of earlier
-        // packets.
+        // Each burst begins with an empty flow limit table.
         let _on = flow_limit.then(|| Setting::of(FLOW_LIMIT, &format!("{:x}", 1_u64 << cpu)));
         let before = kernels(cpu);
         send_on(net, cpu, 65_000);
@@ -216,8 +205,7 @@ impl RxQueue for OneByOne {
     }
 }
 
-/// An instance of steerage with two CPUs. CPU 0 receives the packets, and CPU 1 handles all of
-/// them.
+/// CPU 0 receives, and CPU 1 handles all packets.
 struct Ours {
     tree: Tree,
     cpus: [Softnet<Nothing, ManualClock>; 2],
@@ -225,8 +213,7 @@ struct Ours {
 }
 
 impl Ours {
-    /// Sends a burst to CPU 1. CPU 1 of the instance processes nothing until the first packet is
-    /// dropped.
+    /// CPU 1 processes nothing until the first drop.
     fn burst(flow_limit: bool) -> Self {
         Self::burst_with(flow_limit, None)
     }
@@ -245,7 +232,7 @@ impl Ours {
             handle.set_flow_limit_cpus(&one).unwrap();
         }
         handle.set_limits(|limits| limits.budget = budget.unwrap_or(limits.budget));
-        // CPU 1 of the instance runs until it has no more work and would sleep.
+        // CPU 1 runs until it would sleep.
         while cpus[1].arm() == Armed::Work {
             cpus[1].step();
         }
@@ -278,9 +265,7 @@ impl Ours {
     }
 }
 
-/// The `softnet_stat` tables of the kernel and of steerage have the same columns. If a burst is one
-/// packet too long for the backlog, the same columns change by the same amounts in the kernel's
-/// table and in steerage's table.
+/// A burst that is one packet too long changes the same columns by as much.
 #[test]
 fn a_full_backlog_moves_the_kernels_columns() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -291,14 +276,12 @@ fn a_full_backlog_moves_the_kernels_columns() {
     let theirs = kernels_burst(&net, cpu, false);
     let after = (kernels(cpu)[DROPPED], kernels_rx_dropped(&net));
     let mut ours = Ours::burst(false);
-    // The kernel also counts a frame that does not fit into the backlog as a drop of the receiving
-    // interface.
+    // The kernel counts a frame that finds the backlog full as a drop of the interface too.
     assert!(after.0 > before.0, "{before:?} {after:?}");
     assert_eq!(after.0 - before.0, after.1 - before.1);
     assert_eq!((ours.row()[DROPPED], ours.rx_dropped()), (1, 1));
 
-    // The row `waiting` contains the columns of steerage while packets wait in its backlog. The
-    // kernel's burst is so short that the test cannot read the kernel's columns while packets wait.
+    // The kernel's burst is too short to read its columns while packets wait.
     let waiting = ours.row();
     assert_eq!((waiting[PROCESSED], waiting[BACKLOG_LEN], waiting[CPU]), (0, ours.accepted, 1));
     for row in [&waiting, &theirs] {
@@ -311,10 +294,8 @@ fn a_full_backlog_moves_the_kernels_columns() {
         assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT], theirs[CPU]), (1, 0, cpu as u64));
-    // The kernel drops a packet if more than `netdev_max_backlog` packets already wait. Therefore
-    // the kernel's backlog holds one packet more than the backlog of steerage. On its way to the
-    // router, the datagram is not yet fragmented. Before the datagram is fragmented, the kernel
-    // processes it as one more packet.
+    // The kernel processes two packets more: its backlog holds one more than `netdev_max_backlog`,
+    // and the datagram also passes before it is fragmented.
     assert_eq!((ours[PROCESSED], theirs[PROCESSED]), (backlog, backlog + 1 + 1));
 }
 
@@ -328,14 +309,12 @@ fn a_flow_limit_moves_the_kernels_columns() {
     let mut ours = Ours::burst(true);
     ours.come_round();
     let ours = ours.row();
-    // The column of dropped packets includes packets that the flow limit dropped.
+    // The dropped packets include those that the flow limit dropped.
     for at in [DROPPED, FLOW_LIMIT_COUNT, TIME_SQUEEZE, BACKLOG_LEN] {
         assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT]), (1, 1));
-    // With the flow limit, the kernel and steerage both process far fewer packets than the backlog
-    // can hold. The kernel's count of processed packets is higher by one, because the kernel also
-    // processes the datagram before it is fragmented.
+    // The kernel processes one packet more: the datagram before it is fragmented.
     assert_eq!(ours[PROCESSED] + 1, theirs[PROCESSED]);
 }
 
@@ -346,7 +325,7 @@ fn a_wake_by_another_cpu_moves_received_rps() {
     let [on, to] = [usable()[0], usable()[1]];
     steer_to(&net, to);
     let before = kernels(to);
-    // A single packet makes the kernel send an IPI, unless the packet's CPU is already awake.
+    // The kernel sends an IPI, unless the CPU is already awake.
     until("an IPI", || {
         send_on(&net, on, 64);
         kernels(to)[RECEIVED_RPS] > before[RECEIVED_RPS]
@@ -355,12 +334,10 @@ fn a_wake_by_another_cpu_moves_received_rps() {
 
     let mut ours = Ours::burst(false);
     ours.come_round();
-    // The first packet of the burst woke CPU 1 of the instance. Later packets of the burst did not
-    // wake CPU 1 of the instance again.
+    // Only the first packet of the burst wakes CPU 1.
     assert_eq!(ours.row()[RECEIVED_RPS], 1);
 }
 
-/// With a budget of 64 packets, `time_squeeze` increases by one for every 64 packets of a burst.
 #[test]
 fn a_small_budget_moves_the_kernels_time_squeeze() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -372,16 +349,13 @@ fn a_small_budget_moves_the_kernels_time_squeeze() {
     let mut ours = Ours::burst_with(false, Some(64));
     ours.come_round();
     let ours = ours.row();
-    // The kernel processes two packets more than `backlog`, as
-    // in [`a_full_backlog_moves_the_kernels_columns`].
+    // The kernel processes two more, as in [`a_full_backlog_moves_the_kernels_columns`].
     assert_eq!((theirs[TIME_SQUEEZE], theirs[PROCESSED]), ((backlog + 2) / 64, backlog + 2), "{theirs:x?}");
     assert_eq!((ours[TIME_SQUEEZE], ours[PROCESSED]), (backlog / 64, backlog), "{ours:x?}");
     assert!(ours[TIME_SQUEEZE] > 0);
 }
 
-/// Compares the columns of the kernel and of steerage while packets wait in the backlog. The
-/// kernel's burst is short. Therefore a thread on another CPU reads the kernel's row of
-/// `softnet_stat` repeatedly until the row shows waiting packets.
+/// A thread on another CPU reads the kernel's row until packets wait, because the burst is short.
 #[test]
 fn what_waits_is_in_the_kernels_columns() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -416,7 +390,6 @@ fn what_waits_is_in_the_kernels_columns() {
         assert_eq!((row[BACKLOG_LEN], row[CPU]), (row[INPUT_LEN] + row[PROCESS_LEN], cpu as u64), "{row:x?}");
         assert!((1..=most).contains(&row[BACKLOG_LEN]), "{row:x?}");
     }
-    // In steerage, a backlog has only one queue, for both waiting packets and packets being
-    // processed.
+    // steerage has only one queue, for packets that wait or are processed.
     assert_eq!((burst.row()[INPUT_LEN], burst.row()[PROCESS_LEN]), (burst.accepted, 0));
 }

@@ -1,5 +1,4 @@
-//! Tests the attributes of the control tree that have no test file of their own, and the rules that
-//! apply to all attributes.
+//! Attributes without a test file of their own, and rules for all attributes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,8 +16,7 @@ fn all(tree: &Tree, at: NodeId) -> Vec<String> {
     tree.list(at).iter().flat_map(below).collect()
 }
 
-/// The names of the files in the directory `statistics` of a network interface in the kernel (Linux
-/// 6.18).
+/// The files that Linux 6.18 has.
 const KERNELS: [&str; 24] = [
     "collisions",
     "multicast",
@@ -61,8 +59,7 @@ fn every_attribute_can_be_read_and_found_by_its_path() {
     }
     let statistics = |path: &String| path.strip_prefix("sys/class/net/synthetic/statistics/").map(str::to_owned);
     let ours: BTreeSet<String> = paths.iter().filter_map(statistics).collect();
-    // The file `multicast` does not exist, because steerage does not count multicast packets. A
-    // file with the number 0 would be wrong.
+    // steerage does not count multicast packets, and 0 would be wrong.
     let expected = KERNELS.iter().filter(|name| **name != "multicast").map(|name| (*name).to_owned()).collect();
     assert_eq!(ours, expected);
 }
@@ -91,8 +88,7 @@ fn counts_are_the_ledgers() {
         std::thread::yield_now();
     }
     let mut tree = Direct(Arc::clone(&instance.tree));
-    // A packet thread can still count wake-ups until the thread ends. Therefore the test reads the
-    // counts after all threads have ended.
+    // Packet threads count wake-ups until the threads end.
     let ledger = instance.end().snapshot;
     let mut number = |path: &str| tree.read(path).unwrap().trim().parse::<u64>().unwrap();
     let device = "sys/class/net/synthetic/statistics";
@@ -125,8 +121,7 @@ fn sysctls_are_in_force_when_they_are_read() {
     let mut tree = Direct(Arc::clone(&instance.tree));
     let core = |name: &str| format!("proc/sys/net/core/{name}");
     for (name, written, read) in [
-        // The instance started with a backlog limit (`netdev_max_backlog`) of 256 packets. While an
-        // instance runs, the backlog limit can be raised to 16 times its value at the start.
+        // The limit is 256 at the start, and may rise to 16 times as much while the instance runs.
         ("netdev_max_backlog", "100\n", Ok("100\n")),
         ("netdev_max_backlog", "0x80", Ok("128\n")),
         ("netdev_max_backlog", "250000\n", Ok("4096\n")),
@@ -155,7 +150,7 @@ fn sysctls_are_in_force_when_they_are_read() {
     let limits = instance.handle().limits();
     assert_eq!((limits.backlog, limits.dev_weight, limits.budget), (16 * 256, 64, 600));
     assert_eq!(limits.budget_time.as_micros(), 8000);
-    // Writing the current value of an attribute does not count as a change.
+    // Writing the current value does not count as a change.
     let changes: Vec<(String, String)> =
         instance.tree.events_since(0).into_iter().map(|event| (event.from, event.to)).collect();
     let expected = [("256", "100"), ("100", "128"), ("128", "4096"), ("64", "16"), ("16", "64")];
@@ -180,9 +175,7 @@ fn the_flow_limit_has_a_mask_of_its_own() {
     assert_eq!(tree.read(path).unwrap(), "0\n");
 }
 
-/// A private flag (as in ethtool) of a device turns the local page caches of all its queues on or
-/// off. The size of each queue's local page cache can be set separately. The tree shows how much
-/// memory the local page caches may use, for each queue and in total.
+/// A private flag (as in ethtool) switches all caches of a device. Sizes are per queue.
 #[test]
 fn the_local_page_cache_is_switched_and_sized() {
     let instance = Instance::new("synthetic:rate=1000,queues=2", 2, CpuView::new(2));
@@ -218,8 +211,7 @@ fn the_local_page_cache_is_switched_and_sized() {
     assert!(statistic("lpc_warm_up") + statistic("lpc_full") <= statistic("alloc_slow"));
 }
 
-/// Frames that span several buffers can be copied to one page. Therefore a queue with frames in
-/// several buffers supports the attribute `copybreak`.
+/// Frames in several buffers can be copied to one page.
 #[test]
 fn copybreak_is_set_where_frames_can_be_copied() {
     let instance = Instance::new("synthetic:rate=1000,size=9000,buffer=2048", 2, CpuView::new(2));

@@ -1,4 +1,4 @@
-//! Tests the live page from the view of an HTTP client.
+//! The live page from the view of an HTTP client.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use steerage_fixtures::HANG;
 
 const KEY: &str = "0123456789abcdef";
 
-/// The length in bytes of a report that does not fit into the buffers of a socket.
+/// A report of this many bytes does not fit into the buffers of a socket.
 const LONG: usize = 8 << 20;
 
 fn report(audience: Audience) -> String {
@@ -47,7 +47,6 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> (String, String) {
     reply(send(address, path, headers))
 }
 
-/// The live page may run only its own script. No other web site may embed or read the live page.
 #[test]
 fn the_page_and_its_parts_are_served() {
     let (address, _server) = serve(report);
@@ -70,8 +69,6 @@ fn the_page_and_its_parts_are_served() {
     assert!(get(address, "/metrics", "").0.starts_with("HTTP/1.1 404 "));
 }
 
-/// Every user of the machine can connect to the server. Only a client that sends the key gets data
-/// about the traffic.
 #[test]
 fn only_the_key_shows_the_traffic() {
     let (address, _server) = serve(report);
@@ -83,7 +80,6 @@ fn only_the_key_shows_the_traffic() {
     assert_eq!(get(address, &format!("/report?{KEY}"), "").1, report(Audience::Public));
 }
 
-/// A web site whose name resolves to this machine gets no report.
 #[test]
 fn a_strange_host_gets_no_report() {
     let (address, _server) = serve(report);
@@ -94,8 +90,7 @@ fn a_strange_host_gets_no_report() {
     assert!(text.starts_with("HTTP/1.1 421 ") && !text.contains("192.0.2.7"), "{text}");
 }
 
-/// A live page that is open when the run ends gets the last report. If no browser has the live page
-/// open, the server ends immediately.
+/// Without an open page, the server ends at once.
 #[test]
 fn an_open_page_gets_the_last_report() {
     let last = |audience: Audience| if audience == Audience::Public { "last".to_owned() } else { "secret".to_owned() };
@@ -109,7 +104,6 @@ fn an_open_page_gets_the_last_report() {
         let over = Arc::clone(&is_over);
         let page = scope.spawn(move || {
             let mut seen = Vec::new();
-            // The live page continues to request reports until the server has ended.
             while !over.load(Ordering::Relaxed) {
                 let Ok(mut stream) = TcpStream::connect(address) else { break };
                 let asked = stream.write_all(b"GET /report HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -128,13 +122,11 @@ fn an_open_page_gets_the_last_report() {
     assert!(seen.iter().any(|body| body == "last") && !seen.iter().any(|body| body == "secret"), "{seen:?}");
 }
 
-/// Before the server stops, it completes each reply that it has begun to send. A client that does
-/// not read its reply delays the server's end only for a short time.
 #[test]
 fn the_end_cuts_no_reply_and_waits_for_nobody() {
     let (address, server) = serve(|_| "x".repeat(LONG));
     let mut reading = send(address, "/report", "");
-    // When this call of `read` returns, the server has begun to send the reply.
+    // When `read_exact` returns, the server has begun to send the reply.
     reading.read_exact(&mut [0; 9]).unwrap();
     let reader = std::thread::spawn(move || {
         let mut rest = Vec::new();

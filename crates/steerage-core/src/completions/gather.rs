@@ -1,5 +1,3 @@
-//! Hands over frames that a device received in several buffers.
-
 use steerage_flow::FlowHash;
 use steerage_mem::Page;
 use steerage_mem::gather::{Broken, Gather};
@@ -7,22 +5,18 @@ use steerage_mem::gather::{Broken, Gather};
 use super::{Completions, on_the_wire};
 
 impl Completions<'_> {
-    /// Adds a buffer to a frame. The buffer consists of the `len` bytes at `offset` of `page`. The
-    /// first buffer of a frame is the frame's head, and contains all headers. If the frame becomes
-    /// too long ([`FRAME_BYTES_MAX`](steerage_mem::FRAME_BYTES_MAX)) or has too many buffers
-    /// ([`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX)), the whole frame is lost. A frame that is too
-    /// long or has too many buffers is counted when its [last](Self::push_gathered) buffer has
-    /// arrived.
+    /// Adds a buffer, `len` bytes at `offset` of `page`, to a frame. The first buffer contains all
+    /// headers. A frame that becomes too long ([`FRAME_BYTES_MAX`](steerage_mem::FRAME_BYTES_MAX))
+    /// or has too many buffers ([`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX)) is lost, and counted
+    /// when its [last](Self::push_gathered) buffer has arrived.
     pub fn gather(&mut self, frame: &mut Gather, page: Page, offset: usize, len: usize) {
         if let Err(page) = frame.add(self.pages.pool.region(), page, offset, len) {
             self.give_page(page);
         }
     }
 
-    /// Like [`gather`](Self::gather), but for a buffer in a page that was posted in a ring of the
-    /// device. Returns a page that the device posts instead of the filled page,
-    /// as [`rx_finish`](Self::rx_finish) does. If no page is free, the whole frame of this buffer
-    /// is dropped and counted (`no_page`).
+    /// Like [`gather`](Self::gather), but for a page of the device's ring, and returns a page for
+    /// the ring, as [`rx_finish`](Self::rx_finish). Without one, the frame is dropped (`no_page`).
     pub fn rx_finish_part(&mut self, frame: &mut Gather, page: Page, offset: usize, len: usize) -> Page {
         if frame.skips(len) {
             return page;
@@ -35,16 +29,14 @@ impl Completions<'_> {
         other
     }
 
-    /// Reports that one buffer of the frame was lost. If one buffer is lost, the whole frame is
-    /// counted as lost.
+    /// Reports that one buffer was lost. The whole frame is then counted as lost.
     pub fn spoil(&mut self, frame: &mut Gather) {
         frame.break_off(Broken::Lost, 0);
     }
 
-    /// Hands over a frame after its last buffer has arrived. `push_gathered` sets the frame's hash
-    /// if the device computed a hash. If the frame is incomplete or does not lie within its pages,
-    /// it is dropped and counted instead of being handed over. Returns true if the frame was handed
-    /// over. A short frame is copied to one page, as in [`rx_finish`](Self::rx_finish).
+    /// Hands over a frame, with the hash of the device if any, after its last buffer. Returns false
+    /// if the frame is incomplete or does not lie within its pages, and was dropped and counted. A
+    /// short frame is copied to one page, as in [`rx_finish`](Self::rx_finish).
     pub fn push_gathered(&mut self, frame: &mut Gather, hash: Option<FlowHash>) -> bool {
         let gathered = frame.finish(self.pages.pool.region());
         if let Some((why, bytes)) = gathered.broken {

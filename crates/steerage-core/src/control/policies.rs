@@ -1,5 +1,3 @@
-//! The functions of the [`Handle`] that policies call.
-
 use std::sync::Arc;
 
 use steerage_flow::{FlowKey, Timestamp};
@@ -16,14 +14,12 @@ use steerage_ledger::Ledgers;
 
 /// The functions that policies call: see [`placement`](crate::placement).
 impl Handle {
-    /// Returns the time of the instance's clock, which started when the instance was built. All
-    /// CPUs read the same clock.
+    /// Returns the time of the instance's clock, which all CPUs read, since the instance was built.
     pub fn now(&self) -> Timestamp {
         Timestamp::from_nanos(self.0.start.elapsed().as_nanos() as u64)
     }
 
-    /// Returns all counters of the instance, by CPU and by queue. Reading the counters does not
-    /// slow down any CPU.
+    /// Returns all counters of the instance. Reading does not slow down any CPU.
     pub fn ledgers(&self) -> &Ledgers {
         &self.0.ledgers
     }
@@ -47,9 +43,8 @@ impl Handle {
         }
     }
 
-    /// Stores a plan (which CPUs get buckets) for a group of queues. Each active CPU of the plan
-    /// gets an equal share of the buckets. As few buckets as possible move. Returns false and
-    /// changes nothing if `version` (the group's version that the caller read) is outdated.
+    /// Stores a plan for a group of queues. Each active CPU gets an equal share of the buckets, by
+    /// as few moves as possible. Returns false and changes nothing if `version` is outdated.
     pub fn set_plan(&self, group: usize, version: GroupVersion, plan: Plan) -> bool {
         self.0.change(|state| {
             let current = is_current(state, group, version);
@@ -61,8 +56,7 @@ impl Handle {
     }
 
     /// Moves the buckets of a group to the CPUs in `map`, and stores a plan that agrees with `map`.
-    /// Returns false and changes nothing if `version` is outdated, or if `map` contains a CPU that
-    /// the group cannot use.
+    /// Returns false and changes nothing if `version` is outdated, or if a CPU in `map` is not usable.
     pub fn set_map(
         &self,
         group: usize,
@@ -80,14 +74,12 @@ impl Handle {
         })
     }
 
-    /// Makes another CPU poll a queue, as [`set_rx_cpu`](Self::set_rx_cpu) does. Unlike after
-    /// `set_rx_cpu`, policies may move the queue again after this function.
+    /// Like [`set_rx_cpu`](Self::set_rx_cpu), but policies may move the queue again.
     pub fn poll_on(&self, queue: usize, cpu: CpuIndex) {
         self.0.change(|state| state.want_owner(queue, cpu));
     }
 
-    /// Sets the name of the policy for reports, and sets whether CPUs sample their load. The
-    /// findings of the previous policy are deleted.
+    /// Sets the policy's name and whether CPUs sample load. Deletes earlier findings.
     pub fn set_policy_info(&self, policy: PolicyInfo) {
         self.0.change(|state| state.set_policy(policy));
     }
@@ -97,7 +89,7 @@ impl Handle {
         self.0.steering.lock().policy.name
     }
 
-    /// Stores the policy's findings about a group of queues, so that reports can show them.
+    /// Stores the policy's findings about a group, for reports.
     pub fn set_findings(&self, group: usize, version: GroupVersion, findings: Findings, elephants: Vec<Elephant>) {
         self.0.change(|state| {
             if state.findings.len() <= group {
@@ -107,27 +99,24 @@ impl Handle {
         });
     }
 
-    /// Sets `buckets`: CPUs examine samples of the packets of these buckets, to find the largest
-    /// flow of each bucket.
+    /// Makes CPUs examine samples of these buckets, to find each bucket's largest flow.
     pub fn name_flows(&self, buckets: Vec<BucketId>) {
         self.0.change(|state| state.set_to_name(buckets));
     }
 
-    /// Returns the flows that CPUs have seen in the examined buckets since the last call: at
-    /// most [`FLOWS_SEEN_MAX`](crate::limits::FLOWS_SEEN_MAX).
+    /// Returns the flows seen in the examined buckets since the last call, at most
+    /// [`FLOWS_SEEN_MAX`](crate::limits::FLOWS_SEEN_MAX).
     pub fn take_flows(&self) -> Vec<(BucketId, FlowKey)> {
         self.0.change(State::take_flows)
     }
 
-    /// Makes a CPU run `hook` between two of its next rounds (passes of its loop). A sleeping CPU
-    /// is woken. If an earlier hook has not run yet, the new hook replaces it.
+    /// Makes a CPU run `hook` between two rounds, instead of an earlier hook that has not run yet.
     pub fn between_rounds(&self, cpu: CpuIndex, hook: Arc<dyn BetweenRounds>) {
         self.0.change(|state| state.set_hook(cpu, hook));
     }
 
-    /// Holds the control lock until the returned value is dropped. This function is for tests: it
-    /// simulates a control thread that is preempted while it holds the lock. Packet CPUs continue
-    /// to run, while other control threads wait for the lock.
+    /// For tests: holds the control lock until the returned value is dropped, like a control thread
+    /// that is preempted. Packet CPUs continue to run.
     #[doc(hidden)]
     pub fn hold(&self) -> impl Drop + '_ {
         self.0.steering.lock()

@@ -1,6 +1,5 @@
-//! Runs one CPU's handler. The CPU's *gate* (the mark that the CPU runs a handler) decides whether
-//! a batch counts. Batches of a CPU that was declared dead do not count. This module catches panics
-//! of the handler.
+//! Runs one CPU's handler and catches its panics. The CPU's *gate* (the mark that the CPU runs a
+//! handler) decides whether a batch counts: batches of a CPU that was declared dead do not.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
@@ -22,8 +21,7 @@ use crate::shared::Shared;
 use crate::tx::{Outgoing, OwnedTx};
 use steerage_ledger::CpuLedger;
 
-/// A missing output is logged only once, because a function that transmits to a missing output
-/// usually transmits every packet to it.
+/// A missing output is logged once, because usually every packet goes there.
 static NO_OUTPUT: Once = Once::new();
 
 /// Creates a CPU's handler, on the thread of that CPU.
@@ -33,8 +31,6 @@ pub type MakeHandler<H> = Arc<dyn Fn(CpuId) -> H + Send + Sync>;
 pub(crate) enum Ended {
     Returned,
     Panicked,
-    /// The batch does not count, because the handler was not called or the handler's CPU was
-    /// declared dead.
     Void,
 }
 
@@ -51,7 +47,6 @@ pub(crate) struct Runner<H: Handler> {
     spare: Spare,
     arrivals: Vec<(usize, u64)>,
     ended: Ended,
-    /// The number of packets that the batch has after merging, if some of its frames were merged.
     merged: Option<usize>,
 }
 
@@ -88,8 +83,7 @@ impl<H: Handler> Runner<H> {
         &self.shared.ledgers.cpus[usize::from(self.index)]
     }
 
-    /// Enters the CPU's gate, which shows other CPUs that this CPU runs a handler. If this CPU was
-    /// declared dead, returns an error, and the batch does not count.
+    /// Shows that this CPU runs a handler, or returns an error if this CPU was declared dead.
     pub(crate) fn enter(&mut self) -> Result<(), Dead> {
         let entered = self.gate().enter(self.cpu.now.as_nanos());
         if entered.is_err() {
@@ -102,8 +96,6 @@ impl<H: Handler> Runner<H> {
         self.ended = Ended::Void;
     }
 
-    /// Calls the handler with the frames in the list `hand`. The frames are from the queue
-    /// `source`.
     #[inline]
     pub(crate) fn handle(&mut self, source: &Source, mut hand: Hand<'_>) {
         if source.order.is_some() {
@@ -138,12 +130,10 @@ impl<H: Handler> Runner<H> {
         drop(outside);
     }
 
-    /// Leaves the CPU's gate (the mark that the CPU runs a handler), counts the verdicts, and sends
-    /// packets. After a call of this function, the caller must finish the frames of the batch.
-    /// Returns true if this CPU was declared dead during the batch.
+    /// Leaves the gate, counts the verdicts, and sends packets. Afterwards, the caller must finish
+    /// the frames of the batch. Returns true if this CPU was declared dead during the batch.
     pub(crate) fn finish_batch(&mut self, source: &Source, mut hand: Hand<'_>) -> bool {
-        // If this CPU was declared dead, its buckets may already be on other CPUs. The batch of a
-        // CPU that was declared dead does not count.
+        // A dead CPU's buckets may already be on other CPUs.
         let died = self.ended != Ended::Void && self.gate().leave() == Err(Dead);
         if died {
             self.ended = Ended::Void;
@@ -175,9 +165,7 @@ impl<H: Handler> Runner<H> {
                 counts.reordered.add(late as u64);
             }
         }
-        // The packets that the handler sends leave before the batch counts as finished. Therefore,
-        // if a flow moves to another CPU, the new CPU sends packets of the flow only after those
-        // that the old CPU sends.
+        // Packets leave before the batch is finished, so that a flow's next CPU sends later.
         self.send_originated(self.ended == Ended::Void);
         self.actions.clear();
         self.dissections.clear();
@@ -194,10 +182,8 @@ impl<H: Handler> Runner<H> {
         Ok(())
     }
 
-    /// Calls a function of the handler other than `handle`. Returns `None` if the called function
-    /// of the handler panicked. A new handler is then created. Returns an error if this CPU was
-    /// declared dead. If this CPU was declared dead, the result of the handler's function does not
-    /// count.
+    /// Calls a function of the handler other than `handle`. Returns `None` if the function panicked
+    /// and a new handler was created, or an error if this CPU was declared dead.
     pub(crate) fn call<R>(
         &mut self,
         what: &'static str,
@@ -218,8 +204,7 @@ impl<H: Handler> Runner<H> {
         Ok(result.ok())
     }
 
-    /// Sends the packets that the handler originated. If `void` is true, drops them. Records the
-    /// time of the handler's next tick.
+    /// Sends the handler's originated packets (drops them if `void`), and sets the next tick.
     #[inline]
     pub(crate) fn send_originated(&mut self, void: bool) {
         let ledger = &self.shared.ledgers.cpus[usize::from(self.index)];
@@ -229,8 +214,6 @@ impl<H: Handler> Runner<H> {
         }
     }
 
-    /// Counts the verdicts of the batch, and sends the packets that the handler transmitted.
-    /// Returns how many packets got a verdict.
     #[inline(never)]
     fn act(&mut self, source: &Source, mut hand: Hand<'_>, count: usize) -> u64 {
         let counts = &source.ledger.by_consumer;
@@ -266,8 +249,7 @@ impl<H: Handler> Runner<H> {
         let _outside = round::leave();
         let new = (self.make)(self.cpu.id);
         let old = std::mem::replace(&mut self.handler, new);
-        // A handler that has panicked may panic again when Rust drops it. Therefore a handler that
-        // has panicked is not dropped, and its memory leaks.
+        // A handler that has panicked may panic again when it is dropped; its memory leaks then.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
         self.next_tick = Some(self.cpu.now);
     }

@@ -1,22 +1,17 @@
-//! The segments of a packet (its bytes in each page), and the functions that make a packet longer
-//! or shorter.
-
 use steerage_mem::Kept as WrittenCopy;
 
 use super::{InBatch, NoRoom, Packet, Parts, Segments, SegmentsMut, parts};
 
 impl Packet<'_> {
-    /// Returns the bytes of the frame, one part for each page. Empty parts are left out. If the
-    /// device received the frame in several buffers, the frame lies in several pages.
-    /// [`data`](Self::data) returns only the first part.
+    /// Returns the bytes of the frame, one part for each page ([`data`](Self::data) returns the
+    /// first). A frame has several pages if the device received it in several buffers.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
         self.written().map_or_else(|| self.0.frame.segments(), |copy| copy.segments_with(&self.0.frame))
     }
 
-    /// The packets of a [super-frame](Self::offload) (one frame that stands for many packets), one
-    /// after another. The headers of each packet are created, but the payload is not copied.
-    /// Returns `None` if the frame is one complete packet.
+    /// The packets of a [super-frame](Self::offload), with new headers, and without a copy of the
+    /// payload. Returns `None` if the frame is one complete packet.
     ///
     /// ```
     /// # mod steerage { pub use steerage_core::packet::*; }
@@ -32,8 +27,7 @@ impl Packet<'_> {
         Some(parts(&self.0.frame, self.written(), &self.offload()?))
     }
 
-    /// Like [`segments`](Self::segments), but returns writable segments. A lent frame (a frame in
-    /// the device's memory) is first copied to a page.
+    /// Like [`segments`](Self::segments), but writable. A lent frame is first copied to a page.
     ///
     /// # Errors
     /// Returns the same errors as [`data_mut`](Self::data_mut).
@@ -45,29 +39,25 @@ impl Packet<'_> {
         self.copy_mut(None).map(WrittenCopy::segments_mut)
     }
 
-    /// The memory that the packet's pages occupy, in bytes. Unused bytes of the pages are included.
-    /// A lent frame (a frame in the device's memory) counts only its own bytes and the bytes of its
-    /// header, until a handler writes to the frame. (The kernel's `truesize` also counts the
-    /// `sk_buff`. In steerage, the metadata takes only the 16 bytes of the slot.)
+    /// The memory of the packet's pages in bytes, unused bytes included. A lent frame counts only
+    /// its own bytes and its header, until a handler writes to it. (The kernel's `truesize` also
+    /// counts the `sk_buff`. In steerage, the metadata takes only the 16 bytes of the slot.)
     pub fn truesize(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.truesize(), WrittenCopy::truesize)
     }
 
-    /// The received length of the packet in bytes, summed over all parts of the frame. (The same
-    /// length is `len` of an `sk_buff` in the kernel, and `pkt_len` of an `mbuf` in DPDK.)
+    /// The received length in bytes: `len` of an `sk_buff`, and `pkt_len` of an `mbuf` in DPDK.
     #[inline(always)]
     pub fn total_len(&self) -> usize {
         let behind = self.written().map_or(0, |copy| copy.behind_bytes(&self.0.frame));
         if self.0.frame.is_chained() { self.0.frame.total_len() } else { self.data().len() + behind }
     }
 
-    /// Joins the parts of a frame that lies in several pages: copies all bytes of the frame into
-    /// its first page, and returns these bytes. If the free bytes at the end of the first page are
-    /// too few, the function also uses some or all of the [`headroom`](Self::headroom). See
-    /// `Builder::linear_bytes`.
+    /// Joins the parts of a frame in its first page, into the [`headroom`](Self::headroom) if
+    /// necessary, and returns all bytes. See `Builder::linear_bytes`.
     ///
     /// # Errors
-    /// [`NoRoom`] if the frame is longer than a page. If `linearise` fails, the frame is unchanged.
+    /// [`NoRoom`] if the frame is longer than a page. The frame is then unchanged.
     pub fn linearise(&mut self) -> Result<&[u8], NoRoom> {
         self.forget_dissection();
         if self.0.frame.is_chained() && !self.0.frame.linearise() || self.total_len() > self.data().len() {
@@ -76,28 +66,23 @@ impl Packet<'_> {
         Ok(self.data())
     }
 
-    /// Returns how many bytes [`prepend`](Self::prepend) can add. If the frame lies in a page of
-    /// the pool, the result is at least [`HEADROOM`](crate::limits::HEADROOM) minus the bytes that
-    /// were already added. The result is 0 for a lent frame (a frame in the device's memory) that
-    /// was not written to yet.
+    /// Returns how many bytes [`prepend`](Self::prepend) can add:
+    /// [`HEADROOM`](crate::limits::HEADROOM) at first in a page of the pool, or more, and 0 for a
+    /// lent frame before a write.
     pub fn headroom(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).0
     }
 
-    /// Returns how many bytes [`append`](Self::append) can add: the free bytes at the end of the
-    /// page in which the frame ends. The result is at least [`TAILROOM`](crate::limits::TAILROOM)
-    /// minus the bytes that were already added, if the frame is no longer than its device declared.
-    /// The result is 0 for a lent frame (a frame in the device's memory) that was not written to
-    /// yet.
+    /// Returns how many bytes [`append`](Self::append) can add: at least
+    /// [`TAILROOM`](crate::limits::TAILROOM) minus the bytes that were already added, if the frame
+    /// is no longer than its device declared, and 0 for a lent frame that was not written to yet.
     pub fn tailroom(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).1
     }
 
-    /// Adds `len` bytes at the front of the frame, in place, and returns the new bytes. The new
-    /// bytes contain arbitrary data until the caller writes them. If the frame is lent (in memory
-    /// of the device), it is first copied to a page. The packet's length on the wire grows by
-    /// `len`. The device's record of the frame (its arrival time and wire length) moves to the new
-    /// front. If the headroom is too small for this record, the record is lost.
+    /// Adds `len` arbitrary bytes at the front of the frame, and returns them for writing. A lent
+    /// frame is first copied to a page. The wire length grows. The device's record of the frame
+    /// (time and wire length) moves to the new front, or is lost if the headroom is too small.
     ///
     /// # Errors
     /// [`NoRoom`] if the headroom is too small, or if no page is free for the copy.
@@ -120,20 +105,17 @@ impl Packet<'_> {
         copy.get_mut(before..).ok_or(NoRoom::TooLong)
     }
 
-    /// Removes the first `len` bytes of the frame. If the frame has fewer than `len` bytes, removes
-    /// all of its bytes. The packet's length on the wire shrinks by the number of removed bytes.
+    /// Removes the first `len` bytes of the frame (or all), and shortens its wire length.
     ///
     /// # Errors
-    /// [`NoRoom`] if no page is free for the copy of a lent frame, or if the frame has several
-    /// parts and the first part is shorter than `len`. If the first part is too short, call
-    /// [`linearise`](Self::linearise) first.
+    /// [`NoRoom`] if no page is free for the copy of a lent frame, or if the first of several parts
+    /// is shorter than `len`. Then call [`linearise`](Self::linearise) first.
     pub fn trim_front(&mut self, len: usize) -> Result<(), NoRoom> {
         self.resize(-signed(len.min(self.total_len()))?, 0)
     }
 
-    /// Cuts the frame to its first `len` bytes. The packet's length on the wire shrinks by the
-    /// number of removed bytes. After the cut, a packet that was merged from several frames is a
-    /// packet of one frame. The merged packet's other frames count as discarded.
+    /// Cuts the frame to its first `len` bytes. The wire length shrinks accordingly. A packet that
+    /// was merged from several frames becomes one frame, and its other frames count as discarded.
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy of a lent frame.
@@ -149,9 +131,7 @@ impl Packet<'_> {
     fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
         self.forget_dissection();
         let resized = if !self.0.frame.is_writable() {
-            // Only the front of a super-frame (merged packet) was copied, and the super-frame's
-            // payload ends outside the copy. So a change of the copy cannot shorten the
-            // super-frame.
+            // Only the front of a super-frame was copied, so the copy cannot shorten its payload.
             let copy = self.copy_mut(None)?;
             (back == 0 || copy.front().is_none()) && copy.resize(front, back)
         } else {

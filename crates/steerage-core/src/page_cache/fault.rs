@@ -1,13 +1,10 @@
-//! Makes the n-th page allocation of the test's thread fail.
-
 use std::cell::Cell;
 
 thread_local! {
     static LEFT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Makes the `nth` page allocation after this call fail, counted from 1. If `nth` is 0, no
-/// allocation fails.
+/// Counted from 1. With 0, no allocation fails.
 pub(crate) fn fail(nth: u64) {
     LEFT.set(nth);
 }

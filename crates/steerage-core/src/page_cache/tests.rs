@@ -1,6 +1,3 @@
-//! Tests a queue's page pool: failing allocations, pages of other NUMA nodes, and local page caches
-//! of any size.
-
 mod faults;
 
 use std::sync::Arc;
@@ -52,8 +49,6 @@ fn parts(pages: &[usize]) -> Vec<Part> {
     pages.iter().map(|pages| Part { pages: *pages, node: None }).collect()
 }
 
-/// A queue takes more pages from the shared pool than its own NUMA node has, and returns all of
-/// them. After all pages have returned, the queue has only pages of its own NUMA node.
 #[test]
 fn pages_of_another_node_are_replaced() {
     let mut two = Two::new(&parts(&[100, 100]), 1 << 20);
@@ -98,8 +93,6 @@ fn what_is_taken_is_counted_by_why() {
     assert_eq!(round(pool, 1), [bulk, bulk, 0, 0], "warming up");
     assert_eq!(round(pool, 1), [bulk, bulk, 0, 0], "a hit");
     assert_eq!(round(pool, 300), [5 * bulk, 5 * bulk, 0, 0], "more than it ever had");
-    // 100 pages were cached. When the rest of the pages returned, the local page cache (a stock of
-    // free pages) was full.
     assert_eq!((pool.cached(), pool.counters.recycle_cache_full.get()), (100, 5 * bulk - 100));
     let [slow, warm_up, full, _] = round(pool, 300);
     assert_eq!((slow, slow - warm_up - full), (9 * bulk, 0));
@@ -107,7 +100,6 @@ fn what_is_taken_is_counted_by_why() {
     pool.set_cache_max(0);
     assert_eq!(round(pool, 100), [slow + 2 * bulk, warm_up, full, 2 * bulk], "the cache is off");
     assert_eq!(pool.cached(), 28);
-    // After a queue's local page cache was switched off and on, the cache fills up again.
     pool.set_cache_max(100);
     let [_, warmer, _, _] = round(pool, 100);
     assert_eq!(round(pool, 100), [slow + 4 * bulk, warmer, full, 2 * bulk]);
@@ -132,8 +124,7 @@ fn a_page_counts_as_a_hit_once_the_shared_ones_have_been_taken() {
     two.end();
 }
 
-/// If many pages return one after another, they go to the shared pool early enough, so that the
-/// list of returned pages never has to grow.
+/// Pages go to the shared pool early enough for the list never to grow.
 #[test]
 fn many_pages_that_come_home_at_once_allocate_nothing() {
     let mut two = Two::new(&parts(&[1000]), 0);
@@ -192,8 +183,7 @@ fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
             hand.pages.extend(taken.into_iter().map(|page| (of, page)));
         }
         Step::Recycle(count) => {
-            // The test returns pages to any queue, because a sent page may return to a different
-            // queue than the queue that took it.
+            // A sent page may return to another queue than the queue that took it.
             let rest = hand.pages.len().saturating_sub(count);
             hand.pages.drain(rest..).for_each(|(_, page)| pool.recycle(page));
             pool.recycled();
@@ -258,11 +248,8 @@ proptest! {
     }
 }
 
-/// Finished frames of a poll go to the queue's local page cache (its stock of free pages) as long
-/// as the cache has room. Frames for which the local page cache has no room go to the shared pool.
-/// The test runs with a local page cache that is off, with a full local page cache, and with a
-/// local page cache that has room for some of the frames. Some of the frames belong to another NUMA
-/// node, and a handler keeps one frame.
+/// With a local page cache that is off, full, or has room for some of the frames. Some frames
+/// belong to another NUMA node, and a handler keeps one frame.
 #[test]
 fn finished_frames_that_find_no_room_go_to_the_shared_pool() {
     for cache_max in [0, 10, POOL_BULK, 1000] {

@@ -1,6 +1,3 @@
-//! Computes the flow hashes of a poll's frames: applies the hash functions of steerage-flow to
-//! completions.
-
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,8 +9,8 @@ use steerage_flow::{
 use steerage_ledger::QueueLedger;
 use steerage_mem::{Completion, Memory};
 
-/// How the frames of a queue are hashed. The call through `dyn` is made once per batch, so it costs
-/// next to nothing. Within that call, the code that parses the flow key is inlined.
+/// How the frames of a queue are hashed. One call through `dyn` for each batch costs next to
+/// nothing, and the code that parses the flow key is inlined.
 #[derive(Clone)]
 pub struct QueueHasher(Arc<dyn HashFrames>);
 
@@ -46,8 +43,8 @@ impl QueueHasher {
         }
     }
 
-    /// Hashes the flow key that the function `key` returns. The function `key` gets a frame and the
-    /// type of its first header. If `key` returns `None`, the flow is hashed instead.
+    /// Hashes the flow key that `key` returns for a frame and the type of its first header. If
+    /// `key` returns `None`, the flow is hashed instead.
     pub fn by_key(
         hasher: FlowHasher,
         affinity: Affinity,
@@ -65,10 +62,8 @@ impl QueueHasher {
         self.0.hash_batch(batch, fragments)
     }
 
-    /// Returns the hash of a frame that was steered without a hash, because one CPU gets all
-    /// frames. `hash_one` does not use the table of IP fragments. Without the table of IP
-    /// fragments, a fragment that is not the first is hashed by its IP datagram, because the
-    /// fragment has no ports.
+    /// The hash of a frame that was steered without a hash, computed without the table of IP
+    /// fragments: a fragment that is not the first has no ports and is hashed by its IP datagram.
     pub(crate) fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         self.0.hash_one(frame, link)
     }
@@ -84,8 +79,7 @@ impl QueueHasher {
 
 pub(crate) struct Hashing {
     hasher: QueueHasher,
-    /// True if a frame keeps the hash that the device set. Frames on which the device set no hash
-    /// are hashed as usual.
+    /// True if frames keep the hash of the device. Frames without such a hash are hashed as usual.
     by_device: bool,
     always: bool,
     fragments: FragmentTable,
@@ -96,7 +90,6 @@ impl Hashing {
         Self { hasher, by_device, always, fragments: FragmentTable::new() }
     }
 
-    /// Sets the link type of each frame of a poll. Also sets the hash, if steering needs hashes.
     pub(super) fn hash(
         &mut self,
         frames: &mut [Completion],
@@ -115,8 +108,7 @@ impl Hashing {
             return;
         }
         let is_unhashed = |frame: &Completion| !self.by_device || frame.hash().is_none();
-        // If the device sets hashes, only few frames have no hash, and these frames are hashed one
-        // by one.
+        // If the device sets hashes, the few frames without a hash are hashed one by one.
         let at_once = if self.by_device { 1 } else { frames.len() };
         for frames in frames.chunks_mut(at_once).filter(|frames| is_unhashed(&frames[0])) {
             let unhashed = FrameBatch { frames: &mut *frames, memory, link, now };

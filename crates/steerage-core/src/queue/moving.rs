@@ -1,5 +1,4 @@
-//! What a queue does in a move: the queue parks the frames of the moving buckets, waits for the
-//! fences (recorded ring positions), and releases the parked frames.
+//! A queue's part in a move: it parks moving buckets, waits for the fences, and releases them.
 
 use steerage_flow::FlowHash;
 use steerage_mem::{Outbox, RingsInUse};
@@ -10,11 +9,8 @@ use crate::ids::{CpuIndex, DropReason};
 use crate::rps_map::bucket_of;
 
 pub(super) struct Moving {
-    /// The epoch (number) of the slice (set of buckets) that is parked. `None` if no slice is
-    /// parked.
     parked: Option<u64>,
-    /// For each CPU that the parked buckets leave: the tail (end position) of the CPU's ring at the
-    /// time when the buckets were parked.
+    /// For each CPU that the parked buckets leave: the tail of its ring at the time of parking.
     fences: Vec<(CpuIndex, u64)>,
     lot_slots: usize,
 }
@@ -30,18 +26,13 @@ impl Moving {
 }
 
 impl OwnedQueue {
-    /// Parks the moving buckets (makes their frames wait), unless they are already parked. After
-    /// this call, frames of the parked buckets wait in the parking lot, a separate ring. A fence is
-    /// the tail of the old CPU's ring at the time of parking. Each CPU that got frames is added to
-    /// `published`.
     pub(crate) fn park(&mut self, epoch: u64, moves: &[BucketMove], published: &mut Vec<Published>) {
         if self.moving.parked == Some(epoch) {
             return;
         }
         self.moving.fences.clear();
-        // Each slot up to the ring's tail must be published (visible to the ring's CPU), because
-        // the move waits until the CPU has finished the slot. Frames for which a ring has no room
-        // are dropped before the ring's tail is recorded.
+        // Slots up to the tail must be published, because the move waits until the CPU has finished
+        // them. Frames without room are dropped before the tail is recorded.
         self.publish_from(1, published);
         let lot = self.outbox.cpus() as CpuIndex;
         for m in moves {
@@ -50,15 +41,13 @@ impl OwnedQueue {
                 self.moving.fences.push((m.from, self.outbox.look(usize::from(m.from)).tail()));
             }
         }
-        // Even if all frames go to the parking lot, each frame needs a hash, because the hash
-        // determines its new CPU when it is released later.
+        // Parked frames need a hash, because the hash determines their new CPU.
         self.rings_in_use = self.table.rings_in_use().max(RingsInUse::Few);
         self.moving.parked = Some(epoch);
     }
 
-    /// Returns true if the old CPUs have finished all frames that they got before the buckets were
-    /// parked. The fence (recorded ring position) of a dead CPU counts as passed. The dead CPU is
-    /// ordered to discard its unfinished frames, in case it continues to run.
+    /// True if the old CPUs have finished all frames that they got before parking. A dead CPU
+    /// counts as finished, and is ordered to discard its frames, in case it continues to run.
     pub(crate) fn fences_passed(&mut self, dead: impl Fn(CpuIndex) -> bool) -> bool {
         let mut passed = true;
         for (cpu, tail) in self.moving.fences() {
@@ -75,10 +64,9 @@ impl OwnedQueue {
         self.moving.fences().filter(move |(cpu, tail)| !self.outbox.has_passed(*cpu, *tail)).map(|(cpu, _)| cpu)
     }
 
-    /// Called if the move takes too long: stops parking, and orders the old CPUs to discard all
-    /// frames that they have not begun to handle. (Frames in the lane, the polling CPU's own list,
-    /// need no revocation: the lane of a live queue is empty after a round, and frames of a queue
-    /// that can wait are never revoked.)
+    /// After a move has taken too long: stops parking, and orders the old CPUs to discard all
+    /// frames that they have not begun to handle. (The lane of a live queue is empty after a round,
+    /// and frames of a queue that can wait are never revoked.)
     pub(crate) fn revoke(&mut self) {
         self.outbox.lot().set_limit(1);
         for (cpu, tail) in self.moving.fences() {
@@ -86,10 +74,8 @@ impl OwnedQueue {
         }
     }
 
-    /// Sends the parked frames to the new CPUs of their buckets, in order. After the release,
-    /// frames of these buckets are steered directly to the buckets' new CPUs. Returns false if
-    /// frames of a queue that can wait are still parked, because the rings of the new CPUs have no
-    /// room. Each CPU that got frames is added to `published`.
+    /// Sends the parked frames to the new CPUs of their buckets, in order. Returns false if frames
+    /// of a queue that can wait are still parked, because the rings of the new CPUs have no room.
     pub(crate) fn release(&mut self, moves: &[BucketMove], published: &mut Vec<Published>) -> bool {
         if !self.is_parked() {
             return true;
@@ -102,8 +88,6 @@ impl OwnedQueue {
             }
             let Some((frame, arrival)) = self.outbox.unpark(self.pages.blocks.as_mut()) else { break };
             let bucket = bucket_of(FlowHash(frame.hash_or_zero()));
-            // The moves are sorted by bucket, and all parked frames belong to buckets of this slice
-            // (set of moving buckets).
             let target = moves.binary_search_by_key(&bucket, |m| m.bucket).map_or(0, |at| usize::from(moves[at].to));
             self.stage(target, frame, arrival);
         }

@@ -1,5 +1,3 @@
-//! Tests the rings of a queue without a device: the test itself stages the frames.
-
 use steerage_flow::dissect::Layers;
 use steerage_flow::{Affinity, FlowHasher, HashKey};
 use steerage_mem::ring::{Consumer, RingOptions, parking_lot, ring};
@@ -23,7 +21,7 @@ impl RxQueue for Silent {
     }
 }
 
-/// The index of the CPU that polls the queue. The test code takes the role of the two other CPUs.
+/// The CPU that polls the queue. The test code takes the role of the two other CPUs.
 const OWNER: usize = 2;
 
 struct Three {
@@ -89,8 +87,6 @@ fn frames_are_published_only_for_cpus_that_get_some() {
     assert_eq!(three.consumers[1].waiting(), 1);
 }
 
-/// Frames for the queue's owner stay in the lane, the owner's own list, until the owner has
-/// finished them.
 #[test]
 fn frames_for_the_owner_are_published_to_nobody() {
     let mut three = Three::new(0, None);
@@ -127,8 +123,7 @@ fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
     assert_eq!(asked, [false, true, false]);
 }
 
-/// As in Linux, the backlog belongs to a CPU and not to a queue. Two queues share the backlog of a
-/// CPU, and each queue drops frames for which this backlog has no room.
+/// As in Linux, the backlog belongs to a CPU and not to a queue.
 #[test]
 fn queues_share_the_backlog_of_a_cpu() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
@@ -170,7 +165,6 @@ fn only_rings_in_use_are_looked_at() {
     assert_eq!(three.queue.pages.pool.cached(), 3);
 }
 
-/// The backlog of CPU 0.
 fn backlog(three: &mut Three, is_admitted: bool) -> Backlog {
     Backlog {
         source: Source {
@@ -191,8 +185,7 @@ fn backlog(three: &mut Three, is_admitted: bool) -> Backlog {
     }
 }
 
-/// With 64 queues, a CPU checks its rings only if its counter of waiting frames is not 0. With 64
-/// queues, the CPU also stops checking an empty ring sooner than with a single queue.
+/// A CPU checks its rings only if its counter of waiting frames is not 0.
 #[test]
 fn the_rings_of_many_queues_are_checked_less() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
@@ -212,7 +205,6 @@ fn the_rings_of_many_queues_are_checked_less() {
     };
     inboxes[0].note(7);
     check(2 * looks_max);
-    // Another CPU has counted a frame as waiting, but has not published this frame yet.
     admissions[0].admit(1, 10);
     assert!(is_noted(7), "the ring was checked although no frame waited");
     check(looks_max - 1);

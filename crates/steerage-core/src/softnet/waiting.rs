@@ -1,5 +1,3 @@
-//! How a CPU without work waits for packets, on its own or in an event loop of the caller.
-
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -14,8 +12,8 @@ use crate::queue::OwnedQueue;
 use crate::sleep::{Armed, Patience, queues_sleep_until};
 
 impl<H: Handler, P: Platform> Softnet<H, P> {
-    /// Prepares to sleep. After `arm`, the caller waits on [`event_fd`](Self::event_fd) or
-    /// [`event_fds`](Self::event_fds). The next call of `step` ends the sleep.
+    /// Prepares to sleep. Then wait on [`event_fd`](Self::event_fd) or
+    /// [`event_fds`](Self::event_fds). The next `step` ends the sleep.
     pub fn arm(&mut self) -> Armed {
         self.sleep.arm(self.runner.index, &self.shared);
         let Some(until) = self.sleep_until() else {
@@ -26,12 +24,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         Armed::Sleep(until)
     }
 
-    /// Returns the time until which the CPU has no work (`Some(None)`: no time limit). If another
-    /// thread rings the CPU's bell (an eventfd), the CPU has work before the returned time. Returns
-    /// `None` if the CPU has work now.
+    /// The time until which there is no work (`Some(None)`: no limit), or `None` if there is work.
     fn sleep_until(&mut self) -> Option<Option<Timestamp>> {
         let shared = &self.shared;
-        // During a round, or after a round with work, some staged frames may not be published yet.
+        // During a round, or after a round with work, staged frames may not be published yet.
         if self.round.worked
             || self.phase != Phase::Control
             || self.control.is_behind(shared.steering.version())
@@ -56,33 +52,28 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         queues_sleep_until(&mut self.queues, now, until)
     }
 
-    /// The current time of this CPU's clock. The time in [`Armed::Sleep`] also refers to the clock
-    /// of this CPU.
+    /// The current time of this CPU's clock, to which [`Armed::Sleep`] refers.
     pub fn now(&self) -> Timestamp {
         self.platform.now()
     }
 
-    /// Returns which of the CPUs with the indices `64 * word` to `64 * word + 63` are asleep, one
-    /// bit per CPU. The lowest bit belongs to the CPU with the index `64 * word`. The bit of a CPU
-    /// is set by
-    /// [`arm`](Self::arm), and cleared when another CPU rings its bell. This function is for a
-    /// simulator, which does not wait on bells.
+    /// For a simulator, which does not wait on bells: returns which of the CPUs with the indices
+    /// `64 * word` to `64 * word + 63` are asleep, lowest bit first. [`arm`](Self::arm) sets a
+    /// CPU's bit, and another CPU that rings the bell clears it.
     pub fn sleepers(&self, word: usize) -> u64 {
         self.shared.sleepers.word(word)
     }
 
-    /// The file descriptors for which the CPU waits: its bell (an eventfd) and the file descriptors
-    /// of its devices. The CPU's sleep ends when one of these file descriptors becomes readable.
-    /// The set of file descriptors may differ after each call of [`arm`](Self::arm).
+    /// The file descriptors that end the sleep when they become readable: the CPU's bell (an
+    /// eventfd) and its devices. They may differ after each call of [`arm`](Self::arm).
     pub fn event_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let devices = self.queues.iter().filter_map(OwnedQueue::waits_on);
         std::iter::once(self.shared.bells[usize::from(self.runner.index)].as_fd()).chain(devices)
     }
 
-    /// A single epoll file descriptor that combines all of [`event_fds`](Self::event_fds). The
-    /// epoll file descriptor is readable whenever the sleep should end. The caller owns this file
-    /// descriptor, and registers it with an event loop once. A device is added to the epoll
-    /// instance when the CPU begins to wait for this device, and removed after the wait.
+    /// Returns one epoll file descriptor for all of [`event_fds`](Self::event_fds), readable
+    /// whenever the sleep should end. The caller owns it, and registers it with an event loop once.
+    /// A device is in the epoll instance only while the CPU waits for it.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -90,10 +81,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.sleep.event_fd(&self.shared.bells[usize::from(self.runner.index)], &mut self.queues)
     }
 
-    /// Runs rounds until the run is finished, and then ends the handler. Before each sleep, the CPU
-    /// continues to poll for a while. The CPU polls for up to `idle_poll` if its last sleep was
-    /// shorter than that. After each longer sleep, the polling time is halved, as with KVM's
-    /// `halt_poll_ns`. If the frames of all queues may wait
+    /// Runs rounds until the run is finished, and then ends the handler. Before a sleep, the CPU
+    /// polls for up to `idle_poll` if its last sleep was shorter than that; each longer sleep
+    /// halves the polling time, as with KVM's `halt_poll_ns`. If the frames of all queues may wait
     /// ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps immediately.
     pub fn run(mut self, idle_poll: Duration) -> H::Report {
         let mut patience = Patience::new(idle_poll);

@@ -1,5 +1,4 @@
-//! Detects phases of a move that take too long, and CPUs that make no progress. The state machine
-//! of moves itself has no clock.
+//! Phases of a move that take too long, and CPUs that make no progress.
 
 use steerage_flow::Timestamp;
 use steerage_mem::gate::Gate;
@@ -36,9 +35,7 @@ impl Deadline {
         now.since(self.since) >= MOVE_WAIT
     }
 
-    /// Declares a CPU dead if the CPU was first suspected long enough ago and has made no progress
-    /// since then. The CPU's gate (the marker that it runs a handler) records that the CPU is dead.
-    /// Returns true if the CPU is dead.
+    /// Declares a CPU dead that was suspected long ago and has made no progress since.
     pub(super) fn declare(&mut self, cpu: CpuIndex, gate: &Gate, now: Timestamp) -> bool {
         let sign = gate.sign();
         match self.suspects.iter_mut().find(|suspect| suspect.cpu == cpu) {

@@ -1,13 +1,10 @@
-//! Limits that change while the instance runs, and the set of CPUs that do not apply the current
-//! limits yet.
+//! Limits that change while the instance runs, and the CPUs that do not apply them yet.
 
 use crate::ids::CpuIndex;
 use crate::limits::{Limits, QueueLimits};
 
-/// The limits of all CPUs. New limits reach the CPUs in the same way as moves: the limits are
-/// stored under the control lock, and each CPU checks a version number once per round. So new
-/// limits require no additional atomic variable on the data path. Control threads can check which
-/// CPUs already apply the limits.
+/// New limits reach the CPUs like moves, under the control lock and with a version number that each
+/// CPU checks once per round, so that the data path needs no additional atomic variable.
 #[derive(Debug)]
 pub(crate) struct LimitsInForce {
     pub(crate) all: Limits,

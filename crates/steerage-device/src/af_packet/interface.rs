@@ -1,5 +1,3 @@
-//! Reads the properties of an interface before the device listens to it.
-
 use std::io;
 
 use libc::{
@@ -10,31 +8,26 @@ use steerage::{DeviceError, LinkType};
 use steerage_netlink::ethtool::Ethtool;
 use steerage_netlink::{Link, Rtnetlink};
 
-/// The `libc` crate does not have `ARPHRD_RAWIP` and the next constant of linux/if_arp.h.
+/// Constants of linux/if_arp.h that the crate `libc` does not have.
 const ARPHRD_RAWIP: u16 = 519;
 const ARPHRD_IP6GRE: u16 = 823;
 
-/// The properties that an interface had when they were read.
 #[derive(Clone, Debug)]
 pub(super) struct Interface {
     pub(super) name: String,
     pub(super) index: u32,
     pub(super) link: LinkType,
-    /// True if the kernel should remove the link headers of the frames, because steerage cannot use
-    /// these headers.
+    /// True if the kernel should remove the link headers, which steerage cannot use.
     pub(super) cooked: bool,
     pub(super) loopback: bool,
     pub(super) up: bool,
     /// The longest frame that the interface sends, in bytes.
     pub(super) frame_bytes_max: usize,
-    /// Whether the interface merges received packets. Two values: true if the interface merges
-    /// packets by generic receive offload (GRO), and true if it does so by large receive offload
-    /// (LRO).
+    /// Whether the interface merges received packets: by GRO, and by LRO.
     pub(super) merges: (bool, bool),
 }
 
 impl Interface {
-    /// Reads the interface's properties.
     pub(super) fn read(name: &str) -> Result<Self, DeviceError> {
         let cannot = |cause| DeviceError::new(name, "look at the interface", cause).advise(GONE);
         let interface = Rtnetlink::open().and_then(|mut kernel| kernel.link(name)).map_err(cannot)?;
@@ -55,7 +48,6 @@ impl Interface {
         })
     }
 
-    /// Returns the names of all interfaces that are up and that a socket can listen to.
     #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
     pub(super) fn listenable() -> io::Result<Vec<String>> {
         let mut kernel = Rtnetlink::open()?;
@@ -65,14 +57,12 @@ impl Interface {
         Ok(names.filter(|name| is_usable(name)).map(str::to_owned).collect())
     }
 
-    /// Returns hints for the user about the interface. The argument `whole` is true if merged
-    /// packets are delivered whole.
+    /// Returns hints for the user. `whole`: merged packets are delivered whole.
     pub(super) fn notes(&self, whole: bool) -> Vec<String> {
         let name = &self.name;
         let mut notes = Vec::new();
         let offloads = match self.merges {
-            // Packets on the loopback interface are never on a wire, so the user needs no hint
-            // about merging.
+            // Packets on the loopback interface are never on a wire.
             _ if self.loopback || whole => "",
             (true, true) => "gro off lro off",
             (true, false) => "gro off",
@@ -89,8 +79,7 @@ impl Interface {
     }
 }
 
-/// Returns the link type of the interface's frames, and true if the kernel removes their link
-/// headers. Returns `None` if the type of the interface is not supported.
+/// Returns the link type of supported interfaces, and true if the kernel removes the link headers.
 fn frames_of(interface: &Link) -> Option<(LinkType, bool)> {
     match interface.hardware {
         ARPHRD_ETHER | ARPHRD_LOOPBACK => Some((LinkType::ETHERNET, false)),
@@ -100,13 +89,9 @@ fn frames_of(interface: &Link) -> Option<(LinkType, bool)> {
     }
 }
 
-/// Returns two values: true if the interface merges packets by generic receive offload (GRO), and
-/// true if it merges packets by large receive offload (LRO). If the kernel does not report the
-/// offloads, both values are false, so that the user gets no note.
 fn merges(name: &str) -> (bool, bool) {
     let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(name)).unwrap_or_default();
     (features.is_on("rx-gro"), features.is_on("rx-lro"))
 }
 
-/// The advice to the user in the error message for a missing interface.
 const GONE: &str = "`ip link` lists the interfaces there are";

@@ -1,19 +1,18 @@
-//! The filter of a packet socket. A single classic BPF program checks the direction of frames,
+//! The filter of a packet socket: a classic BPF program that checks the direction of frames,
 //! applies the user's filter, and cuts frames to the snap length.
 
 use libc::sock_filter as Instruction;
 
 use super::Direction;
 
-/// `BPF_RET | BPF_K`: accepts the first `k` bytes of the frame. The value 0 drops the frame.
+/// `BPF_RET | BPF_K`: accepts the first `k` bytes of the frame, or drops the frame (0).
 const RETURN: u16 = 0x06;
 /// `BPF_LD | BPF_W | BPF_ABS`.
 const LOAD: u16 = 0x20;
 /// `BPF_JMP | BPF_JEQ | BPF_K`.
 const JUMP_EQUAL: u16 = 0x15;
 
-/// The offset from which a filter program loads the packet type of the frame, which shows the
-/// frame's direction (`SKF_AD_OFF + SKF_AD_PKTTYPE`, linux/filter.h).
+/// `SKF_AD_OFF + SKF_AD_PKTTYPE` (linux/filter.h), which shows a frame's direction.
 const PACKET_TYPE: u32 = (-0x1000_i32 + 4) as u32;
 /// `PACKET_OUTGOING` (linux/if_packet.h).
 const OUTGOING: u32 = 4;
@@ -22,18 +21,15 @@ const fn instruction(code: u16, jump_true: u8, jump_false: u8, operand: u32) -> 
     Instruction { code, jt: jump_true, jf: jump_false, k: operand }
 }
 
-/// A BPF program that accepts no frame.
 pub(super) const NOTHING: [Instruction; 1] = [instruction(RETURN, 0, 0, 0)];
 
-/// Returns the instructions of the user's filter.
 #[cfg(feature = "capture")]
 pub(super) fn of_filter(filter: &steerage_capture::filter::Filter) -> Vec<Instruction> {
     let each = filter.instructions().iter();
     each.map(|each| instruction(each.code, each.jump_true, each.jump_false, each.operand)).collect()
 }
 
-/// Returns the BPF program of the socket's filter. Returns `None` if all frames are accepted and no
-/// frame is cut. The argument `filter` contains the instructions of the user's filter.
+/// Returns the socket's filter. `None` if all frames are accepted and no frame is cut.
 pub(super) fn program(
     direction: Direction,
     filter: Option<Vec<Instruction>>,
@@ -54,8 +50,7 @@ pub(super) fn program(
     }
     let most = snaplen.unwrap_or(u32::MAX);
     match filter {
-        // A filter accepts a frame by returning a length. If the returned length is shorter than
-        // the frame, the kernel cuts the frame to that length.
+        // A filter returns the length to which the kernel cuts the frame.
         Some(filter) => program.extend(filter.into_iter().map(|each| match each.code {
             RETURN => Instruction { k: each.k.min(most), ..each },
             _ => each,

@@ -23,36 +23,26 @@ use super::sys::{Frame, Socket};
 use crate::offloads::vnet;
 use crate::vlan_tag;
 
-/// The interval at which a busy queue reads the number of drops and the errors from the kernel. To
-/// read the number of drops and the errors takes two system calls. People do not notice that a
-/// count is a tenth of a second late. If the ring may have overflowed, the queue also reads the
-/// number of drops when the ring is empty.
+/// The interval at which a busy queue reads drops and errors from the kernel, with two system
+/// calls. A queue whose ring may have overflowed also reads the drops when the ring is empty.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The interval at which a queue without frames reads the events of its socket. A queue also reads
-/// the events of its socket after frames have arrived.
+/// The interval at which a queue without frames reads its socket's events.
 const EVENTS_LOOK: Duration = Duration::from_millis(5);
 
-/// A queue that is about to end may still have received frames in a block that the kernel has not
-/// passed on. The queue checks at this interval for frames in a block that the kernel has not
-/// passed on.
+/// The interval at which an ending queue checks for frames that the kernel has not passed on.
 const END_LOOK: Duration = Duration::from_millis(5);
 
-/// The interval at which the queue checks whether an interface that was down is up again or was
-/// deleted.
+/// The interval at which the queue checks an interface that is down.
 const DOWN_LOOK: Duration = Duration::from_millis(20);
 
-/// The maximum time for which the queue waits for room in the backlog of a CPU after a stop. The
-/// queue waits for at most half of the time that a stop may take (`DRAIN_MAX`).
+/// The maximum time for which a stopping queue waits for room in CPU backlogs.
 const STOP_PATIENCE: Duration = Duration::from_millis(DRAIN_MAX.as_millis() as u64 / 2);
 
-/// The maximum number of bytes per poll. The device for TUN interfaces has the same limit of bytes
-/// per poll. Between two polls, handlers finish frames, and the blocks of these frames are returned
-/// to the kernel. Without a limit on bytes, a few full polls of super-frames would lend the whole
-/// ring to handlers.
+/// The maximum number of bytes per poll. Finished blocks return to the kernel only between two
+/// polls, so a few unlimited polls of super-frames would lend the whole ring to handlers.
 const POLL_BYTES: u64 = 1 << 20;
 
-/// The state of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     Up,
@@ -64,27 +54,22 @@ enum Link {
 pub(super) struct Queue {
     name: String,
     interface: Interface,
-    /// True if the kernel describes the offloads of each frame. The next field, `whole`, is true if
-    /// super-frames (frames that stand for many packets) are delivered whole.
+    /// `offloads`: the kernel describes offloads of frames. `whole`: super-frames stay whole.
     offloads: bool,
     whole: bool,
-    /// True if the timestamps of frames are from the network card's clock.
     card_time: bool,
     promiscuous: bool,
-    /// States which packets get the same hash from the kernel. `None` if steerage computes the
-    /// hashes.
+    /// States which packets get the same hash. `None`: steerage computes the hashes.
     hash: Option<Affinity>,
     socket: Socket,
-    /// The netlink socket for reading the state of the interface.
     kernel: Rtnetlink,
-    /// An epoll instance that reports each event of the socket only once. A block whose frames are
-    /// still in use keeps the socket readable, so a level-triggered epoll would report the socket
-    /// again and again.
+    /// Edge-triggered epoll: a block whose frames are in use keeps the socket readable, and a
+    /// level-triggered epoll would report the socket again and again.
     events: Epoll,
     ring: Ring,
     current: Option<Current>,
-    /// `accepted` counts the frames that the kernel had put into the ring at the last check. `met`
-    /// counts the frames that the queue has read from the ring.
+    /// `accepted`: the frames that the kernel had put into the ring at the last check. `met`: the
+    /// frames that the queue has read from the ring.
     accepted: u64,
     met: u64,
     freezes: u64,
@@ -93,15 +78,12 @@ pub(super) struct Queue {
     /// True if frames have arrived since the events of the socket were last read.
     came: bool,
     read_events: Timestamp,
-    /// True if the ring may have been full since the kernel's frame counts were last read.
     was_full: bool,
     stopping: bool,
-    /// The time of the stop. The next field, `hurries`, is true if the queue no longer waits for
-    /// room in the backlogs of CPUs, because the stop has taken too long.
+    /// `stopped`: the time of the stop. `hurries`: the queue no longer waits for CPU backlogs.
     stopped: Option<Timestamp>,
     hurries: bool,
-    /// The maximum time that the kernel may take from the arrival of a frame until it passes the
-    /// frame's block to this process.
+    /// The maximum time from the arrival of a frame until the kernel passes on the frame's block.
     patience: Duration,
     give_up: Option<Timestamp>,
 }
@@ -149,8 +131,7 @@ impl Queue {
             stopping: false,
             stopped: None,
             hurries: false,
-            // The field `patience` is longer than one block timeout, because the kernel may restart
-            // the timer with each block, and because the machine may be busy.
+            // The kernel may restart the block timer with each block, and the machine may be busy.
             patience: 4 * timeout + Duration::from_millis(500),
             give_up: None,
         })
@@ -172,8 +153,7 @@ impl Queue {
         Ok(self.current.is_some())
     }
 
-    /// Delivers up to `room` frames of the current block. Returns the number of processed frames,
-    /// including lost frames.
+    /// Delivers up to `room` frames of the block. Returns the number of processed or lost frames.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> usize {
         let Some(mut current) = self.current else { return 0 };
         let most = room.min(current.frames as usize);
@@ -192,10 +172,9 @@ impl Queue {
         walked
     }
 
-    /// Lends (hands over without a copy) `count` frames directly from the ring. Returns the number
-    /// of processed frames, including lost frames. If the kernel's description of a frame is
-    /// invalid, the positions of all later frames of the block are unknown. Frames at unknown
-    /// positions count as processed.
+    /// Lends frames of the ring to handlers, without a copy. Returns the number of processed
+    /// frames. After an invalid frame description, the positions of the block's later frames are
+    /// unknown: the later frames are lost, and count as processed.
     fn lend(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let before = out.len();
         let is_whole = match self.ring.lending(out, current) {
@@ -208,12 +187,9 @@ impl Queue {
         met
     }
 
-    /// Lends (hands over without a copy) frames of a socket that reports no offloads. Returns false
-    /// if a frame is invalid.
     fn lend_plain(&self, mut lending: Lending<'_>, current: &mut Current, count: usize) -> bool {
-        // The position of the next frame's description, after the last lent frame. The kernel's
-        // position may be invalid and lie before the first byte. If the position is before the
-        // first byte, the subtraction wraps around, and no frame is found.
+        // The position of the next description, counted from the end of the last lent frame. An
+        // invalid position before the first byte wraps around, and no frame is found.
         let mut at = current.at.wrapping_sub(lending.offset());
         let (hashes, tags) = (self.hash.is_some(), !self.interface.cooked);
         let invalid = lending.push_each(
@@ -236,8 +212,6 @@ impl Queue {
         invalid.is_none()
     }
 
-    /// Like `lend_plain`, but for a socket that reports offloads. If a frame's offload data is
-    /// invalid, the frame is lost.
     fn lend_with_offloads(&self, mut lending: Lending<'_>, current: &mut Current, count: usize) -> bool {
         for _ in 0..count {
             let at = current.at.wrapping_sub(lending.offset());
@@ -251,8 +225,7 @@ impl Queue {
     #[inline(always)]
     fn lend_one(&self, lending: &mut Lending<'_>, frame: &Frame) -> bool {
         let (mut at, mut len) = (frame.at, frame.len);
-        // The kernel's offload data is read before the frame header is written, because the header
-        // overwrites this data.
+        // Read the kernel's offload data before the frame header overwrites that data.
         let mut offload = None;
         if let Some(told) = &frame.offloads {
             let bytes = &mut lending.bytes()[at..at + len];
@@ -278,7 +251,6 @@ impl Queue {
         }
     }
 
-    /// Copies `count` frames to pages. Like `lend`, returns how many frames were processed.
     #[cold]
     fn copy(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let (mut copied, mut met) = (0, 0);
@@ -295,11 +267,8 @@ impl Queue {
         met
     }
 
-    /// Copies one frame to a page. Returns false if the frame is lost, for example because there is
-    /// no page.
-    ///
-    /// A super-frame that does not fit into a page is lost. A frame that is no super-frame is cut
-    /// to the length of the page, because a part of a frame is better than nothing.
+    /// Copies one frame to a page. Returns false if the frame is lost. A super-frame that does not
+    /// fit into a page is lost; any other frame is cut to the length of the page.
     fn copy_one(&self, out: &mut Completions<'_>, bytes: &[u8], frame: &Frame) -> bool {
         let tag = frame.tag.filter(|_| !self.interface.cooked && frame.len >= ethernet::TYPE_AT);
         let tag_bytes = tag.map_or(0, |_| vlan::BYTES);
@@ -336,8 +305,7 @@ impl Queue {
         true
     }
 
-    /// Returns the header for a frame. `tag_bytes` is the length of the VLAN tag that was
-    /// reinserted into the frame, or 0.
+    /// `tag_bytes` is the length of the VLAN tag that was reinserted into the frame, or 0.
     fn header(&self, frame: &Frame, tag_bytes: usize) -> FrameHeader {
         FrameHeader {
             nanos: frame.nanos,
@@ -365,7 +333,6 @@ impl Queue {
             Ok(link) if link.up => Link::Up,
             Ok(_) => Link::Down,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Link::Gone,
-            // The interface's state could not be read, so the next check reads it again.
             Err(_) => Link::Down,
         };
         if link != self.link {
@@ -378,15 +345,13 @@ impl Queue {
         }
     }
 
-    /// Returns when to poll again, after a poll that found no filled block.
     fn drained(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         let now = out.now();
         let is_usual = self.link == Link::Up && !self.stopping;
         if is_usual && !self.came && now.since(self.read_events) < EVENTS_LOOK {
             return Ok(Polled::Drained);
         }
-        // The kernel reports an event for later frames only after the process has read the event
-        // for earlier frames.
+        // The kernel reports the next event only after the process has read this event.
         let mut event = [EpollEvent::empty()];
         let events = self.events.wait(&mut event, EpollTimeout::ZERO);
         let has_failed = events.is_ok_and(|count| count > 0) && event[0].events().contains(EpollFlags::EPOLLERR);
@@ -404,7 +369,6 @@ impl Queue {
         Ok(if self.link == Link::Down { Polled::NotBefore(now + DOWN_LOOK) } else { Polled::Drained })
     }
 
-    /// Decides whether the queue has ended, after it has delivered all frames of the filled blocks.
     /// Frames whose blocks the kernel does not pass on in time count as lost.
     fn ended(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         let now = out.now();
@@ -460,8 +424,8 @@ impl RxQueue for Queue {
         if out.now().since(self.looked) >= LOOK {
             self.look(out)?;
         }
-        // If `room` is not 0, this poll has reached its limit of bytes. The ring may contain more
-        // frames, but the frames that handlers have finished must be returned first.
+        // If `room` is not 0, the poll has reached its limit of bytes: the frames that handlers
+        // have finished must be returned before the next frames are lent.
         Ok(if room > 0 { Polled::NotBefore(out.now()) } else { Polled::More })
     }
 
@@ -474,9 +438,8 @@ impl RxQueue for Queue {
     }
 
     fn stop(&mut self) -> bool {
-        // With the filter `NOTHING`, the kernel puts no more frames into the ring. Some frames may
-        // already be in the ring. The kernel passes the frames on to the process when the timeout
-        // of their block expires.
+        // With the filter `NOTHING`, the kernel adds no frames to the ring. Frames already in the
+        // ring arrive when the timeout of their block expires.
         self.stopping = self.socket.attach(&program::NOTHING).is_ok();
         self.stopping
     }
@@ -484,9 +447,8 @@ impl RxQueue for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // The kernel keeps the socket as long as the memory of its ring is mapped. Therefore the
-        // socket's filter is replaced by a filter that accepts no frames. If the filter cannot be
-        // replaced, the only consequence is that the kernel wastes time on the socket.
+        // The kernel keeps the socket as long as its ring is mapped, so the socket gets a filter
+        // that accepts no frames. If that fails, the kernel only wastes time on the socket.
         let _ = self.socket.attach(&program::NOTHING);
         if self.promiscuous {
             let _ = self.socket.promiscuous(self.interface.index, false);

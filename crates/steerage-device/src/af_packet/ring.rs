@@ -3,19 +3,15 @@
 //!
 //! The kernel fills the blocks in turn, and stops at the first block that was not returned, even if
 //! other blocks are free. If a block is not returned for too long, it is *rescued*: a copy replaces
-//! the block at the address from which its frames are read, and the kernel gets the block back.
-//! After a rescue, the kernel puts new frames into the block. New frames in a rescued block are
-//! lent from another address. If no address is free for lending, the new frames are copied one by
-//! one.
+//! the block at the address from which its frames are read, and the kernel gets the block back. New
+//! frames in a rescued block are lent from another address. If no address is free for lending, they
+//! are copied one by one.
 //!
-//! A full ring alone is no reason to rescue a block (to replace it by a copy). If frames arrive
-//! faster than this queue is polled, the ring is full of frames that were not delivered yet. If the
-//! ring is full because the queue is slow, the lent blocks will return soon. A copy of a lent block
-//! would only make the queue slower.
+//! A full ring alone is no reason for a rescue: if the queue is slow, the lent blocks will return
+//! soon, and copies would only make the queue slower.
 //!
-//! An alternative would be to copy the frames for a slow CPU when they arrive. A rescue has two
-//! advantages over copies at arrival: steerage need not predict which CPU will be slow, and nothing
-//! is copied while the ring has room.
+//! Copying the frames for a slow CPU at their arrival would require a prediction of which CPU will
+//! be slow, and would copy frames while the ring has room.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,14 +22,12 @@ use steerage::device::{Blocks, Completions, Lending};
 use super::sys::Memory;
 use super::{BLOCK_UNITS, BLOCKS_MIN};
 
-/// The kernel should have one fourth (1 / `FREE_PART`) of the ring free. If a smaller part of the
-/// ring is free, the block that was lent first is rescued (replaced by a copy).
+/// If less than this part of the ring is free, the block that was lent first is rescued.
 const FREE_PART: usize = 4;
 
-/// A block is rescued (replaced by a copy) only if at least one half (1 / `YOUNG_PART`) of the ring
-/// was delivered after this block. The kernel cannot skip a block that is still lent (in use by
-/// handlers). Blocks that were delivered later need no rescue (copy): when the kernel reaches such
-/// a block, more than one fourth of the ring still has undelivered frames.
+/// A block is rescued only if at least this part of the ring was delivered after the block. Blocks
+/// that were delivered later need no rescue: when the kernel reaches such a block, more than one
+/// fourth of the ring still has undelivered frames.
 const YOUNG_PART: usize = 2;
 
 const _: () = assert!(BLOCKS_MIN >= FREE_PART && FREE_PART > YOUNG_PART);
@@ -44,17 +38,14 @@ pub(super) struct Current {
     pub(super) frames: u32,
     pub(super) at: usize,
     pub(super) used: usize,
-    /// The place (an address range) from which the block's frames are lent. `None` if no place was
-    /// free, so that the frames must be copied.
+    /// The place (address range) of the lent frames. Without a place, the frames are copied.
     pub(super) place: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Block,
-    /// A copy of a block is mapped at the place (an address range). The number is the length of the
-    /// copy in bytes. When no frame at this address range is lent any more, the copy is no longer
-    /// used.
+    /// A copy of this many bytes, which is used as long as a frame of the place is lent.
     Copy(usize),
 }
 
@@ -71,10 +62,8 @@ pub(super) struct Ring {
     places: Box<[Option<usize>]>,
     shows: Box<[Shown]>,
     next: usize,
-    /// The blocks that were delivered and have not been returned to the kernel yet, oldest first.
+    /// The delivered blocks that were not returned to the kernel yet, oldest first.
     out: VecDeque<Out>,
-    /// True if a copy of a block could not be mapped. The warning that a copy could not be mapped
-    /// is printed only once.
     rescue_failed: bool,
 }
 
@@ -91,7 +80,6 @@ impl Ring {
         }
     }
 
-    /// The ring's memory, from which frames are lent. `blocks` can be called only once.
     pub(super) fn blocks(&mut self) -> io::Result<Blocks> {
         self.memory.blocks()
     }
@@ -100,12 +88,10 @@ impl Ring {
         self.memory.own(out)
     }
 
-    /// Returns the used part of the current block, from which the block's frames are lent.
     pub(super) fn lending<'o>(&self, out: &'o mut Completions<'_>, current: &Current) -> Option<Lending<'o>> {
         self.memory.lending(out, (current.block, current.place?), current.used)
     }
 
-    /// Returns true if the kernel describes the offloads of each frame.
     pub(super) fn has_offloads(&self) -> bool {
         self.memory.shape().offloads
     }
@@ -119,8 +105,6 @@ impl Ring {
         !self.memory.is_filled((self.next + count / 2) % count)
     }
 
-    /// Returns to the kernel all blocks that have no lent frames (frames in use by handlers) any
-    /// more.
     pub(super) fn give_back(&mut self, blocks: &Blocks) {
         let memory = &mut self.memory;
         self.out.retain(|Out { block, place, .. }| {
@@ -146,27 +130,22 @@ impl Ring {
         Some(Current { block, frames: filled.frames, at: filled.first, used, place })
     }
 
-    /// Maps the block at the first free place (an address range). Address ranges that were used
-    /// before are reused first, so that the memory of the copies in them becomes free.
+    /// Maps the block at the first free place: used places first, which frees the memory of copies.
     #[cold]
     fn show(&mut self, blocks: &Blocks, socket: BorrowedFd<'_>, block: usize) {
         let is_free = |place: &usize| self.shows[*place] != Shown::Block && blocks.out(*place) == 0;
         let free = (0..self.shows.len()).find(is_free);
-        // If the block cannot be mapped, the frames that it contains now are copied.
         if let Some(place) = free.filter(|place| self.memory.show(socket, block, *place).is_ok()) {
             (self.places[block], self.shows[place]) = (Some(place), Shown::Block);
         }
     }
 
-    /// Returns the bytes of the current block, which has no place (address range) for lending. The
-    /// frames of a block without a place (address range) must be copied.
     pub(super) fn unlent(&self, current: &Current) -> &[u8] {
         self.memory.unlent(current.block, current.used)
     }
 
-    /// Returns true if frames may have been dropped because the ring was full. The ring may have
-    /// been full if at least half of the ring's blocks are lent, or more than half of the ring is
-    /// filled.
+    /// Returns true if the ring may have been so full that frames were dropped: at least half of
+    /// its blocks are lent, or more than half of the ring is filled.
     pub(super) fn may_have_been_full(&self) -> bool {
         self.out.len() >= self.memory.shape().blocks / 2 || !self.has_room()
     }
@@ -180,9 +159,8 @@ impl Ring {
         self.next = (current.block + 1) % self.memory.shape().blocks;
     }
 
-    /// Rescues the block that was lent first (replaces it by a copy), if the kernel has too little
-    /// free space before this block. Returns the number of copied frames, which is the number of
-    /// lent frames of this block.
+    /// Rescues the block that was lent first if the kernel has too little free space before the
+    /// block. Returns the number of copied frames: the lent frames of the block.
     pub(super) fn rescue(&mut self, blocks: &Blocks) -> u64 {
         let Some(&Out { block, place, used }) = self.out.front() else { return 0 };
         if !self.is_in_the_way(block) {
@@ -206,8 +184,7 @@ impl Ring {
         u64::from(frames)
     }
 
-    /// Returns true if another copy of `used` bytes is allowed. All copies in use together may take
-    /// at most as much memory as the ring.
+    /// All copies in use may take at most as much memory as the ring.
     fn has_room_for_copy(&self, blocks: &Blocks, used: usize) -> bool {
         let copies = self.shows.iter().enumerate().map(|(place, shown)| match shown {
             Shown::Copy(bytes) if blocks.out(place) > 0 => *bytes,
@@ -217,9 +194,7 @@ impl Ring {
         copies.sum::<usize>() + used <= shape.blocks * shape.block_bytes
     }
 
-    /// Returns true if the kernel will reach `block` before it has filled one fourth of the ring
-    /// (see
-    /// [`FREE_PART`]).
+    /// Returns true if the kernel has less than one fourth of the ring free before `block`.
     fn is_in_the_way(&self, block: usize) -> bool {
         let count = self.memory.shape().blocks;
         let part = count / FREE_PART;
@@ -227,9 +202,8 @@ impl Ring {
         if before > count / YOUNG_PART {
             return false;
         }
-        // The kernel fills blocks in order. Consider the block that lies one fourth of the ring
-        // before `block`. If that earlier block is not filled, all blocks between the earlier block
-        // and `block` are free.
+        // The kernel fills blocks in order. If the block one fourth of the ring before `block` is
+        // not filled, all blocks between the two are free.
         before <= part || self.memory.is_filled((block + count - part) % count)
     }
 }

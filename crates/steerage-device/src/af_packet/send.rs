@@ -1,9 +1,9 @@
 //! Sends through an interface with packet sockets, one packet per system call. The user's guide is
 //! docs/outputs.md.
 //!
-//! With `sendmmsg`, one call would send 64 packets, which would cost 6 to 9 % less. However, a
-//! message of `sendmmsg` can name another interface than the one to which the socket is bound, and
-//! the sandbox cannot see which interface a message names.
+//! `sendmmsg` would send 64 packets per call and cost 6 to 9 % less. However, a message of
+//! `sendmmsg` can name another interface than the socket's, and the sandbox cannot see that
+//! interface.
 
 use std::io;
 use std::num::NonZero;
@@ -34,9 +34,7 @@ use crate::send_room::SendRoom;
 #[cfg(test)]
 mod tests;
 
-/// The maximum number of parts in a packet. A packet that was merged from a whole batch has one
-/// part for each payload, one part for its headers, and one part for the header that the kernel
-/// requires.
+/// The maximum number of parts of a packet: a merged batch, its headers, and an offload header.
 const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } else { SEGMENTS_MAX + 2 };
 
 /// The interface through which to send, and the options for sending.
@@ -52,12 +50,11 @@ const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } e
 pub struct AfPacketOutput {
     /// The interface's name.
     pub interface: String,
-    /// True if packets bypass the queueing discipline. Bypassing the queueing discipline saves CPU
-    /// time, but packets are dropped immediately if the driver's ring is full. Packets that bypass
-    /// the discipline are not shaped, and other packet sockets (tcpdump) do not see these packets.
+    /// True if packets bypass the queueing discipline. A bypass saves CPU time, but packets are
+    /// dropped if the driver's ring is full, are not shaped, and are invisible to tcpdump.
     pub qdisc_bypass: bool,
     /// If true, super-frames are sent whole, and consecutive packets of a batch are merged into
-    /// super-frames. If false, super-frames are split into packets.
+    /// super-frames. If false, super-frames are split.
     pub offloads: bool,
 }
 
@@ -102,9 +99,8 @@ impl AfPacketOutput {
         /// Sets whether packets bypass the queueing discipline. Default: no.
         qdisc_bypass: bool;
         /// Sets whether [super-frames](steerage::Packet::offload) are sent whole, and whether
-        /// consecutive packets of a flow within a batch leave as one super-frame. If the option
-        /// `offloads` is set and the interface cannot split super-frames, the kernel splits them.
-        /// Without the option `offloads`, steerage splits super-frames. Default: no.
+        /// consecutive packets of a flow within a batch leave as one super-frame. Without this
+        /// option, steerage splits super-frames. Default: no.
         offloads: bool;
     }
 
@@ -121,8 +117,7 @@ impl AfPacketOutput {
             let advice = "use the Ethernet or IP interface above or below it";
             return Err(self.error("send by the interface", cause).advise(advice));
         }
-        // Create the sockets now, because later the process may no longer have the permission, or
-        // may be in another network namespace.
+        // Later the process may lack the permission, or be in another network namespace.
         let open = || Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION));
         let mut sockets = Vec::new();
         if interface.link == LinkType::ETHERNET {
@@ -134,8 +129,7 @@ impl AfPacketOutput {
                 sockets.push(Sockets::Link(Arc::new(self.with_room(socket)?)));
             }
         } else {
-            // All CPUs share the two sockets of the interface (one for IPv4 and one for IPv6).
-            // Separate sockets for each CPU would cost more, because the kernel runs each socket's
+            // Two sockets (IPv4 and IPv6) serve all CPUs, because the kernel runs each socket's
             // filter for every packet that the interface receives.
             let second = open()?;
             self.make_ready(&first, interface.index, ethertype::IPV4)?;
@@ -170,7 +164,6 @@ impl AfPacketOutput {
         socket.bind_to_send(interface, protocol).map_err(|e| self.error("bind to the interface", e))
     }
 
-    /// Creates a `Ready` from a socket that is bound to the interface.
     fn with_room(&self, socket: Socket) -> Result<Ready, DeviceError> {
         let room = SendRoom::of(&socket).map_err(|e| self.error("ask for the socket's buffer", e))?;
         Ok(Ready { socket, room })
@@ -181,7 +174,6 @@ impl AfPacketOutput {
     }
 }
 
-/// A socket that is bound to the interface, and the free space in the socket's buffer.
 #[derive(Debug)]
 struct Ready {
     socket: Socket,
@@ -190,11 +182,8 @@ struct Ready {
 
 #[derive(Clone, Debug)]
 enum Sockets {
-    /// One packet socket, for an interface whose packets have a link header. The link header
-    /// contains the protocol.
     Link(Arc<Ready>),
-    /// Two packet sockets, one for IPv4 and one for IPv6, for an interface whose packets begin with
-    /// an IP header.
+    /// One socket for IPv4 and one for IPv6, for packets that begin with an IP header.
     Ip(Arc<[Ready; 2]>),
 }
 
@@ -203,11 +192,9 @@ struct Send {
     name: String,
     link: LinkType,
     sockets: Sockets,
-    /// Describes which super-frames (frames that stand for many packets) the kernel accepts. If the
-    /// field `whole` is `Some`, each sent packet must begin with a header that describes the
-    /// packet's offload.
+    /// The super-frames (frames that stand for many packets) that the kernel accepts. If `Some`,
+    /// each packet is sent with a header in front that describes its offload.
     whole: Option<Arc<Whole>>,
-    /// True if the interface was deleted and a CPU has reported the deletion.
     gone: Arc<AtomicBool>,
 }
 
@@ -221,8 +208,7 @@ impl Send {
         self.attempt(&all[..count], before)
     }
 
-    /// Sends a packet. The argument `before` is the number of slices in front of the
-    /// packet's own bytes.
+    /// `before` is the number of slices in front of the packet's own bytes.
     #[inline]
     fn attempt(&self, packet: &[&[u8]], before: usize) -> Result<Attempt, DeviceError> {
         let Ready { socket, room } = match &self.sockets {
@@ -240,28 +226,23 @@ impl Send {
             return Ok(Attempt::Is(Outcome::Sent));
         };
         Ok(match error.raw_os_error() {
-            // The socket's send buffer is full.
             Some(libc::EAGAIN) => {
                 room.is_spent();
                 Attempt::NoRoom
             }
-            // The queueing discipline or the driver dropped the packet, but may accept the next
-            // packet.
+            // The queueing discipline or the driver dropped only this packet.
             Some(libc::ENOBUFS | libc::ENOMEM) => Attempt::Is(Outcome::Full),
             Some(libc::ENETDOWN) => Attempt::Is(Outcome::Refused),
             Some(libc::ENXIO | libc::ENODEV) => {
-                // Relaxed suffices: exactly one CPU must report that the interface was deleted, and
-                // it may be any CPU.
+                // Relaxed suffices: exactly one CPU, no matter which, must report the deletion.
                 if !self.gone.swap(true, Ordering::Relaxed) {
                     let cause = io::Error::new(error.kind(), "the interface was deleted");
                     return Err(DeviceError::new(self.name.clone(), "send by the interface", cause));
                 }
                 Attempt::Is(Outcome::Refused)
             }
-            // The packet is longer than the MTU.
             Some(libc::EMSGSIZE) => Attempt::Is(Outcome::TooLong),
-            // The interface does not accept the packet, for example because the packet is shorter
-            // than a header.
+            // The interface refuses the packet, for example because it is shorter than a header.
             _ => Attempt::Is(Outcome::Unfit),
         })
     }
@@ -279,9 +260,8 @@ impl TxQueue for Send {
         can
     }
 
-    /// Checks only the socket's buffer, because the kernel does not report the room in the queueing
-    /// discipline and the driver. Packets that the queueing discipline or the driver drops are
-    /// counted.
+    /// Checks only the socket's buffer: the kernel does not report the room in the queueing
+    /// discipline and the driver. Packets that they drop are counted.
     fn has_room(&self) -> bool {
         let has_room = |ready: &Ready| ready.room.has_room(ready.socket.as_fd());
         match &self.sockets {
@@ -303,8 +283,6 @@ impl TxQueue for Send {
 struct Sending<'s> {
     send: &'s Send,
     sent: Sent,
-    /// True if the kernel has no room for another packet. When the kernel has no room, it would
-    /// also refuse all later packets of the batch.
     full: bool,
     failed: Option<DeviceError>,
 }

@@ -13,11 +13,10 @@ const DEVICE: &str = "af_packet";
 
 const ANY: &str = "any";
 
-/// The prefix before an interface's name. The prefix is required if the name could also be the name
-/// of a file.
+/// The prefix is required if the interface's name could also be the name of a file.
 const PREFIX: &str = "af_packet:";
 
-/// The names of the options, in the order in which an error message lists them.
+/// The options in the order in which an error message lists them.
 const OPTIONS: [&str; 9] =
     ["queues", "buffer", "timeout", "promiscuous", "direction", "snaplen", "hash", "offload", "time"];
 
@@ -40,7 +39,7 @@ pub struct Named<'a> {
 
 impl<'a> Named<'a> {
     /// Parses `af_packet:IFACE,option=value,...`, or the name of an interface alone. Returns `None`
-    /// if `spec` has a form that does not name an interface.
+    /// for other texts.
     pub fn read(spec: &'a str) -> Option<Self> {
         match spec.strip_prefix(PREFIX) {
             Some(rest) => {
@@ -51,8 +50,7 @@ impl<'a> Named<'a> {
         }
     }
 
-    /// Parses `any` and `af_packet:any,option=value,...`, which mean all interfaces. Returns the
-    /// options for all interfaces, or `None` for any other text.
+    /// Returns the options of `any` or `af_packet:any,option=value,...`: all interfaces.
     pub(crate) fn read_any(spec: &str) -> Option<&str> {
         let rest = spec.strip_prefix(PREFIX).unwrap_or(spec);
         let (name, options) = rest.split_once(',').unwrap_or((rest, ""));
@@ -69,8 +67,7 @@ impl<'a> Named<'a> {
         self.options
     }
 
-    /// Applies the options that follow the interface's name in the text. Returns `options` with the
-    /// changes that the text requests.
+    /// Returns `options` with the changes that the text requests.
     ///
     /// # Errors
     /// [`SpecError`] for an unknown option, and for a value that is out of range.

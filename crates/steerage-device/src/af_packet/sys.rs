@@ -1,7 +1,5 @@
-//! The system calls of packet sockets, and the memory shared with the kernel. This module and its
-//! submodules contain all `unsafe` code of the device AF_PACKET.
-//!
-//! Layouts and numbers are those of the kernel's `linux/if_packet.h`.
+//! The system calls of packet sockets, and the memory shared with the kernel (`linux/if_packet.h`).
+//! This module and its submodules contain all `unsafe` code of the device AF_PACKET.
 
 use std::ffi::c_int;
 use std::io;
@@ -23,7 +21,7 @@ const PACKET_VNET_HDR: c_int = 15;
 const PACKET_RESERVE: c_int = 12;
 const PACKET_TIMESTAMP: c_int = 17;
 const PACKET_FANOUT: c_int = 18;
-/// The flag of linux/net_tstamp.h that requests timestamps of the network card's own clock.
+/// Timestamps of the network card's own clock (linux/net_tstamp.h).
 const SOF_TIMESTAMPING_RAW_HARDWARE: c_int = 1 << 6;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 const PACKET_MR_PROMISC: u16 = 1;
@@ -32,13 +30,11 @@ const PACKET_FANOUT_FLAG_UNIQUEID: u32 = 0x2000;
 const TPACKET_V3: c_int = 2;
 const ETH_P_ALL: u16 = 3;
 
-/// The frame counts that the kernel reports. Each time the process reads the frame counts, the
-/// kernel resets them to 0.
+/// The kernel resets these counts to 0 at each read.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Statistics {
-    /// The number of frames that passed the filter, including frames that did not fit into the
-    /// ring.
+    /// Frames that passed the filter, including frames that did not fit into the ring.
     pub(super) packets: u32,
     pub(super) drops: u32,
     pub(super) freezes: u32,
@@ -54,15 +50,12 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// Creates a nonblocking socket that does not listen yet. If `cooked` is true, frames are
-    /// received without their link header.
+    /// Creates a nonblocking socket that does not listen yet. `cooked`: frames have no link header.
     pub(super) fn new(cooked: bool) -> io::Result<Self> {
         let kind = if cooked { libc::SOCK_DGRAM } else { libc::SOCK_RAW };
         socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0).map(Self)
     }
 
-    /// Sets an option. `T` is a number or a structure with the layout that the kernel expects for
-    /// `option`.
     fn set<T: Copy>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
         let (at, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
         // SAFETY: the kernel reads `len` bytes, which are those of `value`.
@@ -80,30 +73,25 @@ impl Socket {
     }
 
     /// Makes the kernel put a `virtio_net_hdr` before each received frame, and expect one before
-    /// each sent frame. This function must be called before the ring is created.
+    /// each sent frame. Must precede the creation of the ring.
     pub(super) fn tell_offloads(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_VNET_HDR, &1)
     }
 
-    /// Makes the kernel report the time of the network card's clock for each frame that the card
-    /// has stamped.
     pub(super) fn card_time(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_TIMESTAMP, &SOF_TIMESTAMPING_RAW_HARDWARE)
     }
 
-    /// Creates the ring, with `reserve` free bytes before each frame.
     pub(super) fn make_ring(&self, shape: &Shape, reserve: u32) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_VERSION, &TPACKET_V3)?;
         self.set(libc::SOL_PACKET, PACKET_RESERVE, &reserve)?;
         self.set(libc::SOL_PACKET, PACKET_RX_RING, &shape.request())
     }
 
-    /// Makes the socket accept only frames that match the filter `program`, which replaces the
-    /// previous filter in one step.
+    /// Replaces the socket's filter in one step.
     pub(super) fn attach(&self, program: &[libc::sock_filter]) -> io::Result<()> {
         let len = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let filter = program.as_ptr().cast_mut();
-        // The kernel copies the instructions during the call, while `program` is valid.
         self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &libc::sock_fprog { len, filter })
     }
 
@@ -126,7 +114,7 @@ impl Socket {
         checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
     }
 
-    /// Sets whether the interface receives frames for other machines while this socket exists.
+    /// Whether the interface receives frames for other machines while this socket exists.
     pub(super) fn promiscuous(&self, interface: u32, yes: bool) -> io::Result<()> {
         let option = if yes { PACKET_ADD_MEMBERSHIP } else { PACKET_DROP_MEMBERSHIP };
         let request = libc::packet_mreq {
@@ -138,14 +126,12 @@ impl Socket {
         self.set(libc::SOL_PACKET, option, &request)
     }
 
-    /// Makes the kernel skip outgoing frames early, so that these frames cost no time. The option
-    /// `PACKET_IGNORE_OUTGOING` requires Linux 4.20.
+    /// Makes the kernel skip outgoing frames early. Requires Linux 4.20.
     pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)
     }
 
-    /// Joins a fanout group, whose sockets share the interface's frames by flow. `None` creates a
-    /// group. Returns the group's number.
+    /// Joins a fanout group, whose sockets share frames by flow, or creates a group (`None`).
     pub(super) fn join_fanout(&self, group: Option<u16>) -> io::Result<u16> {
         let of = |group: u16, flags: u32| u32::from(group) | (PACKET_FANOUT_HASH | flags) << 16;
         match group {
@@ -159,8 +145,7 @@ impl Socket {
         self.get(libc::SOL_PACKET, PACKET_STATISTICS)
     }
 
-    /// Returns a pending error of the socket, if there is one. The kernel reports each error once.
-    /// A pending error of a packet socket usually means that the interface went down.
+    /// The kernel reports each error once. An error usually means that the interface went down.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
         let error: c_int = self.get(libc::SOL_SOCKET, libc::SO_ERROR)?;
         Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))

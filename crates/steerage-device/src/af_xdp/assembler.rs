@@ -1,21 +1,17 @@
-//! An assembler for eBPF, with labels for jumps.
-//!
-//! The assembler supports only those instructions of RFC 9669 that steerage's XDP program uses.
+//! An assembler for the eBPF instructions (RFC 9669) of steerage's programs, with labels.
 
-/// One instruction, with the layout of the kernel's `struct bpf_insn`.
+/// `struct bpf_insn` of the kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Instruction {
     code: u8,
-    /// The two register numbers. On little-endian machines, the lower four bits are the destination
-    /// register, and the upper four bits are the source register.
+    /// On little-endian machines, the destination register is in the lower four bits.
     registers: u8,
     offset: i16,
     immediate: i32,
 }
 
-/// A register. `R0` holds the result of a call. `R1` to `R5` are the arguments of a call, and the
-/// call destroys their values. `R10` is the frame pointer.
+/// `R0` is the result of a call, which destroys its arguments `R1` to `R5`. `R10`: frame pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Register(u8);
 
@@ -29,7 +25,6 @@ pub(super) const R8: Register = Register(8);
 pub(super) const R9: Register = Register(9);
 pub(super) const FRAME: Register = Register(10);
 
-/// The number of bytes that a load or store moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
     Byte = 0x10,
@@ -38,18 +33,17 @@ pub(super) enum Size {
     Double = 0x18,
 }
 
-/// The condition of a jump. The jump compares the lower 32 bits of a register with a number.
+/// The condition of a jump, for the lower 32 bits of a register and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     Equal = 0x10,
     Above = 0x20,
-    /// The condition that the register has at least one of the number's bits set.
+    /// The register has at least one of the number's bits set.
     AnyOf = 0x40,
     NotEqual = 0x50,
     Below = 0xa0,
 }
 
-/// A position in the program. A jump may be written before the position of its label is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Label(usize);
 
@@ -63,8 +57,7 @@ const AND: u8 = 0x57;
 const SHIFT_LEFT: u8 = 0x67;
 const MOVE: u8 = 0xb7;
 const MOVE_REGISTER: u8 = 0xbf;
-/// Converts between network order and host order. Converting from network order and converting to
-/// network order are the same operation.
+/// Converts from or to network order, which are the same operation.
 const TO_NETWORK: u8 = 0xdc;
 const JUMP: u8 = 0x05;
 const JUMP_EQUAL: u8 = 0x15;
@@ -74,22 +67,16 @@ const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 /// `BPF_PSEUDO_MAP_FD`: the loaded number is the file descriptor of a BPF map.
 const BY_MAP: Register = Register(1);
-/// `BPF_PSEUDO_KFUNC_CALL`: calls a function of the kernel, which is identified by its number in
-/// the kernel's type information.
+/// `BPF_PSEUDO_KFUNC_CALL`: calls the kernel's function with a number in its type information.
 const BY_TYPE: Register = Register(2);
 /// `BPF_PSEUDO_CALL`: calls a function of the same program.
 const BY_DISTANCE: Register = Register(1);
 
-/// A BPF program that is being assembled.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     instructions: Vec<Instruction>,
-    /// The position of each label.
     labels: Vec<Option<usize>>,
-    /// The position and the target of each jump.
     jumps: Vec<(usize, Label)>,
-    /// For each call of a function of this program, the position of the call and the label of the
-    /// function.
     calls: Vec<(usize, Label)>,
 }
 
@@ -104,17 +91,14 @@ impl Assembler {
         Label(self.labels.len() - 1)
     }
 
-    /// Sets the position of the label to the current end of the program.
     pub(super) fn bind(&mut self, label: Label) {
         self.labels[label.0] = Some(self.instructions.len());
     }
 
-    /// `to` = `from`
     pub(super) fn copy(&mut self, to: Register, from: Register) {
         self.put(MOVE_REGISTER, to, from, 0, 0);
     }
 
-    /// `to` = `number`
     pub(super) fn set(&mut self, to: Register, number: i32) {
         self.put(MOVE, to, R0, 0, number);
     }
@@ -140,12 +124,10 @@ impl Assembler {
         self.put(TO_NETWORK, to, R0, 0, 16);
     }
 
-    /// `to` = the value `at` bytes from `from`
     pub(super) fn load(&mut self, size: Size, to: Register, from: Register, at: i16) {
         self.put(LOAD | size as u8, to, from, at, 0);
     }
 
-    /// The value `at` bytes from `to` = `from`
     pub(super) fn store(&mut self, size: Size, to: Register, at: i16, from: Register) {
         self.put(STORE | size as u8, to, from, at, 0);
     }
@@ -154,29 +136,24 @@ impl Assembler {
         self.put(STORE_IMMEDIATE | size as u8, to, R0, at, number as i32);
     }
 
-    /// `to` = the map with the file descriptor `map`
     pub(super) fn load_map(&mut self, to: Register, map: i32) {
         self.put(LOAD_DOUBLE, to, BY_MAP, 0, map);
         self.put(0, R0, R0, 0, 0);
     }
 
-    /// Calls the kernel's helper function with the number `helper` (`enum bpf_func_id`).
     pub(super) fn call(&mut self, helper: i32) {
         self.put(CALL, R0, R0, 0, helper);
     }
 
-    /// Calls a function of the kernel.
     pub(super) fn call_kernel(&mut self, function: u32) {
         self.put(CALL, R0, BY_TYPE, 0, function as i32);
     }
 
-    /// Calls the function of this program that begins at the label.
     pub(super) fn call_function(&mut self, function: Label) {
         self.calls.push((self.instructions.len(), function));
         self.put(CALL, R0, BY_DISTANCE, 0, 0);
     }
 
-    /// The number of instructions in the program so far.
     pub(super) fn len(&self) -> usize {
         self.instructions.len()
     }
@@ -190,27 +167,23 @@ impl Assembler {
         self.put(JUMP, R0, R0, 0, 0);
     }
 
-    /// Jumps if the condition `when` is true for `number` and the lower 32 bits of `register`.
     pub(super) fn jump_if(&mut self, register: Register, when: When, number: u32, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.put(JUMP_32 | when as u8, register, R0, 0, number as i32);
     }
 
-    /// Jumps if `register` is greater than `other`, as unsigned 64-bit numbers. The kernel
-    /// recognizes a comparison of two registers in this form as a bounds check.
+    /// Compares unsigned 64-bit numbers. The kernel recognizes this form as a bounds check.
     pub(super) fn jump_if_above(&mut self, register: Register, other: Register, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.put(JUMP_ABOVE_REGISTER, register, other, 0, 0);
     }
 
-    /// Jumps if `register` is a null pointer.
     pub(super) fn jump_if_null(&mut self, register: Register, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.put(JUMP_EQUAL, register, R0, 0, 0);
     }
 
-    /// The program. Returns `None` if a label is missing, or if a label is too far from a jump to
-    /// it.
+    /// Returns `None` if a label is missing, or too far from a jump.
     pub(super) fn finish(mut self) -> Option<Vec<Instruction>> {
         for (at, label) in self.jumps {
             let distance = self.labels[label.0]? as i64 - at as i64 - 1;

@@ -1,7 +1,6 @@
-//! Attaches steerage's XDP program to its interface, in native or generic mode, and with or without
-//! the network card's metadata. If an XDP program of other software is attached already, it is
-//! replaced only on the user's request. If a dispatcher of libxdp is attached, steerage's program
-//! becomes one of the dispatcher's components.
+//! Attaches steerage's XDP program to its interface, in native or generic mode, with or without the
+//! network card's metadata. A program of other software is replaced only on the user's request. In
+//! a dispatcher of libxdp, steerage's program becomes a component.
 
 use std::fmt;
 use std::io;
@@ -26,39 +25,30 @@ use crate::device_hash::DeviceHash;
 #[cfg(test)]
 mod tests;
 
-/// The kernel removes the XDP program of a steerage process that has ended. The constants are the
-/// first and the longest wait for the removal of such a program. The kernel removes the program
-/// some time after the process has ended.
+/// The waits for the kernel to remove the XDP program of a process that has just ended.
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 const WAIT_LAST: Duration = Duration::from_millis(512);
 
-/// The maximum length of the log that the kernel's BPF verifier writes, in bytes.
 const LOG_BYTES: usize = 1 << 16;
 
-/// The names of the kernel's functions that return a frame's metadata, and the path of the file
-/// with the kernel's type information.
 const HASH_FUNCTION: &str = "bpf_xdp_metadata_rx_hash";
 const TIME_FUNCTION: &str = "bpf_xdp_metadata_rx_timestamp";
 const TAG_FUNCTION: &str = "bpf_xdp_metadata_rx_vlan_tag";
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
-/// The XDP program, attached to an interface.
 #[derive(Debug)]
 pub(super) struct Attached {
     pub(super) sockets: Map,
     pub(super) counters: Map,
-    /// The metadata that the XDP program writes in front of each frame.
     pub(super) functions: Functions,
     pub(super) mode: sys::Mode,
-    /// A map of the interfaces that became ports of the bond later. For each new port, the map
-    /// contains the key of the port's first queue in the other maps. `None` if the program does not
-    /// run in the ports of a bond.
+    /// Maps the interface of each later port of the bond to the key of the port's first queue.
+    /// `None` if the program does not run in the ports of a bond.
     pub(super) new_ports: Option<Map>,
-    /// Keeps the program attached: when this value is dropped, the program is detached.
+    /// Dropping this value detaches the program.
     pub(super) attachment: Attachment,
 }
 
-/// The attached XDP program, and notes for the user.
 #[derive(Debug)]
 pub(super) struct Noted {
     pub(super) program: Attached,
@@ -117,7 +107,6 @@ pub(super) fn attach(
     Err(options.error("attach an XDP program", cause).advise("try mode=skb, or listen instead: af_packet:NAME"))
 }
 
-/// Returns the XDP modes (native, skb) to try, in order.
 fn modes(wanted: Mode) -> &'static [sys::Mode] {
     match wanted {
         Mode::Auto => &[sys::Mode::Native, sys::Mode::Skb],
@@ -126,7 +115,6 @@ fn modes(wanted: Mode) -> &'static [sys::Mode] {
     }
 }
 
-/// The reason why the program could not be attached.
 enum Refused {
     /// An error that would also occur in the other XDP modes.
     For(DeviceError),
@@ -139,16 +127,14 @@ struct Attempt<'a> {
     interface: &'a netlink::Link,
     ports: &'a Ports,
     wants_hash: bool,
-    /// True if this process takes packets from the interface already.
+    /// True if this process already takes packets from the interface.
     is_held: bool,
-    /// The BPF maps of sockets, of counters, and of new ports.
     maps: (&'a Map, &'a Map, Option<&'a Map>),
 }
 
 impl Attempt<'_> {
-    /// Attaches the program in the mode `mode`. The program uses the card's hash if the hash is
-    /// wanted and available. The program uses the card's time and VLAN tag if the driver reports
-    /// them. The second part of the result states which metadata the program uses.
+    /// Attaches the program. The program uses the card's hash if the hash is wanted and available,
+    /// and the card's time and VLAN tag if the driver reports them.
     fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(ByLink, Functions), Refused> {
         // Kernels before 6.8 do not report which metadata a driver supports.
         let support = netdev::xdp_support(self.interface.index).unwrap_or_default();
@@ -157,7 +143,6 @@ impl Attempt<'_> {
             time: support.time == Some(true),
             tag: support.vlan_tag == Some(true),
         };
-        // The user gets a note about a missing hash only if he requested the card's hash.
         let mut note = |why: &dyn fmt::Display| {
             if self.wants_hash && self.options.device_hash == DeviceHash::Always {
                 let name = &self.options.interface;
@@ -204,9 +189,8 @@ impl Attempt<'_> {
         self.attach_loaded(program, mode, functions).map(|by_link| (by_link, functions))
     }
 
-    /// Adds the program to the interface's dispatcher if a dispatcher is attached. Also adds the
-    /// program to a new dispatcher if no program is attached and the user named a priority. Returns
-    /// `None` if the program should be attached alone, without a dispatcher.
+    /// Adds the program to the interface's dispatcher. If no program is attached, a priority in the
+    /// options makes a new dispatcher. Returns `None` if the program should be attached alone.
     fn share(&self) -> Result<Option<(Added, sys::Mode, Vec<String>)>, DeviceError> {
         let (name, wanted) = (&self.options.interface, modes(self.options.mode));
         let there = self.interface.programs.first();
@@ -247,8 +231,8 @@ impl Attempt<'_> {
         loop {
             match dispatcher::add(self.interface.index, place_of(mode), priority, &instructions) {
                 Ok(added) => return Ok(added),
-                // Try again, because the attached program may belong to a process that has just
-                // ended. The kernel will soon remove the program of a process that has ended.
+                // The program may belong to a process that has just ended. The kernel will remove
+                // it.
                 Err(dispatcher::Refused::ByAnother(_)) if wait <= WAIT_LAST && !self.is_held => {}
                 Err(dispatcher::Refused::ByAnother(id)) => {
                     return Err(Refused::For(self.occupied_by(&ProgramInfo { id, name: sys::NAME.to_owned() })));
@@ -264,8 +248,7 @@ impl Attempt<'_> {
         let number = |map: &Map| map.as_fd().as_raw_fd();
         let (sockets, counters, new_ports) = self.maps;
         let (sockets, counters, new_ports) = (number(sockets), number(counters), new_ports.map(number));
-        // An XDP program that runs after the driver sees the frames of all ports as frames of the
-        // bond.
+        // In skb mode, a program sees the frames of all ports as frames of the bond.
         let no_ports = Ports::default();
         let ports = if mode == sys::Mode::Native { self.ports } else { &no_ports };
         program(self.take, Maps { sockets, ports, new_ports, counters, functions })
@@ -275,8 +258,7 @@ impl Attempt<'_> {
     fn load(&self, mode: sys::Mode, functions: Functions) -> io::Result<Program> {
         let instructions = self.instructions(mode, functions)?;
         let bound_to = functions.any().then_some(self.interface.index);
-        // First load the program with support for frames longer than a chunk. Kernels before 5.18
-        // cannot load a program with support for such frames.
+        // Kernels before 5.18 cannot load a program with support for frames longer than a chunk.
         let loaded = Program::load(&instructions, bound_to, true, &mut []);
         let Err(error) = loaded else { return loaded };
         if bound_to.is_none() && error.raw_os_error() == Some(libc::EINVAL) {
@@ -295,17 +277,13 @@ impl Attempt<'_> {
         self.options.error("load an XDP program", cause).advise(PERMISSION)
     }
 
-    /// Attaches the program. A driver may lose the program. So that the program can be attached
-    /// again, a second copy is loaded while the process still has the privileges.
+    /// Loads a copy of the program with the present privileges: a driver may lose the program.
     fn attach_loaded(&self, program: Program, mode: sys::Mode, functions: Functions) -> Result<ByLink, Refused> {
         let link = self.attach(&program, mode)?;
         let copy = (mode == sys::Mode::Native).then(|| self.load(mode, functions).ok()).flatten();
         Ok(ByLink::new(link, copy.map(|copy| [program, copy])))
     }
 
-    /// Attaches the program. If a program of other software is attached, `attach` replaces this
-    /// program on the user's request. If an old program of steerage is attached, `attach` waits
-    /// until the kernel removes this program.
     fn attach(&self, program: &Program, mode: sys::Mode) -> Result<Link, Refused> {
         let mut wait = WAIT_FIRST;
         loop {
@@ -323,9 +301,8 @@ impl Attempt<'_> {
                 _ if wait > WAIT_LAST || ours && self.is_held => {
                     return Err(Refused::For(self.occupied(there, error)));
                 }
-                // The kernel removes steerage's old program when the program's process ends. If
-                // steerage's old program stays attached, its process is still alive and owns the
-                // queues.
+                // The kernel removes steerage's old program when its process ends. If the old
+                // program stays, its process is alive and owns the queues.
                 _ if ours => {}
                 Some((there, _)) if self.options.replace => self.take_away(there).map_err(Refused::For)?,
                 _ => return Err(Refused::For(self.occupied(there, error))),
@@ -379,8 +356,7 @@ const REPLACE: &str = "load it with xdp-loader to share the interface, or stop i
 const ONCE: &str = "open the interface once, with all queues that you need, or drop the first input first";
 const AGAIN: &str = "it was taken away, and something attaches it again: stop that first";
 
-/// Returns the number of a function in the kernel's type information. The format is BTF (the
-/// kernel's Documentation/bpf/btf.rst).
+/// Reads the number of a function in BTF (Documentation/bpf/btf.rst of the kernel).
 fn function_number(types: &[u8], name: &str) -> Option<u32> {
     const FUNCTION: u32 = 12;
     let word = |at: usize| types.get(at..at.checked_add(4)?)?.try_into().ok().map(u32::from_ne_bytes);

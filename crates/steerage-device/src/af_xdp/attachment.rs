@@ -11,17 +11,13 @@ use steerage_netlink as netlink;
 use super::dispatcher::{self, Added, Component};
 use super::sys::{Link, Program};
 
-/// How the program is attached.
 #[derive(Debug)]
 pub(super) enum Attachment {
-    /// Alone, by a link.
     Link(ByLink),
-    /// The XDP program is attached as a component of libxdp's dispatcher.
     Component(InDispatcher),
 }
 
 impl Attachment {
-    /// Returns true if the program is still attached.
     pub(super) fn is_attached(&self) -> io::Result<bool> {
         match self {
             Self::Link(by_link) => by_link.link.is_attached(),
@@ -29,7 +25,6 @@ impl Attachment {
         }
     }
 
-    /// Called after the interface has changed: stores whether the interface still has a program.
     pub(super) fn changed(&self, link: &netlink::Link) {
         if let Self::Component(component) = self {
             // Relaxed suffices, because the flags do not guard other memory.
@@ -38,13 +33,12 @@ impl Attachment {
         }
     }
 
-    /// Returns true if the program is attached to a driver and can be attached again. (A driver may
-    /// lose the program.)
+    /// A driver may lose its XDP program, which can then be attached again.
     pub(super) fn can_be_renewed(&self) -> bool {
         matches!(self, Self::Link(ByLink { copies: Some(_), .. }))
     }
 
-    /// Makes the driver set up the program once more. `attach_again` requires no privileges.
+    /// Makes the driver set up the program once more. Requires no privileges.
     pub(super) fn attach_again(&self) -> io::Result<()> {
         let Self::Link(ByLink { link, copies: Some(copies), renewals }) = self else {
             return Err(io::ErrorKind::Unsupported.into());
@@ -61,8 +55,7 @@ impl Attachment {
         }
     }
 
-    /// Makes the program stay in the dispatcher when the process ends. The pipe `removed` reports
-    /// programs that other software removes before the process ends.
+    /// Makes the program outlast the process. Until then, `removed` reports the program's removal.
     pub(super) fn stay(&self, removed: &Arc<Removed>) {
         if let Self::Component(component) = self {
             let _ = component.stays.set(Arc::clone(removed));
@@ -70,32 +63,27 @@ impl Attachment {
     }
 }
 
-/// An XDP program that is attached by a BPF link. When the BPF link is removed, the kernel detaches
-/// the XDP program.
 #[derive(Debug)]
 pub(super) struct ByLink {
     link: Link,
-    /// Two copies of the program, if the program is attached to a driver. Two copies are necessary,
-    /// because the kernel ignores a request to replace an XDP program by the same program.
+    /// Only for drivers: two copies, because the kernel ignores a replacement by the same program.
     copies: Option<[Program; 2]>,
     renewals: AtomicUsize,
 }
 
 impl ByLink {
-    /// At the start, the BPF link attaches the first program in `copies`.
     pub(super) fn new(link: Link, copies: Option<[Program; 2]>) -> Self {
         Self { link, copies, renewals: AtomicUsize::new(0) }
     }
 }
 
-/// A program in a dispatcher. A process that has no permission to read the dispatcher can detect
-/// only whether the interface has any program.
+/// Without the permission to read the dispatcher, a process can detect only whether the interface
+/// has any program.
 #[derive(Debug)]
 pub(super) struct InDispatcher {
     added: Added,
-    /// Set if the XDP program stays in the dispatcher when the process ends. Contains the programs
-    /// whose removal another process has reported. If `stays` is set, this process has no
-    /// permission to read the dispatcher.
+    /// Set if the program stays in the dispatcher when the process ends. Then another process
+    /// reports removed programs, because this process may not read the dispatcher.
     stays: OnceLock<Arc<Removed>>,
     attached: AtomicBool,
     /// True if the interface has changed since the dispatcher was read.
@@ -115,7 +103,7 @@ impl InDispatcher {
                 if self.changed.swap(false, Ordering::Relaxed) {
                     match dispatcher::has(component) {
                         Ok(has) => self.attached.store(has, Ordering::Relaxed),
-                        // Read again later, because another process is changing the dispatcher now.
+                        // Another process is changing the dispatcher: read it again later.
                         Err(_) => self.changed.store(true, Ordering::Relaxed),
                     }
                 }
@@ -137,8 +125,7 @@ impl Drop for InDispatcher {
     }
 }
 
-/// The components (XDP programs in a dispatcher) that another process has reported as removed, one
-/// line each.
+/// The components that another process has reported as removed, one line each.
 #[derive(Debug)]
 pub(super) struct Removed(Mutex<(File, Vec<u8>)>);
 
@@ -148,8 +135,7 @@ impl Removed {
         Self(Mutex::new((reports.into(), Vec::new())))
     }
 
-    /// Returns true if `component` was reported as removed. Reads all lines that have arrived.
-    /// Returns false while another thread holds the lock and reads the lines.
+    /// Returns false while another thread reads the reports.
     fn has(&self, component: Component) -> bool {
         let Ok(mut held) = self.0.try_lock() else { return false };
         let (reports, text) = &mut *held;

@@ -1,4 +1,4 @@
-//! Binds an AF_XDP socket to a queue of an interface, and reports the reason for a failure.
+//! Binds an AF_XDP socket to a queue of an interface.
 
 use std::io;
 use std::thread;
@@ -9,8 +9,7 @@ use steerage::{DeviceError, device::Region};
 use super::CHUNK_BYTES_MAX;
 use super::sys::{How, InterfaceQueue};
 
-/// If the process that owned a queue has just ended, the kernel soon releases the queue. The
-/// constants are the first and the longest wait for the release of a queue.
+/// The waits for the kernel to release the queue of a process that has just ended.
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 const WAIT_LAST: Duration = Duration::from_millis(512);
 
@@ -19,10 +18,8 @@ pub(super) fn chunk_bytes(region: &Region) -> u32 {
     region.page_bytes().min(CHUNK_BYTES_MAX) as u32
 }
 
-/// The advice to the user if the kernel does not pin the memory.
 pub(super) const PINNED: &str = "pages are pinned: it takes CAP_IPC_LOCK, or a higher ulimit -l";
 
-/// Returns an error that explains why a socket could not be bound to its queue.
 pub(super) fn not_bound(name: &str, operation: &'static str, place: InterfaceQueue, error: io::Error) -> DeviceError {
     if error.raw_os_error() != Some(libc::EBUSY) {
         return DeviceError::new(name, "bind an AF_XDP socket", error);
@@ -31,9 +28,7 @@ pub(super) fn not_bound(name: &str, operation: &'static str, place: InterfaceQue
     DeviceError::new(name, operation, cause).advise("stop the program that has it")
 }
 
-/// Tries the given ways to bind the socket one after another, and returns the first way that works.
-/// Each way is tried repeatedly, because the previous owner of the queue may still hold the queue
-/// for a moment.
+/// Returns the first way that works. The previous owner may still hold the queue for a moment.
 pub(super) fn bind(ways: &[How], mut try_to: impl FnMut(How) -> io::Result<()>) -> io::Result<How> {
     let (mut ways, mut wait) = (ways.iter().copied(), WAIT_FIRST);
     let mut how = ways.next().unwrap_or_default();

@@ -1,7 +1,6 @@
-//! Bonds. The XDP program is attached to the bond, and the kernel runs this program in the drivers
-//! of the bond's ports. The kernel also runs the XDP program in new ports, and in ports that leave
-//! the bond and return. The sockets are bound to the queues of the ports. A port that the bond does
-//! not use, such as a backup, receives nothing.
+//! Bonds. The kernel runs the XDP program of a bond in the drivers of the bond's ports, also of new
+//! and of returning ports. The sockets are bound to the queues of the ports. A port that the bond
+//! does not use, such as a backup, receives nothing.
 
 mod places;
 mod table;
@@ -19,25 +18,21 @@ use super::interface;
 use super::program::Ports;
 pub(super) use places::{Places, View};
 
-/// The number of new ports of the bond that can be used during a run. Each new port uses up a set
-/// of sockets that was created at the start.
+/// The maximum number of new ports during a run. Each uses sockets that were created at the start.
 const NEW_PORTS_MAX: usize = 4;
 
-/// The name of bonds as a kind of interface in rtnetlink(7).
 const KIND: &str = "bond";
 
-/// The ports of a bond at the start. The list is empty if the interface is not a bond.
+/// The ports of a bond at the start; empty without a bond.
 #[derive(Debug, Default)]
 pub(super) struct Bond {
     pub(super) ports: Vec<Port>,
-    /// A note for the user.
     pub(super) note: Option<String>,
 }
 
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) link: Link,
-    /// The number of receive queues of the port.
     pub(super) queues: u32,
 }
 
@@ -64,7 +59,6 @@ impl Bond {
         Ok(Self { ports: links.into_iter().map(port).collect(), note })
     }
 
-    /// The ports for the program.
     pub(super) fn for_program(&self, options: &AfXdpOptions) -> Result<Ports, DeviceError> {
         let count = self.ports.len() as u32;
         if count == 0 && options.ports.is_some() {
@@ -79,7 +73,6 @@ impl Bond {
     }
 }
 
-/// Returns true if the bond receives packets from this port.
 pub(super) fn uses(bond: u32, port: &Link) -> bool {
     port.controller == Some(bond) && !port.is_backup
 }

@@ -1,11 +1,8 @@
-//! Compiles an expression to BPF instructions that decide whether a frame is selected. The XDP
-//! program (`program.rs`) and the filter of a socket that listens (`listen.rs`) select the same
-//! frames, although their instructions differ.
+//! Compiles an expression to BPF instructions, for the XDP program (`program.rs`) and for the
+//! filter of a listening socket (`listen.rs`). The two select the same frames.
 
 use super::take::{Kind, Prefix, Take, Test, Way};
 
-// The properties of a frame. The XDP program and the socket filter store a frame's properties as
-// bits of one number.
 pub(super) const IPV4: u32 = 1;
 pub(super) const IPV6: u32 = 2;
 pub(super) const ARP: u32 = 4;
@@ -21,28 +18,22 @@ pub(super) trait FrameTests {
     fn bind(&mut self, label: Self::Label);
     fn jump(&mut self, to: Self::Label);
 
-    /// Emits a jump to `to` if the frame has at least one of the `properties`.
     fn jump_if_any(&mut self, properties: u32, to: Self::Label);
 
-    /// Requires that the frame has at least one of the `properties`.
     fn require_any(&mut self, properties: u32, otherwise: Self::Label);
 
     fn require_protocol(&mut self, protocol: u8, otherwise: Self::Label);
 
-    /// Requires that the source or destination port (`way`) is in the range `ports`.
     fn require_port(&mut self, way: Way, ports: (u16, u16), otherwise: Self::Label);
 
-    /// Requires that the source or destination address (`way`) begins with `prefix`.
     fn require_prefix(&mut self, way: Way, prefix: &Prefix, otherwise: Self::Label);
 
-    /// Requires nothing: each frame passes.
     fn require_nothing(&mut self, otherwise: Self::Label);
 }
 
-/// Emits the tests of the expression. The tests jump to `taken` if the expression matches the
-/// frame, and otherwise to `passed`.
+/// Emits the expression, which jumps to `taken` if it matches the frame, and otherwise to `passed`.
 pub(super) fn choose<A: FrameTests>(asm: &mut A, take: &Take, taken: A::Label, passed: A::Label) {
-    // ARP and neighbour discovery packets are left to the kernel unless the expression names them.
+    // ARP and neighbour discovery are left to the kernel unless the expression names them.
     let to = |is_named| if is_named { taken } else { passed };
     asm.jump_if_any(ARP, to(take.names(Kind::Arp)));
     asm.jump_if_any(NEIGHBOUR_DISCOVERY, to(take.names(Kind::NeighbourDiscovery)));
@@ -64,7 +55,6 @@ pub(super) fn choose<A: FrameTests>(asm: &mut A, take: &Take, taken: A::Label, p
     asm.jump(passed);
 }
 
-/// Emits a jump to `otherwise` unless the frame passes the test.
 fn require<A: FrameTests>(asm: &mut A, test: &Test, otherwise: A::Label) {
     match test {
         Test::All => asm.require_nothing(otherwise),
@@ -84,8 +74,7 @@ fn require<A: FrameTests>(asm: &mut A, test: &Test, otherwise: A::Label) {
     }
 }
 
-/// Emits a test of the source or of the destination, as `way` specifies. If `way` is `None`, the
-/// frame passes if the test succeeds for the source or for the destination.
+/// Emits a test of the source or the destination. Without `way`, one of the two must pass.
 fn either<A: FrameTests>(asm: &mut A, way: Option<Way>, otherwise: A::Label, test: impl Fn(&mut A, Way, A::Label)) {
     if let Some(way) = way {
         return test(asm, way, otherwise);

@@ -1,5 +1,4 @@
-//! The objects that the queues of an interface share: the XDP program, and the sockets, which are
-//! all bound at the same time.
+//! What the queues of an interface share: the XDP program, and sockets that are bound together.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,46 +24,36 @@ use super::tx_sockets::{SharedUmem, TxSockets};
 use super::{AfXdpOptions, CHUNK_BYTES_MAX, HEADROOM_BYTES, Mode, RING_MAX, RING_MIN};
 use crate::namespace::Namespace;
 
-/// An interface, its XDP program and its AF_XDP sockets.
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) name: String,
     pub(super) index: u32,
     pub(super) program: Arc<Attached>,
-    /// The key of the interface's queue 0 in the maps of the XDP program.
+    /// The key of queue 0 in the maps of the XDP program.
     pub(super) first_key: u32,
-    /// The interface index of the bond, if this interface is a port of a bond from which packets
-    /// are taken.
     pub(super) bond: Option<u32>,
-    /// The length of the interface's longest frame in bytes, at the time when the interface was
-    /// opened.
+    /// The length of the longest frame in bytes, when the interface was opened.
     pub(super) frame_bytes: usize,
     pub(super) ring: u32,
     pub(super) busy_poll: Option<Duration>,
     pub(super) coalesce: Option<Duration>,
-    /// The number of receive queues that the driver reports. The XDP program counts the frames of
-    /// the reported queues. The number is 0 if the driver reports no queues.
+    /// The receive queues that the driver reports, or 0. The XDP program counts their frames.
     queues: u32,
     copies: bool,
     pub(super) first_queue: u32,
     namespace: Namespace,
-    /// The longest frame that the sockets have room for, in bytes. The longest frame is known after
-    /// the sockets are bound.
+    /// The longest frame that the bound sockets can receive, in bytes.
     longest: AtomicUsize,
-    /// The pipe for [`report_vain_busy_polling`](Self::report_vain_busy_polling).
     vain_polling: OnceLock<Weak<OwnedFd>>,
-    /// The sending sockets of the same interface. The sending sockets use the same memory as the
-    /// receiving sockets. The sender and the receiver of a queue share the completion ring of this
-    /// queue.
+    /// The sending sockets of the same interface use the same memory. The sender and the receiver
+    /// of a queue share the queue's completion ring.
     pub(super) senders: Mutex<Weak<TxSockets>>,
     sockets: Mutex<Sockets>,
 }
 
-/// The interfaces from which this process takes packets. The list is locked while an interface is
-/// opened.
+/// The interfaces from which this process takes packets.
 static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 
-/// The sockets for the queues. Each queue takes its own socket out of the list `ready`.
 #[derive(Debug, Default)]
 struct Sockets {
     unbound: Vec<Socket>,
@@ -72,7 +61,6 @@ struct Sockets {
 }
 
 impl Device {
-    /// Creates the device for some queues of `interface`, with a socket for each queue.
     pub(super) fn new(
         options: &AfXdpOptions,
         interface: &Link,
@@ -108,17 +96,15 @@ impl Device {
         })
     }
 
-    /// Sets the options of new sockets now, because later the process may no longer have the
-    /// permission.
+    /// Sets the options of new sockets now, because later the process may lack the permission.
     pub(super) fn set_up(options: &AfXdpOptions, sockets: &[Socket]) -> Result<(), DeviceError> {
         let Some(time) = options.busy_poll else { return Ok(()) };
         let set = sockets.iter().try_for_each(|socket| socket.busy_poll(time, POLL_BUDGET as u32));
         set.map_err(|e| options.error("poll busily", e))
     }
 
-    /// Creates a device like this device, for another port of the same bond. `prepared` are sockets
-    /// that are not bound yet, one for each used queue of the port. The first used queue has the
-    /// same number as on this device.
+    /// Creates a device like this device, for another port of the same bond. `prepared` has an
+    /// unbound socket for each used queue of the port, beginning with `first_queue` of this device.
     pub(super) fn of_port(
         &self,
         port: &Link,
@@ -150,7 +136,6 @@ impl Device {
         Ok(Self { sockets: Mutex::new(Sockets { unbound: Vec::new(), ready }), ..device }.listed())
     }
 
-    /// Adds the device to the list `OPEN`, so that [`find`](Self::find) finds the device.
     pub(super) fn listed(self) -> Arc<Self> {
         let (mut open, device) = (OPEN.lock().unwrap_or_else(PoisonError::into_inner), Arc::new(self));
         open.retain(|device| device.strong_count() > 0);
@@ -158,74 +143,56 @@ impl Device {
         device
     }
 
-    /// Returns the device with which this process takes packets from an interface. `index` is the
-    /// interface index in the current network namespace.
     pub(super) fn find(index: u32) -> Option<Arc<Self>> {
         Self::here().into_iter().find(|device| device.index == index)
     }
 
-    /// Returns true if this process takes packets from the interface `index` of the current network
-    /// namespace. If `index` is a bond, packets from the bond's ports count too.
+    /// Returns true if this process takes packets from the interface, or from the bond.
     pub(super) fn takes_from(index: u32) -> bool {
         Self::here().iter().any(|device| device.index == index || device.bond == Some(index))
     }
 
-    /// Returns true if this process takes packets from the ports of a bond in the current network
-    /// namespace.
     pub(super) fn follows_bonds() -> bool {
         Self::here().iter().any(|device| device.bond.is_some())
     }
 
-    /// Returns the XDP programs of this process that are in dispatchers, on interfaces of the
-    /// current network namespace.
     pub(super) fn components() -> Vec<Component> {
         Self::here().iter().filter_map(|device| device.program.attachment.component()).collect()
     }
 
-    /// Returns the interface indexes of the interfaces that this process polls busily, in the
-    /// current network namespace.
     pub(super) fn busily_polled() -> Vec<u32> {
         Self::here().iter().filter(|device| device.busy_poll.is_some()).map(|device| device.index).collect()
     }
 
-    /// Makes each device report to the pipe `to` if the device's driver cannot be polled busily.
     pub(super) fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
         for device in Self::here().iter().filter(|device| device.busy_poll.is_some()) {
             let _ = device.vain_polling.set(Arc::downgrade(to));
         }
     }
 
-    /// Writes the interface index to the pipe, on one line.
     pub(super) fn polls_in_vain(&self) {
         if let Some(to) = self.vain_polling.get().and_then(Weak::upgrade) {
-            // A failed write does not matter: if no process reads the pipe, no process defers
-            // interrupts.
+            // Ignore an error: if no process reads the pipe, no process defers interrupts.
             let _ = nix::unistd::write(&*to, format!("{}\n", self.index).as_bytes());
         }
     }
 
-    /// Lets the XDP programs of [`components`](Self::components) stay in their dispatchers when
-    /// this process ends.
     pub(super) fn stay_in_dispatchers(reports: OwnedFd) {
         let removed = Arc::new(Removed::from(reports));
         Self::here().iter().for_each(|device| device.program.attachment.stay(&removed));
     }
 
-    /// Returns the devices with which this process takes packets from interfaces of the current
-    /// network namespace.
     fn here() -> Vec<Arc<Self>> {
         let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let here = Namespace::here();
         open.iter().filter_map(Weak::upgrade).filter(|device| device.namespace == here).collect()
     }
 
-    /// Returns true if the driver may lose the XDP program without a report, but the program's
-    /// counters reveal this loss.
+    /// Returns true if the program's counters would reveal that the driver has lost the program.
     pub(super) fn can_be_forgotten(&self) -> bool {
         self.queues > 0 && self.program.attachment.can_be_renewed()
     }
 
-    /// Returns how many times the XDP program has run for frames of this interface.
     pub(super) fn runs(&self, by_cpu: &mut ByCpu) -> io::Result<u64> {
         let counters = 2 * self.first_key..2 * (self.first_key + self.queues);
         counters.map(|counter| self.program.counters.sum(counter, by_cpu)).sum()
@@ -235,26 +202,21 @@ impl Device {
         DeviceError::new(self.name.clone(), operation, cause)
     }
 
-    /// The number of bytes that a page must have after steerage's headroom. The page also has room
-    /// for the kernel's headroom, which is longer than steerage's headroom. A frame longer than a
-    /// chunk needs several pages.
+    /// The number of bytes that a page must have after steerage's headroom, including the kernel's
+    /// headroom, which is longer. A frame longer than a chunk needs several pages.
     pub(super) fn frame_bytes_max(&self) -> usize {
         let chunk_bytes = (HEADROOM_BYTES + self.frame_bytes + TAILROOM).clamp(PAGE_BYTES_MIN, CHUNK_BYTES_MAX);
         chunk_bytes - HEADROOM - TAILROOM
     }
 
-    /// The number of chunks of the longest frame.
     pub(super) fn segments_max(&self) -> usize {
         self.frame_bytes.div_ceil(CHUNK_BYTES_MAX - HEADROOM_BYTES).min(SEGMENTS_MAX)
     }
 
-    /// The longest frame that the queues can receive, in bytes. The length of this frame is known
-    /// after the sockets are bound.
     pub(super) fn longest(&self) -> usize {
         self.longest.load(Ordering::Relaxed)
     }
 
-    /// Returns the socket of queue `number`, which receives into the pages of `region`.
     pub(super) fn ready(&self, number: u32, region: &Arc<Region>) -> Result<OpenSocket, DeviceError> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         if !sockets.unbound.is_empty() {
@@ -266,16 +228,13 @@ impl Device {
         self.socket_of(number).ok_or_else(|| self.error("bind its socket", io::Error::other("it was bound before")))
     }
 
-    /// Returns the bound socket of queue `number`. Returns `None` if the interface has no such
-    /// queue, or if the queue has already taken its socket.
+    /// `None` if there is no such queue, or if the queue has already taken its socket.
     pub(super) fn socket_of(&self, number: u32) -> Option<OpenSocket> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets.ready.get_mut(number.checked_sub(self.first_queue)? as usize)?.take()
     }
 
-    /// Returns the mode of the socket as a text for the user.
     pub(super) fn mode(&self, socket: &OpenSocket) -> &'static str {
-        /// Appends to the text the kinds of metadata that the driver reports for frames.
         macro_rules! with_metadata {
             ($mode:literal) => {
                 match (self.program.functions.time.is_some(), self.program.functions.tag.is_some()) {
@@ -305,8 +264,7 @@ impl Device {
         Ok(ready)
     }
 
-    /// Gives the sockets of consecutive queues their memory and their rings. `completions` returns
-    /// the necessary length of the completion ring of a queue.
+    /// `completions` returns the length of a queue's completion ring.
     pub(super) fn prepare(
         &self,
         unbound: Vec<Socket>,
@@ -323,8 +281,7 @@ impl Device {
         (self.first_queue..).zip(unbound).map(prepare).collect()
     }
 
-    /// Binds prepared sockets to the queues. All sockets are bound in the same way as the first
-    /// socket.
+    /// Binds all sockets in the same way as the first socket.
     fn bind_prepared(&self, prepared: &[OpenSocket], region: &Arc<Region>) -> Result<How, DeviceError> {
         let mut how = How::default();
         for (queue, next) in (self.first_queue..).zip(prepared) {
@@ -340,9 +297,8 @@ impl Device {
         Ok(how)
     }
 
-    /// Binds the first socket, if possible in zero-copy mode and with support for frames of several
-    /// chunks. If zero-copy mode with such support fails, tries copy mode, or no support for frames
-    /// of several chunks, or both.
+    /// Binds the first socket in the best possible way: in zero-copy mode rather than in copy mode,
+    /// then with support for frames of several chunks.
     fn bind_first(
         &self,
         socket: &OpenSocket,
@@ -350,10 +306,9 @@ impl Device {
         chunk: usize,
         backing: Backing,
     ) -> Result<How, DeviceError> {
-        // A network card writes to physical addresses, and only the memory within a huge page has
-        // contiguous physical addresses. The kernel skips a chunk that crosses the border of two
-        // huge pages. About 1 chunk in 900 crosses a border of huge pages, and stays posted until
-        // the socket is closed.
+        // A network card writes to physical addresses, which are contiguous only within a huge
+        // page. The kernel skips a chunk that crosses the border of two huge pages: about 1 chunk
+        // in 900, which stays posted until the socket is closed.
         let tries = !self.copies && self.program.mode == sys::Mode::Native && backing == Backing::HugePages;
         let fits_one = self.frame_bytes <= chunk - HEADROOM_BYTES;
         let all = [(true, true), (true, false), (false, true), (false, false)];

@@ -1,17 +1,14 @@
 //! The dispatcher of libxdp: an XDP program that lets several XDP programs share an interface.
 //!
-//! The dispatcher is an XDP program that calls up to ten functions. The kernel can replace each
-//! function by a component, which is another XDP program. libxdp's document "protocol" describes
-//! the dispatcher. To add or remove a component, a process creates a new dispatcher with all
-//! components, and replaces the old dispatcher in one step. Therefore each packet passes either all
-//! components of the old dispatcher or all components of the new dispatcher. The components are
-//! pinned in a directory of the BPF file system, so they stay after the end of their processes.
+//! The dispatcher calls up to ten functions. The kernel can replace each function by a component,
+//! which is another XDP program (see libxdp's document "protocol"). To add or remove a component, a
+//! process creates a new dispatcher with all components, and replaces the old dispatcher in one
+//! step. The components are pinned in a directory of the BPF file system, and outlive their
+//! processes.
 //!
-//! Like any component, steerage's XDP program in a dispatcher stays after the end of its process,
-//! until it is removed. After its process has ended, steerage's XDP program has no sockets, and
-//! leaves all packets to the next component. A steerage process locks a directory for its XDP
-//! program. The lock on the directory ends with the process, so the lock shows whether the process
-//! is alive.
+//! After the end of its process, steerage's XDP program has no sockets, and leaves all packets to
+//! the next component. Each steerage process holds a lock on a directory for its XDP program. The
+//! lock ends with the process, and so shows whether the process is alive.
 
 mod code;
 
@@ -42,22 +39,18 @@ use code::{COMPONENTS_MAX, CONFIGURATION_BYTES, DISPATCHER, FIRST_FUNCTION, Rule
 /// The default priority of an XDP program in a dispatcher, as in libxdp.
 pub const PRIORITY_DEFAULT: u32 = 50;
 
-/// The mount point of the BPF file system, and the environment variable that names another mount
-/// point, as in libxdp.
+/// The mount point of the BPF file system, and the variable that names another one, as in libxdp.
 const FILE_SYSTEM: &str = "/sys/fs/bpf";
 const FILE_SYSTEM_VARIABLE: &str = "LIBXDP_BPFFS";
 
-/// The maximum number of attempts if other processes change the dispatcher at the same time. Each
-/// wait between two attempts is twice as long as the wait before it. libxdp tries for the same
-/// total time.
+/// The maximum number of attempts while other processes change the dispatcher. Each wait is twice
+/// as long as the wait before. libxdp tries for the same total time.
 const TRIES_MAX: u32 = 10;
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 
-/// If another process has locked a dispatcher, this process tries again to read it after this
-/// number of milliseconds.
+/// The wait in milliseconds before another attempt to read a dispatcher that is locked.
 const READ_AGAIN_MS: u16 = 100;
 
-/// The maximum length of the BPF verifier's log, in bytes.
 const LOG_BYTES: usize = 1 << 16;
 
 /// Identifies steerage's XDP program in the dispatcher of an interface.
@@ -85,10 +78,8 @@ impl FromStr for Component {
     }
 }
 
-/// The reason why a program could not be added to a dispatcher.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// Another steerage process, which still runs, has an XDP program in the dispatcher.
     ByAnother(u32),
     Error(io::Error),
 }
@@ -99,8 +90,7 @@ impl From<io::Error> for Refused {
     }
 }
 
-/// A component that this process has added. The file lock `alive` shows other processes that this
-/// process still runs.
+/// A component that this process has added. The lock `alive` shows that this process still runs.
 #[derive(Debug)]
 pub(super) struct Added {
     pub(super) component: Component,
@@ -108,21 +98,19 @@ pub(super) struct Added {
 }
 
 impl Added {
-    /// Keeps the file lock `alive` until the process ends. To release the lock requires a system
-    /// call that packet threads are not allowed to make.
+    /// Keeps the lock until the process ends: packet threads may not make the call that releases
+    /// it.
     pub(super) fn stay(&mut self) {
         std::mem::forget(self.alive.take());
     }
 }
 
-/// Returns true if `program` is the name of libxdp's dispatcher.
 pub(super) fn is_one(program: &str) -> bool {
     program == DISPATCHER
 }
 
-/// Adds steerage's XDP program to the dispatcher of the interface. If no XDP program is attached to
-/// the interface, attaches a dispatcher at `place` (in the driver or after it). Also removes the
-/// XDP programs of steerage processes that have ended.
+/// Adds steerage's XDP program to the dispatcher of the interface (or to a new one at `place`), and
+/// removes the XDP programs of steerage processes that have ended.
 pub(super) fn add(
     interface: u32,
     place: XdpPlace,
@@ -149,8 +137,8 @@ pub(super) fn add(
         components.insert(at, Loaded { program: None, id: 0, name: NAME.to_owned(), rule });
         let built = Built::new(components, Some(ours))?;
         let id = built.components[at].id;
-        // Lock the directory before the dispatcher is attached. Without the lock, another process
-        // could conclude that this process has ended, and could remove the program.
+        // Lock the directory before the dispatcher is attached. Otherwise another process could
+        // conclude that this process has ended, and remove the program.
         let alive = directory.lock_for(id)?;
         let place = old.as_ref().map_or(place, |old| old.place);
         let replaced = built.replace(directory, interface, place, old.as_ref());
@@ -163,8 +151,8 @@ pub(super) fn add(
     })
 }
 
-/// Removes the component from its dispatcher. If the component was the dispatcher's only component,
-/// the dispatcher is removed too. Does nothing if the dispatcher does not have the component.
+/// Removes the component from its dispatcher. A dispatcher without another component is removed
+/// too. If the dispatcher does not have the component, nothing happens.
 ///
 /// # Errors
 /// Fails if the process lacks permission: removing a component requires root's capabilities.
@@ -196,8 +184,7 @@ pub fn remove(component: Component) -> io::Result<()> {
     }
 }
 
-/// Returns true if the dispatcher of the interface has the component. `has` does not wait for other
-/// processes.
+/// Does not wait for locks.
 ///
 /// # Errors
 /// Fails if the process lacks permission, if another process is changing the dispatcher, and if the
@@ -226,7 +213,7 @@ pub fn wait_for_removal(
 ) -> io::Result<()> {
     let mut changes = Changes::of_links()?;
     let mut there = components.to_vec();
-    // True if the dispatchers must be read, because they may have changed.
+    // True if the dispatchers may have changed since they were read.
     let mut is_due = true;
     loop {
         if std::mem::take(&mut is_due) {
@@ -258,7 +245,7 @@ pub fn wait_for_removal(
     }
 }
 
-/// A component of a dispatcher, or steerage's program that is not loaded yet.
+/// A component. `program` is `None` for steerage's program before it is loaded.
 #[derive(Debug)]
 struct Loaded {
     program: Option<OwnedFd>,
@@ -267,7 +254,6 @@ struct Loaded {
     rule: Rule,
 }
 
-/// The dispatcher that is attached to an interface.
 #[derive(Debug)]
 struct Dispatcher {
     program: OwnedFd,
@@ -304,19 +290,16 @@ impl Dispatcher {
     }
 }
 
-/// A new dispatcher with its components, which is not attached yet.
 #[derive(Debug)]
 struct Built {
     program: OwnedFd,
     id: u32,
     components: Vec<Loaded>,
-    /// The BPF links, one for each component, by which the component replaces a function of the
-    /// dispatcher. The links are in the order of the components.
+    /// The BPF links by which the components replace the dispatcher's functions, in this order.
     links: Vec<OwnedFd>,
 }
 
 impl Built {
-    /// Creates the dispatcher. The argument `ours` is steerage's program, if it is not loaded yet.
     fn new(mut components: Vec<Loaded>, ours: Option<Typed<'_>>) -> io::Result<Self> {
         if components.len() > COMPONENTS_MAX {
             return Err(io::Error::other(format!("its dispatcher has {COMPONENTS_MAX} programs, which is the most")));
@@ -344,7 +327,6 @@ impl Built {
         Ok(Self { program, id, components, links })
     }
 
-    /// Pins the components, and attaches this dispatcher instead of the old dispatcher.
     fn replace(
         &self,
         directory: &Directory,
@@ -377,8 +359,7 @@ impl Built {
     }
 }
 
-/// The directory with the pinned programs of all dispatchers. The directory is locked, so that no
-/// other process changes its files.
+/// The pinned programs of all dispatchers. The lock keeps other processes from changing the files.
 #[derive(Debug)]
 struct Directory {
     path: PathBuf,
@@ -394,8 +375,7 @@ impl Directory {
         }
         let path = Path::new(&root).join("xdp");
         create_directory(&path)?;
-        // If other users could change the directory, they could pin any program in it. Therefore
-        // the owner and the mode of the directory are checked.
+        // Users who can change the directory can pin any program in it.
         let (found, ours) = (fs::symlink_metadata(&path)?, fs::metadata("/proc/self")?.uid());
         if !found.is_dir() || found.mode() & 0o022 != 0 || ![0, ours].contains(&found.uid()) {
             return Err(io::Error::other(format!("other users can change {}", path.display())));
@@ -408,7 +388,7 @@ impl Directory {
         self.path.join(format!("dispatch-{interface}-{dispatcher}"))
     }
 
-    /// Returns the path of the directory whose lock shows that the process of a component is alive.
+    /// The directory whose lock shows that the process of a component is alive.
     fn of_component(&self, id: u32) -> PathBuf {
         self.path.join(format!("{NAME}-{id}"))
     }
@@ -425,11 +405,10 @@ impl Directory {
     }
 
     fn forget(&self, id: u32) {
-        // An error of `remove_dir` is ignored, because the directory may already have been removed.
+        // Ignore an error: the directory may already have been removed.
         let _ = fs::remove_dir(self.of_component(id));
     }
 
-    /// Removes all pinned files of a dispatcher.
     fn unpin(&self, pins: &Path) -> io::Result<()> {
         for pin in fs::read_dir(pins)? {
             fs::remove_file(pin?.path())?;
@@ -437,8 +416,7 @@ impl Directory {
         fs::remove_dir(pins)
     }
 
-    /// Calls `change`. If another process changed the dispatcher at the same time, calls `change`
-    /// again.
+    /// Calls `change`, and calls it again if another process changed the dispatcher meanwhile.
     fn repeat<T>(&self, mut change: impl FnMut(&Self) -> Result<T, Refused>) -> Result<T, Refused> {
         let mut wait = WAIT_FIRST;
         for _ in 1..TRIES_MAX {
@@ -452,8 +430,7 @@ impl Directory {
     }
 }
 
-/// Returns true if the error shows that, after the dispatcher was read, another process attached a
-/// program.
+/// Returns true if another process attached a program after the dispatcher was read.
 fn is_race(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, NotFound, ResourceBusy};
     matches!(error.kind(), AlreadyExists | NotFound | ResourceBusy)
@@ -466,8 +443,7 @@ fn create_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Loads a program. If the kernel rejects the program, loads it again in order to log the
-/// verifier's reason.
+/// Loads a program. If the kernel rejects the program, loads it again to log the verifier's reason.
 fn with_log(load: impl Fn(&mut [u8]) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     load(&mut []).inspect_err(|_| {
         let mut log = vec![0; LOG_BYTES];

@@ -1,12 +1,12 @@
 //! A flow dissector for the kernel (a BPF program) that returns the inner flow of VXLAN and GTP-U
-//! packets. The kernel's own dissector reads only the outer headers of UDP tunnels. Therefore, if a
-//! tunnel's ports are fixed, RPS leaves all packets of the tunnel on one CPU.
+//! packets. The kernel's own dissector reads only the outer headers of UDP tunnels, so RPS leaves
+//! all packets of a tunnel with fixed ports on one CPU.
 //!
 //! Only one flow dissector can be attached to a network namespace. The attached program replaces
-//! the kernel's dissector wherever the kernel determines flows: in RPS, RFS, flower and bonding.
-//! Packets that are not in VXLAN or GTP-U tunnels are left to the kernel's dissector, by the return
-//! value `BPF_FLOW_DISSECTOR_CONTINUE` of Linux 6.1. The dissector does not change packets, so GRO
-//! and checksums work as before (Documentation/bpf/prog_flow_dissector.rst of the kernel).
+//! the kernel's dissector in RPS, RFS, flower and bonding. Packets outside of VXLAN and GTP-U
+//! tunnels are left to the kernel's dissector, by the return value `BPF_FLOW_DISSECTOR_CONTINUE` of
+//! Linux 6.1. The dissector does not change packets (Documentation/bpf/prog_flow_dissector.rst of
+//! the kernel).
 
 use std::io;
 
@@ -17,7 +17,7 @@ use super::sys::{Dissector, ProgramInfo};
 
 pub use super::sys::attached_dissector as attached;
 
-/// The name of the flow dissector's BPF program, by which steerage recognizes it.
+/// The name by which steerage recognizes its flow dissector.
 pub(super) const NAME: &str = "steerage_flow";
 
 // Offsets in `struct __sk_buff`.
@@ -37,25 +37,22 @@ const PORTS: i16 = 12;
 const ADDRESSES: i16 = 16;
 
 const OK: i32 = 0;
-/// The return value that leaves the packet to the kernel's own dissector.
+/// `BPF_FLOW_DISSECTOR_CONTINUE`: leaves the packet to the kernel's own dissector.
 const CONTINUE: i32 = 129;
 
-/// The maximum number of bytes that are skipped before the IP header. A frame has at most two VLAN
-/// tags before the IP header, and the kernel's BPF verifier requires a limit.
+/// At most two VLAN tags precede the IP header. The kernel's BPF verifier requires a limit.
 const NETWORK_AT_MAX: u32 = 256;
 
 const VXLAN_BYTES: i32 = 8;
 const GTP_BYTES: i32 = 8;
-/// The bits of a GTP-U header that state version 1 and protocol type GTP (not GTP') (3GPP TS
-/// 29.281, 5.1).
+/// The bits of version 1 and of protocol type GTP, not GTP' (3GPP TS 29.281, 5.1).
 const GTP_VERSION: u32 = 0x30;
 const GTP_PDU: u32 = 255;
 const GTP_OPTIONS: u32 = 7;
 const GTP_EXTENSION: u32 = 4;
 
-/// The loaded program. A `FlowDissector` can be attached to the network namespace of a thread. The
-/// program stays attached, even after the end of this process, until it is detached or the
-/// namespace ends.
+/// The loaded program. Once attached to a network namespace, the program stays attached, even after
+/// the end of this process, until it is detached or the namespace ends.
 #[derive(Debug)]
 pub struct FlowDissector {
     program: Dissector,
@@ -72,9 +69,8 @@ impl FlowDissector {
         Ok(Self { id: program.id()?, program })
     }
 
-    /// Returns the flow dissector that another process has attached to the network namespace of
-    /// this thread. Returns `None` if no flow dissector is attached, or if the attached flow
-    /// dissector is not steerage's.
+    /// Returns steerage's flow dissector that is attached to the network namespace of this thread,
+    /// if there is one.
     ///
     /// # Errors
     /// Returns an error without CAP_SYS_ADMIN, which is required to open a program of another
@@ -117,9 +113,7 @@ impl FlowDissector {
     }
 }
 
-/// Returns the instructions of the flow dissector's BPF program. Register `R6` points to the flow
-/// keys, `R7` to the current header, and `R8` to the end of the packet. `R9` is the offset of the
-/// current header.
+/// `R6`: the flow keys. `R7`: the current header. `R8`: the packet's end. `R9`: the offset of `R7`.
 fn program() -> Option<Vec<Instruction>> {
     let mut asm = Assembler::default();
     let outer = asm.label();
@@ -140,13 +134,11 @@ fn program() -> Option<Vec<Instruction>> {
 
 struct Writer {
     asm: Assembler,
-    /// The label to which the program jumps for packets that it leaves to the kernel's dissector.
     outer: Label,
 }
 
 impl Writer {
-    /// Leaves the packet to the kernel's dissector unless the packet has at least `bytes` bytes
-    /// from `R7` on.
+    /// Requires that the packet has at least `bytes` bytes from `R7` on.
     fn has(&mut self, bytes: i32) {
         self.asm.copy(R3, R7);
         self.asm.add(R3, bytes);
@@ -163,7 +155,7 @@ impl Writer {
         self.asm.add_register(R9, bytes);
     }
 
-    /// `R3` = two bytes at the offset `at` of the current header, in host order.
+    /// Loads two bytes into `R3`, in host order.
     fn half(&mut self, at: usize) {
         self.asm.load(Size::Half, R3, R7, at as i16);
         self.asm.half_to_host(R3);
@@ -173,13 +165,12 @@ impl Writer {
         self.asm.load(Size::Byte, R3, R7, at as i16);
     }
 
-    /// Leaves the packet to the kernel's dissector unless `R3` is equal to `number`.
     fn must_be(&mut self, number: u32) {
         self.asm.jump_if(R3, When::NotEqual, number, self.outer);
     }
 
-    /// Reads the outer IP header. The header must not have options or extension headers, and the
-    /// packet must not be a fragment. After `outer_headers`, `R7` points to the UDP header.
+    /// Reads an outer IP header without options or extension headers, in a packet that is no
+    /// fragment. Afterwards, `R7` points to the UDP header.
     fn outer_headers(&mut self) {
         let (v6, udp) = (self.asm.label(), self.asm.label());
         self.asm.load(Size::Half, R3, R6, ETHERTYPE);
@@ -203,7 +194,6 @@ impl Writer {
         self.asm.bind(udp);
     }
 
-    /// Reads the tunnel's header, and the flow of the packet inside the tunnel.
     fn tunnels(&mut self) {
         let [vxlan, v4, v6, inner] = [(); 4].map(|()| self.asm.label());
         self.has(udp::BYTES as i32 + GTP_BYTES);
@@ -236,7 +226,7 @@ impl Writer {
         self.flow_v6();
     }
 
-    /// Reads a GTP-U header with at most one extension header. (5G uses one extension header.)
+    /// Reads a GTP-U header with at most one extension header, as in 5G.
     fn gtp(&mut self, inner: Label) {
         let (options, extension) = (self.asm.label(), self.asm.label());
         self.byte(1);
@@ -260,7 +250,7 @@ impl Writer {
         self.asm.jump_if(R3, When::Equal, 0, self.outer);
         self.asm.shift_left(R3, 2);
         self.asm.copy(R2, R3);
-        // The last byte of an extension header is the type of the next extension header.
+        // The last byte of an extension header is the type of the next one.
         self.skip(GTP_BYTES + 3);
         self.skip_register(R2);
         self.has(1);
@@ -290,7 +280,6 @@ impl Writer {
         self.finish(ipv6::BYTES, false);
     }
 
-    /// Copies the addresses, which together have `words` 32-bit words.
     fn copy(&mut self, at: usize, words: i16) {
         for word in 0..words {
             self.asm.load(Size::Word, R2, R7, at as i16 + 4 * word);
@@ -331,7 +320,6 @@ mod tests {
 
     use super::*;
 
-    /// A BPF program that leaves all packets to the kernel's dissector.
     fn foreign() -> Dissector {
         let mut asm = Assembler::default();
         asm.set(R0, CONTINUE);
@@ -348,8 +336,6 @@ mod tests {
             ours.detach().unwrap();
             ours.attach().unwrap();
             ours.attach().unwrap();
-            // The program stays attached after its file descriptor is closed, and another process
-            // can find the program.
             let id = ours.id();
             drop(ours);
             let found = FlowDissector::find().unwrap().unwrap();

@@ -1,9 +1,7 @@
-//! A filter in classic BPF for a listening socket. The listening socket gets the packets that an
-//! expression selects.
+//! A filter in classic BPF, by which a listening socket gets the packets of an expression.
 //!
-//! The filter reads the headers in the same way as the XDP program (`program.rs`), so that filter
-//! and program select the same packets. If the kernel has removed a frame's VLAN tag, the filter
-//! need not skip the tag.
+//! The filter reads the headers like the XDP program (`program.rs`), so that both select the same
+//! packets. A VLAN tag that the kernel has removed need not be skipped.
 
 use steerage::LinkType;
 use steerage::flow::wire::{ethernet, ethertype, icmp6, ipv4, ipv6, protocol, vlan};
@@ -12,8 +10,7 @@ use steerage_capture::filter::{Filter, FilterError, Instruction};
 use super::compile::{ARP, FrameTests, HAS_PORTS, IPV4, IPV6, NEIGHBOUR_DISCOVERY, choose};
 use super::take::{Prefix, Take, Way};
 
-// The codes of classic BPF instructions (linux/bpf_common.h). A is the accumulator, and X is the
-// index register.
+// Classic BPF instructions (linux/bpf_common.h). A is the accumulator, and X the index register.
 const LOAD_NUMBER: u16 = 0x00;
 const STORE: u16 = 0x02;
 const ADD: u16 = 0x04;
@@ -37,18 +34,15 @@ const SHIFT_LEFT: u16 = 0x64;
 const SHIFT_RIGHT: u16 = 0x74;
 const LOAD_LENGTH: u16 = 0x80;
 
-// The slots of the program's scratch memory.
 const KIND: u32 = 0;
 const PROTOCOL: u32 = 1;
 const PORTS: [u32; 2] = [2, 3];
 const TYPE: u32 = 4;
-/// Slots of the scratch memory: one has the offset of the IP header, the other the offset of the
-/// current header.
+/// The offsets of the IP header and of the current header.
 const IP: u32 = 5;
 const HERE: u32 = 6;
 const PLACES: u32 = 7;
 
-/// A later position in the filter program, to which instructions jump.
 #[derive(Clone, Copy)]
 struct Label(usize);
 
@@ -64,8 +58,7 @@ impl Assembler {
         self.code.push(Instruction { code, jump_true: 0, jump_false: 0, operand });
     }
 
-    /// Jumps if the comparison has the result `wanted`. A separate jump instruction is used,
-    /// because a comparison itself can jump over only 255 instructions.
+    /// Uses a separate jump instruction, because a comparison can jump over only 255 instructions.
     fn jump_if(&mut self, wanted: bool, comparison: u16, operand: u32, to: Label) {
         let (jump_true, jump_false) = if wanted { (0, 1) } else { (1, 0) };
         self.code.push(Instruction { code: comparison, jump_true, jump_false, operand });
@@ -77,8 +70,7 @@ impl Assembler {
         self.put(STORE, place);
     }
 
-    /// Loads from the frame, `offset` bytes after the position that is stored in the scratch memory
-    /// slot `place`.
+    /// Loads from the frame, `offset` bytes after the position in the scratch memory slot `place`.
     fn read(&mut self, code: u16, place: u32, offset: u32) {
         self.put(LOAD_X, place);
         self.put(code, offset);
@@ -90,7 +82,6 @@ impl Assembler {
         self.put(STORE, HERE);
     }
 
-    /// Jumps to `otherwise` unless the frame has at least `bytes` more bytes.
     fn require(&mut self, bytes: u32, otherwise: Label) {
         self.put(LOAD, HERE);
         self.put(ADD, bytes);
@@ -149,8 +140,7 @@ impl FrameTests for Assembler {
         let at: [u32; 2] = if prefix.is_ipv6() { [8, 24] } else { [12, 16] };
         for (word, (value, mask)) in (0..).zip(prefix.words()).filter(|(_, (_, mask))| *mask != 0) {
             self.read(LOAD_WORD, IP, at[way as usize] + 4 * word);
-            // A program in classic BPF loads numbers in network byte order. An XDP program loads
-            // numbers in the machine's byte order.
+            // Classic BPF loads numbers in network order, XDP programs in the machine's order.
             self.put(AND, u32::from_be(mask));
             self.jump_if(false, IS_EQUAL, u32::from_be(value), otherwise);
         }
@@ -245,7 +235,6 @@ fn parse_ipv4(asm: &mut Assembler, transport: Label, decide: Label) {
     asm.set(KIND, IPV4);
     asm.read(LOAD_BYTE, IP, 9);
     asm.put(STORE, PROTOCOL);
-    // If the packet is a fragment, its ports are ignored.
     asm.put(LOAD_HALF, 6);
     asm.jump_if(true, HAS_ANY, ipv4::FRAGMENT.into(), decide);
     asm.put(LOAD_BYTE, 0);

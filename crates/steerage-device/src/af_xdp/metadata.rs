@@ -1,6 +1,5 @@
-//! The metadata that a network card reports about a frame: the flow hash, the time of reception,
-//! and the VLAN tag that the card removed. The XDP program writes this metadata in front of the
-//! frame.
+//! The metadata that a network card reports about a frame (the flow hash, the time of reception,
+//! and the removed VLAN tag), which the XDP program writes in front of the frame.
 
 use steerage::WallTime;
 use steerage::device::{Completion, Completions, Filled, FrameHeader, Page};
@@ -8,9 +7,8 @@ use steerage::flow::FlowHash;
 
 use crate::vlan_tag;
 
-/// The kernel's functions that an XDP program calls to get the metadata. A function is identified
-/// by its number in the kernel's type information. `None` if the program does not call the
-/// function.
+/// The kernel's functions that an XDP program calls to get the metadata, as numbers in the kernel's
+/// type information. `None` if the program does not call the function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Functions<F = Option<u32>> {
     pub(super) hash: F,
@@ -24,35 +22,30 @@ impl<F: Default + PartialEq> Functions<F> {
     }
 }
 
-/// The length of the metadata in front of a frame, in bytes. The metadata consists of the time, the
-/// VLAN tag (its type in network order, then its contents), the hash and the mark. The kernel
-/// requires a multiple of 4 bytes, and allows at most 32 bytes.
+/// The bytes of the time, the VLAN tag (its type in network order, then its contents), the hash and
+/// the mark. The kernel requires a multiple of 4 bytes, and allows at most 32 bytes.
 pub(super) const META_BYTES: usize = 20;
 pub(super) const TIME_AT: i16 = 0;
 pub(super) const TAG_AT: i16 = 8;
 pub(super) const HASH_AT: i16 = 12;
 pub(super) const MARK_AT: i16 = 16;
 
-/// The mark (a fixed number) at the end of the metadata. The mark's lowest bits state which
-/// metadata the frame has. The headroom of a page does not contain the mark by accident, and an old
-/// mark is cleared when the page is posted.
+/// The end of the metadata. The lowest bits state which metadata the frame has. Posting a page
+/// clears an old mark.
 pub(super) const MARK: u32 = 0x5e_e2_a6_e0;
 pub(super) const HAS_HASH: u32 = 1;
 pub(super) const HAS_TIME: u32 = 2;
 pub(super) const HAS_TAG: u32 = 4;
 const BITS: u32 = HAS_HASH | HAS_TIME | HAS_TAG;
 
-/// The metadata of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Metadata {
     pub(super) hash: Option<FlowHash>,
     pub(super) time: Option<WallTime>,
-    /// The four bytes of the VLAN tag, as in the original frame.
     pub(super) tag: Option<[u8; 4]>,
 }
 
 impl Metadata {
-    /// Reads the metadata in front of a frame. The frame begins at `offset` of the page.
     #[inline]
     pub(super) fn before(page: &[u8], offset: usize) -> Self {
         let bytes: Option<&[u8; META_BYTES]> = page.get(..offset).and_then(<[u8]>::last_chunk);
@@ -71,8 +64,7 @@ impl Metadata {
             return Self::default();
         }
         let has = |bit: u32| mark & bit != 0;
-        // The kernel reports the VLAN tag's type in network byte order, and the tag's contents in
-        // the machine's byte order.
+        // The kernel reports the type in network order, and the contents in the machine's order.
         let [a, b, c, d] = word(TAG_AT);
         let [c, d] = u16::from_ne_bytes([c, d]).to_be_bytes();
         Self {
@@ -82,9 +74,8 @@ impl Metadata {
         }
     }
 
-    /// Hands over the frame of `len` bytes at `offset` of a posted page, and uses the frame's
-    /// metadata. The VLAN tag is put back into the frame, and the card's time becomes the packet's
-    /// time. Like `rx_finish`, returns the page that should be posted instead of the frame's page.
+    /// Puts the VLAN tag back, and makes the card's time the packet's time. Like `rx_finish`,
+    /// returns the page to post instead of the frame's page.
     #[inline]
     pub(super) fn hand_over(self, out: &mut Completions<'_>, mut page: Page, offset: usize, len: usize) -> Page {
         let (offset, len) = self.with_tag(out.page_mut(&mut page), offset, len);
@@ -104,7 +95,6 @@ impl Metadata {
         other
     }
 
-    /// Puts the VLAN tag back into the frame. Returns the position and the length of the frame.
     #[inline]
     pub(super) fn with_tag(self, page: &mut [u8], offset: usize, len: usize) -> (usize, usize) {
         match self.tag {

@@ -1,10 +1,5 @@
-//! The XDP program. The XDP program sends wanted frames to the AF_XDP socket of their queue, and
-//! leaves all other frames to the kernel. The XDP program counts the wanted frames and the other
-//! frames.
-//!
-//! The XDP program reads the headers of a frame once, stores the values that the tests need on its
-//! stack, and runs the tests. The XDP program writes nothing but metadata in front of the frame,
-//! and drops no frames.
+//! The XDP program. It sends wanted frames to the AF_XDP socket of their queue, and counts wanted
+//! and other frames. It writes nothing but metadata in front of the frame, and drops no frames.
 
 use steerage::flow::wire::{ethernet, ethertype, icmp6, ipv4, ipv6, protocol, vlan};
 
@@ -14,11 +9,9 @@ use super::metadata::{Functions, HAS_HASH, HAS_TAG, HAS_TIME, HASH_AT, MARK, MAR
 use super::take::{Prefix, Take, Way};
 
 /// The maximum number of IPv6 extension headers that the program skips to find the ports. RFC 8200,
-/// 4.1, lists a use for up to seven extension headers, but packets with more than two do not occur
-/// in practice. To skip an extension header takes several instructions.
+/// 4.1, lists a use for up to seven, but packets with more than two do not occur in practice.
 pub(super) const EXTENSIONS_MAX: usize = 4;
-/// The maximum number of VLAN tags that the program skips: an outer tag and an inner tag (IEEE
-/// 802.1ad).
+/// An outer and an inner VLAN tag (IEEE 802.1ad).
 pub(super) const TAGS_MAX: usize = 2;
 
 // Offsets on the stack, from the frame pointer.
@@ -47,54 +40,39 @@ const MAP_LOOKUP: i32 = 1;
 const REDIRECT_MAP: i32 = 51;
 const ADJUST_META: i32 = 54;
 
-// Further properties of a frame. Only the XDP program stores these properties of a frame, as bits
-// of the number at `KIND`.
-
-/// The frame is a fragment. A frame with more extension headers than the program reads also counts
-/// as a fragment, because it may be a fragment. A card may give the fragments of a datagram
-/// different hashes.
+/// The frame is a fragment, or may be one because it has more extension headers than the program
+/// reads. A card may give the fragments of a datagram different hashes.
 const FRAGMENT: u32 = 32;
-/// The frame belongs to a "slow protocol" between the two ends of a link, such as LACP.
+/// The frame belongs to a "slow protocol" of a link, such as LACP.
 const SLOW_PROTOCOL: u32 = 64;
 
-/// The types of those IPv6 extension headers that all encode their length in the same way.
+/// The IPv6 extension headers that encode their length in the same way.
 pub(super) const IPV6_OPTIONS: [u8; 3] = [protocol::HOP_BY_HOP, protocol::ROUTING, protocol::DESTINATION];
-/// The transport protocols whose headers begin with the ports.
 pub(super) const WITH_PORTS: [u8; 5] =
     [protocol::TCP, protocol::UDP, protocol::DCCP, protocol::SCTP, protocol::UDP_LITE];
 
-/// The maps and the kernel's functions that the XDP program uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps<'a> {
-    /// The file descriptor of the BPF map that contains the socket of each queue.
     pub(super) sockets: i32,
-    /// The ports of the bond, if the program runs on a bond. The key of a queue in the maps is the
-    /// key of the first queue of its port, plus the queue's number on the port. If the interface is
-    /// not a bond, `ports` is empty.
+    /// The ports of the bond; empty without a bond. A queue's key in the maps is the key of the
+    /// first queue of its port, plus the queue's number on the port.
     pub(super) ports: &'a Ports,
-    /// The file descriptor of the BPF map of interfaces that became ports of the bond later. Each
-    /// value in this map is the key of the port's first queue. `None` if the interface is not a
-    /// bond.
+    /// The map from the bond's later ports to the keys of their first queues.
     pub(super) new_ports: Option<i32>,
     /// The file descriptor of the map of counters. For queue q, counter 2q counts the frames that
-    /// the XDP program takes. Counter 2q + 1 counts the frames that the program leaves to the
-    /// kernel.
+    /// the program takes, and counter 2q + 1 the frames that the program leaves to the kernel.
     pub(super) counters: i32,
     pub(super) functions: Functions,
 }
 
-/// The ports of a bond at the start.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ports {
-    /// The numbers of the interfaces.
     pub(super) interfaces: Vec<u32>,
     /// The number of ports for which the maps have room.
     pub(super) places: u32,
-    /// The number of queues that each port has in the maps.
     pub(super) queues: u32,
 }
 
-/// Returns the instructions of the XDP program, or `None` if the program would be too long.
 pub(super) fn program(take: &Take, maps: Maps<'_>) -> Option<Vec<Instruction>> {
     let mut asm = Assembler::default();
     let decide = asm.label();
@@ -125,9 +103,8 @@ pub(super) fn program(take: &Take, maps: Maps<'_>) -> Option<Vec<Instruction>> {
     asm.finish()
 }
 
-/// Computes the key that the frame's queue has in the maps, and stores the key on the stack. If the
-/// frame is from an interface that is not a port of the bond, jumps to `passed`. A frame from an
-/// interface that is no port counts as a frame of the first queue.
+/// Stores the key of the frame's queue on the stack. A frame from an interface that is not a port
+/// of the bond goes to `passed`, and counts as a frame of the first queue.
 fn number_queue(asm: &mut Assembler, maps: Maps<'_>, passed: Label) {
     let ports = maps.ports;
     asm.load(Size::Word, R2, R6, CTX_QUEUE);
@@ -162,15 +139,14 @@ const fn half(network: u16) -> u32 {
     u16::from_ne_bytes(network.to_be_bytes()) as u32
 }
 
-/// Jumps to `otherwise` unless the frame has at least `bytes` bytes from R7 on.
 fn require(asm: &mut Assembler, bytes: i32, otherwise: Label) {
     asm.copy(R1, R7);
     asm.add(R1, bytes);
     asm.jump_if_above(R1, R8, otherwise);
 }
 
-/// Reads the headers. R6 points to the context, R7 to the current position in the frame, and R8 to
-/// the end of the frame. Jumps to `decide` when all headers are read.
+/// R6 points to the context, R7 to the current position in the frame, and R8 to the end of the
+/// frame. Jumps to `decide` when all headers are read.
 fn parse(asm: &mut Assembler, decide: Label) {
     asm.load(Size::Word, R7, R6, CTX_DATA);
     asm.load(Size::Word, R8, R6, CTX_DATA_END);
@@ -220,8 +196,7 @@ fn parse_ipv4(asm: &mut Assembler, transport: Label, decide: Label) {
         asm.load(Size::Word, R1, R7, from);
         asm.store(Size::Word, FRAME, to, R1);
     }
-    // The packet is a fragment. The program ignores the ports of all fragments, so that all
-    // fragments of a datagram stay together.
+    // Ports of fragments are ignored, so that all fragments of a datagram stay together.
     asm.load(Size::Half, R1, R7, 6);
     let (fragment, whole) = (asm.label(), asm.label());
     asm.jump_if(R1, When::AnyOf, half(ipv4::FRAGMENT), fragment);
@@ -275,11 +250,9 @@ fn parse_ipv6(asm: &mut Assembler, transport: Label, decide: Label) {
         asm.bind(next);
     }
     asm.store_number(Size::Word, FRAME, KIND, IPV6 | FRAGMENT);
-    // R7 now points to the transport protocol's header. But if a packet has more extension headers
-    // than were skipped, R7 does not point to ports.
+    // After more extension headers than were skipped, R7 does not point to ports.
 }
 
-/// Reads the transport header. R9 is the protocol, and R7 points to its header.
 fn parse_transport(asm: &mut Assembler, decide: Label) {
     let ports = asm.label();
     for protocol in WITH_PORTS {
@@ -306,7 +279,7 @@ fn parse_transport(asm: &mut Assembler, decide: Label) {
     asm.store(Size::Word, FRAME, KIND, R1);
 }
 
-/// The tests of the expression. R9 contains the frame's properties.
+/// R9 contains the frame's properties.
 impl FrameTests for Assembler {
     type Label = Label;
 
@@ -352,16 +325,14 @@ impl FrameTests for Assembler {
         }
     }
 
-    /// This jump is never taken. The jump exists because the kernel requires that each instruction
-    /// of a program is reachable.
+    /// Never taken: the kernel requires that each instruction of a program is reachable.
     fn require_nothing(&mut self, otherwise: Label) {
         self.jump_if(R9, When::Below, 0, otherwise);
     }
 }
 
-/// Writes the card's metadata about the frame into the memory in front of the frame: see
-/// [`metadata`](super::metadata). If the kernel has no room in front of the frame, the frame has no
-/// metadata. For fragments and packets other than IP, no hash is written: steerage computes their
+/// Writes the card's metadata in front of the frame (see [`metadata`](super::metadata)), if the
+/// kernel has room there. Fragments and packets other than IP get no hash: steerage computes their
 /// hash later. R9 contains the frame's properties, and R8 the mark.
 fn note_metadata(asm: &mut Assembler, functions: Functions) {
     let none = asm.label();
@@ -385,7 +356,7 @@ fn note_metadata(asm: &mut Assembler, functions: Functions) {
         asm.call_kernel(function);
         asm.jump_if(R0, When::NotEqual, 0, unknown);
         asm.load(Size::Double, R1, FRAME, TIME);
-        // If the card has put no timestamp on the frame, the reported time is 0.
+        // The time is 0 if the card has not stamped the frame.
         asm.jump_if_null(R1, unknown);
         asm.store(Size::Double, R7, TIME_AT, R1);
         asm.add(R8, HAS_TIME as i32);
@@ -431,8 +402,7 @@ fn place(asm: &mut Assembler, to: Register, at: i16) {
     asm.add(to, at.into());
 }
 
-/// Sends the frame to the queue's socket, or to the kernel if the queue has no socket. R9 is the
-/// resulting action.
+/// Leaves the frames of a queue without a socket to the kernel. R9 is the resulting action.
 fn redirect(asm: &mut Assembler, sockets: i32) {
     asm.load_map(R1, sockets);
     asm.load(Size::Word, R2, FRAME, QUEUE);
@@ -452,7 +422,7 @@ fn count_action(asm: &mut Assembler, counters: i32) {
     asm.load_map(R1, counters);
     place(asm, R2, KEY);
     asm.call(MAP_LOOKUP);
-    // A pointer has 64 bits, so the check for a null pointer must compare all 64 bits.
+    // The check for a null pointer must compare all 64 bits.
     asm.jump_if_null(R0, out);
     asm.load(Size::Double, R1, R0, 0);
     asm.add(R1, 1);

@@ -23,102 +23,76 @@ use watch::Watch;
 mod pace;
 mod watch;
 
-/// The minimum interval between two checks of a queue's socket and interface. A check reads the
-/// number of lost frames and the interface's state. Each check of the socket and the interface
-/// makes a few system calls.
+/// The minimum interval between two checks of lost frames and of the interface. Each check makes a
+/// few system calls.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// If the kernel has almost no pages for new frames (posted pages), the queue checks for free pages
-/// again after this time. Without posted pages, no frame arrives that could wake the CPU.
+/// The interval at which a queue with at most `POSTED_FEW` posted pages checks for free pages.
+/// Without posted pages, no frame arrives that could wake the CPU.
 const PAGES_LOOK: Duration = Duration::from_micros(100);
 
-/// If at most `POSTED_FEW` pages are posted to the kernel, the queue counts as having almost no
-/// posted page.
 const POSTED_FEW: usize = 16;
 
-/// The stage of a queue's life.
 #[derive(Debug)]
 enum Stage {
-    /// The queue has no pages yet.
     New,
-    /// The queue has a socket. The XDP program will send frames to the socket from the first poll
-    /// on.
+    /// The queue has a socket. The XDP program sends frames to the socket from the first poll on.
     Ready(OpenSocket),
-    /// The XDP program sends frames to the socket.
     Open(OpenSocket),
-    /// The XDP program sends no more frames to the socket. Before the queue ends, it hands over the
-    /// remaining frames.
+    /// The XDP program sends no more frames, and the queue hands over the remaining frames.
     Ending(Option<OpenSocket>, Then),
-    /// The queue has no port, and waits for a new port of the bond.
     Vacant,
     Ended,
 }
 
-/// What becomes of an ending queue after it has handed over its remaining frames.
 #[derive(Debug)]
 enum Then {
-    /// The queue ends, with the given error if there is one.
     End(Option<DeviceError>),
     /// The queue's port of the bond was deleted, and the queue waits for another port.
     AwaitPort,
 }
 
-/// A frame of several parts that has not been received completely yet.
 #[derive(Debug, Default)]
 struct Begun {
     frame: Gather,
-    /// The hash of the first part.
     hash: Option<FlowHash>,
 }
 
-/// The names of the kernel's counts for a socket, in addition to lost frames. The names are those
-/// that Linux uses (`struct xdp_statistics`, and net/core/xsk of ynl).
-///
-/// A frame is lost if the rx ring is full. Each time that the kernel finds the fill ring empty, a
-/// frame is lost or must wait. If a descriptor in the fill ring is invalid, the kernel does not use
-/// the descriptor's page.
-///
-/// steerage itself computes the last count in `COUNTS`: the number of frames that the driver
-/// received while it had lost the XDP program.
+/// The kernel's counts besides lost frames, under Linux's names (`struct xdp_statistics`, and
+/// net/core/xsk of ynl). A full rx ring loses a frame. An empty fill ring loses or delays a frame.
+/// The kernel does not use the page of an invalid descriptor. `unseen_by_program` is steerage's own
+/// count of frames that the driver received while it had lost the XDP program.
 const COUNTS: [&str; 4] = ["rx_ring_full", "rx_fill_ring_empty_descs", "rx_invalid_descs", "unseen_by_program"];
 
-/// The text for the mode of a queue that waits for a new port of its bond.
+/// The mode that a queue without a port of its bond reports.
 const FREE: &str = "native, for a new port";
 
-/// The index in `COUNTS` of the last count, `unseen_by_program`.
 const UNSEEN: usize = 3;
 
-/// One socket and its rings.
 #[derive(Debug)]
 pub(super) struct Queue {
     device: Arc<Device>,
     number: u32,
     /// The queue's key in the BPF maps of the XDP program.
     key: u32,
-    /// States which packets get the same hash from the device. `None` if the device computes no
-    /// hashes.
+    /// States which packets get the same hash from the device. `None` if the device has no hashes.
     hash: Option<Affinity>,
     stage: Stage,
     events: Epoll,
     watch: Watch,
-    /// If the interface is a port of a bond: the queue's view of the table entry (place) for this
-    /// port.
+    /// The queue's view of its port's place in the bond. `None` without a bond.
     view: Option<View>,
-    /// True if frames should be sent to the socket. The field is false while the queue's interface
-    /// is a port that its bond does not use.
+    /// `receives` is false while the bond does not use the queue's port.
     receives: bool,
     begun: Begun,
     looked: Timestamp,
-    /// The position that a frame must have in its page.
     fit: Fit,
-    /// `counted` is the number of received frames that the ledger counts as handed over or dropped.
-    /// `lost` is the number of frames that the kernel lost.
+    /// `counted`: received frames, handed over or dropped. `lost`: frames that the kernel lost.
     counted: u64,
     lost: u64,
     passed: u64,
-    /// The part of the kernel's counts for the current socket that was already added to the ledger
-    /// and to `counts`. The first number is the number of lost frames. The other numbers are the
-    /// counts that `COUNTS` lists.
+    /// The kernel's counts for the current socket that the ledger and `counts` already include:
+    /// lost frames, then the first three counts of `COUNTS`.
     told: [u64; 4],
     invalid: u64,
     counts: Arc<DeviceCounts>,
@@ -126,8 +100,8 @@ pub(super) struct Queue {
     by_cpu: ByCpu,
     coalescing: Option<Coalescing>,
     busy_polling: Option<BusyPolling>,
-    /// `is_polled` is true after a received frame has shown whether busy polling reaches the
-    /// driver. `unpolled` is the value of `counted` when the current socket was new.
+    /// `is_polled`: a received frame has shown whether busy polling reaches the driver. `unpolled`:
+    /// the value of `counted` when the current socket was new.
     is_polled: bool,
     unpolled: u64,
 }
@@ -174,9 +148,8 @@ impl Queue {
         })
     }
 
-    /// Fills up the fill ring. When a frame is received, another page immediately replaces the
-    /// frame's page in the fill ring. Therefore the fill ring has room only at the start, or later
-    /// if too few pages were free at the start.
+    /// Fills the fill ring. `receive` replaces each received page at once, so the fill ring has
+    /// room only at the start, or if free pages were missing.
     fn refill(&mut self, out: &mut Completions<'_>) {
         self.starved = false;
         let (Stage::Ready(ready) | Stage::Open(ready)) = &mut self.stage else { return };
@@ -190,8 +163,6 @@ impl Queue {
         ready.show();
     }
 
-    /// Hands over the frames that have arrived, up to the budget. Returns true if more frames may
-    /// have arrived.
     fn receive(&mut self, out: &mut Completions<'_>, budget: usize) -> bool {
         let ends = matches!(self.stage, Stage::Ending(..));
         let (Stage::Ready(ready) | Stage::Open(ready) | Stage::Ending(Some(ready), _)) = &mut self.stage else {
@@ -230,8 +201,7 @@ impl Queue {
                 }
                 None => break,
             };
-            // An ending queue posts no page, because a zero-copy socket loses its pages when it is
-            // closed.
+            // An ending queue posts no page: a zero-copy socket loses its pages when it is closed.
             if let Err(page) = if ends { Err(page) } else { post(ready, page, known) } {
                 out.give_page(page);
             }
@@ -244,8 +214,6 @@ impl Queue {
         out.len() >= budget || ready.filled() > 0
     }
 
-    /// Reads the number of lost frames from the kernel, and checks whether the interface has
-    /// changed.
     fn look(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         self.looked = out.now();
         self.look_for_napi();
@@ -265,7 +233,6 @@ impl Queue {
         Ok(())
     }
 
-    /// Checks which port of the bond this queue serves now, and follows that port's state.
     fn look_for_port(&mut self) -> Result<(), DeviceError> {
         let Some(view) = &mut self.view else { return Ok(()) };
         view.refresh();
@@ -285,10 +252,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Begins to receive from a new port of the bond.
     fn move_to(&mut self, port: Arc<Device>) -> Result<(), DeviceError> {
-        // If `socket_of` returns no socket, the port has fewer queues than this place (table entry
-        // for a port).
+        // A port without this socket has fewer queues than its place in the bond.
         if let Some(ready) = port.socket_of(self.number) {
             self.listen_to(&ready)?;
             self.stage = Stage::Ready(ready);
@@ -305,14 +270,13 @@ impl Queue {
         added.map_err(|e| self.device.error("wait for the socket", e.into()))
     }
 
-    /// Returns true if the interface of the socket was deleted.
+    /// Returns true if the socket's interface is a port of a bond and was deleted.
     fn is_deleted(&self) -> bool {
         let port = self.view.as_ref().map(|view| view.state().port.as_ref());
         port.is_some_and(|port| port.is_none_or(|port| !Arc::ptr_eq(port, &self.device)))
     }
 
-    /// Makes the XDP program send the frames of a bond's port to the socket (`receives`), or leave
-    /// them to the kernel.
+    /// Makes a queue stop taking frames if its bond no longer uses the port (`receives` is false).
     fn follow(&mut self, receives: bool) {
         if std::mem::replace(&mut self.receives, receives) == receives {
             return;
@@ -325,8 +289,7 @@ impl Queue {
         }
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Open(ready) => {
-                // An error is ignored, because the map's entry may have been removed together with
-                // the interface.
+                // Ignore an error: the map's entry may have been removed with the interface.
                 let _ = self.device.program.sockets.clear(self.key);
                 Stage::Ready(ready)
             }
@@ -334,7 +297,6 @@ impl Queue {
         };
     }
 
-    /// Counts the frames that the socket has lost since the last call.
     fn count_lost(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         let (Stage::Ready(ready) | Stage::Open(ready) | Stage::Ending(Some(ready), _)) = &self.stage else {
             return Ok(());
@@ -350,7 +312,6 @@ impl Queue {
         Ok(())
     }
 
-    /// Counts the frames that the XDP program has left to the kernel.
     fn count_passed(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         let passed = self.device.program.counters.sum(2 * self.key + 1, &mut self.by_cpu);
         let passed = passed.map_err(|e| self.device.error("read the program's counters", e))?;
@@ -359,7 +320,6 @@ impl Queue {
         Ok(())
     }
 
-    /// Ends the queue: all further frames are left to the kernel.
     fn end(&mut self, why: Option<DeviceError>) {
         self.leave(Then::End(why));
     }
@@ -367,11 +327,10 @@ impl Queue {
     fn leave(&mut self, then: Then) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Ready(ready) | Stage::Open(ready) => {
-                // An error is ignored, because the map's entry may have been removed together with
-                // the interface.
+                // Ignore an error: the map's entry may have been removed with the interface.
                 let _ = self.device.program.sockets.clear(self.key);
-                // If a port was deleted, this code need not wait: before the kernel reported the
-                // deletion, the kernel waited for code that receives packets.
+                // Before the kernel reports a deleted port, it waits for code that receives
+                // packets.
                 if !matches!(then, Then::AwaitPort) && !sys::wait_for_receivers() {
                     tracing::debug!(device = %self.device.name, "the kernel cannot say when its receivers are done");
                 }
@@ -384,23 +343,20 @@ impl Queue {
         };
     }
 
-    /// Called when an ending queue has handed over all frames. Ends the queue, or lets it wait for
-    /// another port. Counts the lost frames and takes the pages back from the socket.
+    /// Ends a queue that has handed over all frames, or lets the queue wait for another port.
     fn settle(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         self.count_lost(out)?;
         let Stage::Ending(ready, then) = std::mem::replace(&mut self.stage, Stage::Ended) else {
             return Ok(Polled::Ended);
         };
-        // If only the first parts of a frame have arrived, the other parts will not arrive any
-        // more.
+        // The other parts of an incomplete frame will not arrive any more.
         out.spoil(&mut self.begun.frame);
         self.begun = Begun::default();
         if let Some(mut posted) = ready.and_then(|ready| ready.close(self.is_deleted())) {
             posted.take_all().for_each(|page| out.give_page(page));
         }
         self.count_passed(out)?;
-        // Count the missing frames. The XDP program redirected the missing frames when the socket
-        // was not in the map. So the missing frames were neither received nor counted as lost.
+        // The XDP program redirected the missing frames when the socket was not in the map.
         let taken = self.device.program.counters.sum(2 * self.key, &mut self.by_cpu);
         let taken = taken.map_err(|e| self.device.error("read the program's counters", e))?;
         let missing = taken.saturating_sub(self.counted + self.lost);
@@ -497,8 +453,8 @@ impl RxQueue for Queue {
 }
 
 impl Queue {
-    /// Ends busy polling if it does not reach the driver. If busy polling went on without effect,
-    /// only the kernel's timer would run the driver, because the driver's interrupts are deferred.
+    /// Ends busy polling that does not reach the driver. If such polling went on, only the kernel's
+    /// timer would run the driver, because the driver's interrupts are deferred.
     fn look_for_napi(&mut self) {
         let Stage::Open(ready) = &self.stage else { return };
         if self.is_polled || self.counted == self.unpolled || self.busy_polling.is_none() {
@@ -513,7 +469,6 @@ impl Queue {
         }
     }
 
-    /// Starts the redirection of frames to the socket.
     fn activate(&mut self) -> Result<(), DeviceError> {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Ready(ready) => {
@@ -530,17 +485,15 @@ impl Queue {
 #[inline(always)]
 fn post(ready: &mut OpenSocket, mut page: Page, known: bool) -> Result<(), Page> {
     if known {
-        // Clear the old bytes in front of the frame, so that they are not mistaken for metadata of
-        // the next frame.
+        // Clear the bytes in front of the frame, so that old bytes are not mistaken for metadata.
         let before = HEADROOM_BYTES - META_BYTES..HEADROOM_BYTES;
         ready.page_mut(&mut page).get_mut(before).into_iter().for_each(|before| before.fill(0));
     }
     ready.post(page)
 }
 
-/// Adds a part to the current frame, or begins a frame. Hands the frame over after its last part.
-/// Returns a page that should be posted instead of the page of this part. For frames that consist
-/// of several parts, the card's time is not read.
+/// Adds a part to the current frame. Returns a page to post instead of the part's page. The card's
+/// time is not read for frames of several parts.
 #[cold]
 fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: FilledChunk, known: bool) -> Page {
     let FilledChunk { mut page, offset, len, goes_on } = part;

@@ -30,19 +30,17 @@ use crate::options::{SpecError, setters};
 #[cfg(test)]
 mod tests;
 
-/// The number of bytes that a socket may have in flight, as the kernel counts them. If the ring is
-/// full of short frames, each frame counts as about 1 KiB.
+/// The bytes that a socket may have in flight. A short frame of a full ring counts as about 1 KiB.
 const SEND_BUFFER: i32 = 4 << 20;
 
 /// The maximum number of descriptors for one frame. The kernel's limit, `MAX_SKB_FRAGS`, is 17.
 const PARTS_MAX: usize = 16;
 
-/// The number of times that `kick` repeats its system call if the kernel takes no descriptor. The
-/// kernel takes 32 descriptors per call, so a batch needs at most three calls.
+/// The number of times that `kick` repeats a system call that takes no descriptor. A batch needs at
+/// most three calls, because the kernel takes 32 descriptors per call.
 const STUCK_MAX: u32 = 2;
 
-/// The size of a huge page in bytes. A device sees a range that is longer than a huge page as
-/// several separate pieces of memory.
+/// The size of a huge page in bytes. Memory is physically contiguous only within a huge page.
 const PIECE_BYTES: u64 = 2 << 20;
 
 /// The interface through which to send, and the options for sending.
@@ -86,8 +84,7 @@ impl FromStr for AfXdpOutput {
 }
 
 impl AfXdpOutput {
-    /// Creates options for sending through the interface `name` from all CPUs of this machine, with
-    /// default values.
+    /// Creates options for sending through the interface `name` from all CPUs of this machine.
     pub fn new(name: impl Into<String>) -> Self {
         let cpus = thread::available_parallelism().map_or(1, NonZero::get);
         Self { interface: name.into(), ring: SEND_RING_DEFAULT, cpus }
@@ -97,14 +94,13 @@ impl AfXdpOutput {
         /// The number of packets that each CPU may have in flight: a power of two, [`RING_MIN`] to
         /// [`RING_MAX`].
         ring: u32;
-        /// The number of CPUs that may send through the interface. Default: all CPUs of this
-        /// machine.
+        /// The number of CPUs that may send through the interface. Default: all of this machine.
         cpus: usize;
     }
 
-    /// Prepares the sockets for sending. If your process also receives from the interface with
-    /// AF_XDP, open the input before the output. In `Builder::build`, the kernel pins the
-    /// instance's pages, as described for [`AfXdpOptions::open`](super::AfXdpOptions::open).
+    /// Prepares the sockets for sending. If the process also receives from the interface with
+    /// AF_XDP, open the input before the output. `Builder::build` pins the instance's pages: see
+    /// [`AfXdpOptions::open`](super::AfXdpOptions::open).
     ///
     /// # Errors
     /// [`DeviceError`] if the interface does not exist, its type is not supported, or the process
@@ -123,8 +119,7 @@ impl AfXdpOutput {
         let mut sockets = Vec::with_capacity(self.cpus);
         for _ in 0..self.cpus {
             let socket = Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?;
-            // An error is ignored. Without the permission to raise the limit of the send buffer,
-            // the socket may have fewer bytes in flight.
+            // Ignore an error: without the permission, fewer bytes are in flight.
             let _ = socket.set_send_buffer(SEND_BUFFER);
             sockets.push(socket);
         }
@@ -147,63 +142,51 @@ impl AfXdpOutput {
     }
 }
 
-/// The sending side of one CPU.
 #[derive(Debug)]
 struct Send {
     sockets: Arc<TxSockets>,
     nth: usize,
-    /// The state is in a `RefCell`, because `has_room` also takes back the pages of sent packets.
+    /// A `RefCell`, because `has_room` also takes back the pages of sent packets.
     ready: RefCell<Option<SendQueue>>,
 }
 
-/// The socket and the pages of one CPU.
 #[derive(Debug)]
 struct SendQueue {
     bound: TxSocket,
     region: Arc<Region>,
     free: Vec<Page>,
-    /// If the sender has this number of free pages, it has enough pages for a batch.
     enough: usize,
-    /// Pages that cannot be used: a device could not read them, because each lies in two pieces of
-    /// physical memory.
+    /// Pages that a device cannot read, because each lies in two pieces of physical memory.
     unfit: Vec<Page>,
     /// The number of descriptors at the front of the ring that the kernel has taken, although the
     /// ring's index does not show it.
     unsaid: u32,
-    /// True if the interface was down at the last send. While the interface is down, the ring fills
-    /// with void descriptors (their packets are not sent).
+    /// True if the interface was down at the last send: the ring fills with void descriptors.
     down: bool,
-    /// The addresses of packets whose descriptors were put into the ring but made void, because
-    /// they were not sent. The pages of packets that were not sent are taken back at the next check
-    /// for sent packets.
     voided: Vec<u64>,
 }
 
 impl SendQueue {
-    /// Returns how many bytes of a frame fit into one page.
     fn room(&self) -> usize {
         self.region.page_bytes() - HEADROOM
     }
 
-    /// The maximum number of descriptors for one frame.
     fn parts_max(&self) -> usize {
         if self.bound.how.several { PARTS_MAX } else { 1 }
     }
 
-    /// Returns the length of the longest frame that can be copied into the maximum number of parts.
+    /// The length of the longest frame that `copy_of` can copy, in bytes.
     fn longest(&self) -> usize {
         let (room, chunk) = (self.room(), self.bound.chunk_bytes as usize);
         if self.bound.how.several { PARTS_MAX / room.div_ceil(chunk) * room } else { chunk.min(room) }
     }
 
-    /// Takes back the pages of sent packets.
     fn reclaim(&mut self) {
         let Self { bound: TxSocket { shared, nth, .. }, free, voided, .. } = self;
-        // If another CPU holds the lock of the completion ring, that CPU passes this sender's pages
-        // to this sender.
+        // A CPU that holds the lock passes this sender's pages to this sender.
         if let Ok(mut ring) = shared.completion_ring.try_lock() {
             let ring = &mut *ring;
-            // An address in the completion ring that does not belong to a sender is ignored.
+            // Ignore an address in the completion ring that belongs to no sender.
             let mut tell = |address| {
                 let _ = ring.reaper.tell(address, *nth, |page| free.push(page));
             };
@@ -213,11 +196,10 @@ impl SendQueue {
         shared.in_flight.collect(*nth, |page| free.push(page));
     }
 
-    /// Returns true if there is room for a batch of packets with one page each. If the ring has no
-    /// room, this function makes the system call for sending. The system call is necessary, because
-    /// a driver may wait for it. Also, in copy mode, the kernel skips void descriptors only during
-    /// the system call. If the interface is down or was deleted, its tx ring never gets room. While
-    /// the interface is down or deleted, packets do not wait, but are refused.
+    /// Returns true if there is room for a batch of packets with one page each. Otherwise, makes
+    /// the system call for sending: a driver may wait for the call, and in copy mode the kernel
+    /// skips void descriptors only during the call. The ring of an interface that is down or
+    /// deleted never gets room, so its packets do not wait, but are refused.
     fn has_room(&mut self) -> bool {
         if self.down || self.fits_a_batch() {
             return true;
@@ -239,12 +221,10 @@ impl SendQueue {
         self.free.len() >= self.enough && self.bound.sender.has_room_for(self.enough as u32)
     }
 
-    /// Puts a packet into the ring. If possible, the packet's own pages are swapped into the ring.
-    /// Otherwise the packet is copied. Returns false if the ring has no room.
+    /// Swaps in or copies the packet's pages. Returns false without room in the ring or free pages.
     fn put(&mut self, mut packet: OutgoingPacket<'_>, len: usize) -> bool {
         let parts: usize = packet.segments().map(|segment| self.parts(segment.len())).sum();
-        // In zero-copy mode, steerage copies the packet, because only the pages in `free` are known
-        // to be physically contiguous.
+        // In zero-copy mode, only the pages in `free` are known to be physically contiguous.
         let swaps = !self.bound.how.zero_copy && parts <= self.parts_max();
         let parts =
             if swaps { parts } else { len / self.room() * self.parts(self.room()) + self.parts(len % self.room()) };
@@ -263,12 +243,10 @@ impl SendQueue {
         }
     }
 
-    /// Returns the number of descriptors that are necessary for `len` bytes of a page.
     fn parts(&self, len: usize) -> usize {
         len.div_ceil(self.bound.chunk_bytes as usize)
     }
 
-    /// Copies a packet into one page, or into several pages if it does not fit into one page.
     fn copy_of(&mut self, packet: &OutgoingPacket<'_>, len: usize) -> Option<Completion> {
         if self.free.len() < len.div_ceil(self.room()) {
             return None;
@@ -324,8 +302,6 @@ impl SendQueue {
         count > 0
     }
 
-    /// Marks a page as in flight. Returns its address. All pages of this sender belong to the same
-    /// region, so each page has an address.
     fn post(&mut self, page: Page, len: usize) -> Option<u64> {
         match self.bound.shared.in_flight.post(self.bound.nth, page, self.parts(len)) {
             Ok(address) => Some(address),
@@ -336,8 +312,6 @@ impl SendQueue {
         }
     }
 
-    /// Pushes descriptors for `len` bytes of a page into the ring. The argument `goes_on` is true
-    /// if the frame continues in another page.
     fn push(&mut self, mut address: u64, mut len: usize, goes_on: bool) {
         let chunk = self.bound.chunk_bytes as usize;
         while len > chunk {
@@ -347,10 +321,9 @@ impl SendQueue {
         self.bound.sender.push(address, len as u32, goes_on);
     }
 
-    /// Makes the kernel take the pushed descriptors. In copy mode, descriptors that the kernel does
-    /// not take immediately are taken back. Their packets are not sent. If the descriptors stayed
-    /// in the ring, their packets could be overtaken by later packets of the same flow that another
-    /// CPU sends.
+    /// Makes the kernel take the descriptors. In copy mode, descriptors that the kernel does not
+    /// take at once become void: later packets of the same flow that another CPU sends could
+    /// overtake their packets.
     fn kick(&mut self, sent: &mut Sent) -> io::Result<()> {
         if self.bound.how.zero_copy {
             return if self.bound.sender.needs_wakeup() { self.bound.sender.kick().or_else(later) } else { Ok(()) };
@@ -380,8 +353,7 @@ impl SendQueue {
                     sent.refused += voided;
                     self.down = error == Some(libc::ENETDOWN);
                     return match error {
-                        // `ENETDOWN` is not an error, because sending continues when the interface
-                        // is up again.
+                        // `ENETDOWN` is no error: sending continues when the interface is up again.
                         Some(libc::ENETDOWN) => Ok(()),
                         error => Err(io::Error::from_raw_os_error(error.unwrap_or(libc::EIO))),
                     };
@@ -394,7 +366,6 @@ impl SendQueue {
         }
     }
 
-    /// Counts the last packet that the kernel took as dropped.
     fn was_dropped(&mut self, moved: u32, sent: &mut Sent) {
         let dropped =
             if moved > 0 { self.bound.sender.taken_last() } else { self.bound.sender.nth_waiting(self.unsaid) };
@@ -405,8 +376,7 @@ impl SendQueue {
         }
     }
 
-    /// Makes all descriptors that the kernel has not taken yet void (packets that are not sent).
-    /// Returns the number of packets whose descriptors became void.
+    /// Voids all descriptors that the kernel has not taken. Returns the number of their packets.
     fn void(&mut self, sent: &mut Sent) -> u64 {
         let mut packets = 0;
         for nth in self.unsaid..self.bound.sender.waiting() {
@@ -423,8 +393,7 @@ impl SendQueue {
     }
 }
 
-/// Ignores errors that mean that the driver is busy. A busy driver checks the ring again on its
-/// own.
+/// Ignores the errors of a busy driver, which checks the ring again on its own.
 fn later(error: io::Error) -> io::Result<()> {
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOBUFS | libc::ENETDOWN) => Ok(()),
@@ -433,9 +402,6 @@ fn later(error: io::Error) -> io::Result<()> {
 }
 
 impl Send {
-    /// Returns the length of the packet if the packet can be sent. A packet can be sent if it is
-    /// complete, has an Ethernet header, and is not longer than the MTU. If the packet cannot be
-    /// sent, the error is the outcome that is counted for it.
     fn sendable(&self, received: &Received<'_>, longest: usize) -> Result<usize, Outcome> {
         sendable(received, received.link == LinkType::ETHERNET)?;
         let len = received.total_len;
@@ -480,8 +446,7 @@ impl TxQueue for Send {
         ready.reclaim();
         let longest = ready.longest();
         while let Some(packet) = packets.next_packet() {
-            // An AF_XDP output cannot send super-frames. Neither the kernel nor the card would
-            // finish the checksums of super-frames.
+            // Neither the kernel nor the card would finish the checksums of super-frames.
             let is_one = if packet.offload().is_none() { Ok(()) } else { Err(Outcome::Unfit) };
             let len = match is_one.and_then(|()| self.sendable(&packet.received(), longest)) {
                 Ok(len) => len,
@@ -501,8 +466,7 @@ impl TxQueue for Send {
         let kicked = ready.kick(&mut sent);
         *self.ready.get_mut() = Some(ready);
         match kicked {
-            // `Relaxed` suffices: exactly one CPU must report the error, and it does not matter
-            // which one.
+            // `Relaxed` suffices: exactly one CPU, no matter which, must report the error.
             Err(error) if !self.sockets.gone.swap(true, Ordering::Relaxed) => {
                 let is_gone = matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV));
                 let error = if is_gone { io::Error::new(error.kind(), "the interface was deleted") } else { error };
@@ -513,8 +477,7 @@ impl TxQueue for Send {
     }
 
     fn flush(&mut self) -> Result<(), DeviceError> {
-        // After `send`, the ring has no descriptors in copy mode. In zero-copy mode the ring may
-        // have descriptors after `send`, because the driver may send later.
+        // In copy mode, `send` empties the ring. In zero-copy mode, the driver may send later.
         let Some(ready) = self.ready.get_mut().as_mut().filter(|ready| ready.bound.how.zero_copy) else {
             return Ok(());
         };
@@ -534,8 +497,7 @@ impl TxQueue for Send {
         ring.completions.drain(|address| {
             let _ = ring.reaper.tell(address, nth, |page| free.push(page));
         });
-        // In copy mode, the kernel has copied the packets, so their pages are free. In zero-copy
-        // mode, the driver may still read the pages, so they stay out of use.
+        // In zero-copy mode, the driver may still read the pages, so they stay out of use.
         if !how.zero_copy {
             ring.reaper.take_all(nth, |page| free.push(page));
         }

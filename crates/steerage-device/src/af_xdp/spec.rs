@@ -8,13 +8,11 @@ use crate::device_hash::DEVICE_HASHES;
 use crate::options;
 use crate::options::SpecError;
 
-/// The device's name in errors.
 pub(super) const DEVICE: &str = "af_xdp";
 
-/// The prefix of the interface's name.
 const PREFIX: &str = "af_xdp:";
 
-/// The names of the options, in the order in which an error message lists them.
+/// The options in the order in which an error message lists them.
 const OPTIONS: [&str; 7] = ["queues", "mode", "ring", "busy_poll", "coalesce", "hash", "ports"];
 
 /// A text in which a user names an interface and its options.
@@ -33,20 +31,18 @@ pub struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// Parses `af_xdp:IFACE,option=value,...`. Returns `None` if `spec` does not have the form of
-    /// an AF_XDP interface.
+    /// Parses `af_xdp:IFACE,option=value,...`. Returns `None` for a text without that prefix.
     pub fn read(spec: &'a str) -> Option<Self> {
         let rest = spec.strip_prefix(PREFIX)?;
         let (interface, options) = rest.split_once(',').unwrap_or((rest, ""));
         Some(Self { interface, options })
     }
 
-    /// Returns the text after the interface's name, which contains the options.
     pub(super) fn options(&self) -> &'a str {
         self.options
     }
 
-    /// Returns `options` with the changes that the text after the interface's name specifies.
+    /// Returns `options` with the changes that the text specifies.
     ///
     /// # Errors
     /// [`SpecError`] for an unknown option, and for a value that is out of range.
@@ -60,8 +56,7 @@ impl<'a> Named<'a> {
             Some(value) if options.coalesce.is_some() && options.busy_poll.is_some() => {
                 Err(SpecError::of(DEVICE, "coalesce", value, "and `busy_poll` exclude each other: name one of them"))
             }
-            // If the text sets `busy_poll`, the default that the program set for `coalesce` does
-            // not apply.
+            // A text that sets `busy_poll` overrides the program's default for `coalesce`.
             None if named("busy_poll").is_some() => Ok(AfXdpOptions { coalesce: None, ..options }),
             _ => Ok(options),
         }
@@ -112,7 +107,6 @@ fn set(options: &mut AfXdpOptions, option: &str, value: &str) -> Result<(), Spec
     Ok(())
 }
 
-/// The length of a ring.
 pub(super) fn ring(value: &str) -> Result<u32, SpecError> {
     let sound = |ring: &u32| ring.is_power_of_two() && (RING_MIN..=RING_MAX).contains(ring);
     let wrong = || SpecError::of(DEVICE, "ring", value, format!("is not a power of two from {RING_MIN} to {RING_MAX}"));
@@ -176,8 +170,6 @@ mod tests {
         }
     }
 
-    /// A busy poll never waits. Therefore `busy_poll` replaces a default for `coalesce`.
-    /// `busy_poll` together with an explicit `coalesce` is an error.
     #[test]
     fn a_busy_poll_does_not_coalesce() {
         let listener = |spec: &str| {

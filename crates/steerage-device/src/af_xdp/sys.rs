@@ -1,7 +1,5 @@
-//! The system calls for AF_XDP sockets and the XDP program, and the memory that is shared with the
-//! kernel. This module and its submodules contain all `unsafe` code of the device AF_XDP.
-//!
-//! Layouts and numbers are those of the kernel's `linux/if_xdp.h` and `linux/bpf.h`.
+//! The system calls of AF_XDP and BPF, and the memory shared with the kernel (`linux/if_xdp.h` and
+//! `linux/bpf.h`). This module and its submodules contain all `unsafe` code of the device AF_XDP.
 
 use std::ffi::c_int;
 use std::io;
@@ -43,28 +41,24 @@ const XDP_ZEROCOPY: u16 = 1 << 2;
 const XDP_USE_NEED_WAKEUP: u16 = 1 << 3;
 const XDP_USE_SG: u16 = 1 << 4;
 const XDP_PKT_CONTD: u32 = 1;
-/// In AF_XDP's unaligned mode, the upper 16 bits of an address are the frame's offset within its
-/// chunk.
+/// In unaligned mode, the upper 16 bits of an address are the frame's offset within its chunk.
 const OFFSET_SHIFT: u32 = 48;
 const SO_PREFER_BUSY_POLL: c_int = 69;
 const SO_BUSY_POLL_BUDGET: c_int = 70;
 const MEMBARRIER_CMD_GLOBAL: c_int = 1;
 
-/// The length of the smallest ring, which is used for unneeded rings. The kernel requires a
-/// completion ring even for sockets that only receive, and a fill ring even for sockets that only
-/// send.
+/// The length of unneeded rings. The kernel requires a completion ring even for sockets that only
+/// receive, and a fill ring even for sockets that only send.
 pub(super) const FEWEST: u32 = 2;
 
-/// The kernel's counts of events since the socket was created. `struct xdp_statistics`.
+/// `struct xdp_statistics`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Statistics {
-    /// The number of frames for which no page was posted, or that were longer than a chunk.
+    /// Frames for which no page was posted, or that were longer than a chunk.
     pub(super) rx_dropped: u64,
-    /// Invalid descriptors.
     pub(super) rx_invalid: u64,
     tx_invalid: u64,
-    /// The number of frames for which the rx ring had no room.
     pub(super) rx_ring_full: u64,
     /// The number of times that the kernel needed a page and the fill ring was empty.
     pub(super) fill_ring_empty: u64,
@@ -93,7 +87,7 @@ struct SocketAddress {
     shared: u32,
 }
 
-/// `struct xdp_mmap_offsets`: the offsets of the parts of each ring in the ring's memory.
+/// `struct xdp_mmap_offsets`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct MmapOffsets {
@@ -103,23 +97,20 @@ struct MmapOffsets {
     completion: ring::RingOffsets,
 }
 
-/// The queue to which a socket is bound.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InterfaceQueue {
     pub(super) interface: u32,
     pub(super) queue: u32,
 }
 
-/// The lengths of a socket's rings and chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
-    /// The number of descriptors in each ring of the socket: a power of two.
+    /// The number of descriptors in each ring: a power of two.
     pub(super) ring: u32,
     /// The maximum number of bytes that the kernel writes to a page.
     pub(super) chunk_bytes: u32,
 }
 
-/// How a socket is bound.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct How {
     pub(super) zero_copy: bool,
@@ -127,17 +118,14 @@ pub(super) struct How {
     pub(super) several: bool,
 }
 
-/// A page that the kernel has filled with a frame or with a part of a frame.
 #[derive(Debug)]
 pub(super) struct FilledChunk {
     pub(super) page: Page,
     pub(super) offset: u32,
     pub(super) len: u32,
-    /// True if the frame continues in the next chunk.
     pub(super) goes_on: bool,
 }
 
-/// An AF_XDP socket that is not bound to a queue yet.
 #[derive(Debug)]
 pub(super) struct Socket(OwnedFd);
 
@@ -146,9 +134,8 @@ impl Socket {
         socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0).map(Self)
     }
 
-    /// Sets up busy polling: each system call that receives polls the driver, for up to `time` and
-    /// up to `budget` frames. Busy polling requires CAP_NET_ADMIN, so it must be set up before the
-    /// process gives up its privileges.
+    /// Makes each system call that receives poll the driver, for up to `time` and `budget` frames.
+    /// Requires CAP_NET_ADMIN, so it precedes the drop of privileges.
     pub(super) fn busy_poll(&self, time: Duration, budget: u32) -> io::Result<()> {
         let micros = time.as_micros().clamp(1, i32::MAX as u128) as c_int;
         self.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1)?;
@@ -156,14 +143,11 @@ impl Socket {
         self.set(libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget)
     }
 
-    /// Uses the pages of `region`. Registers the pages with the kernel unless another socket has
-    /// already registered them.
     pub(super) fn with_memory(self, region: &Arc<Region>, shape: Shape, rings: Rings) -> io::Result<OpenSocket> {
         let (rx, fill) = self.prepare(region, shape, rings)?;
         Ok(OpenSocket { rx, fill, posted: Posted::new(Arc::clone(region)), socket: self })
     }
 
-    /// Registers the memory of `region` with the kernel.
     fn register(&self, region: &Arc<Region>, shape: Shape) -> io::Result<()> {
         if shape.chunk_bytes as usize > region.page_bytes() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the pages are shorter than a chunk"));
@@ -176,8 +160,7 @@ impl Socket {
             flags: XDP_UMEM_UNALIGNED_CHUNK_FLAG,
             tx_metadata_bytes: 0,
         };
-        // After this system call, the kernel keeps the memory alive, and writes to posted pages:
-        // see `OpenSocket::post`.
+        // From now on, the kernel keeps the memory alive, and writes to posted pages.
         self.set(SOL_XDP, XDP_UMEM_REG, &registration)
     }
 
@@ -199,7 +182,7 @@ impl Socket {
         let flags = mode | XDP_USE_NEED_WAKEUP | if how.several { XDP_USE_SG } else { 0 };
         let address = SocketAddress {
             family: libc::AF_XDP as u16,
-            // If the memory is shared with a first socket, the flags of the first socket apply.
+            // The flags of the first socket apply to shared memory.
             flags: if shared.is_some() { XDP_SHARED_UMEM } else { flags },
             interface: place.interface,
             queue: place.queue,
@@ -214,8 +197,6 @@ impl Socket {
         self.get::<u32>(SOL_XDP, XDP_OPTIONS).is_ok_and(|options| options & XDP_OPTIONS_ZEROCOPY != 0)
     }
 
-    /// Sets an option. `T` is a number or a structure with the layout that the kernel expects for
-    /// `option`.
     fn set<T: Copy>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
         let (at, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
         // SAFETY: the kernel reads `len` bytes, which are those of `value`.
@@ -233,8 +214,6 @@ impl Socket {
     }
 }
 
-/// An AF_XDP socket with its rings and its memory.
-///
 /// The kernel writes to the pages whose addresses are in the fill ring. Each of these pages is in
 /// `posted`, so no other code owns the page. A page leaves `posted` only when the kernel returns
 /// the page through the rx ring, or when the socket is closed.
@@ -254,21 +233,18 @@ impl AsFd for OpenSocket {
 }
 
 impl OpenSocket {
-    /// Binds the socket to a queue, so that it can receive. If several sockets share one memory
-    /// region, `shared` is the first of these sockets. For the first socket itself, `shared` is
-    /// `None`.
+    /// `shared` is the first socket with the same memory region, or `None` for the first socket.
     pub(super) fn bind(&self, place: InterfaceQueue, how: How, shared: Option<&Self>) -> io::Result<()> {
         self.socket.bind(place, how, shared.map(Self::as_fd))
     }
 
-    /// Returns the number of pages that can be posted now.
     #[inline]
     pub(super) fn room(&mut self) -> u32 {
         self.fill.room()
     }
 
     /// Puts a page into the fill ring. The kernel sees the page only after [`show`](Self::show).
-    /// `Err` returns the page if it belongs to another memory region, or if the ring has no room.
+    /// `Err` returns a page of another memory region, or any page if the ring has no room.
     #[inline]
     pub(super) fn post(&mut self, page: Page) -> Result<(), Page> {
         if self.fill.room() == 0 {
@@ -279,32 +255,27 @@ impl OpenSocket {
         Ok(())
     }
 
-    /// Returns the bytes of a page that is not posted.
     #[inline]
     pub(super) fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
         self.posted.region().page_mut(page)
     }
 
-    /// Makes the posted pages visible to the kernel.
     #[inline]
     pub(super) fn show(&mut self) {
         self.fill.publish();
     }
 
-    /// Returns the number of posted pages that the kernel has not returned yet.
     #[inline]
     pub(super) fn posted(&self) -> usize {
         self.posted.out()
     }
 
-    /// Returns the number of filled pages that can be [taken](Self::take) from the rx ring.
     #[inline]
     pub(super) fn filled(&mut self) -> u32 {
         self.rx.filled()
     }
 
-    /// Takes the next filled page from the rx ring. `Err` means that the address in the descriptor
-    /// was not posted. The caller should skip a descriptor whose address was not posted.
+    /// Takes the next filled page. `Err`: the descriptor's address was not posted, so skip it.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Result<FilledChunk, BadAddress>> {
         let Descriptor { address, len, options } = self.rx.pop()?;
@@ -316,8 +287,6 @@ impl OpenSocket {
         Some(Ok(FilledChunk { page, offset, len, goes_on }))
     }
 
-    /// Frees the slots of the taken descriptors in the rx ring, so that the kernel can use these
-    /// slots again.
     #[inline]
     pub(super) fn release(&mut self) {
         self.rx.consumed();
@@ -328,12 +297,11 @@ impl OpenSocket {
         self.fill.needs_wakeup()
     }
 
-    /// Makes the driver check the fill ring for posted pages. In busy-poll mode, the driver also
-    /// polls for frames.
+    /// Makes the driver check the fill ring. In busy-poll mode, the driver also polls for frames.
     pub(super) fn wake_up(&self) {
         let fd = self.as_fd().as_raw_fd();
         let null = std::ptr::null_mut();
-        // An error of the socket is reported by `take_error`.
+        // Ignore an error: the queue watches the interface separately.
         // SAFETY: the call has length 0 and null pointers, so the kernel writes nothing.
         unsafe { libc::recvfrom(fd, null, 0, libc::MSG_DONTWAIT, null.cast(), null.cast()) };
     }
@@ -342,9 +310,8 @@ impl OpenSocket {
         self.socket.get(SOL_XDP, XDP_STATISTICS)
     }
 
-    /// Returns true if busy polling cannot reach the driver. Busy polling cannot reach the driver
-    /// if a frame has arrived, but the driver has not reported which NAPI instance delivered the
-    /// frame. A veth does not report its NAPI instance since Linux 6.13.
+    /// Returns true if a frame has arrived, but the driver has not reported its NAPI instance, as
+    /// busy polling requires. A veth does not report its NAPI instance since Linux 6.13.
     pub(super) fn has_no_napi(&self) -> bool {
         self.socket.get::<u32>(libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).is_ok_and(|id| id == 0)
     }
@@ -353,33 +320,28 @@ impl OpenSocket {
         self.socket.is_zero_copy()
     }
 
-    /// Closes the socket. Returns the pages that the socket had. A zero-copy socket returns no
-    /// pages, because its driver may still write to them. The pages of a zero-copy socket stay out
-    /// of use until the memory is freed. `is_deleted` is true if the kernel has reported the
-    /// deletion of the interface. If the interface was deleted, the pages can be returned. Before
-    /// the kernel reports the deletion, it takes the memory away from the driver (`xsk_notifier`).
+    /// Closes the socket and returns its pages, except those of a zero-copy socket, to which the
+    /// driver may still write. When the kernel reports a deleted interface (`is_deleted`), it has
+    /// already taken the memory away from the driver (`xsk_notifier`), so the pages can be
+    /// returned.
     pub(super) fn close(self, is_deleted: bool) -> Option<Posted> {
         let is_in_use = self.is_zero_copy() && !is_deleted;
         let Self { rx, fill, posted, socket } = self;
-        // The rings keep the socket open. After the socket and both rings are dropped, the kernel
-        // fills no pages any more, because closing waits for kernel code that fills pages.
+        // The rings keep the socket open. Closing waits for kernel code that fills pages.
         drop((rx, fill));
         drop(socket);
         (!is_in_use).then_some(posted)
     }
 }
 
-/// The error for a page that the kernel reported although the page was not posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BadAddress {
     pub(super) goes_on: bool,
 }
 
-/// Gives up all capabilities of this thread.
 pub(super) fn drop_capabilities() -> io::Result<()> {
     /// `_LINUX_CAPABILITY_VERSION_3`, in which each set of capabilities has 64 bits.
     const VERSION: u32 = 0x2008_0522;
-    // The version, and the thread id 0 (the calling thread).
     let mut header = [VERSION, 0];
     // The effective, permitted and inheritable capabilities, in two parts of 32 bits each.
     let none = [0_u32; 6];
@@ -390,8 +352,8 @@ pub(super) fn drop_capabilities() -> io::Result<()> {
     checked(result as c_int)
 }
 
-/// Waits until every CPU has finished the network processing that was in progress when this
-/// function was called. Returns false if the kernel does not support this wait.
+/// Waits until every CPU has finished the network processing that was in progress at the call.
+/// Returns false if the kernel does not support this wait.
 pub(super) fn wait_for_receivers() -> bool {
     // The kernel's receive path runs under RCU, and this call waits for a grace period.
     // SAFETY: takes numbers only.

@@ -4,11 +4,10 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// The maximum number of tests in an expression. The number is limited because each test has at
-/// most 20 instructions, and a jump reaches across only 32,767 instructions.
+/// The maximum number of tests in an expression. A test has at most 20 instructions, and a jump
+/// reaches across only 32,767.
 pub const TESTS_MAX: usize = 256;
 
-/// An error message shows at most this number of characters of an invalid word.
 const SHOWN_CHARS_MAX: usize = 40;
 
 /// The expression that selects the frames to take away from the kernel. The expression matches a
@@ -24,19 +23,16 @@ const SHOWN_CHARS_MAX: usize = 40;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Take {
-    /// The clauses of the expression. Each test is stored with its required result. A clause
-    /// matches a frame if each of its tests has the required result.
+    /// A clause matches a frame if each of its tests has the required result.
     clauses: Vec<Vec<(bool, Test)>>,
 }
 
-/// A test of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     All,
     Kind(Kind),
-    /// A protocol over IPv4 or IPv6. If the kind is `None`, both IPv4 and IPv6 are accepted.
+    /// A protocol over IPv4, over IPv6, or over both (`None`).
     Protocol(Option<Kind>, u8),
-    /// A range of ports: the first and the last.
     Port(Option<Way>, u16, u16),
     Net(Option<Way>, Prefix),
 }
@@ -49,15 +45,13 @@ pub(super) enum Kind {
     NeighbourDiscovery,
 }
 
-/// Selects the source or the destination of a frame's addresses or ports. The values of `Way` are
-/// indices of arrays that contain a source and a destination.
+/// The values are indices of arrays that contain a source and a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Source,
     Destination,
 }
 
-/// An address prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Prefix {
     address: IpAddr,
@@ -81,8 +75,7 @@ impl Prefix {
         self.address.is_ipv6()
     }
 
-    /// Returns the address as 32-bit words, in the byte order in which an instruction of this
-    /// machine loads them.
+    /// The address as 32-bit words, in the byte order in which this machine loads them.
     fn whole(self) -> impl Iterator<Item = u32> {
         let octets = match self.address {
             IpAddr::V4(address) => address.octets().to_vec(),
@@ -94,8 +87,7 @@ impl Prefix {
         })
     }
 
-    /// Returns a value and a mask for each 32-bit word of an address. The values and masks show
-    /// whether an address belongs to the prefix.
+    /// A value and a mask for each 32-bit word of an address that belongs to the prefix.
     pub(super) fn words(self) -> impl Iterator<Item = (u32, u32)> {
         self.whole().enumerate().map(move |(word, whole)| {
             let bits = u32::from(self.bits).saturating_sub(32 * word as u32).min(32);
@@ -116,7 +108,6 @@ impl Take {
         &self.clauses
     }
 
-    /// Returns true if the expression names frames of the given kind.
     pub(super) fn names(&self, kind: Kind) -> bool {
         self.clauses.iter().flatten().any(|test| *test == (true, Test::Kind(kind)))
     }
@@ -165,7 +156,6 @@ impl FromStr for Take {
     }
 }
 
-/// Parses a test that begins with the word `first`.
 fn read<'a>(first: &'a str, words: &mut impl Iterator<Item = &'a str>) -> Result<Test, TakeError> {
     let (way, name) = match first {
         "src" => (Some(Way::Source), words.next().ok_or_else(|| nothing_behind(first))?),

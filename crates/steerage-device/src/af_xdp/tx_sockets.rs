@@ -1,12 +1,9 @@
-//! The AF_XDP sockets for sending through an interface. Each sending CPU has one socket, with the
-//! socket's queue and the memory from which the CPU sends.
+//! The AF_XDP sockets for sending through an interface: one for each sending CPU, so that no CPU
+//! waits for another CPU.
 //!
-//! Each sending CPU has its own socket, so that no CPU waits for another CPU. For each queue of an
-//! interface, the kernel has one completion ring and one memory region, for any number of sockets.
-//! Therefore several sockets share the completion ring and the region if there are more CPUs than
-//! queues. Several sockets also share the ring and the region if packets are received from the
-//! interface. The CPU that reads the completion ring returns the pages of the other CPUs to those
-//! CPUs.
+//! The kernel has one completion ring and one memory region for each queue. All sockets of a queue
+//! share both, also the socket that receives. The CPU that reads the completion ring returns the
+//! pages of the other CPUs to those CPUs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,76 +21,62 @@ use steerage_netlink::{Changes, Entry, Link};
 use super::bind::{self, PINNED, chunk_bytes};
 use super::sys::{Completions, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Sender, Shape, Socket};
 
-/// The minimum interval between two reads of the interface's state. Each read takes a system call.
+/// The minimum interval between two reads of the interface's state, which each take a system call.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The way to bind a socket if frames are longer than one descriptor allows.
 const PARTS: How = How { zero_copy: false, several: true };
 
-/// An interface for sending.
 #[derive(Debug)]
 pub(super) struct TxSockets {
     pub(super) name: String,
     index: u32,
-    /// The number of tx queues that the interface has.
     queues: u32,
-    /// The number of pages of each sender, which is also the number of descriptors of each sender.
     pub(super) ring: u32,
     frame_bytes: usize,
     state: Mutex<State>,
     watch: Mutex<Watch>,
     mtu: AtomicUsize,
-    /// True if the interface was deleted and a CPU has reported the deletion.
     pub(super) gone: AtomicBool,
 }
 
 #[derive(Debug)]
 struct State {
-    /// The sockets. The sockets are created when the output is opened, because later the process
-    /// may no longer have the permission, or may be in another network namespace.
+    /// Created in advance: later the process may lack the permission, or be in another namespace.
     sockets: Vec<Socket>,
     senders: usize,
     bound: Option<(Arc<Region>, Vec<Option<TxSocket>>)>,
 }
 
-/// Reports changes of the interface.
 #[derive(Debug)]
 struct Watch {
     changes: Changes,
     looked: Timestamp,
 }
 
-/// A sender's socket, and the state that the sender shares with other senders of its queue.
 #[derive(Debug)]
 pub(super) struct TxSocket {
     pub(super) sender: Sender,
     pub(super) shared: Arc<SharedQueue>,
-    /// The sender's index among the senders of its queue, counted from 0.
     pub(super) nth: usize,
-    /// The maximum number of bytes to which one descriptor can refer.
     pub(super) chunk_bytes: u32,
-    /// States whether the socket was bound in zero-copy mode, and whether a frame may have several
-    /// descriptors.
     pub(super) how: How,
 }
 
-/// The state that all senders of one queue share.
 #[derive(Debug)]
 pub(super) struct SharedQueue {
     pub(super) in_flight: Arc<InFlight>,
-    /// CPUs wait for the lock of the completion ring only when they close their sockets.
+    /// CPUs wait for this lock only when they close their sockets.
     pub(super) completion_ring: Mutex<CompletionRing>,
 }
 
-/// The ring in which the kernel reports sent packets, and the `Reaper`, which returns the page of
-/// each sent packet to the sender that owns the page.
+/// The `Reaper` returns the pages of sent packets to their senders.
 #[derive(Debug)]
 pub(super) struct CompletionRing {
     pub(super) completions: Completions,
     pub(super) reaper: Reaper,
 }
 
-/// The sockets that receive from the same interface. The senders share the memory of these sockets.
 #[derive(Clone, Copy)]
 pub(super) struct SharedUmem<'a> {
     pub(super) first_queue: u32,
@@ -137,7 +120,6 @@ impl TxSockets {
         DeviceError::new(self.name.clone(), operation, cause)
     }
 
-    /// Adds a sender. Returns the number `nth` of the new sender.
     pub(super) fn add(&self) -> Result<usize, DeviceError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.senders == state.sockets.len() {
@@ -148,8 +130,6 @@ impl TxSockets {
         Ok(state.senders - 1)
     }
 
-    /// Returns the socket of the sender with the number `nth`, which sends from the memory of
-    /// `region`.
     pub(super) fn ready(&self, nth: usize, region: &Arc<Region>) -> Result<TxSocket, DeviceError> {
         if self.state.lock().unwrap_or_else(PoisonError::into_inner).bound.is_none() {
             self.bind_all(region, None)?;
@@ -162,8 +142,7 @@ impl TxSockets {
         })
     }
 
-    /// Returns the necessary length of a queue's completion ring. The completion ring has room for
-    /// all packets that the queue's senders may have in flight.
+    /// The completion ring has room for all packets that the queue's senders may have in flight.
     pub(super) fn completions(&self, queue: u32, chunk_bytes: u32) -> u32 {
         let senders = self.state.lock().unwrap_or_else(PoisonError::into_inner).senders;
         let parts = self.frame_bytes.div_ceil(chunk_bytes as usize);
@@ -171,7 +150,6 @@ impl TxSockets {
         (all as u32).next_power_of_two().max(FEWEST)
     }
 
-    /// Counts the senders of a queue. Queues are assigned to senders in turn.
     fn senders_of(&self, queue: u32, senders: usize) -> usize {
         (0..senders).filter(|nth| self.queue_of(*nth) == queue).count()
     }
@@ -180,8 +158,7 @@ impl TxSockets {
         nth as u32 % self.queues
     }
 
-    /// Binds all sockets. If AF_XDP sockets already receive from the interface, the sending sockets
-    /// share the memory of the receiving sockets.
+    /// The sockets share the memory of `umem`, which receives from the interface.
     pub(super) fn bind_all(&self, region: &Arc<Region>, umem: Option<SharedUmem<'_>>) -> Result<(), DeviceError> {
         let (sockets, senders) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -197,7 +174,6 @@ impl TxSockets {
         Ok(())
     }
 
-    /// Binds the socket of the next sender. The sockets of all earlier senders are already bound.
     fn bind_one(
         &self,
         socket: Socket,
@@ -211,8 +187,7 @@ impl TxSockets {
         let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes(region) };
         let completions = self.completions(queue, shape.chunk_bytes);
         let receiver = umem.and_then(|umem| umem.of(queue));
-        // Senders get queues in turn, so the sender whose index is the queue's number is the first
-        // sender of the queue.
+        // Queues are assigned in turn, so sender number `queue` is the first sender of the queue.
         let before = bound.get(queue as usize);
         let of_queue = receiver.or_else(|| before.map(|before| before.sender.as_fd()));
         let of_any = umem.and_then(|umem| umem.first()).or_else(|| bound.first().map(|first| first.sender.as_fd()));
@@ -222,9 +197,8 @@ impl TxSockets {
         let ways = match (umem, bound.first()) {
             (Some(umem), _) => vec![umem.how],
             (None, Some(first)) => vec![first.how],
-            // A socket that only sends is bound in copy mode, because zero-copy drivers may require
-            // an XDP program on the interface. Several descriptors per frame are used only if
-            // necessary, because they require Linux 6.6.
+            // Copy mode, because zero-copy drivers may require an XDP program. Use several
+            // descriptors per frame only if necessary, because they require Linux 6.6.
             (None, None) if self.frame_bytes > shape.chunk_bytes as usize => vec![PARTS, How::default()],
             (None, None) => vec![How::default()],
         };
@@ -244,7 +218,6 @@ impl TxSockets {
         Ok(TxSocket { sender, shared, nth: bound.len() / self.queues as usize, chunk_bytes: shape.chunk_bytes, how })
     }
 
-    /// Reads the changes of the interface, unless a CPU has read them recently.
     pub(super) fn look(&self, now: Timestamp) {
         let Ok(mut watch) = self.watch.try_lock() else { return };
         if now.since(watch.looked) < LOOK {
@@ -253,20 +226,17 @@ impl TxSockets {
         watch.looked = now;
         let is_complete = watch.changes.read(&mut |change| {
             if let Entry::Link(Link { mtu: Some(mtu), .. }) = change.entry {
-                // Store and load of the MTU are Relaxed. If a CPU reads a new MTU too late, the
-                // kernel refuses packets that are too long.
+                // Relaxed: if a CPU reads a new MTU too late, the kernel refuses too long packets.
                 self.mtu.store(mtu, Ordering::Relaxed);
             }
         });
         if !is_complete {
-            // Missed changes do no harm, because the next message about a change contains the
-            // interface's whole state.
+            // Missed changes do no harm: the next message contains the interface's whole state.
             tracing::debug!(device = %self.name, "changes were missed");
         }
     }
 
-    /// Returns the length of the longest packet that the interface can send now, without the link
-    /// header.
+    /// The length of the longest packet in bytes, without the link header.
     pub(super) fn mtu(&self) -> usize {
         self.mtu.load(Ordering::Relaxed)
     }

@@ -1,12 +1,9 @@
 //! Receives super-frames.
 //!
-//! Super-frames do not fit into pages. The device therefore receives super-frames one after another
-//! into blocks of memory. Handlers read the frames in these blocks ("lent" frames). A block is
-//! filled again when handlers have finished all of its frames. The size of a queue's blocks limits
-//! the memory that the queue's frames use in all backlogs. Frames for one CPU may use only a part
-//! of the blocks. While all blocks are lent (in use by handlers), frames that fit into a page are
-//! received into pages. Super-frames that arrive while all blocks are lent (in use by handlers) are
-//! lost and counted.
+//! The device receives super-frames, which do not fit into pages, one after another into blocks of
+//! memory, where handlers read them ("lent" frames). A block is filled again when handlers have
+//! finished all of its frames. Frames for one CPU may use only a part of the blocks. While all
+//! blocks are lent, short frames are received into pages, and super-frames are lost and counted.
 
 use std::io;
 use std::sync::Arc;
@@ -16,20 +13,16 @@ use steerage::LinkType;
 use steerage::device::{Blocks, Claim, Completions, DeviceCounts, Filled, FrameHeader, Lending, Opened, Polled};
 use steerage::flow::offload::Offload;
 
-/// The maximum number of bytes per poll. Between two polls, the memory of finished packets returns
-/// to the queue. If one poll received more bytes than this maximum, its memory would no longer be
-/// in the CPU's caches when this memory is filled again.
+/// The maximum number of bytes per poll. Finished memory returns to the queue between polls. After
+/// more bytes than this, the memory would leave the CPU's caches before it is filled again.
 const POLL_BYTES: usize = 1 << 20;
 
-/// The time after which the queue polls again if all pages are in use. By default, the kernel's
-/// queue of a TUN holds 500 packets. At five million packets per second, 500 packets arrive in this
-/// time (100 us).
+/// The time after which the queue polls again if all pages are in use. A TUN's queue holds 500
+/// packets by default, which arrive in this time at five million packets per second.
 pub(crate) const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
 
-/// The indices of counts that a device defines in addition to the ledger's counts. The first three
-/// counts are the same in all devices with super-frames: super-frames, packets on the wire, and
-/// bytes on the wire. Two counts are losses: invalid frames, and frames that arrived while all
-/// blocks were in use (lent).
+/// The indices of counts that a device adds to the ledger. `BAD` (invalid frames) and `NO_BLOCK`
+/// (frames that arrived while all blocks were lent) are losses.
 pub(crate) const SUPER_FRAMES: usize = 0;
 pub(crate) const WIRE_PACKETS: usize = 1;
 pub(crate) const WIRE_BYTES: usize = 2;
@@ -37,23 +30,22 @@ pub(crate) const BAD: usize = 3;
 pub(crate) const NO_BLOCK: usize = 4;
 
 pub(crate) trait Source {
-    /// Receives up to `most` frames into the block `into`, and calls [`Room::lend`] for each frame.
+    /// Receives up to `most` frames, and calls [`Room::lend`] for each frame.
     ///
     /// # Errors
-    /// Returns the error of the system call.
+    /// The error of the system call.
     fn receive(&mut self, into: &mut Room<'_, '_>, most: usize) -> io::Result<Received>;
 
-    /// Receives one frame into the page `room`. A page has room for a short frame, but not for a
-    /// super-frame. Bytes that do not fit into `room` are written to `rest`.
+    /// Receives one frame into a page. Bytes that do not fit into `room` are written to `rest`.
     ///
     /// # Errors
-    /// Returns the error of the system call.
+    /// The error of the system call.
     fn receive_short(&mut self, room: &mut [u8], rest: &mut [u8]) -> io::Result<Result<Short, Unfit>>;
 
-    /// Handles an error after which the queue can continue. Returns any other error.
+    /// Handles an error after which the queue can continue.
     ///
     /// # Errors
-    /// Returns `error` if the queue cannot continue.
+    /// Any other error.
     fn forgive(&mut self, error: io::Error) -> io::Result<()> {
         Err(error)
     }
@@ -73,8 +65,7 @@ pub(crate) struct Short {
 }
 
 impl Short {
-    /// Moves the frame to the beginning of `room`. If the sender left the checksum to an offload,
-    /// completes the checksum first. Returns the length of the frame.
+    /// Moves the frame to the beginning of `room`, with a complete checksum. Returns its length.
     fn finish(self, room: &mut [u8]) -> Result<usize, Unfit> {
         let Self { at, len, offload } = self;
         let is_whole = offload.is_none_or(|offload| !offload.is_super_frame());
@@ -85,11 +76,10 @@ impl Short {
     }
 }
 
-/// States why a frame is lost. The number is the index of the count that is increased.
+/// Why a frame is lost: the index of the count to increase.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfit(pub(crate) usize);
 
-/// The free part of a block, into which frames are received.
 #[derive(Debug)]
 pub(crate) struct Room<'l, 'm> {
     pub(crate) lending: &'l mut Lending<'m>,
@@ -100,7 +90,7 @@ pub(crate) struct Room<'l, 'm> {
 }
 
 impl Room<'_, '_> {
-    /// Delivers a frame of `len` bytes, which begins at the offset `at` of the block's free part.
+    /// `at` is an offset in the block's free part.
     #[inline]
     pub(crate) fn lend(&mut self, at: usize, len: usize, offload: Option<Offload>) {
         let header = FrameHeader { nanos: FrameHeader::NO_TIME, wire_len: len as u32, link: self.link.0, interface: 0 };
@@ -128,8 +118,7 @@ pub(crate) struct Lent {
     limits: Limits,
     claim: Option<Claim>,
     block: usize,
-    /// While all blocks are lent (in use), frames are received into pages. Bytes that do not fit
-    /// into a page are written to this memory. The bytes in this memory are never read.
+    /// Receives the bytes of frames that do not fit into a page. Never read.
     scratch: Box<[u8]>,
     counts: Arc<DeviceCounts>,
     counted: Box<[u64]>,
@@ -140,14 +129,13 @@ pub(crate) struct Limits {
     pub(crate) blocks: usize,
     pub(crate) block_bytes: usize,
     pub(crate) frame_bytes: usize,
-    /// If a block has fewer free bytes than `room_bytes`, it is not used for further frames.
+    /// A block with fewer free bytes is not used for further frames.
     pub(crate) room_bytes: usize,
     pub(crate) link: LinkType,
 }
 
 impl Lent {
-    /// Creates a queue. `counts` has the names of the device's counts. This module increases only
-    /// the first `counted` counts. The device itself increases the other counts.
+    /// `counts` names the device's counts. This module increases only the first `counted` of them.
     pub(crate) fn new(limits: Limits, counts: Arc<DeviceCounts>, counted: usize) -> Self {
         let scratch = vec![0; limits.frame_bytes].into_boxed_slice();
         Self { limits, claim: None, block: 0, scratch, counts, counted: vec![0; counted].into() }
@@ -194,16 +182,13 @@ impl Lent {
                 Err(error) => return source.forgive(error).map(|()| Polled::More),
             }
             if bytes >= POLL_BYTES {
-                // More frames may be waiting in the device, but finished frames must be returned
-                // first.
+                // Finished frames must be returned before more frames are received.
                 return Ok(Polled::NotBefore(out.now()));
             }
         }
         Ok(Polled::More)
     }
 
-    /// Finds a block with room. Finds a block for the next frame. Returns false if no block has
-    /// enough free space.
     fn find_block(&mut self, out: &mut Completions<'_>) -> io::Result<bool> {
         let (claim, Limits { block_bytes, room_bytes, .. }) = (self.claim.as_ref().ok_or_else(no_blocks)?, self.limits);
         let lending = out.lending(claim, self.block, block_bytes);
@@ -211,8 +196,7 @@ impl Lent {
             return Ok(true);
         }
         let blocks = out.blocks(claim).ok_or_else(no_blocks)?;
-        // The free block with the lowest index is used. So a queue uses few blocks if handlers
-        // finish its frames quickly.
+        // With the lowest free block, a queue uses few blocks if handlers are quick.
         let free = (0..blocks.count()).find(|block| blocks.out(*block) == 0);
         self.block = free.unwrap_or(self.block);
         Ok(free.is_some())
@@ -235,8 +219,7 @@ impl Lent {
         received.map(Some)
     }
 
-    /// Receives a frame into a page, because all blocks are lent (in use). Returns `None` if no
-    /// page is free either.
+    /// Receives a frame into a page. Returns `None` if no page is free.
     #[cold]
     fn copy(
         &mut self,

@@ -1,8 +1,7 @@
 //! Sends super-frames.
 //!
-//! Merges packets for sending: consecutive packets of a flow within a batch are sent as one
-//! super-frame. No packet is kept back to be merged with packets of a later batch. If the kernel
-//! refuses a super-frame, it is split into single packets.
+//! Consecutive packets of a flow within a batch are sent as one super-frame. No packet waits for a
+//! later batch. A super-frame that the kernel refuses is split into packets.
 
 use steerage::LinkType;
 use steerage::device::{OutgoingPacket, Sent};
@@ -17,10 +16,10 @@ mod tests;
 
 const _: () = assert!(HANDLE_BUDGET <= MERGED_MAX);
 
-/// The description of a packet's offload (`virtio_net_hdr`), which is sent before the packet.
+/// The `virtio_net_hdr` that is sent before a packet.
 pub(crate) type Header = [u8; VIRTIO_BYTES];
 
-/// The header for a packet whose checksum is complete, and that needs no segmentation.
+/// For a packet that needs neither a checksum nor segmentation.
 pub(crate) static NOTHING_LEFT: Header = [0; VIRTIO_BYTES];
 
 pub(crate) type Packets<'p> = [Option<OutgoingPacket<'p>>; HANDLE_BUDGET];
@@ -28,31 +27,24 @@ pub(crate) type Packets<'p> = [Option<OutgoingPacket<'p>>; HANDLE_BUDGET];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Sent,
-    /// The kernel does not accept a frame of this type. If the frame is a super-frame, the kernel
-    /// may still accept the packets in it one by one.
+    /// The kernel refuses this type of frame, but may accept the packets in it one by one.
     Unfit,
-    /// The frame is longer than the kernel accepts. If the frame is a super-frame, the packets in
-    /// it may be short enough.
+    /// The frame is too long for the kernel. The packets of a super-frame may be short enough.
     TooLong,
-    /// The output does not accept packets of the packet's link type.
     LinkType,
-    /// The packet is incomplete, because the capture truncated it, and is not sent.
     Cut,
-    /// The kernel accepts no frames, because the interface is down or was deleted.
+    /// The interface is down or was deleted.
     Refused,
     /// The kernel had no room for the frame. The frame counts as `tx_full`.
     Full,
 }
 
 impl Outcome {
-    /// Returns true if, after this outcome, the packets of a super-frame may be sent one by one.
     fn allows_parts(self) -> bool {
         matches!(self, Self::Unfit | Self::TooLong)
     }
 }
 
-/// Checks that a packet has the output's link type, and that the packet is complete and not
-/// truncated by a capture.
 pub(crate) fn sendable(received: &Received<'_>, has_link_type: bool) -> Result<(), Outcome> {
     match has_link_type {
         false => Err(Outcome::LinkType),
@@ -76,15 +68,12 @@ pub(crate) fn count(sent: &mut Sent, outcome: Outcome, packets: u64, bytes: usiz
 }
 
 pub(crate) trait Wire<'p> {
-    /// Checks that the output accepts the packet. If the output does not accept the packet, the
-    /// error is the outcome for this packet.
     fn takes(&self, received: &Received<'_>) -> Result<(), Outcome>;
 
     /// Sends a frame after all packets that were queued earlier.
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome;
 
-    /// Sends and counts a packet that must not be split. The packet is sent immediately, or by the
-    /// next call of [`flush`](Self::flush).
+    /// Sends and counts a packet that must not be split, now or at the next `flush`.
     fn queue(&mut self, packet: &'p OutgoingPacket<'p>, header: &'p Header);
 
     fn flush(&mut self) {}
@@ -92,7 +81,6 @@ pub(crate) trait Wire<'p> {
     fn sent(&mut self) -> &mut Sent;
 }
 
-/// An output: its name, the link type of its packets, and the super-frames that it accepts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output<'o> {
     pub(crate) name: &'o str,
@@ -100,8 +88,6 @@ pub(crate) struct Output<'o> {
     pub(crate) whole: Option<&'o Whole>,
 }
 
-/// Returns the offload headers (`virtio_net_hdr`) for those packets of a batch that are not
-/// super-frames.
 pub(crate) fn headers(packets: &Packets<'_>) -> [Header; HANDLE_BUDGET] {
     std::array::from_fn(|nth| {
         let offload = packets[nth].as_ref().and_then(OutgoingPacket::offload);
@@ -123,7 +109,6 @@ impl Output<'_> {
         let batch: [Option<(&[u8], Option<Offload>)>; HANDLE_BUDGET] = std::array::from_fn(|nth| {
             let packet = packets[nth].as_ref()?;
             let (received, offload) = (packet.received(), packet.offload());
-            // A super-frame, or a packet in several pages, is not merged with other packets.
             let is_one =
                 !offload.as_ref().is_some_and(Offload::is_super_frame) && received.data.len() == received.total_len;
             (is_one && wire.takes(&received).is_ok()).then_some((received.data, offload))
@@ -133,7 +118,6 @@ impl Output<'_> {
         wire.flush();
     }
 
-    /// Sends one super-frame of merged packets, or a single packet that was not merged.
     fn send_run<'p>(
         &self,
         wire: &mut impl Wire<'p>,
@@ -176,8 +160,6 @@ impl Output<'_> {
         }
     }
 
-    /// Sends a packet with an offload, and counts it. The packet is sent whole if the kernel
-    /// accepts it, and is split otherwise.
     fn send_offload<'p>(
         &self,
         wire: &mut impl Wire<'p>,
@@ -194,8 +176,7 @@ impl Output<'_> {
         };
         let outcome = wire.write(&header, packet.segments());
         if !outcome.allows_parts() {
-            // If a packet was merged from several frames, each of these frames is counted as a
-            // packet.
+            // Each frame from which the packet was merged counts as a packet.
             let frames = packet.frames();
             let bytes = if frames > 1 { offload.wire_bytes(received.total_len) } else { received.total_len };
             count(wire.sent(), outcome, frames, bytes);
@@ -205,10 +186,8 @@ impl Output<'_> {
     }
 }
 
-/// Sends the packets of a super-frame one by one. If the packet is not a super-frame, completes its
-/// checksum and sends it. Counts the sent packets. A super-frame that was received as one frame
-/// counts as sent if all of its packets were sent. Returns true if all packets of the super-frame
-/// were sent.
+/// Sends and counts the packets of a super-frame one by one. A super-frame that was received as one
+/// frame counts as sent if all of its packets were sent. Returns true if all were sent.
 fn cut<'p>(wire: &mut impl Wire<'p>, packet: &OutgoingPacket<'_>, received: &Received<'_>, offload: &Offload) -> bool {
     let each = packet.frames() > 1;
     let mut all = Outcome::Sent;

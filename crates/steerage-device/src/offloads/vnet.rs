@@ -1,33 +1,29 @@
-//! The header that may precede each packet (`IFF_VNET_HDR`). The `IFF_VNET_HDR` header is the
-//! header of the virtio network device (virtio 1.2, chapter 5.1.6), in little-endian order. The
-//! header describes the offloads that a packet still needs: its checksum and its segmentation.
+//! The header that may precede each packet (`IFF_VNET_HDR`): the header of the virtio network
+//! device (virtio 1.2, chapter 5.1.6), in little-endian order. The header describes the offloads
+//! that a packet still needs: its checksum and its segmentation.
 //!
-//! This module handles the headers of devices without super-frames. If the caller opened the file
-//! descriptor, steerage configures the kernel so that the kernel completes checksums and
-//! segmentation. Packets that the kernel queued before it was configured may have an incomplete
-//! checksum. This module completes it. This module refuses packets that still need segmentation.
+//! For devices without super-frames, steerage makes the kernel complete both. But packets that the
+//! kernel queued before, for a file descriptor that the caller opened, may need offloads. This
+//! module completes their checksums, and refuses packets that still need segmentation.
 
 use steerage::flow::wire::checksum::complete;
 
-/// A flag of the header. The flag means that the checksum over the bytes from `csum_start` on must
-/// be completed.
+/// The checksum over the bytes from `csum_start` on must be completed.
 const NEEDS_CSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
 const GSO_ECN: u8 = 0x80;
 
 pub(crate) const HEADER_BYTES_MIN: usize = 10;
 
-/// The length of the longest supported header, in bytes. The kernel's longest header has 24 bytes.
+/// In bytes. The kernel's longest header has 24 bytes.
 #[cfg_attr(not(feature = "tap"), allow(dead_code, reason = "for tap alone"))]
 pub(crate) const HEADER_BYTES_MAX: usize = 64;
 
-/// The types of a packet that consists of several TCP segments (`VIRTIO_NET_HDR_GSO_TCPV4`,
-/// `_TCPV6`).
+/// `VIRTIO_NET_HDR_GSO_TCPV4` and `VIRTIO_NET_HDR_GSO_TCPV6`.
 const GSO_TCP: [u8; 2] = [1, 4];
 
-/// Like [`finish`], but accepts merged TCP segments. Merged TCP segments form one long segment. The
-/// checksum of merged TCP segments is completed like the checksum of any segment. Merged UDP
-/// datagrams are refused, because completing the checksum would turn them into one longer datagram.
+/// Like [`finish`], but accepts merged TCP segments, which form one long segment with one checksum.
+/// Merged UDP datagrams are refused, because they would become one longer datagram.
 #[must_use]
 pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) -> bool {
     let mut header = *header;
@@ -37,8 +33,7 @@ pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) 
     finish(&header, packet)
 }
 
-/// Completes the checksum, if the header describes it as incomplete. Returns false if the offloads
-/// cannot be completed.
+/// Completes the checksum if necessary. Returns false if an offload cannot be completed.
 #[must_use]
 pub(crate) fn finish(header: &[u8], packet: &mut [u8]) -> bool {
     let Some([flags, gso, _, _, _, _, start_low, start_high, offset_low, offset_high]) = header.first_chunk() else {
@@ -69,7 +64,6 @@ mod tests {
         let mut packet = [9, 9, 0, 1, 0xf2, 3, 0xf4, 0xf5, 0xf6, 0xf7, 0, 0];
         assert!(finish(&header(NEEDS_CSUM, 0, 2, 8), &mut packet));
         assert_eq!(packet[10..], [0x22, 0x0d]);
-        // A packet of odd length.
         let mut packet = [0, 0, 0, 1, 0xf2];
         assert!(finish(&header(NEEDS_CSUM, GSO_ECN, 0, 0), &mut packet));
         assert_eq!(packet[..2], [0x0d, 0xfe]);
@@ -82,7 +76,6 @@ mod tests {
     fn what_is_done_already_stays_as_it_is() {
         let mut packet = [1, 2, 3];
         assert!(finish(&header(0, 0, 77, 77), &mut packet));
-        // The flag 2 means that the checksum was verified.
         assert!(finish(&header(2, 0, 0, 0), &mut packet));
         assert_eq!(packet, [1, 2, 3]);
     }
@@ -93,7 +86,6 @@ mod tests {
         for wrong in [header(0, 1, 0, 0), header(NEEDS_CSUM, 4, 0, 0), header(NEEDS_CSUM, 0, 21, 0)] {
             assert!(!finish(&wrong, &mut packet), "{wrong:?}");
         }
-        // Merged TCP segments are accepted by `finish_merged`.
         for (gso, whole) in [(1, true), (4 | GSO_ECN, true), (3, false), (5, false)] {
             let header = header(NEEDS_CSUM, gso, 0, 0)[..10].try_into().unwrap();
             assert_eq!(finish_merged(&header, &mut packet), whole, "{gso}");

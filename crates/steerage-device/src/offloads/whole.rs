@@ -1,16 +1,14 @@
 //! Records the longest super-frames that a kernel accepts.
 //!
-//! Kernels differ in the super-frames that they accept, and on some routes the kernel accepts no
-//! super-frames. The kernel does not report which super-frames it accepts, so an output tries to
-//! send them. The kernel may refuse a super-frame but accept the packets in it one by one. After
-//! such a refusal, the output splits all later super-frames with as many packets or more.
+//! The kernel does not report which super-frames it accepts. Kernels and routes differ, so an
+//! output tries. If the kernel refuses a super-frame but accepts the packets in it one by one, the
+//! output splits all later super-frames with as many packets or more.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use steerage::flow::offload::OffloadKind;
 
-/// The maximum number of packets in a super-frame. All CPUs that send to an output share this limit
-/// on super-frames.
+/// The maximum number of packets in a super-frame, shared by all CPUs that send to an output.
 #[derive(Debug)]
 pub(crate) struct Whole {
     tcp: AtomicUsize,
@@ -19,8 +17,7 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// Creates the state for a kernel that has not refused any super-frame yet. `udp` is true if
-    /// the kernel supports UDP super-frames.
+    /// `udp`: the kernel supports UDP super-frames.
     pub(crate) fn new(udp: bool) -> Self {
         let most = |has: bool| AtomicUsize::new(if has { usize::MAX } else { 1 });
         Self { tcp: most(true), udp: most(udp), told: AtomicBool::new(false) }
@@ -34,11 +31,8 @@ impl Whole {
         }
     }
 
-    /// Returns true if the kernel may accept a super-frame of the type `kind` that contains
-    /// `packets` packets.
     pub(crate) fn takes(&self, kind: OffloadKind, packets: usize) -> bool {
-        // `Relaxed` suffices: if this CPU reads an old value, the only effect is that the kernel
-        // refuses one more super-frame.
+        // `Relaxed`: with an old value, the kernel only refuses one more super-frame.
         self.most(kind).is_none_or(|most| packets <= most.load(Ordering::Relaxed))
     }
 
@@ -46,12 +40,11 @@ impl Whole {
         self.takes(OffloadKind::Tcp, 2) || self.takes(OffloadKind::Udp, 2)
     }
 
-    /// Called after the kernel refused a super-frame and then accepted the packets in it one by
-    /// one. Records that super-frames of this type and length must be split.
+    /// Call after the kernel refused a super-frame and accepted the packets in it one by one.
     #[cold]
     pub(crate) fn refused(&self, device: &str, kind: OffloadKind, packets: usize) {
         let Some(most) = self.most(kind) else { return };
-        // `Relaxed`, as in `takes`. Any CPU may write the warning.
+        // `Relaxed`, as in `takes`.
         most.fetch_min(packets.saturating_sub(1).max(1), Ordering::Relaxed);
         if !self.told.swap(true, Ordering::Relaxed) {
             let protocol = if kind == OffloadKind::Tcp { "TCP" } else { "UDP" };
@@ -74,8 +67,6 @@ mod tests {
         assert!(whole.merges() && takes(OffloadKind::Udp, 4096) && takes(OffloadKind::Tcp, 4096));
         whole.refused("test", OffloadKind::Udp, 129);
         assert!(takes(OffloadKind::Udp, 128) && !takes(OffloadKind::Udp, 129) && takes(OffloadKind::Tcp, 129));
-        // If the kernel later refuses a longer super-frame, the limit on super-frames stays
-        // unchanged.
         whole.refused("test", OffloadKind::Udp, 200);
         assert!(takes(OffloadKind::Udp, 128) && !takes(OffloadKind::Udp, 129));
         whole.refused("test", OffloadKind::Tcp, 2);

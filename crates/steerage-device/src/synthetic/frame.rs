@@ -1,6 +1,3 @@
-//! Generates the synthetic frames. Each kind of flow has a template, and only a few fields of the
-//! template change between frames.
-
 use std::fmt;
 use std::net::IpAddr;
 
@@ -11,16 +8,12 @@ use steerage::testing::SplitMix64;
 /// The first four bytes of the data in every synthetic frame: `STRG`.
 pub const MAGIC: u32 = u32::from_be_bytes(*b"STRG");
 
-/// The length of the data after the headers, in bytes: the magic number, the flow's number, and the
-/// frame's number within the flow.
 const PAYLOAD_BYTES: usize = 4 + 4 + 8;
 
-/// The number of bytes that are written for each frame, whatever the frame's length. This number of
-/// bytes is enough for the headers and the data of the longest kind of flow, `tcp6`.
+/// The bytes that are written for each frame: enough for the headers and data of `tcp6`.
 const HEAD_BYTES: usize = 96;
 
-/// Like [`HEAD_BYTES`], but for kinds whose headers and data fit into one cache line. For such
-/// short kinds, the CPU need not load the second cache line of the frame.
+/// Like [`HEAD_BYTES`], for kinds with headers and data in one cache line: the CPU loads no second.
 const LINE_BYTES: usize = 64;
 
 const VLAN_ID: u16 = 100;
@@ -62,14 +55,11 @@ impl Kind {
         }
     }
 
-    /// The length of the shortest frame of this kind, in bytes: its headers and the data after
-    /// them.
+    /// The length of the shortest frame of this kind, in bytes: the headers and the numbers.
     pub fn frame_bytes_min(self) -> usize {
         self.payload_at() + PAYLOAD_BYTES
     }
 
-    /// The number of bytes that are written for each frame of this kind, no matter how long the
-    /// frame is.
     fn head_bytes(self) -> usize {
         if self.frame_bytes_min() <= LINE_BYTES { LINE_BYTES } else { HEAD_BYTES }
     }
@@ -90,9 +80,7 @@ impl Kind {
         self.l3_at() + if self.is_v6() { ipv6::BYTES } else { ipv4::BYTES }
     }
 
-    /// Returns a frame builder whose headers are those of this kind of flow. In the builder's
-    /// headers, the source port is 0. The part of the source address that differs between flows is
-    /// 0 too.
+    /// The source port and the variable part of the source address are 0.
     fn frame(self) -> FrameBuilder {
         let (from, to) = if self.is_v6() {
             (IpAddr::from(NET_FROM_V6), IpAddr::from(TO_V6))
@@ -148,8 +136,7 @@ pub fn parse_payload(frame: &[u8]) -> Option<(u32, u64)> {
     (magic == MAGIC).then_some((flow, number))
 }
 
-/// Derives the addresses of flows by a permutation of 24 bits, which depends on the seed. So no two
-/// flows have the same address.
+/// Permutes 24 bits by the seed, so that no two flows have the same address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     mask: u32,
@@ -163,9 +150,8 @@ impl Places {
         Self { mask: SplitMix64::mix(seed) as u32 & Self::ALL }
     }
 
-    /// Returns the variable part of a flow's source address, and the flow's source port. Each step
-    /// of the permutation is a multiplication by an odd factor, or a shift by half and xor. Such
-    /// steps are reversible, so different flows get different addresses.
+    /// Returns the variable part of the source address, and the source port. Each step is
+    /// reversible (multiply by an odd factor, or shift by half and xor), so addresses differ.
     #[inline(always)]
     fn of(self, flow: u32) -> (u32, u16) {
         let mut x = flow ^ self.mask;
@@ -177,17 +163,14 @@ impl Places {
     }
 }
 
-/// The template for the frames of one kind of flow. The template contains all bytes that these
-/// frames share, and the partial checksums of these bytes.
+/// The bytes that all frames of a kind of flow share, and their partial checksums.
 #[derive(Debug)]
 pub(super) struct Template {
     kind: Kind,
-    /// The bytes of a whole frame. If the frame is shorter than [`HEAD_BYTES`], `bytes` has
-    /// [`HEAD_BYTES`] bytes.
+    /// A whole frame, padded to at least [`HEAD_BYTES`] bytes.
     bytes: Box<[u8]>,
     len: usize,
-    /// Partial checksums of the constant bytes. One partial checksum covers the IPv4 header, and
-    /// the other covers the TCP or UDP part with its pseudo header.
+    /// Partial checksums of the constant bytes of the IPv4 header, and of the transport part.
     l3_sum: u64,
     l4_sum: u64,
 }
@@ -207,26 +190,20 @@ impl Template {
         Self { kind, bytes: bytes.into(), len, l3_sum, l4_sum }
     }
 
-    /// Returns the length of the frames that are made from this template, in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns the number of bytes that [`write`](Self::write) needs. The returned number is the
-    /// larger of the length of the frame and the number of bytes that are written for each frame.
     pub(super) fn room(&self) -> usize {
         self.len.max(self.kind.head_bytes())
     }
 
-    /// Writes the frame with the number `number` of `flow` to the start of `to`. Returns `None` if
-    /// `to` is shorter than
-    /// [`room`](Self::room).
+    /// Writes the frame `number` of `flow`. `None` if `to` is shorter than [`room`](Self::room).
     #[inline(always)]
     pub(super) fn write(&self, to: &mut [u8], places: Places, flow: u32, number: u64) -> Option<()> {
         const L3: usize = ethernet::BYTES;
         const TAGGED: usize = ethernet::BYTES + vlan::BYTES;
-        // In each arm of this `match`, the positions of the fields are constants. Therefore the
-        // compiled code only stores values at fixed positions.
+        // In each arm, the fields have constant positions, so the code only stores values.
         match self.kind {
             Kind::Udp4 => self.write_as::<LINE_BYTES, L3, false, false>(to, places, flow, number),
             Kind::Vlan => self.write_as::<LINE_BYTES, TAGGED, false, false>(to, places, flow, number),
@@ -299,8 +276,6 @@ mod tests {
     fn heads_hold_all_that_changes() {
         for kind in Kind::ALL {
             assert!(kind.frame_bytes_min() <= kind.head_bytes(), "{kind}");
-            // `write` contains the lengths for the different kinds as constants, which must agree
-            // with `head_bytes`.
             assert_eq!(kind.head_bytes() == LINE_BYTES, matches!(kind, Kind::Udp4 | Kind::Vlan), "{kind}");
         }
     }

@@ -1,5 +1,3 @@
-//! One receive queue of the synthetic device.
-
 mod short_buffers;
 
 use std::io;
@@ -17,8 +15,7 @@ use super::sample::Sampler;
 use super::schedule::{RING, Schedule};
 use super::{Share, SyntheticOptions};
 
-/// A frame that was not generated yet. So far, only the flow of the frame was drawn (chosen at
-/// random).
+/// A frame that was not generated yet. Only its flow was drawn (chosen at random).
 #[derive(Clone, Copy, Debug, Default)]
 struct NextFrame {
     /// The flow's number within this queue.
@@ -26,9 +23,7 @@ struct NextFrame {
     number: u64,
 }
 
-/// The number of frames whose flows are drawn (chosen at random) in one step. If there are many
-/// flows, the accesses to the tables of the flows cause cache misses. When many flows are drawn in
-/// one step, these cache misses overlap.
+/// Flows are drawn in one step, so that cache misses in the tables of the flows overlap.
 const AHEAD: usize = POLL_BUDGET;
 
 pub(super) struct SyntheticQueue {
@@ -41,20 +36,14 @@ pub(super) struct SyntheticQueue {
 
     places: Places,
     templates: Box<[Template]>,
-    /// A flow's number in the whole device is `flow * stride + first`. `flow` is the flow's number
-    /// within this queue.
+    /// A flow's number in the device is `first` plus its number in this queue times `stride`.
     first: u32,
     stride: u32,
 
-    /// The times at which frames are due. `None` if the queue generates frames as fast as polls
-    /// take them.
     schedule: Option<Schedule>,
     /// The number of frames after which the queue ends. Lost frames are included.
     limit: u64,
-    /// The number of frames that were delivered or lost so far.
     gone: u64,
-    /// The state for frames that are longer than a receive buffer. `None` if each frame fits into
-    /// one buffer.
     parts: Option<ShortBuffers>,
 }
 
@@ -79,13 +68,11 @@ impl SyntheticQueue {
         queue
     }
 
-    /// Returns the number of bytes that the longest frame needs in a page.
     fn room(&self) -> usize {
         self.templates.iter().map(Template::room).max().unwrap_or(0)
     }
 
-    /// Draws (chooses at random) the flows of the next [`AHEAD`] frames. The sequence of flows does
-    /// not depend on how many frames each poll takes.
+    /// The sequence of flows does not depend on how many frames each poll takes.
     fn draw(&mut self) {
         let mut flows = [0; AHEAD];
         self.sampler.draw(&mut flows);
@@ -97,8 +84,7 @@ impl SyntheticQueue {
         self.ahead_at = 0;
     }
 
-    /// Generates and delivers up to `count` frames. Returns the number of delivered frames. Returns
-    /// less than `count` if no page is free.
+    /// Returns the number of delivered frames, less than `count` if no page is free.
     #[inline(always)]
     fn push(&mut self, out: &mut Completions<'_>, count: usize) -> Result<usize, DeviceError> {
         let kinds = self.templates.len() as u32;

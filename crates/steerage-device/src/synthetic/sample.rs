@@ -1,21 +1,19 @@
-//! Draws (chooses at random) the flow of the next frame.
-
 use steerage::testing::SplitMix64;
 
 use super::SyntheticOptions;
 
-/// Draws the flows of one queue. The probability of each flow is proportional to its weight.
+/// Draws (chooses at random) the flows of one queue, with probabilities by their weights.
 #[derive(Debug)]
 pub(super) struct Sampler {
     random: SplitMix64,
     flows: u32,
     weight: f64,
-    /// The alias table of the weights. The alias table is empty if all flows have the same weight.
+    /// The alias table of the weights. Empty if all flows have the same weight.
     aliases: Box<[Alias]>,
 }
 
-/// One column of an alias table. If the random fraction is below `threshold` (in units of 2^-32),
-/// the flow of this column is drawn (chosen). At or above `threshold`, the flow `other` is drawn.
+/// One column of an alias table. A random fraction below `threshold` (in units of 2^-32) draws the
+/// flow of this column, any other fraction draws the flow `other`.
 #[derive(Clone, Copy, Debug)]
 struct Alias {
     threshold: u32,
@@ -24,8 +22,7 @@ struct Alias {
 
 impl Sampler {
     pub(super) fn new(options: &SyntheticOptions, queue: usize) -> Self {
-        // Mix the bits of the seed. If the seed's bits were not mixed, consecutive queues or seeds
-        // would draw the same random numbers, shifted by one position.
+        // Without mixing, consecutive queues or seeds would draw the same numbers, shifted by one.
         let random = SplitMix64::new(SplitMix64::mix(options.seed ^ SplitMix64::mix(queue as u64 + 1)));
         let flows = options.flows_of(queue);
         if options.zipf == 0.0 {
@@ -36,23 +33,18 @@ impl Sampler {
         Self { random, flows, weight: weights.iter().sum(), aliases: alias_table(weights) }
     }
 
-    /// The total weight of the flows.
     pub(super) fn weight(&self) -> f64 {
         self.weight
     }
 
-    /// Returns the number of flows from which the sampler draws (chooses at random). Flows are
-    /// numbered from 0.
     pub(super) fn flows(&self) -> u32 {
         self.flows
     }
 
-    /// Fills `to` with drawn flows.
     #[inline(always)]
     pub(super) fn draw(&mut self, to: &mut [u32]) {
-        // The method is that of Lemire, "Fast random integer generation in an interval" (2019). The
-        // high half of the product (random number times number of flows) selects the column of the
-        // alias table. The low half of the product is the position in the selected column.
+        // Lemire, "Fast random integer generation in an interval" (2019). The high half of the
+        // product selects the column, the low half is the position in the column.
         let flows = u128::from(self.flows);
         if self.aliases.is_empty() {
             to.iter_mut().for_each(|to| *to = ((u128::from(self.random.draw()) * flows) >> 64) as u32);
@@ -68,16 +60,13 @@ impl Sampler {
     }
 }
 
-/// Creates the alias table for `weights`. The algorithm is that of Vose, "A linear algorithm for
-/// generating random numbers with a given distribution" (1991).
+/// Vose, "A linear algorithm for generating random numbers with a given distribution" (1991).
 fn alias_table(mut weights: Vec<f64>) -> Box<[Alias]> {
     let scale = weights.len() as f64 / weights.iter().sum::<f64>();
     weights.iter_mut().for_each(|weight| *weight *= scale);
-    // A column of the alias table that is not filled up by another flow belongs to its own flow.
+    // A column that no other flow fills up belongs to its own flow.
     let mut table: Box<[Alias]> = (0..weights.len() as u32).map(|i| Alias { threshold: u32::MAX, other: i }).collect();
-    // The array `order` contains two kinds of columns of the alias table. Columns that are not full
-    // are at the beginning of the array `order`. Columns that are too full are at the end of the
-    // array `order`.
+    // `order` begins with the columns that are not full, and ends with those that are too full.
     let mut order: Vec<u32> = vec![0; weights.len()];
     let (mut small, mut large) = (0, weights.len());
     for (i, weight) in weights.iter().enumerate() {
@@ -126,8 +115,7 @@ mod tests {
             let total: f64 = weights.iter().sum();
             for (flow, (seen, weight)) in shares(zipf, 100, draws).iter().zip(&weights).enumerate() {
                 let p = weight / total;
-                // The test allows a difference of six standard deviations. With this allowance, one
-                // check in 500 million fails by chance.
+                // Six standard deviations: one check in 500 million fails by chance.
                 let slack = 6.0 * (p * (1.0 - p) / draws as f64).sqrt() + 1e-6;
                 assert!((seen - p).abs() < slack, "zipf {zipf}, flow {flow}: {seen} instead of {p}");
             }

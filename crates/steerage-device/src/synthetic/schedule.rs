@@ -1,6 +1,3 @@
-//! Computes the times at which frames are due. If a poll is late, this module also computes how
-//! many frames are lost because the ring is full.
-
 use steerage::Timestamp;
 
 use super::Share;
@@ -11,26 +8,21 @@ pub const RING: u64 = 4096;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// A steady stream of frames. The stream starts at the first poll, and the first frame is due
-/// immediately.
+/// A steady stream of frames, whose first frame is due at the first poll.
 #[derive(Debug)]
 pub(super) struct Schedule {
     start: Option<Timestamp>,
-    /// The rate in frames per nanosecond, as a fraction of two integers (`frames / nanos`), so that
-    /// no rounding error accumulates.
+    /// Frames per nanosecond as a fraction of integers, so that no rounding error accumulates.
     frames: u64,
     nanos: u64,
 }
 
 impl Schedule {
-    /// Creates a schedule for a queue's share of `rate` frames per second.
     pub(super) fn new(rate: u64, share: Share) -> Self {
-        // A rate is at most `10^9`, and a share has at most `2^32` parts. Therefore the numerator
-        // and the denominator stay below `2^63`.
+        // A rate is at most `10^9` and a share `2^32` parts, so both numbers stay below `2^63`.
         Self { start: None, frames: rate * share.parts(), nanos: NANOS_PER_SECOND * Share::WHOLE }
     }
 
-    /// Returns the total number of frames that have become due by the time `now`.
     pub(super) fn due(&mut self, now: Timestamp) -> u64 {
         let start = *self.start.get_or_insert(now);
         if self.frames == 0 {
@@ -41,7 +33,6 @@ impl Schedule {
         u64::try_from(due).unwrap_or(u64::MAX)
     }
 
-    /// Returns the earliest time for which [`due`](Self::due) returns more than `frames` frames.
     pub(super) fn time_of(&self, frames: u64) -> Timestamp {
         let start = self.start.unwrap_or_default().as_nanos();
         if self.frames == 0 {

@@ -1,5 +1,3 @@
-//! Parses the text of a synthetic device, such as `synthetic:flows=1000,zipf=1.1`.
-
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -10,21 +8,17 @@ use super::{
 };
 use crate::options::{SpecError, shown};
 
-/// The names of the options, in the order in which an error message lists them.
 const OPTIONS: [&str; 9] = ["flows", "size", "zipf", "packets", "rate", "seed", "mix", "queues", "buffer"];
 
-/// Returns an error about an option of the device `synthetic`.
 fn wrong_option(option: &str, value: impl Display, wrong: impl Into<String>) -> SpecError {
     SpecError::of("synthetic", option, value, wrong)
 }
 
 impl SyntheticOptions {
-    /// Parses `synthetic` or `synthetic:option=value,...`. An option that the text does not contain
-    /// has its default value.
+    /// Parses `synthetic` or `synthetic:option=value,...`. Missing options have default values.
     ///
     /// # Errors
-    /// [`SpecError`] for an option that does not exist, is named twice, or has a value that is out
-    /// of range.
+    /// [`SpecError`] for an option that does not exist, is named twice, or is out of range.
     pub fn parse(spec: &str) -> Result<Self, SpecError> {
         let mut options = Self { name: spec.to_owned(), ..Self::default() };
         let list = match spec.strip_prefix("synthetic") {
@@ -67,7 +61,6 @@ impl SyntheticOptions {
         Ok(())
     }
 
-    /// Checks that every option is within its range.
     pub(super) fn check(&self) -> Result<(), SpecError> {
         within("flows", self.flows.into())?;
         within("size", self.size as u64)?;
@@ -97,7 +90,6 @@ impl SyntheticOptions {
     }
 }
 
-/// Returns the smallest and the largest value of a numeric option.
 fn range(option: &str) -> (u64, u64) {
     match option {
         "flows" => (1, FLOWS_MAX.into()),

@@ -1,5 +1,3 @@
-//! A receive queue of a TUN or TAP interface.
-
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, PoisonError};
@@ -16,13 +14,11 @@ use super::{Shared, TunFd};
 use crate::offloads::lent::{Lent, NO_PAGE_WAIT};
 use crate::offloads::vnet::{self, HEADER_BYTES_MAX};
 
-/// The minimum interval between two reads of the kernel's drop count. Each read takes two system
-/// calls.
+/// The minimum interval between reads of the kernel's drop count, which take two system calls.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The maximum number of packets that are read after a stop. Packets that arrived before the stop
-/// are in the kernel's queue. The limit of 1000 packets is twice the default length of the kernel's
-/// queue.
+/// The maximum number of packets that are read after a stop: twice the default length of the
+/// kernel's queue, which holds the packets that arrived before the stop.
 const STOP_PACKETS: usize = 1000;
 
 #[derive(Debug)]
@@ -30,14 +26,11 @@ pub(super) struct Queue {
     shared: Arc<Shared>,
     nth: usize,
     header: [u8; HEADER_BYTES_MAX],
-    /// The memory for super-frames. `None` if the interface has no offloads.
     lent: Option<Lent>,
-    /// The counter of the packets that the kernel dropped. Only the first receive queue has a
-    /// counter of dropped packets, because the kernel does not count drops per queue.
+    /// Only the first queue has a counter, because the kernel does not count drops per queue.
     drops: Option<Drops>,
     looked: Timestamp,
-    /// The maximum number of packets that are still read from the queue after a stop. `None` before
-    /// a stop.
+    /// The maximum number of packets to read after a stop. `None` before a stop.
     left: Option<usize>,
 }
 
@@ -53,9 +46,7 @@ impl Queue {
         &self.shared.queues[self.nth]
     }
 
-    /// Reads a packet into `room`. Returns the packet's length. Returns `None` if the packet does
-    /// not fit into `room`. Also returns `None` if the packet needs an offload that this device
-    /// does not support.
+    /// Returns the packet's length. `None` if the packet is too long or needs an unknown offload.
     fn read(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         let header = &mut self.header[..self.shared.header_bytes];
         let read = self.shared.queues[self.nth].read(header, room)?;

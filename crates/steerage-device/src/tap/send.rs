@@ -1,5 +1,3 @@
-//! The output of one CPU through a TUN or TAP interface.
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -28,8 +26,7 @@ impl Send {
     }
 }
 
-/// A TUN or TAP output always has room, because the kernel processes each packet during the system
-/// call that writes it.
+/// An output always has room: the kernel processes each packet in the system call that writes it.
 impl TxQueue for Send {
     fn capabilities(&self) -> TxCapabilities {
         let mut can = TxCapabilities::default();
@@ -48,13 +45,11 @@ impl TxQueue for Send {
     }
 }
 
-/// A batch that is being sent. One system call is made for each frame of the batch.
 struct Sending<'s> {
     shared: &'s Shared,
     fd: &'s TunFd,
     sent: Sent,
-    /// True if the kernel has no room for another packet. When the kernel has no room, it would
-    /// also refuse all later packets of the batch.
+    /// The kernel has no room, and would also refuse all later packets of the batch.
     full: bool,
     failed: Option<DeviceError>,
 }
@@ -75,16 +70,13 @@ impl<'p> Wire<'p> for Sending<'_> {
                 self.full = true;
                 Outcome::Full
             }
-            // `Relaxed` suffices: exactly one sending CPU must report that the interface was
-            // deleted, and it may be any CPU.
+            // `Relaxed` suffices: any one sending CPU must report that the interface was deleted.
             _ if is_gone(&error) && !self.shared.gone.swap(true, Ordering::Relaxed) => {
                 self.failed = Some(self.shared.error("send by the interface", error));
                 Outcome::Refused
             }
-            // The kernel does not accept the packet: it is too short, too long, not IP, or a
-            // super-frame.
+            // The packet is too short, too long, not IP, or a super-frame.
             Some(libc::EINVAL) => Outcome::Unfit,
-            // The interface is down (EIO).
             _ => Outcome::Refused,
         }
     }

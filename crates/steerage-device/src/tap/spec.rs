@@ -1,15 +1,10 @@
-//! Parses the text of a TUN or TAP device, such as `tap:NAME,queues=2`.
-
 use super::{Layer, MTU_MAX, MTU_MIN, QUEUES_MAX, TapOptions};
 use crate::options;
 use crate::options::SpecError;
 use crate::sys::NAME_BYTES;
 
-/// The names of the options, in the order in which an error message lists them.
 const OPTIONS: [&str; 3] = ["queues", "mtu", "offload"];
 
-/// Splits `spec` into the type of the interface (TUN or TAP) and the text after the colon. Returns
-/// `None` if `spec` does not name a TUN or TAP.
 fn split(spec: &str) -> Option<(Layer, &str)> {
     let (layer, rest) = spec.split_once(':')?;
     match layer {
@@ -34,8 +29,7 @@ impl TapOptions {
     /// Parses `tap:NAME,option=value,...` or `tun:NAME,...`.
     ///
     /// # Errors
-    /// [`SpecError`] for an invalid interface name, for an option that does not exist or is named
-    /// twice, and for a value that is out of range.
+    /// [`SpecError`] for an invalid name, and for an unknown, repeated or out-of-range option.
     pub fn parse(spec: &str) -> Result<Self, SpecError> {
         let Some((layer, rest)) = split(spec) else {
             return Err(SpecError::of("tap", spec, "", "is not this device: write `tap:NAME` or `tun:NAME`"));
@@ -60,8 +54,7 @@ impl TapOptions {
     }
 }
 
-/// If the kernel would refuse an interface name, or would treat it as a pattern, returns the
-/// mistake in the name.
+/// Finds names that the kernel would refuse, or would treat as a pattern.
 pub(super) fn wrong_name(name: &str) -> Option<&'static str> {
     let odd = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
     match name {

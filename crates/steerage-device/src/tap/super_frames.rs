@@ -1,5 +1,3 @@
-//! Receives super-frames from a queue of a TUN or TAP interface.
-
 use std::io;
 use std::sync::Arc;
 
@@ -10,25 +8,18 @@ use steerage::flow::offload::{Offload, VIRTIO_BYTES};
 use super::TunFd;
 use crate::offloads::lent::{BAD, Lent, Limits, NO_BLOCK, Received, Room, Short, Source, Unfit};
 
-/// The size of a memory block in bytes. Several super-frames fit into a block. So only a small part
-/// at the end of a block is left unused.
+/// Several super-frames fit into a block, so only a small part at its end is left unused.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// The number of blocks. In total, the blocks have 64 MiB. The kernel allocates a page of a block
-/// when the page is first used. Frames for one CPU may use at most half of the blocks. Half of the
-/// blocks have room for 450 super-frames. In a measurement, eight TCP connections never had that
-/// many super-frames in flight.
+/// 64 MiB in total, of which the kernel allocates pages when they are first used. Frames for one
+/// CPU may use half of the blocks: 450 super-frames, more than eight TCP connections had in flight.
 const BLOCKS: usize = 256;
 
-/// The length of the longest packet in bytes: 65,535 for the IP packet, plus an Ethernet header
-/// with two VLAN tags.
+/// 65,535 bytes for the IP packet, plus an Ethernet header with two VLAN tags.
 const PACKET_BYTES_MAX: usize = 65_535 + 22;
 
-/// The names of the counts that TUN and TAP devices have in addition to the ledger's counts of
-/// frames.
 const COUNTS: &[&str] = &["super_frames", "wire_packets", "wire_bytes", "bad_offloads", "no_block"];
 
-/// Creates the memory blocks of a queue that receives super-frames.
 pub(super) fn lent(link: LinkType) -> Lent {
     let (frame_bytes, room_bytes) = (PACKET_BYTES_MAX, OFFLOAD_BYTES + PACKET_BYTES_MAX);
     let limits = Limits { blocks: BLOCKS, block_bytes: BLOCK_BYTES, frame_bytes, room_bytes, link };

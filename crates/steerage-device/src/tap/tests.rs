@@ -1,5 +1,4 @@
-//! Tests TUN and TAP with file descriptors from other processes. These file descriptors use
-//! offloads, and a header before each packet.
+//! Tests file descriptors of other processes, with offloads and a header before each packet.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,13 +11,11 @@ use steerage_fixtures::until;
 use super::sys::{IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
 use super::{Layer, Tap, TapOptions};
 
-/// `TUN_F_CSUM`, `TUN_F_TSO4`: the kernel leaves checksums and segmentation to the process that
-/// reads the packets.
+/// `TUN_F_CSUM`, `TUN_F_TSO4`.
 const OFFLOADS: u64 = 1 | 2;
 
 fn made(namespaces: &Namespaces, name: &str, flags: u16) -> TunFd {
-    // The new interface will belong to the network namespace in which the file descriptor is
-    // opened.
+    // The interface belongs to the network namespace in which its descriptor was opened.
     let fd = namespaces.within(0, || TunFd::open().unwrap());
     fd.attach(name, flags).unwrap();
     if flags & IFF_VNET_HDR != 0 {
@@ -32,8 +29,6 @@ fn set_up(namespaces: &Namespaces, name: &str) {
     namespaces.must(0, &format!("link set {name} up"));
 }
 
-/// Creates a second file descriptor for the same queue, as if a caller had duplicated the
-/// descriptor.
 fn owned(fd: &TunFd) -> OwnedFd {
     fd.as_fd().try_clone_to_owned().unwrap()
 }
@@ -45,8 +40,7 @@ fn shoot(namespaces: &Namespaces, count: u8) {
     });
 }
 
-/// Returns the datagrams that the input receives. An independent parser checks the checksum of each
-/// datagram.
+/// An independent parser checks the checksum of each datagram.
 fn datagrams(input: Input, link_bytes: usize, count: usize) -> Vec<Vec<u8>> {
     let mut tester = QueueTester::new(input.queues.into_iter().next().unwrap()).unwrap();
     let mut frames = Vec::new();
@@ -70,7 +64,7 @@ fn datagrams(input: Input, link_bytes: usize, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Adds a permanent entry to the neighbour table, so that the kernel sends no neighbour requests.
+/// A permanent entry, so that the kernel sends no neighbour requests.
 fn know(namespaces: &Namespaces, name: &str) {
     namespaces.must(0, &format!("neigh replace 10.211.0.9 lladdr 02:00:00:00:00:09 dev {name} nud permanent"));
 }
@@ -83,8 +77,7 @@ fn checksums_are_right_where_somebody_had_left_offloads_on() {
     set_up(&namespaces, "vm");
     know(&namespaces, "vm");
     let mut tap = None;
-    // Try again: another test may have forked a child process, which keeps the interface open until
-    // it calls `execve`.
+    // Another test's child process may have the interface open until it calls `execve`.
     until("nobody has it any more", || {
         tap = namespaces.within(0, || TapOptions::new(Layer::Tap, "vm").open().ok());
         tap.is_some()
@@ -101,8 +94,7 @@ fn a_header_before_each_packet_is_read_and_what_it_leaves_is_done() {
     let fd = made(&namespaces, "vm", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR);
     set_up(&namespaces, "vm");
     know(&namespaces, "vm");
-    // Before the device opens the interface, some datagrams are queued with unfinished checksums.
-    // After the device has opened the interface, more datagrams are queued.
+    // These datagrams are queued with unfinished checksums, before the device opens the interface.
     shoot(&namespaces, 20);
     let mut raw = [0; 2000];
     until("the kernel leaves a checksum to us", || {
@@ -115,8 +107,6 @@ fn a_header_before_each_packet_is_read_and_what_it_leaves_is_done() {
     datagrams(tap.input().unwrap(), 14, 39);
 }
 
-/// A handler that swaps the addresses of each packet, and sends the packet back through the
-/// interface from which it was received.
 struct Mirror;
 
 impl Handler for Mirror {
@@ -126,8 +116,7 @@ impl Handler for Mirror {
     fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
         for mut packet in batch.iter_mut() {
             let data = packet.data_mut().unwrap();
-            // The packet was received from a TUN, so it begins with an IPv4 header. Swapping the
-            // addresses does not change the checksum.
+            // A TUN's packet begins with an IPv4 header. A swap of addresses keeps the checksum.
             if data.len() > 28 && data[0] == 0x45 {
                 let (source, destination) = data[12..20].split_at_mut(4);
                 source.swap_with_slice(destination);
@@ -171,7 +160,6 @@ fn what_is_no_such_descriptor_is_refused() {
     assert!(error(vec![null.into()]).starts_with("tun file descriptor: cannot ask for its interface"));
     let (one, other) = (made(&namespaces, "b", IFF_TAP | IFF_NO_PI), made(&namespaces, "c", IFF_TAP | IFF_NO_PI));
     assert!(error(vec![owned(&one), owned(&other)]).ends_with("they are of several interfaces"));
-    // In this test, another process owns the interfaces `b` and `d`.
     let opened = |name| namespaces.within(0, || TapOptions::new(Layer::Tap, name).open().unwrap_err().to_string());
     assert!(opened("b").starts_with("b: cannot attach to the interface: Device or resource busy"), "{}", opened("b"));
     let _theirs = made(&namespaces, "d", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | IFF_MULTI_QUEUE);

@@ -1,6 +1,3 @@
-//! The IP and UDP headers. The device writes IP and UDP headers for received datagrams, and reads
-//! them from packets that it should send.
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use steerage::LinkType;
@@ -10,18 +7,16 @@ use steerage::flow::wire::{IpHeader, ipv4, ipv6, protocol, put, udp};
 
 use super::sys::{Control, NAME_BYTES, Name};
 
-/// The maximum total length in bytes of the IP header and the UDP header that the device writes.
 pub(super) const HEADERS_MAX: usize = ipv6::BYTES + udp::BYTES;
 /// The socket options `UDP_SEGMENT` and `UDP_GRO` of linux/udp.h.
 pub(super) const UDP_SEGMENT: i32 = 103;
 pub(super) const UDP_GRO: i32 = 104;
 
-/// The addresses, ports and traffic class of a packet's IP and UDP headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ends {
     pub(super) source: SocketAddr,
     pub(super) destination: SocketAddr,
-    /// The traffic class. The last two bits of the traffic class are the ECN bits.
+    /// The last two bits of the traffic class are the ECN bits.
     pub(super) class: u8,
 }
 
@@ -56,8 +51,7 @@ pub(super) fn address_of(Name(name): &Name) -> Option<SocketAddr> {
     }
 }
 
-/// Reads the ancillary data of a datagram. The ancillary data contains the destination address, the
-/// traffic class, and the size of the merged datagrams. The size is 0 if no datagrams were merged.
+/// Returns the destination, the traffic class, and the size of merged datagrams (0: not merged).
 pub(super) fn told(control: &Control) -> (Option<IpAddr>, u8, usize) {
     let (mut to, mut class, mut segment) = (None, 0, 0);
     let int = |data: &[u8]| data.first_chunk().map_or(0, |int| i32::from_ne_bytes(*int));
@@ -83,10 +77,9 @@ pub(super) fn header_bytes(ends: &Ends) -> usize {
     if ends.source.is_ipv4() { ipv4::BYTES + udp::BYTES } else { HEADERS_MAX }
 }
 
-/// Writes the headers of a packet. The part of `packet` after the headers is the payload. `segment`
-/// is the payload size of each of the datagrams that were merged. It is 0 for a single datagram.
-/// The kernel has already checked the UDP checksum. The written UDP checksum is not complete. For a
-/// single IPv4 datagram, the written UDP checksum is 0, which means that there is no checksum.
+/// Writes the headers before the payload in `packet`. `segment` is the payload size of merged
+/// datagrams, or 0 for a single datagram. The kernel has already checked the UDP checksum. The
+/// written checksum is incomplete, or 0 (no checksum) for a single IPv4 datagram.
 pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Option<Offload>, BadOffload> {
     let network_bytes = header_bytes(ends) - udp::BYTES;
     let (network, datagram) = packet.split_at_mut_checked(network_bytes).ok_or(BadOffload::Header)?;
@@ -112,8 +105,7 @@ pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Op
     Offload::from_virtio(&virtio, packet, LinkType::RAW)
 }
 
-/// Reads the headers of a packet whose total length is `total` bytes. Returns the addresses and the
-/// length of the headers. Returns `None` if the packet is not a complete UDP packet.
+/// Returns the addresses and the length of the headers. `None`: not a complete UDP packet.
 pub(super) fn read(front: &[u8], total: usize) -> Option<(Ends, usize)> {
     let be16 = |at: usize| Some(u16::from_be_bytes(*front.get(at..)?.first_chunk()?));
     let version = front.first()? >> 4;
@@ -144,13 +136,11 @@ pub(super) fn read(front: &[u8], total: usize) -> Option<(Ends, usize)> {
     (is_whole && ends.destination.port() != 0).then_some((ends, at + udp::BYTES))
 }
 
-/// An error report in a socket's error queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Report {
-    /// True if a router or a peer sent the ICMP error. The field is false if this machine's kernel
-    /// reported the error itself.
+    /// True if a router or a peer sent the error, false if this machine's kernel did.
     pub(super) is_icmp: bool,
-    /// If a packet was refused because it was too long for the path, the MTU of the path.
+    /// The MTU of the path, if a packet was too long for the path.
     pub(super) path_mtu: Option<u32>,
 }
 

@@ -1,10 +1,8 @@
 //! A receive queue of UDP datagrams. Each queue has one socket.
 //!
-//! One system call receives several datagrams. For each datagram that a system call may receive,
-//! about 64 KiB of a memory block are reserved. Long payloads, such as merged datagrams, stay at
-//! the address at which they were received. Short payloads are moved to the end of the previous
-//! frame, so that a block has room for many frames. To move a short payload is cheap, because its
-//! bytes are already in the CPU's cache.
+//! One system call receives several datagrams into a memory block, with about 64 KiB reserved for
+//! each. Short payloads, which are in the CPU's cache, are then moved to the end of the previous
+//! frame, so that a block has room for many frames.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,25 +18,20 @@ use super::sys::{RECEIVED_MAX, Received, drops, receive, receive_one};
 use super::{COUNTS, DROPS, ICMP_ERRORS, Shared, TRUNCATED, is_of_a_peer};
 use crate::offloads::lent::{self, BAD, Lent, Limits, NO_BLOCK, Room, Short, Source, Unfit};
 
-/// The length of the longest payload that is received, in bytes.
 const PAYLOAD_MAX: usize = 65_535;
-/// The number of bytes that are reserved in front of a payload for headers and the offload's
-/// description.
+/// The bytes that are reserved before a payload for headers and the offload's description.
 const FRONT: usize = OFFLOAD_BYTES + HEADERS_MAX;
 /// The distance in bytes between the beginnings of two payloads in a block.
 const STRIDE: usize = (FRONT + PAYLOAD_MAX).next_multiple_of(8);
-/// The size and the number of memory blocks. In total, the blocks have about 32 MiB. The kernel
-/// allocates the memory pages of the blocks when they are first used.
+/// About 32 MiB in total. The kernel allocates pages of the blocks when they are first used.
 const BLOCK_BYTES: usize = RECEIVED_MAX * STRIDE;
 const BLOCKS: usize = 32;
-/// A block is filled further only if it has room for at least this number of datagrams. The limit
-/// ensures that each system call can receive several datagrams.
+/// A block needs room for this many datagrams, so that each system call can receive several.
 const ROOM_LEAST: usize = 4;
 /// The maximum length in bytes of payloads that are moved to the end of the previous frame.
 const SHORT: usize = 4096;
 /// The interval at which the queue reads the number of drops and the errors from the kernel.
 const LOOK: Duration = Duration::from_millis(10);
-/// The maximum number of packets that are received after a stop.
 const STOP_PACKETS: usize = 4096;
 
 #[derive(Debug)]
@@ -47,8 +40,7 @@ pub(super) struct Queue {
     lent: Lent,
     drops: u32,
     looked: Timestamp,
-    /// The maximum number of packets that are still received from the queue after a stop. `None`
-    /// before a stop.
+    /// The maximum number of packets to receive after a stop. `None` before a stop.
     left: Option<usize>,
 }
 
@@ -80,8 +72,7 @@ impl Source for Socket {
                 }
             };
             let headers = header_bytes(&ends);
-            // The free part of the block now begins after the frames that were already delivered.
-            // Therefore the offset of the free part is subtracted.
+            // The free part of the block begins after the frames that were already delivered.
             let from = start + nth * STRIDE + FRONT - room.lending.offset();
             let len = headers + received.len;
             let at = if received.len <= SHORT { OFFLOAD_BYTES.min(from - headers) } else { from - headers };
@@ -135,7 +126,6 @@ impl Queue {
         Self { socket, lent, drops: 0, looked: Timestamp::ZERO, left: None }
     }
 
-    /// Reads the number of drops and the errors from the kernel.
     fn look(&mut self, out: &mut Completions<'_>) {
         self.socket.shared.take_errors(self.socket.nth);
         if let Ok(drops) = drops(self.socket.fd()) {
@@ -186,8 +176,7 @@ impl RxQueue for Queue {
     }
 }
 
-/// Returns the addresses of a received datagram, and the payload size of the datagrams that were
-/// merged into it.
+/// Returns the addresses of a datagram, and the payload size of the datagrams merged into it.
 fn ends(received: &Received, shared: &Shared) -> Result<(Ends, usize), Unfit> {
     if received.is_cut {
         return Err(Unfit(TRUNCATED));

@@ -1,12 +1,9 @@
 //! The output of one CPU to UDP sockets.
 //!
-//! Packets of a batch that have the same addresses and the same traffic class are merged into one
-//! message, if the payloads of all packets except the last have the same length (`UDP_SEGMENT`).
-//! The kernel splits the message into datagrams again.
-//! [`coalesce`](steerage::flow::offload::coalesce) is not suitable for merging packets into
-//! messages: `coalesce` compares checksums, but packets that are sent to a UDP output may have no
-//! checksum. One system call sends as many messages of a batch as possible, directly from the
-//! packets' pages.
+//! Packets of a batch with the same addresses and traffic class are merged into one message
+//! (`UDP_SEGMENT`), if all payloads except the last have the same length.
+//! [`coalesce`](steerage::flow::offload::coalesce) is not used, because it compares checksums,
+//! which packets to a UDP output may lack. Messages are sent directly from the packets' pages.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -22,17 +19,13 @@ use super::sys::{self, Control, Message, PIECES_MAX};
 use super::{Shared, TOO_LONG, is_of_a_peer};
 use crate::offloads::merged::{self, Outcome};
 
-/// The maximum number of datagrams in one message (`UDP_MAX_SEGMENTS`) that all kernels with
-/// `UDP_SEGMENT` accept.
+/// The most datagrams per message (`UDP_MAX_SEGMENTS`) that all kernels with `UDP_SEGMENT` accept.
 const DATAGRAMS_MAX: usize = 64;
-/// The length of the longest payload of a message, in bytes. This limit is the UDP payload of the
-/// longest IPv4 packet.
+/// The longest payload of a message in bytes: the UDP payload of the longest IPv4 packet.
 const PAYLOAD_MAX: usize = 65_507;
-/// The maximum number of messages of a batch that are open at the same time. Further packets may be
-/// added to an open message. Each packet is compared with all open messages.
+/// The maximum number of open messages. Each packet is compared with all open messages.
 const OPEN_MAX: usize = 8;
-/// The maximum number of attempts to send a message. An attempt also fails if the socket reports an
-/// error of an earlier message instead of sending this message.
+/// Attempts to send a message. A socket may report an error of an earlier message instead.
 const ATTEMPTS: usize = 4;
 
 const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
@@ -41,25 +34,21 @@ const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
 pub(super) struct Send {
     shared: Arc<Shared>,
     nth: usize,
-    /// The memory for the messages of a batch. The memory has 19 KB. Therefore this memory is
-    /// reused for each system call without being cleared.
+    /// The messages of a batch: 19 KB, reused for each system call without being cleared.
     messages: Box<[Message]>,
 }
 
-/// A packet that can be sent.
 struct Candidate<'p> {
     packet: OutgoingPacket<'p>,
     ends: Ends,
     header_bytes: usize,
-    /// The payload size of the datagrams that the packet contains. For a single datagram, this size
-    /// is the length of its payload.
+    /// The payload size of the datagrams in the packet, or the payload length of a single datagram.
     segment_bytes: usize,
     payload_bytes: usize,
     total: usize,
     pieces: usize,
 }
 
-/// One or more packets that are sent as one message.
 #[derive(Clone, Copy)]
 struct Run {
     members: u64,
@@ -75,8 +64,7 @@ impl Send {
         Self { shared, nth, messages: Box::new([empty; HANDLE_BUDGET]) }
     }
 
-    /// Reads the headers of a packet. If the packet cannot be sent, the returned error is the
-    /// outcome that is counted for it.
+    /// The error is the outcome that is counted for a packet that cannot be sent.
     fn candidate<'p>(&self, packet: OutgoingPacket<'p>) -> Result<Candidate<'p>, Outcome> {
         const IP: [LinkType; 5] =
             [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
@@ -87,8 +75,7 @@ impl Send {
         let (local, source) = (self.shared.local, ends.source.ip());
         let is_ours = ends.source.port() == local.port()
             && (source.is_unspecified() || local.ip().is_unspecified() || source == local.ip().to_canonical());
-        // An IPv6 socket can send to IPv4 addresses, but an IPv4 socket cannot send to IPv6
-        // addresses.
+        // An IPv6 socket can send to IPv4 addresses. An IPv4 socket cannot send to IPv6 addresses.
         if !is_ours || (local.is_ipv4() && !ends.destination.is_ipv4()) {
             return Err(Outcome::Unfit);
         }
@@ -105,7 +92,6 @@ impl Send {
         Ok(Candidate { packet, ends, header_bytes, segment_bytes, payload_bytes, total, pieces })
     }
 
-    /// Creates a message with its destination, source and options.
     fn message(&self, ends: &Ends, cut: Option<usize>) -> (Message, usize) {
         let (mut to, local) = (ends.destination, self.shared.local);
         let mut control = Control::EMPTY;
@@ -136,8 +122,7 @@ impl Send {
             (std::net::SocketAddr::V6(_), std::net::SocketAddr::V4(v4)) => {
                 to = (v4.ip().to_ipv6_mapped(), v4.port()).into();
             }
-            // A link-local destination address is assumed to be on the link to which the socket is
-            // bound.
+            // A link-local destination is assumed to be on the link to which the socket is bound.
             (std::net::SocketAddr::V6(local), std::net::SocketAddr::V6(v6)) if v6.ip().is_unicast_link_local() => {
                 v6.set_scope_id(local.scope_id());
             }
@@ -147,8 +132,7 @@ impl Send {
         (Message { name, control, pieces: 0 }, name_bytes)
     }
 
-    /// Sends one message. If the socket reported an error of an earlier message instead of sending,
-    /// tries again.
+    /// Tries again if the socket reported an error of an earlier message.
     fn send_message(&self, messages: &mut [Message], name_bytes: usize, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let fd = self.shared.sockets[self.nth].as_fd();
         let mut sent = sys::send(fd, name_bytes, messages, pieces);
@@ -163,7 +147,6 @@ impl Send {
         sent
     }
 
-    /// Sends one datagram.
     fn send_one(&self, ends: &Ends, payload: &[IoSlice<'_>]) -> Outcome {
         let (message, name_bytes) = self.message(ends, None);
         match self.send_message(&mut [Message { pieces: payload.len(), ..message }], name_bytes, payload) {
@@ -189,7 +172,6 @@ impl Send {
         }
     }
 
-    /// Sends the datagrams of a packet one by one.
     #[cold]
     fn send_cut(&self, candidate: &Candidate<'_>) -> Outcome {
         let Some(offload) = candidate.packet.offload().filter(|offload| offload.is_super_frame()) else {
@@ -206,8 +188,8 @@ impl Send {
         Outcome::Sent
     }
 
-    /// Called after the kernel refused a message. Sends the packets of this message one by one, if
-    /// the kernel may accept them. Returns true if the kernel has no room for further messages.
+    /// Call after the kernel refused a message. Sends the packets of the message one by one, if the
+    /// kernel may accept them. Returns true if the kernel has no room for further messages.
     #[cold]
     fn send_members(
         &self,
@@ -231,8 +213,7 @@ impl Send {
         is_full
     }
 
-    /// Sends the datagrams of a message one by one. Returns true if the kernel has no room for
-    /// further messages.
+    /// Returns true if the kernel has no room for further messages.
     #[cold]
     fn send_each(&self, run: &Run, candidates: &[Option<Candidate<'_>>], sent: &mut Sent) -> bool {
         for candidate in members(run.members, candidates) {
@@ -245,7 +226,6 @@ impl Send {
         false
     }
 
-    /// Returns true if the kernel may accept the message of `run` and split it into datagrams.
     fn takes(&self, run: &Run) -> bool {
         run.cut_to().is_none() || self.shared.whole.takes(OffloadKind::Udp, run.datagrams())
     }
@@ -270,7 +250,6 @@ impl TxQueue for Send {
 }
 
 impl Send {
-    /// Merges packets into messages. Each system call sends as many messages as possible.
     fn send_runs(
         &self,
         candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET],
@@ -324,24 +303,19 @@ impl Send {
     }
 }
 
-/// Called after the kernel refused a message of `datagrams` datagrams. Returns the smallest number
-/// of datagrams that is known to be too large for one message. Returns `None` if the message was
-/// refused for another reason.
+/// Returns the smallest number of datagrams that is known to be too large for one message, or
+/// `None` if a message of `datagrams` datagrams was refused for another reason.
 pub(super) fn refused_datagrams(error: &io::Error, datagrams: usize) -> Option<usize> {
     match error.raw_os_error() {
-        // `EIO` means that the kernel does not split messages on this path. One possible reason is
-        // that the path leads through IPsec. Before Linux 6.11, the reason may also be an interface
-        // without checksum offload on the path.
+        // The kernel does not split messages on this path, which may lead through IPsec or (before
+        // Linux 6.11) an interface without checksum offload.
         Some(libc::EIO) => Some(2),
         Some(libc::EINVAL) => Some(datagrams),
-        // The message was refused for another reason. For example, one of the message's datagrams
-        // is too long for the path.
         _ => None,
     }
 }
 
-/// Creates messages from packets. If the kernel splits messages, packets to one destination are
-/// merged into a message. Packets between the same two addresses stay in order.
+/// Packets between the same two addresses stay in order.
 fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET], merges: bool) -> ([Option<Run>; HANDLE_BUDGET], usize) {
     let (mut runs, mut count) = ([None::<Run>; HANDLE_BUDGET], 0);
     for (nth, candidate) in candidates.iter().enumerate() {
@@ -364,8 +338,7 @@ fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET], merges: bool) -> (
 }
 
 impl Run {
-    /// Returns the payload size of the datagrams into which the kernel splits the message. Returns
-    /// `None` if the message is a single datagram.
+    /// The payload size of the message's datagrams. `None` for a single datagram.
     fn cut_to(&self) -> Option<usize> {
         (self.payload_bytes > self.segment_bytes).then_some(self.segment_bytes)
     }
@@ -374,8 +347,7 @@ impl Run {
         self.payload_bytes.div_ceil(self.segment_bytes.max(1))
     }
 
-    /// Adds a packet to the message, unless the kernel would then no longer split the message into
-    /// the original datagrams. Returns true if the packet was added.
+    /// Adds a packet, unless the kernel would then split the message into other datagrams.
     fn join(&mut self, next: &Candidate<'_>, nth: usize) -> bool {
         let is_open = self.segment_bytes > 0 && self.payload_bytes % self.segment_bytes == 0;
         let is_alike = next.segment_bytes == self.segment_bytes
@@ -397,8 +369,6 @@ fn members<'c, 'p>(members: u64, candidates: &'c [Option<Candidate<'p>>]) -> imp
     candidates.iter().enumerate().filter(move |(nth, _)| members >> nth & 1 == 1).filter_map(|(_, each)| each.as_ref())
 }
 
-/// Adds the memory ranges of a packet's payload to `pieces`. Returns the number of added memory
-/// ranges.
 fn gather<'c>(candidate: &'c Candidate<'_>, pieces: &mut [IoSlice<'c>]) -> usize {
     let mut skip = candidate.header_bytes;
     let mut count = 0;

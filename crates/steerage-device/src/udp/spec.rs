@@ -1,5 +1,3 @@
-//! Parses the text of a UDP device, such as `udp:ADDR:PORT,queues=2`.
-
 use std::net::SocketAddr;
 
 use super::{BUFFER_MAX, BUFFER_MIN, MTU_MAX, MTU_MIN, QUEUES_MAX, UdpOptions};
@@ -8,7 +6,6 @@ use crate::options::{self, SpecError};
 const DEVICE: &str = "udp";
 const PREFIX: &str = "udp:";
 
-/// The names of the options, in the order in which an error message lists them.
 const OPTIONS: [&str; 5] = ["queues", "receive_buffer", "mtu", "pmtu", "offload"];
 
 /// Returns true if `spec` names UDP sockets: if it begins with `udp:`.
@@ -26,8 +23,7 @@ impl UdpOptions {
     /// Parses `udp:ADDR:PORT,option=value,...`.
     ///
     /// # Errors
-    /// [`SpecError`] for an invalid address, for an option that does not exist or is named twice,
-    /// and for a value that is out of range.
+    /// [`SpecError`] for an invalid address, and for an unknown, repeated or out-of-range option.
     pub fn parse(spec: &str) -> Result<Self, SpecError> {
         let rest = spec.strip_prefix(PREFIX).unwrap_or(spec);
         let (address, list) = rest.split_once(',').unwrap_or((rest, ""));

@@ -1,7 +1,5 @@
-//! The system calls for UDP sockets. This module contains all `unsafe` code of the UDP device.
-//!
-//! The crate `quinn-udp` is not used, because it sends one contiguous buffer per call. Instead,
-//! this module sends the packets of a batch directly from their pages.
+//! The system calls for UDP sockets. The crate `quinn-udp` sends one contiguous buffer per call.
+//! This module sends the packets of a batch directly from their pages.
 
 use std::ffi::{c_int, c_void};
 use std::io::{self, IoSlice};
@@ -10,22 +8,17 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::sys::checked;
 
-/// The maximum number of datagrams that one system call receives.
 pub(super) const RECEIVED_MAX: usize = 16;
 
-/// The maximum number of messages that one system call sends. `PIECES_MAX` is the maximum number of
-/// memory ranges of all these messages together.
+/// The maximum numbers of messages, and of memory ranges of messages, that one system call sends.
 pub(super) const SENT_MAX: usize = 64;
 pub(super) const PIECES_MAX: usize = 256;
 
-/// The number of bytes for the ancillary data of a message. The ancillary data has room for an
-/// address, a traffic class and a segment size, each for IPv4 and for IPv6.
+/// Room for an address, a traffic class and a segment size, each for IPv4 and for IPv6.
 const CONTROL_BYTES: usize = 256;
 
-/// The length of `struct sockaddr_in6`, which is longer than the address structure of IPv4.
 pub(super) const NAME_BYTES: usize = size_of::<libc::sockaddr_in6>();
 
-/// A socket address in the layout that the kernel reads and writes.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(8))]
 pub(super) struct Name(pub(super) [u8; NAME_BYTES]);
@@ -47,7 +40,6 @@ impl Control {
 
     const HEADER_BYTES: usize = Self::aligned(size_of::<libc::cmsghdr>());
 
-    /// Appends an item to the ancillary data.
     pub(super) fn push(&mut self, level: c_int, kind: c_int, data: &[u8]) {
         let len = Self::HEADER_BYTES + data.len();
         let Some(to) = self.bytes.get_mut(self.len..self.len + Self::aligned(len)) else { return };
@@ -59,7 +51,6 @@ impl Control {
         self.len += Self::aligned(len);
     }
 
-    /// Returns the items of the ancillary data. Each item has a level, a kind and data.
     pub(super) fn items(&self) -> impl Iterator<Item = (c_int, c_int, &[u8])> {
         let mut rest = &self.bytes[..self.len.min(CONTROL_BYTES)];
         std::iter::from_fn(move || {
@@ -77,7 +68,6 @@ impl Control {
 pub(super) struct Received {
     pub(super) name: Name,
     pub(super) control: Control,
-    /// The length of the payload.
     pub(super) len: usize,
     pub(super) is_cut: bool,
 }
@@ -98,9 +88,8 @@ fn message(name: &mut Name, control: *mut u8, control_bytes: usize) -> libc::msg
 
 // In the C library musl, the lengths of messages are `u32`.
 #[allow(clippy::unnecessary_cast)]
-/// Receives up to `into.len()` datagrams. Datagram `n` may have up to `room` bytes. Datagram `n` is
-/// written to `buffer` at the offset `first + n * stride`. Returns the number of received
-/// datagrams.
+/// Receives up to `into.len()` datagrams of up to `room` bytes. Datagram `n` is written to `buffer`
+/// at the offset `first + n * stride`. Returns the number of received datagrams.
 pub(super) fn receive(
     fd: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -136,8 +125,8 @@ pub(super) fn receive(
 }
 
 #[allow(clippy::unnecessary_cast)]
-/// Receives one datagram into `room`. Bytes that do not fit into `room` are written to `rest`. If
-/// `errors` is true, takes an entry from the socket's error queue instead of receiving a datagram.
+/// Bytes that do not fit into `room` are written to `rest`. If `errors` is true, takes an entry
+/// from the socket's error queue instead of a datagram.
 pub(super) fn receive_one(
     fd: BorrowedFd<'_>,
     room: &mut [u8],
@@ -161,7 +150,6 @@ pub(super) fn receive_one(
     Ok(())
 }
 
-/// A message to send: its destination, its ancillary data, and the number of its memory ranges.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub(super) name: Name,
@@ -169,8 +157,8 @@ pub(super) struct Message {
     pub(super) pieces: usize,
 }
 
-/// Sends messages. The memory ranges of all messages are in `pieces`, one message after another.
-/// Returns the number of messages that the kernel accepted.
+/// `pieces` contains the memory ranges of the messages in order. Returns the number of sent
+/// messages.
 pub(super) fn send(
     fd: BorrowedFd<'_>,
     name_bytes: usize,
@@ -198,7 +186,6 @@ pub(super) fn send(
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }
 
-/// Sets an option of the socket.
 pub(super) fn set(fd: &OwnedFd, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
     // SAFETY: the kernel reads an int.
     checked(unsafe {
@@ -206,13 +193,11 @@ pub(super) fn set(fd: &OwnedFd, level: c_int, option: c_int, value: c_int) -> io
     })
 }
 
-/// Binds the socket to an address.
 pub(super) fn bind(fd: &OwnedFd, name: &Name, name_bytes: usize) -> io::Result<()> {
     // SAFETY: the kernel reads no more than `NAME_BYTES`.
     checked(unsafe { libc::bind(fd.as_raw_fd(), name.0.as_ptr().cast(), name_bytes.min(NAME_BYTES) as _) })
 }
 
-/// Returns the address to which the socket is bound.
 pub(super) fn bound(fd: &OwnedFd) -> io::Result<Name> {
     let (mut name, mut len) = (Name([0; NAME_BYTES]), NAME_BYTES as libc::socklen_t);
     // SAFETY: the kernel writes no more than `len` bytes.
@@ -220,8 +205,7 @@ pub(super) fn bound(fd: &OwnedFd) -> io::Result<Name> {
     Ok(name)
 }
 
-/// Returns the number of datagrams that the socket has dropped since it was opened
-/// (`SK_MEMINFO_DROPS`).
+/// Returns the drops since the socket was opened (`SK_MEMINFO_DROPS`).
 pub(super) fn drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     const SO_MEMINFO: c_int = 55;
     const DROPS: usize = 8;

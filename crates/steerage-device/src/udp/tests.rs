@@ -16,14 +16,11 @@ fn open(address: &str) -> Udp {
     UdpOptions::new(address.parse().unwrap()).open().unwrap()
 }
 
-/// Returns the address to which another socket on this machine must send to reach the device's
-/// sockets.
 fn reached(udp: &Udp, ip: &str) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), udp.local_addr().port())
 }
 
-/// Creates a socket. The kernel splits the messages that are sent through this socket into
-/// datagrams of `bytes` bytes.
+/// The kernel splits messages that are sent through this socket into datagrams of `bytes` bytes.
 fn peer(ip: &str, bytes: usize) -> UdpSocket {
     let socket = cutting_socket(ip.parse().unwrap(), bytes);
     socket.set_read_timeout(Some(HANG)).unwrap();
@@ -57,7 +54,6 @@ fn a_merged_datagram_is_one_frame_with_the_addresses_of_both_ends() {
     }
 }
 
-/// A handler that sends each packet back to its source.
 struct Echo;
 
 impl Handler for Echo {
@@ -109,8 +105,7 @@ fn an_error_says_how_long_messages_may_be() {
     assert_eq!([refused(libc::EIO), refused(libc::EINVAL), refused(libc::EMSGSIZE)], [Some(2), Some(45), None]);
 }
 
-/// `offloads` is the device's option with the same name. Without the option `offloads`, the kernel
-/// also does not merge the datagrams that the device receives.
+/// Without `offloads`, the kernel also does not merge the datagrams that the device receives.
 #[test]
 fn a_kernel_that_cuts_no_messages_gets_single_datagrams() {
     for (cuts, offloads) in [(true, true), (false, true), (false, false)] {
@@ -137,8 +132,7 @@ fn a_kernel_that_cuts_no_messages_gets_single_datagrams() {
     }
 }
 
-/// If an ICMP error from a peer arrives at the end of the run, the report still includes this
-/// error.
+/// The report includes a reply that the kernel refused as too long at the end of the run.
 #[test]
 fn the_last_refusal_is_in_the_report() {
     let Some(namespaces) = Namespaces::new(1) else { return };
@@ -164,7 +158,7 @@ fn an_address_is_shared_within_a_process_and_has_one_input() {
     assert!(other.contains("1 queue(s)"), "{other}");
 }
 
-/// In this test, datagrams that wait in a queueing discipline fill the send buffer of the socket.
+/// Datagrams that wait in a queueing discipline fill the send buffer of the socket.
 #[test]
 fn an_output_knows_whether_its_socket_has_room() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -179,8 +173,7 @@ fn an_output_knows_whether_its_socket_has_room() {
     let output = super::send::Send::new(std::sync::Arc::clone(&udp.0), 0);
     assert!(output.has_room());
     let socket = UdpSocket::from(udp.0.sockets[0].try_clone().unwrap());
-    // If there were no receiver, the far namespace would reply with an ICMP error. A later system
-    // call would return this ICMP error.
+    // Without a receiver, a later system call would return the far namespace's ICMP error.
     let _receiver = namespaces.within(1, || UdpSocket::bind("10.210.0.2:9").unwrap());
     let error = (0..100_000).find_map(|_| socket.send_to(&[7; 1000], "10.210.0.2:9").err());
     assert_eq!(error.map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
@@ -197,8 +190,7 @@ fn counted(handle: &Handle, name: &str) -> u64 {
     counts.iter().find(|(each, _)| *each == name).unwrap().1
 }
 
-/// Creates network namespaces for a host, a router and a peer. The link between the router and the
-/// peer has an MTU of 1,300 bytes.
+/// A host, a router and a peer. The link between router and peer has an MTU of 1,300 bytes.
 fn behind_a_router() -> Option<Namespaces> {
     const HOST: usize = 0;
     const ROUTER: usize = 1;
@@ -219,8 +211,7 @@ fn behind_a_router() -> Option<Namespaces> {
     }
     namespaces.must(HOST, "route add default via 10.210.0.2");
     namespaces.must(HOST, "route add default via fd00:210::2");
-    // When the router resolves the link addresses of its neighbours, it uses these fe80 addresses
-    // as the source.
+    // The router resolves the link addresses of its neighbours from these fe80 addresses.
     for device in ["near", "far"] {
         namespaces.must(ROUTER, &format!("addr add fe80::1/64 dev {device} nodad"));
     }
@@ -232,8 +223,7 @@ fn behind_a_router() -> Option<Namespaces> {
     Some(namespaces)
 }
 
-/// Tests two replies. One reply is too long for the path and is refused. The other reply goes to a
-/// closed port and causes an ICMP error. After these two replies, later replies must still arrive.
+/// Later replies arrive after a reply that is too long for the path, and one to a closed port.
 #[test]
 fn path_mtus_and_closed_ports_are_reported() {
     let Some(namespaces) = behind_a_router() else { return };
@@ -248,8 +238,7 @@ fn path_mtus_and_closed_ports_are_reported() {
         let builder = Builder::new().virtual_cpus(1).input(udp.input().unwrap()).output(udp.output());
         let running = builder.build(|_| Echo).unwrap().start().unwrap();
         let handle = running.handle();
-        // The peer's socket is closed when the reply arrives. The queue updates its counts when it
-        // is polled.
+        // The peer's socket is closed when the reply arrives.
         until("the closed port is reported", || {
             namespaces.within(2, || open_peer().send_to(b"gone", to).unwrap());
             counted(&handle, "icmp_errors") >= 1
@@ -257,8 +246,7 @@ fn path_mtus_and_closed_ports_are_reported() {
         let socket = namespaces.within(2, open_peer);
         assert_eq!([counted(&handle, "too_long"), counted(&handle, "path_mtu")], [0, 0]);
 
-        // Both ends of the link use the link's MTU, so the peer's kernel fragments its own long
-        // packets.
+        // The peer's kernel fragments its own long packets, because it uses the link's MTU.
         until("the router reports the MTU", || {
             socket.send_to(&[7; 1400], to).unwrap();
             counted(&handle, "path_mtu") == 1300

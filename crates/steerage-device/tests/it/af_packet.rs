@@ -1,6 +1,3 @@
-//! Tests the reception from live interfaces with AF_PACKET. Frames are sent over a veth pair
-//! between two network namespaces, and each received frame is checked.
-
 use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::process::Command;
@@ -23,9 +20,6 @@ use steerage_fixtures::{HANG, in_ci, is_installed, until};
 
 use crate::common::send_raw;
 
-/// The size of the ring in bytes. The 64 blocks of the ring are enough for all frames of a test,
-/// even if this machine is busy. After `BLOCK_TIMEOUT`, the kernel hands over a block even if the
-/// block is not full.
 const BUFFER: usize = 64 * (128 << 10);
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -46,8 +40,7 @@ fn queues(net: &Net, options: &AfPacketOptions) -> Vec<Box<dyn RxQueue>> {
     net.near(|| options.open().unwrap()).input.queues
 }
 
-/// Brings `near0` up again, and waits until the other end of the veth pair can send. The kernel
-/// drops frames that are sent while `near0` is down.
+/// The kernel drops frames that are sent while `near0` is down.
 fn bring_up(net: &Net) {
     net.must(&format!("-n {} link set near0 up", net.near));
     until("the cable carries", || {
@@ -71,9 +64,6 @@ impl Listening {
         self.tester.poll_with_headers(Timestamp::ZERO + self.start.elapsed(), POLL_BUDGET)
     }
 
-    /// Polls the queue until `count` frames were received, while `meanwhile` runs. After these
-    /// frames, the function stops the queue, and polls it until the queue ends. The returned list
-    /// also includes frames that were received after the first `count` frames.
     fn frames(mut self, count: usize, meanwhile: impl FnOnce() + Send) -> Vec<Headed> {
         let mut frames = Vec::new();
         thread::scope(|scope| {
@@ -100,15 +90,12 @@ impl Listening {
     }
 }
 
-/// Sends datagrams. The payload of each datagram is the datagram's number (four bytes) and `pad`
-/// more bytes.
 fn send(from: &str, to: &str, numbers: std::ops::Range<u32>, pad: usize) {
     let socket = UdpSocket::bind((from, 0)).unwrap();
     for number in numbers {
         let mut payload = vec![0; 4 + pad];
         payload[..4].copy_from_slice(&number.to_be_bytes());
-        // If the receiver has sent an ICMP error for an earlier datagram, the call of `send_to`
-        // fails with that error.
+        // An ICMP error for an earlier datagram makes `send_to` fail.
         while let Err(error) = socket.send_to(&payload, (to, 9)) {
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         }
@@ -135,8 +122,6 @@ fn frames_come_in_order_with_their_time_and_length() {
     }
 }
 
-/// Tests listening to received packets only, to sent packets only, and to both. If one direction is
-/// wanted, frames in the other direction must not be counted.
 #[test]
 fn directions() {
     let Some(net) = Net::new() else { return };
@@ -178,8 +163,7 @@ fn tagged(number: u32) -> Vec<u8> {
 /// A VLAN tag with priority 3 and VLAN ID 5, and a second VLAN tag with VLAN ID 9.
 const TAGS: [u8; 8] = [0x88, 0xa8, 0x60, 5, 0x81, 0, 0, 9];
 
-/// The kernel removes the outer VLAN tag of a frame before the filter sees the frame. A filter that
-/// was compiled for the interface still finds the removed VLAN tag.
+/// The kernel removes the outer VLAN tag before the filter sees the frame.
 #[test]
 fn a_filter_finds_tags() {
     let Some(net) = Net::new() else { return };
@@ -194,9 +178,8 @@ fn a_filter_finds_tags() {
     }
 }
 
-/// The interface exists only in the network namespace of this thread, so the files in /sys that
-/// this process sees do not describe the interface. The interface is down, so tcpdump cannot open
-/// it.
+/// The interface exists only in this thread's network namespace, so /sys does not describe it. The
+/// interface is down, so tcpdump cannot open it.
 #[test]
 fn a_filter_fits_the_link_type_in_the_namespace() {
     let Some(net) = Net::new() else { return };
@@ -209,15 +192,13 @@ fn a_filter_fits_the_link_type_in_the_namespace() {
     assert_eq!(format!("{filtered:?}"), format!("{:?}", options("only-here").filter(raw)));
 }
 
-/// The kernel removes the outer VLAN tag of a received frame. The device reinserts the VLAN tag
-/// into lent frames (frames that are handled in the ring) and into copied frames.
+/// The device reinserts the VLAN tag that the kernel removed, into lent and into copied frames.
 #[test]
 fn vlan_tags_are_put_back() {
     let Some(net) = Net::new() else { return };
     let frames: Vec<Vec<u8>> = (0..100).map(tagged).collect();
     let mut listening = listen(&net, &small("near0"));
-    // The number of frames is one more than the number of the ring's blocks, so the last frame is
-    // copied to a page.
+    // One frame more than the ring has blocks: the last frame is copied to a page.
     listening.tester.hold_frames();
     for nth in 0..5 {
         net.far(|| send_raw("far0", &frames[nth..=nth]));
@@ -234,17 +215,14 @@ fn vlan_tags_are_put_back() {
     assert!(seen.iter().map(|(_, frame)| frame).eq(&frames));
 }
 
-/// The kernel at the other end of the veth pair leaves checksums to a network card. If
-/// `finish_checksums` is set, the device completes these checksums in lent frames (frames that are
-/// handled in the ring) and in copied frames.
+/// The kernel at the other end leaves checksums to a network card. With `finish_checksums`, the
+/// device completes the checksums in lent and in copied frames.
 #[test]
 fn checksums_are_finished() {
     let Some(net) = Net::new() else { return };
     for finish_checksums in [true, false] {
         let options = small("near0").finish_checksums(finish_checksums);
         let mut listening = listen(&net, &options);
-        // The number of frames is one more than the number of the ring's blocks, so the last frame
-        // is copied to a page.
         listening.tester.hold_frames();
         for nth in 0..5 {
             net.far(|| send(FAR, NEAR, nth..nth + 1, 100));
@@ -299,12 +277,10 @@ fn a_group_of_sockets_shares_by_flow() {
             let far = UdpSocket::bind((FAR, 0)).unwrap();
             far.send_to(&[0; 10], (NEAR, *port)).unwrap();
             far.send_to(&[0; 4000], (NEAR, *port)).unwrap();
-            // The socket `socket` was opened in the near namespace.
             socket.send_to(&[0; 10], far.local_addr().unwrap()).unwrap();
         }
     });
-    // Each flow consists of one datagram in each direction, and of one more datagram in three
-    // fragments.
+    // A flow has one datagram in each direction, and one datagram in three fragments.
     let mut frames = [Vec::new(), Vec::new()];
     while frames[0].len() + frames[1].len() < 64 * 5 {
         for (frames, listening) in frames.iter_mut().zip(&mut listening) {
@@ -346,7 +322,6 @@ fn the_kernels_hash_is_taken_where_it_is_asked_for() {
     assert_eq!(theirs[0].capabilities().hash, Some(Affinity::BothDirections));
 }
 
-/// Frames that do not fit into the kernel's ring count as lost. All received frames are valid.
 #[test]
 fn what_the_kernel_drops_is_counted() {
     let Some(net) = Net::new() else { return };
@@ -361,8 +336,7 @@ fn what_the_kernel_drops_is_counted() {
     assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]));
 }
 
-/// Dropped frames are reported when the ring is empty, even if no time has passed: in this test,
-/// the clock does not advance.
+/// Dropped frames are reported when the ring is empty, although the clock does not advance.
 #[test]
 fn what_the_kernel_drops_is_counted_soon() {
     let Some(net) = Net::new() else { return };
@@ -377,9 +351,7 @@ fn what_the_kernel_drops_is_counted_soon() {
     assert!(listening.tester.lost() > 0);
 }
 
-/// In this test, handlers return no frame to the device, but the packet ring must still accept new
-/// frames. Frames that cannot be lent (handled in the ring's memory) are copied, as long as a page
-/// is free.
+/// Handlers return no frame. Frames that cannot be lent are copied, as long as a page is free.
 #[test]
 fn frames_that_stay_out_do_not_stop_the_ring() {
     let Some(net) = Net::new() else { return };
@@ -394,9 +366,8 @@ fn frames_that_stay_out_do_not_stop_the_ring() {
             seen += listening.poll().unwrap().1.len() as u64;
         }
     }
-    // Four frames were lent. The device rescued the ring's blocks of at least three lent frames: it
-    // copied the frames, and the kernel got the blocks back. One frame was copied to the only page
-    // of the pool, and the last frame was lost.
+    // Four frames were lent. The device copied at least three of them to give their blocks back to
+    // the kernel. One frame was copied to the pool's only page, and the last frame was lost.
     assert_eq!((seen, rounds), (5, 6));
     assert!((3 + 1..=4 + 1).contains(&listening.tester.copied()), "{}", listening.tester.copied());
     listening.tester.release_frames();
@@ -420,8 +391,7 @@ fn what_is_longer_than_a_page_is_cut() {
             }
         };
         assert_eq!((number(&frame, 14), header.unwrap().wire_len), (number_sent, 9014));
-        // The ring has four blocks, so the first four frames are lent (handled in the ring, without
-        // a copy).
+        // The ring has four blocks, so the first four frames are lent.
         assert!(
             if number_sent < 4 { frame.len() == 9014 } else { (1514..2112).contains(&frame.len()) },
             "{}",
@@ -448,7 +418,6 @@ fn an_interface_goes_down_and_comes_up() {
     let mut listening = listen(&net, &options("near0").direction(Direction::In));
     net.far(|| send(FAR, NEAR, 0..10, 0));
     net.must(&format!("-n {} link set near0 down", net.near));
-    // Poll until the queue has noticed that the interface is down.
     let mut frames = Vec::new();
     loop {
         let (polled, more) = listening.poll().unwrap();
@@ -466,8 +435,7 @@ fn an_interface_goes_down_and_comes_up() {
     assert_eq!(number(&frames[19].1, 14), 19);
 }
 
-/// The state of an interface is requested by its name, and the name may change between two
-/// requests. While an interface is down, the queue checks the interface's state in every poll.
+/// The interface's state is requested by its name, which may change between two requests.
 #[test]
 fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
     let Some(net) = Net::new() else { return };
@@ -492,7 +460,6 @@ fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
     while !listening.poll().unwrap().1.iter().any(is_ours) {}
 }
 
-/// Deletes the network namespace at the other end, which deletes both ends of the veth pair.
 #[test]
 fn an_interface_that_is_deleted_ends_the_queue() {
     for namespace in [true, false] {

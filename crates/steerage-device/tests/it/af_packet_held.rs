@@ -1,5 +1,4 @@
-//! Tests live interfaces with handlers that keep their packets. Packets that handlers keep must not
-//! stop the packet ring.
+//! Packets that handlers keep must not stop the packet ring.
 
 use std::net::UdpSocket;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -13,23 +12,19 @@ use steerage_fixtures::HANG;
 use steerage_fixtures::cable::{FAR, NEAR, Net};
 
 const FLOWS: usize = 64;
-/// The number of datagrams per burst. A burst of datagrams fills half of one of the ring's four
-/// blocks.
+/// A burst fills half of one of the ring's four blocks.
 const BURST: u32 = 100;
-/// The number of bursts. With this number of bursts, the packet ring wraps around at least six
-/// times.
+/// The packet ring wraps around at least six times.
 const BURSTS: u32 = 50;
 const PAYLOAD: usize = 500;
 
 fn input(net: &Net) -> Input {
-    // The block timeout is longer than the time to send a burst on a busy machine. With a shorter
-    // block timeout, a burst would take several blocks.
+    // Longer than it takes to send a burst on a busy machine, so that a burst needs one block.
     let timeout = Duration::from_millis(40);
     let options = AfPacketOptions::new("near0").buffer(BUFFER_MIN).block_timeout(timeout).direction(Direction::In);
     net.near(|| options.open().unwrap()).input
 }
 
-/// Sends all bursts. Each burst of datagrams starts after the previous burst was received.
 fn send(net: &Net, handle: &Handle) -> u64 {
     let received = |expected: u64| {
         let start = Instant::now();
@@ -41,8 +36,7 @@ fn send(net: &Net, handle: &Handle) -> u64 {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..FLOWS).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
         for number in 0..BURST * BURSTS {
-            // A payload that shows whether a frame's memory was overwritten or cleared before the
-            // handler read the frame.
+            // Shows whether a frame's memory was overwritten or cleared before the handler read it.
             let payload = (number + 1).to_be_bytes().repeat(PAYLOAD / 4);
             // If an earlier datagram caused an ICMP error, `send_to` returns this error.
             while sockets[number as usize % FLOWS].send_to(&payload, (NEAR, 9)).is_err() {}
@@ -59,7 +53,6 @@ fn is_sound(frame: &[u8]) -> bool {
     payload.len() == PAYLOAD && payload[..4] != [0; 4] && payload.chunks(4).all(|word| word == &payload[..4])
 }
 
-/// A handler that stalls one CPU in its first batch, until the test lets it continue.
 struct Stalls {
     told: Option<(Sender<()>, Receiver<()>)>,
     sound: u64,
@@ -149,7 +142,6 @@ fn a_handler_that_keeps_all_does_not_stop_the_ring() {
     handle.stop();
     let outcome = running.join();
     let ledger = &outcome.snapshot;
-    // No handler has panicked, so no handler has found a changed frame.
     assert_eq!((ledger.received(), ledger.delivered(), ledger.reordered()), (sent, sent, Some(0)));
     assert_eq!(ledger.queues[0].verdicts.kept, 256);
     assert_eq!(outcome.reports.iter().map(|(_, kept)| kept).sum::<usize>(), 256);

@@ -1,6 +1,3 @@
-//! Tests AF_XDP: takes packets from interfaces, and checks each frame that arrives over a veth pair
-//! between two namespaces.
-
 use std::net::UdpSocket;
 use std::ops::Range;
 use std::thread;
@@ -19,7 +16,6 @@ use steerage_fixtures::{HANG, until};
 
 use crate::common::send_raw;
 
-/// The receive queue under test, and its start time.
 struct Taking {
     tester: QueueTester,
     start: Instant,
@@ -29,8 +25,7 @@ fn options(take: &str) -> AfXdpOptions {
     AfXdpOptions::new("near0").take(take.parse().unwrap())
 }
 
-/// Another test may have forked a child process. Until the child process executes another program,
-/// it keeps the XDP program of an ended receive queue open.
+/// A forked child of another test may keep an ended queue's XDP program open for a moment.
 fn take(net: &Net, options: &AfXdpOptions) -> Taking {
     let mut taking = None;
     until("the interface is free", || {
@@ -43,8 +38,7 @@ fn take(net: &Net, options: &AfXdpOptions) -> Taking {
     taking.unwrap()
 }
 
-/// Opens the first receive queue, and polls this queue once. After the first poll of a queue,
-/// AF_XDP takes the frames that arrive.
+/// AF_XDP takes the frames that arrive after the first poll of a queue.
 fn try_take(net: &Net, options: &AfXdpOptions) -> Result<Taking, DeviceError> {
     let queue = net.near(|| options.open())?.input.queues.remove(0);
     let mut taking = Taking { tester: QueueTester::new(queue)?, start: Instant::now() };
@@ -66,8 +60,6 @@ impl Taking {
         frames
     }
 
-    /// Stops the queue. After the stop, no more frames may arrive, and all pages of the queue must
-    /// return to it.
     fn end(mut self) {
         assert!(self.tester.stop());
         loop {
@@ -90,8 +82,6 @@ fn send(net: &Net, numbers: Range<u32>, bytes: usize) {
     });
 }
 
-/// Returns a payload that consists of a number and of bytes that depend on the number and on their
-/// position.
 fn payload(number: u32, bytes: usize) -> Vec<u8> {
     let pattern = (0..bytes).map(|at| (at as u32).wrapping_mul(31).wrapping_add(number) as u8);
     number.to_be_bytes().into_iter().chain(pattern).take(bytes).collect()
@@ -111,8 +101,7 @@ fn frames_come_in_order_in_every_mode() {
     for (mode, runs) in [(Mode::Auto, "native, copy"), (Mode::Copy, "native, copy"), (Mode::Skb, "skb, copy")] {
         let mut taking = take(&net, &options("all").mode(mode));
         assert!(taking.tester.mode().is_some_and(|mode| mode.starts_with(runs)));
-        // The test sends more datagrams than the queue has pages, so each page must return to the
-        // queue and be used again.
+        // More datagrams than the queue has pages, so each page must be used again.
         let count = 4 * TESTER_PAGES as u32;
         for first in (0..count).step_by(64) {
             send(&net, first..first + 64, 100);
@@ -125,9 +114,8 @@ fn frames_come_in_order_in_every_mode() {
     }
 }
 
-/// If frames arrive at short intervals, a poll that empties the ring returns the time at which the
-/// queue should be polled again. In this test, the next poll follows after 10 us, by the clock of
-/// the test. After a poll that found no frame, the queue waits until its socket is readable.
+/// If frames arrive at short intervals (here 10 us), a poll that empties the ring returns the time
+/// of the next poll. After a poll without frames, the queue waits until its socket is readable.
 #[test]
 fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
     let Some(net) = Net::new() else { return };
@@ -141,8 +129,7 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
             assert!(taking.start.elapsed() < HANG, "what should come does not");
             let (polled, frames) = taking.tester.poll(now, POLL_BUDGET).unwrap();
             frames.iter().for_each(|frame| assert_eq!(Some(number(frame)), numbers.next()));
-            // If frames arrived between the last read of the ring and the end of the poll, the next
-            // poll follows immediately.
+            // `More`: frames arrived between the last read of the ring and the end of the poll.
             match polled {
                 Polled::Coalesce(until) if !frames.is_empty() && until == now + wait => waits += 1,
                 Polled::Drained if frames.is_empty() || waits == 0 => {}
@@ -153,19 +140,15 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
                 now = now + Duration::from_micros(10);
             }
         }
-        // An empty poll between two polls that found frames does not lengthen the queue's interval
-        // between polls.
+        // An empty poll between polls with frames does not lengthen the interval.
         assert_eq!(taking.tester.poll(now, POLL_BUDGET).unwrap().0, Polled::Drained);
     }
     assert!(waits > 0 && taking.tester.lost() == 0, "{waits}");
     taking.end();
 }
 
-/// Handlers hold all pages except the pages of the ring. When all pages outside the ring are in
-/// use, new frames are dropped and counted. The pages of dropped frames stay in the ring, so that
-/// the kernel never has too few pages. When handlers return their pages, frames are handed to
-/// handlers again. In one part of the test each frame has one page, and in another part each frame
-/// has several pages.
+/// While handlers hold all pages outside the ring, frames are dropped and counted, but their pages
+/// stay in the ring, so that the kernel never has too few pages.
 #[test]
 fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
     let Some(net) = Net::with("mtu 9000") else { return };
@@ -173,13 +156,11 @@ fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
         let mut taking = take(&net, &options("all").ring(256));
         taking.tester.hold_frames();
         let held = TESTER_PAGES as u32 / pages;
-        // The ring has room for the pages of 64 frames.
         for first in (0..held).step_by(64) {
             let count = 64.min(held - first);
             send(&net, first..first + count, bytes);
             taking.frames(count as usize);
         }
-        // The test sends more frames than the ring has pages, and no other page is free.
         for round in 1..=8 {
             send(&net, 0..64, bytes);
             while taking.tester.no_page() < 64 * round {
@@ -195,9 +176,8 @@ fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
     }
 }
 
-/// Handlers get the bytes that were sent, whether a frame is copied out of the ring's page or keeps
-/// the page. Only frames of up to `copybreak` bytes are copied out of the ring's page. The value of
-/// `copybreak` can be changed while the queue receives.
+/// Frames of up to `copybreak` bytes are copied out of the ring's page, longer frames keep the
+/// page. `copybreak` can be changed while the queue receives.
 #[test]
 fn short_frames_are_copied_out_of_the_ring() {
     const COUNT: u64 = 2000;
@@ -212,7 +192,6 @@ fn short_frames_are_copied_out_of_the_ring() {
         assert_eq!(handle.set_queue_limits(0, |_| ()).unwrap().copybreak, at_start);
         handle.set_queue_limits(0, |limits| limits.copybreak = later).unwrap();
         until("the limits are in force", || handle.is_settled());
-        // Until the queue is polled for the first time, frames go to the kernel and not to the queue.
         until("the queue receives", || {
             send(&net, 0..1, 200);
             handle.snapshot().received() > 0
@@ -228,10 +207,8 @@ fn short_frames_are_copied_out_of_the_ring() {
     }
 }
 
-/// The length of the longest frame of the test.
 const LONGEST: usize = 242;
 
-/// A handler that checks the bytes of each frame.
 struct Checks;
 
 impl Handler for Checks {
@@ -252,12 +229,10 @@ impl Handler for Checks {
 fn jumbo_frames_are_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };
     let sizes = [100, 3797, 3798, 3799, 7637, 7638, 7639, 8972];
-    // A chunk of AF_XDP is one page of the kernel, and the kernel leaves the first 256 bytes of
-    // each chunk free.
+    // A chunk of AF_XDP is one page, of which the kernel leaves the first 256 bytes free.
     let in_one = |bytes: usize| ethernet::BYTES + 28 + bytes <= 4096 - 256;
     for mode in [Mode::Auto, Mode::Skb] {
         let mut taking = take(&net, &options("udp").mode(mode));
-        // The test uses frame lengths around the end of a chunk, and the longest frame.
         for (bytes, first) in sizes.into_iter().zip((0..).step_by(20)) {
             send(&net, first..first + 20, bytes);
             for (frame, expected) in taking.frames(20).iter().zip(first..) {
@@ -270,9 +245,8 @@ fn jumbo_frames_are_whole() {
     }
 }
 
-/// The MTU is raised during the run. Frames that are longer than a chunk arrive in several chunks.
-/// Frames that are longer than the maximum are lost and counted. Later frames still arrive, and no
-/// page is missing at the end.
+/// The MTU is raised during the run. Frames longer than a chunk arrive in several chunks. Frames
+/// longer than the maximum are lost and counted, and no page is missing at the end.
 #[test]
 fn longer_frames_than_before_come_in_parts_or_are_lost_and_counted() {
     let Some(net) = Net::new() else { return };
@@ -308,8 +282,6 @@ fn it_goes_on_when_the_interface_is_up_again() {
     taking.end();
 }
 
-/// A new queue does not deliver frames that an earlier queue of the same interface received but did
-/// not read.
 #[test]
 fn a_new_start_hands_over_nothing_of_before() {
     let Some(net) = Net::new() else { return };
@@ -391,8 +363,7 @@ fn what_is_wrong_is_said() {
 
 // ---- tests of the decision which frames AF_XDP takes
 
-/// Makes a frame with the EtherType `kind`. The frame is addressed to another machine, so that the
-/// kernel does not reply.
+/// The frame is addressed to another machine, so that the kernel does not reply.
 fn frame(kind: u16, body: &[&[u8]]) -> Vec<u8> {
     let addresses = [2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 2];
     let mut frame = [&addresses[..], &kind.to_be_bytes(), &body.concat()].concat();
@@ -400,7 +371,6 @@ fn frame(kind: u16, body: &[&[u8]]) -> Vec<u8> {
     frame
 }
 
-/// Makes an IPv4 packet from 10.1.2.3 to 192.0.2.1.
 fn ipv4(protocol: u8, fragment: u16, options: usize, body: &[u8]) -> Vec<u8> {
     let mut header = vec![0x45 + options as u8, 0, 0, 100, 0, 1, 0, 0, 64, protocol, 0, 0, 10, 1, 2, 3, 192, 0, 2, 1];
     header[6..8].copy_from_slice(&fragment.to_be_bytes());
@@ -409,7 +379,6 @@ fn ipv4(protocol: u8, fragment: u16, options: usize, body: &[u8]) -> Vec<u8> {
     header
 }
 
-/// Makes an IPv6 packet from 2001:db8::1 to 2001:db8:8000::2.
 fn ipv6(next: u8, body: &[u8]) -> Vec<u8> {
     let [from, to] = [[0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], [0x2001, 0xdb8, 0x8000, 0, 0, 0, 0, 2]];
     FrameBuilder::ip(from, to, next).packet(body)
@@ -421,8 +390,7 @@ fn ports(source: u16, destination: u16) -> Vec<u8> {
 
 fn kinds() -> Vec<(&'static str, Vec<u8>)> {
     let dns = ipv4(17, 0, 0, &ports(4000, 53));
-    // IPv6 hop-by-hop options of 16 bytes, then a fragment header in a packet that is not
-    // fragmented.
+    // Hop-by-hop options, then a fragment header in a packet that is not fragmented.
     let extended = [&[44, 1][..], &[0; 14], &[6, 0, 0, 0, 0, 0, 0, 7], &ports(443, 5000)].concat();
     vec![
         ("dns", frame(0x0800, &[&dns])),
@@ -475,7 +443,6 @@ fn what_is_named_is_taken_and_the_rest_passes() {
     let kinds = kinds();
     for mode in [Mode::Native, Mode::Skb] {
         for (expression, wanted) in TABLE {
-            // The last frame of the list matches every filter expression of the test.
             let last = frame(0x0800, &[&ipv4(17, 0, 0, &ports(61_000, 61_001))]);
             let expression = format!("{expression} or src port 61000 dst port 61001");
             let mut taking = take(&net, &options(&expression).mode(mode));
@@ -496,7 +463,6 @@ fn what_is_named_is_taken_and_the_rest_passes() {
     }
 }
 
-/// This test runs the filter of a packet socket that listens. The test needs no privileges.
 #[test]
 fn a_socket_that_listens_selects_the_same() {
     let kinds = kinds();
@@ -520,8 +486,7 @@ fn a_socket_that_listens_selects_the_same() {
     assert!(cut.into_iter().all(|frame| all.run(frame, frame.len() as u32) > 0));
 }
 
-/// AF_XDP does not support the loopback interface, because an XDP program sees no Ethernet frames
-/// there.
+/// On the loopback interface, an XDP program sees no Ethernet frames.
 #[test]
 fn without_xdp_the_same_packets_are_listened_to() {
     let Some(net) = Net::new() else { return };
@@ -552,8 +517,7 @@ fn without_xdp_the_same_packets_are_listened_to() {
     });
 }
 
-/// Another host sends truncated frames. The XDP program must not hang, and must not take frames
-/// that it cannot parse.
+/// The XDP program must not hang on truncated frames, nor take frames that it cannot parse.
 #[test]
 fn cut_frames_are_no_trouble() {
     let Some(net) = Net::new() else { return };

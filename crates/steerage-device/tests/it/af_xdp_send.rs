@@ -1,7 +1,3 @@
-//! Tests sending with AF_XDP. Frames are sent over a veth pair between two namespaces. The tests
-//! check the sent frames, the order of these frames, and the counts of the frames that were not
-//! sent.
-
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -23,18 +19,14 @@ use steerage_fixtures::{HANG, assert_at_rest, until};
 
 const FLOWS: u64 = 64;
 
-/// The offset in bytes of a frame's payload. The payload is a number and a pattern. The payload
-/// follows the Ethernet, IPv4 and UDP headers.
+/// The offset in bytes of a frame's payload: a number and a pattern.
 const NUMBER: usize = 42;
 
-/// A device that delivers numbered frames of different lengths. The frames belong to [`FLOWS`]
-/// flows, in turn.
 struct Numbered {
     next: u64,
     end: u64,
     lens: std::ops::RangeInclusive<usize>,
     link: LinkType,
-    /// The size in bytes of a receive buffer. `None` if each frame arrives in one buffer.
     buffer: Option<usize>,
 }
 
@@ -85,8 +77,7 @@ impl RxQueue for Numbered {
     }
 }
 
-/// Makes a numbered frame to an address in the far network. The kernel at the other end does not
-/// own the address, so it sends no reply.
+/// The kernel at the other end does not own the address, so it sends no reply.
 fn numbered(number: u64, len: usize) -> Vec<u8> {
     let flow = (number % FLOWS) as u8;
     let from = ([10, 209, 0, flow], 0x4e00 | u16::from(flow));
@@ -120,7 +111,6 @@ fn what_is_sent_arrives() {
         let Some(net) = Net::with(&format!("numtxqueues {queues} numrxqueues {queues}")) else { return };
         for cpus in [1, 4] {
             let before = net.arrived();
-            // The frames of this test include the shortest and the longest frames that can be sent.
             let ledger = ended(sending(&net, Numbered::input(20_000, 14..=1514), cpus));
             assert_eq!((sent(&ledger), ledger.dropped().total()), (20_000, 0), "{queues} queues, {cpus} CPUs");
             assert_eq!(ledger.outputs[0].bytes, ledger.queues[0].received_bytes);
@@ -129,9 +119,8 @@ fn what_is_sent_arrives() {
     }
 }
 
-/// Receives frames at the far end of the veth pair until `done` is true. Checks that each frame is
-/// complete, and that the frames of each flow are in order. The kernel may lose frames if the
-/// machine is busy. Returns how many frames arrived.
+/// Checks until `done` that frames are complete, and in order within each flow. Returns how many
+/// frames arrived. The kernel may lose frames if the machine is busy.
 fn check_far(net: &Net, lens: &std::ops::RangeInclusive<usize>, done: &AtomicBool) -> u64 {
     let options = AfXdpOptions::new("far0").take("src port 19968-20224".parse().unwrap()).mode(Mode::Native);
     let queue = net.far(|| options.open()).unwrap().input.queues.remove(0);
@@ -198,8 +187,7 @@ fn jumbo_frames_leave_in_order_and_whole() {
     ordered(&net, 60..=9014, 50_000, None);
 }
 
-/// A frame that lies in several pages is sent from these pages, without a copy. A frame that needs
-/// too many descriptors is copied first.
+/// A frame in several pages is sent without a copy, unless it needs too many descriptors.
 #[test]
 fn frames_in_several_pages_leave_in_order_and_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };
@@ -210,8 +198,7 @@ fn frames_in_several_pages_leave_in_order_and_whole() {
 #[test]
 fn what_is_none_for_the_interface_is_refused() {
     let Some(net) = Net::new() else { return };
-    // The frames of this test cannot be sent: they are longer than the MTU, shorter than a header,
-    // or have no Ethernet header.
+    // Longer than the MTU, shorter than a header, or without an Ethernet header.
     let long = ended(sending(&net, Numbered::input(1000, 1515..=1600), 2));
     let short = ended(sending(&net, Numbered::input(1000, 1..=13), 2));
     let raw = Numbered { next: 0, end: 1000, lens: 60..=70, link: LinkType::RAW, buffer: None };
@@ -232,7 +219,6 @@ fn down_up_and_gone() {
     let refused = || handle.snapshot().dropped().get(DropReason::TxRefused);
     until("it sends", || sent(&handle.snapshot()) > 100);
     net.must(&format!("-n {} link set near0 down", net.near));
-    // The test waits until the kernel has refused more packets than a send ring has room for.
     until("it refuses", || refused() > 3000);
     assert_eq!(handle.snapshot().dropped().get(DropReason::TxFull), 0);
     let before = (net.arrived(), sent(&handle.snapshot()));
@@ -252,8 +238,6 @@ fn down_up_and_gone() {
     assert_eq!(error, Some("near0: cannot send by the interface: the interface was deleted"));
 }
 
-/// AF_XDP takes packets from the interface and sends them back through the same interface.
-/// Receiving and sending use the same queues, and packets are not copied.
 #[test]
 fn what_is_taken_goes_back_by_the_same_queues() {
     // In the last test case, each packet occupies three AF_XDP chunks.
@@ -266,9 +250,7 @@ fn what_is_taken_goes_back_by_the_same_queues() {
         let before = net.arrived();
         net.far(|| {
             let sockets: Vec<UdpSocket> = (0..32).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
-            // Until AF_XDP takes packets from the interface, the kernel gives them to its own
-            // sockets. Therefore the test sends packets until enough of them have come back through
-            // AF_XDP.
+            // Until AF_XDP takes packets, the kernel gives packets to its own sockets.
             until("packets go back", || {
                 sockets.iter().for_each(|socket| drop(socket.send_to(&vec![7; bytes], (NEAR, 9))));
                 net.arrived() > before + 20_000

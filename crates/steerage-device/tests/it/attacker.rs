@@ -1,6 +1,5 @@
-//! Tests attacks on the memory of a device by a crate that has no `unsafe` code. Only the owner of
-//! a device's `Claim` can write, read and lend the device's memory blocks. A device gives its
-//! `Claim` to no other code.
+//! Attacks on a device's memory by a crate without `unsafe` code. Only the owner of a device's
+//! `Claim` can write, read and lend its memory blocks.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -64,15 +63,13 @@ fn blocks_without_their_claim_show_no_byte() {
     assert_eq!(blocks.out_in_all(), 0);
 }
 
-/// A device that wraps another device. If the field `exchanges` is true, the outer device replaces
-/// the inner device's memory blocks with its own blocks.
+/// Wraps a device. With `exchanges`, replaces the inner device's memory blocks with its own.
 struct Around {
     inner: Box<dyn RxQueue>,
     own: (Option<Blocks>, Claim),
     stolen: Option<Blocks>,
     exchanges: bool,
-    /// True if the outer device (the wrapper) could access the memory blocks of the inner device
-    /// during a poll.
+    /// The wrapper could access the memory blocks of the inner device during a poll.
     touched: Arc<Mutex<bool>>,
 }
 
@@ -107,9 +104,8 @@ impl RxQueue for Around {
     }
 }
 
-/// If a wrapper could replace the inner device's memory blocks, the inner device would not notice
-/// that frames are lent to handlers. An inner device with exchanged blocks would let the kernel
-/// overwrite memory that handlers still read.
+/// An inner device with exchanged blocks would not notice that frames are lent to handlers, and
+/// would let the kernel overwrite memory that handlers still read.
 #[test]
 fn a_device_around_another_one_does_not_get_at_its_blocks() {
     let Some(net) = Net::new() else { return };

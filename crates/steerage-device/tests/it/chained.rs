@@ -1,6 +1,3 @@
-//! Sends frames that consist of several pages, and checks all of their bytes for each kind of
-//! output.
-
 use std::path::Path;
 use std::time::Instant;
 
@@ -14,13 +11,10 @@ use steerage_fixtures::{HANG, assert_at_rest};
 
 use steerage_fixtures::queues::drain;
 
-/// The number of packets. The number of packets is so small that a packet socket has room for all
-/// of them.
+/// A packet socket has room for this number of packets.
 const PACKETS: usize = 200;
 
-/// Returns the strings that describe synthetic devices with frames of 64 bytes and of 5000 bytes.
-/// For each frame length, the returned strings describe two devices: a device with one buffer per
-/// frame, and a device with short buffers.
+/// Devices with frames of 64 and of 5000 bytes, with one buffer per frame and with short buffers.
 fn specs(buffer: usize, seed: u64) -> [(String, String); 2] {
     [64, 5000].map(|size| {
         let whole = format!("synthetic:size={size},packets={PACKETS},flows=8,seed={seed}");
@@ -51,7 +45,6 @@ fn listen(tester: &mut QueueTester) -> Vec<Vec<u8>> {
     while came.len() < 2 * PACKETS {
         assert!(start.elapsed() < HANG, "{} came, {} were lost", came.len(), tester.lost());
         let (_, frames) = tester.poll(Timestamp::ZERO + start.elapsed(), POLL_BUDGET).unwrap();
-        // The kernel may also send its own frames, which the test ignores.
         came.extend(frames.into_iter().filter(|frame| steerage_device::synthetic::parse_payload(frame).is_some()));
     }
     came.sort();

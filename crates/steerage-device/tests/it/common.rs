@@ -1,6 +1,3 @@
-//! Code that the tests of several devices share: testers of queues, and functions that send raw
-//! frames.
-
 use std::os::fd::AsRawFd;
 
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};

@@ -1,5 +1,3 @@
-//! Tests of the examples.
-
 #[expect(dead_code, reason = "an example's `main`")]
 #[path = "../../examples/async_service.rs"]
 mod async_service;
@@ -88,7 +86,6 @@ fn the_counter_says_what_is_wrong() {
     assert!(error.to_string().contains("packets=many"), "{error}");
 }
 
-/// Each frame arrives, whether or not short frames are copied out of the ring's pages.
 #[test]
 fn a_ring_of_pages_keeps_those_of_short_frames() {
     for (copybreak, copied) in [(0, 0), (59, 0), (60, 50_000), (1513, 50_000), (1514, 100_000), (usize::MAX, 100_000)] {
@@ -107,8 +104,7 @@ fn by_connection_id_a_connection_stays_on_its_cpu() {
     assert!(by_cid.scattered.is_empty(), "{:?}", by_cid.scattered);
     assert!(by_cid.by_cpu.iter().all(|(_, connections)| *connections > 0), "{:?}", by_cid.by_cpu);
     assert_eq!(by_cid.by_cpu.iter().map(|(_, connections)| connections).sum::<usize>(), 200);
-    // Each connection has packets in three random buckets on 4 CPUs. With a probability of one
-    // sixteenth, all three buckets are on the same CPU.
+    // The three random buckets of a connection are on one of 4 CPUs with probability 1/16.
     assert!(by_address.scattered.len() > 150, "{}", by_address.scattered.len());
     for seen in [by_cid, by_address] {
         assert_eq!(seen.snapshot.delivered(), 4 * 200);
@@ -127,8 +123,6 @@ fn flows_move_with_their_buckets() {
     assert_at_rest(&outcome.snapshot, 1_000_000);
 }
 
-/// steerage uses the bucket that the device chooses for each frame, although `device_hash` is off.
-/// All packets of a tenant are on one CPU, even if they belong to different flows.
 #[test]
 fn what_the_driver_picks_stays_together() {
     const PACKETS: u32 = 20_000;
@@ -199,8 +193,6 @@ fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     page.split(fence.as_str()).skip(1).map(|rest| rest.split("\n```").next().unwrap_or_default()).collect()
 }
 
-/// Returns the crates that a program uses, with their names in Cargo.toml. A program uses a crate
-/// if it imports the crate, or if a path such as `signal_hook::flag` follows a space or a bracket.
 fn crates_of(program: &str) -> BTreeSet<String> {
     const KNOWN: [&str; 3] = ["signal_hook", "tokio", "steerage"];
     let words = program.split(|c: char| !c.is_alphanumeric() && !matches!(c, '_' | ':'));
@@ -208,14 +200,11 @@ fn crates_of(program: &str) -> BTreeSet<String> {
     roots.filter(|root| KNOWN.iter().any(|known| root.starts_with(known))).map(|root| root.replace('_', "-")).collect()
 }
 
-/// Returns the crate names in a block of dependencies of Cargo.toml. In the block, each crate name
-/// precedes an equals sign.
 fn dependencies(block: &str) -> BTreeSet<String> {
     block.lines().filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()
 }
 
-/// The code blocks of the tutorial, in order, are together the complete program. `.ci/full
-/// as_pasted` builds the tutorial's code blocks in a new package.
+/// `.ci/full as_pasted` builds the tutorial's code blocks in a new package.
 #[test]
 fn the_tutorial_is_the_program() {
     let page = include_str!("../../../../docs/write-an-ids.md");
@@ -227,9 +216,8 @@ fn the_tutorial_is_the_program() {
     assert_eq!(dependencies(blocks(page, "toml")[0]), crates_of(program));
 }
 
-/// Each code block of the guide is a whole program without hidden lines. The guide's programs use
-/// only the crates that the guide names at its beginning. The guide's code blocks also run as
-/// documentation tests.
+/// Each code block is a whole program without hidden lines, and uses only the crates that the guide
+/// names at its beginning. The code blocks also run as documentation tests.
 #[test]
 fn the_guide_has_whole_programs() {
     let page = include_str!("../../../../docs/functions.md");

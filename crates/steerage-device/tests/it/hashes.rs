@@ -1,6 +1,5 @@
-//! Tests the hashes that a device sets: their values, and which packets they keep together. Also
-//! tests that the receiving CPU does not read a frame's headers if the device has set the frame's
-//! hash.
+//! Hashes that a device sets: their values, and which packets they keep together. With such a hash,
+//! the receiving CPU does not read a frame's headers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -31,8 +30,7 @@ struct Got {
 
 type Log = Arc<Mutex<Vec<Got>>>;
 
-/// A handler that records each packet. The handler requires only that the packets of one direction
-/// of a flow stay together.
+/// Records each packet. Only packets of one direction of a flow must stay together.
 struct Notes {
     log: Log,
     reads: bool,
@@ -62,8 +60,7 @@ fn two_cpus() -> Builder {
     Builder::new().virtual_cpus(3).rps_cpus(mask).policy(Hash).check_order(true)
 }
 
-/// Runs `send`. Returns the `count` packets that `send` has sent, without the probe packets, and
-/// the ledger at the end of the run.
+/// Returns the `count` packets that `send` has sent, without probes, and the final ledger.
 fn received(builder: Builder, input: Input, count: usize, send: impl FnOnce(&Handle)) -> (Vec<Got>, Snapshot) {
     let log = Log::default();
     let of_cpus = Arc::clone(&log);
@@ -77,7 +74,6 @@ fn received(builder: Builder, input: Input, count: usize, send: impl FnOnce(&Han
     let ledger = running.join().snapshot;
     let (probes, got): (Vec<Got>, Vec<Got>) = log.lock().unwrap().drain(..).partition(is_probe);
     assert_eq!((got.len(), ledger.dropped().total(), ledger.reordered()), (count, 0, Some(0)));
-    // All probes are equal.
     assert!(probes.windows(2).all(|pair| pair[0] == pair[1]), "{probes:?}");
     (got, ledger)
 }
@@ -88,8 +84,7 @@ fn inputs(net: &Net, hash: DeviceHash) -> [(&'static str, Input); 2] {
     net.near(|| [("af_packet", listening.open().unwrap().input), ("af_xdp", taking.open().unwrap().input)])
 }
 
-/// With AF_XDP, frames that arrive before the first poll go to the kernel. Therefore this function
-/// first sends probe packets until one of them is received.
+/// AF_XDP leaves frames to the kernel until the first poll. Probes show when polls have begun.
 fn wait_for_polls(net: &Net, kind: &str, handle: &Handle) {
     if kind == "af_xdp" {
         until("AF_XDP polls", || {
@@ -112,8 +107,6 @@ fn is_probe(got: &Got) -> bool {
 const FROM: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const TO: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// The position of a fragment: its offset in bytes, and whether more fragments follow. An
-/// unfragmented packet has the offset 0 and no further fragments.
 #[derive(Clone, Copy)]
 struct Part {
     offset: u16,
@@ -122,8 +115,7 @@ struct Part {
 
 const WHOLE: Part = Part { offset: 0, more: false };
 
-/// Makes a UDP packet over IPv4, from host 10.1.0.`from` to 10.1.0.`to`. In a later fragment, the
-/// bytes of the ports are payload.
+/// In a later fragment, the bytes of the ports are payload.
 fn udp4(from: (u8, u16), to: (u8, u16), id: u16, part: Part) -> Vec<u8> {
     let built = FrameBuilder::ip([10, 1, 0, from.0], [10, 1, 0, to.0], protocol::UDP).with_ip(|ip| {
         let more = if part.more { ipv4::MORE_FRAGMENTS } else { 0 };
@@ -153,10 +145,8 @@ fn both_directions() -> Vec<Vec<u8>> {
     each.flat_map(|(one, other)| [udp4(one, other, 0, WHOLE), udp4(other, one, 0, WHOLE)]).collect()
 }
 
-/// AF_PACKET and AF_XDP report the same hash for a packet. The kernel computes the hash of each
-/// packet, so the hash is equal for both directions of a flow, and different for each flow. The
-/// packet goes to the CPU that the map of buckets to CPUs names for the hash, and steerage computes
-/// no hash.
+/// AF_PACKET and AF_XDP report the kernel's hash, which is equal for both directions of a flow and
+/// different for each flow. The hash selects the CPU, and steerage computes no hash.
 #[test]
 fn the_kernels_values_steer() {
     let Some(net) = Net::new() else { return };
@@ -185,8 +175,6 @@ fn the_kernels_values_steer() {
     assert_eq!(by_device[0], by_device[1]);
 }
 
-/// Returns three fragments of a datagram for each flow, over IPv4 or IPv6. In every second flow,
-/// the last fragment comes first.
 fn datagrams() -> Vec<[Vec<u8>; 3]> {
     let parts = [Part { offset: 0, more: true }, Part { offset: 24, more: true }, Part { offset: 48, more: false }];
     let of = |flow: u16| {
@@ -200,14 +188,11 @@ fn datagrams() -> Vec<[Vec<u8>; 3]> {
     (0..FLOWS).map(of).collect()
 }
 
-/// All fragments of a datagram are steered to one CPU, with AF_PACKET by the kernel's hash and with
-/// AF_XDP by steerage's hash.
+/// AF_PACKET steers by the kernel's hash, AF_XDP by steerage's hash.
 #[test]
 fn fragments_of_a_datagram_meet() {
     let Some(net) = Net::new() else { return };
     let datagrams = datagrams();
-    // The test sends the first fragment of every datagram, then the second fragment of every
-    // datagram, and so on.
     let frames: Vec<Vec<u8>> = (0..3).flat_map(|nth| datagrams.iter().map(move |parts| parts[nth].clone())).collect();
     let whole = both_directions();
     for (kind, input) in inputs(&net, DeviceHash::Always) {
@@ -232,7 +217,6 @@ fn fragments_of_a_datagram_meet() {
     }
 }
 
-/// The kernel sends large datagrams of connected and unconnected sockets, and fragments them.
 #[test]
 fn fragments_of_sockets_meet() {
     use std::net::UdpSocket;
@@ -259,8 +243,7 @@ fn fragments_of_sockets_meet() {
         let (got, _) = received(two_cpus(), input, 3 * usize::from(FLOWS), sent);
         let mut datagrams = BTreeMap::<u8, Vec<CpuId>>::new();
         for got in got {
-            // The test distinguishes datagrams by their payload. Two datagrams may have the same
-            // identification.
+            // Two datagrams may have the same identification, so the payload distinguishes them.
             datagrams.entry(*got.frame.last().unwrap()).or_default().push(got.cpu);
         }
         assert_eq!(datagrams.len(), usize::from(FLOWS));
@@ -270,8 +253,6 @@ fn fragments_of_sockets_meet() {
     }
 }
 
-/// The device's hash is used only if it keeps those packets together that the handler needs on one
-/// CPU. If a handler needs both directions on one CPU, steerage computes the hash.
 #[test]
 fn where_directions_must_meet_the_hash_is_ours() {
     struct BothDirections;
@@ -295,17 +276,14 @@ fn where_directions_must_meet_the_hash_is_ours() {
     };
     assert!(hash(DeviceHash::IfSafe, None).iter().all(|hash| *hash != "device"));
     assert!(hash(DeviceHash::Never, Some(Affinity::OneDirection)).iter().all(|hash| *hash != "device"));
-    // A packet that arrives through a veth may have the hash of a network card that steerage does
-    // not see.
+    // A packet from a veth may have the hash of a network card that steerage does not see.
     assert!(hash(DeviceHash::IfSafe, Some(Affinity::OneDirection)).iter().all(|hash| *hash != "device"));
-    // If the user chooses the device's hash explicitly, the user is responsible for which packets
-    // this hash keeps together.
+    // A user who chooses the device's hash is responsible for what the hash keeps together.
     assert_eq!(hash(DeviceHash::Always, None), ["device"; 2]);
 }
 
-/// A bridge and a veth forward packets with the hash that a network card has set, and the card's
-/// hash key may be public. The packets that a TAP receives come from a program, so no card has
-/// hashed them.
+/// A bridge and a veth forward hashes of network cards, whose keys may be public. Packets of a TAP
+/// come from a program, so no card has hashed them.
 #[test]
 fn a_hash_of_unknown_origin_is_not_used() {
     let Some(net) = Net::new() else { return };
@@ -357,8 +335,7 @@ fn set_hash(number: u16) -> Option<FlowHash> {
     (number % 3 != 0).then(|| FlowHash(u32::from(number).wrapping_mul(0x9e37_79b9)))
 }
 
-/// If a frame arrives without a hash, steerage hashes it. The handler later reads the same hash
-/// from the packet. Hashes that the device has set stay unchanged.
+/// steerage hashes frames without a hash. Hashes that the device has set stay unchanged.
 #[test]
 fn frames_without_a_hash_get_ours() {
     let hasher = || FlowHasher::keyed(&HashKey::MICROSOFT);
@@ -372,14 +349,11 @@ fn frames_without_a_hash_get_ours() {
         assert_eq!((got.hash, got.bucket, got.cpu), (hash.0, flow::bucket_of(hash), cpu), "{number}");
     }
     assert_eq!((&*ledger.queues[0].hash, ledger.queues[0].hashed), ("device", 1000));
-    // Frames without a hash are spread over both CPUs, like all other frames.
     let unhashed = got.iter().filter(|got| u16::from_be_bytes([got.frame[34], got.frame[35]]) % 3 == 0);
     let cpus: BTreeSet<CpuId> = unhashed.map(|got| got.cpu).collect();
     assert_eq!(cpus.len(), 2);
 }
 
-/// If the device sets hashes that the user does not want, steerage hashes all frames of the device
-/// itself.
 #[test]
 fn hashes_that_are_not_wanted_are_replaced() {
     let input = Input::new("some", "test", vec![Box::new(SomeHashed { next: 0 })]);
@@ -388,8 +362,6 @@ fn hashes_that_are_not_wanted_are_replaced() {
     assert_ne!(ledger.queues[0].hash, "device");
 }
 
-/// If one CPU has all buckets, the hash of a packet is not needed to choose a CPU, and is not
-/// computed.
 #[test]
 fn nothing_is_hashed_while_one_cpu_has_all_buckets() {
     for cpus in [1, 2] {
@@ -406,7 +378,6 @@ fn nothing_is_hashed_while_one_cpu_has_all_buckets() {
     }
 }
 
-/// Each queue spreads its packets over the CPUs in the mask that the builder gave to this queue.
 #[test]
 fn queues_have_masks_of_their_own() {
     let queue = || Box::new(SomeHashed { next: 0 }) as Box<dyn RxQueue>;
@@ -433,8 +404,7 @@ fn queues_have_masks_of_their_own() {
 const HIDDEN: usize = 60;
 const HIDDEN_BYTES: usize = 64;
 
-/// A device that lends frames to handlers. After the delivery, the memory of the lent frames cannot
-/// be read until the device is closed.
+/// Lends frames whose memory cannot be read until the device is closed.
 struct Hidden {
     blocks: Option<(Blocks, Claim)>,
     claim: Option<Claim>,
@@ -482,16 +452,13 @@ fn protect(bytes: &[u8], to: i32) {
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Two CPUs handle frames whose memory cannot be read. The receiving CPU steers the frames to both
-/// CPUs by the device's hash, without reading their memory. Reading the memory of these frames
-/// would end the process.
+/// Reading the memory of these frames would end the process.
 #[test]
 fn headers_are_untouched_where_they_are_received() {
     hide(true);
 }
 
-/// Checks that the test with hidden frame memory would fail if the receiving CPU read headers. If
-/// the device sets no hashes, the receiving CPU reads the headers, which ends the process.
+/// Without hashes of the device, the receiving CPU reads the headers, which ends the process.
 #[test]
 fn headers_are_read_where_there_is_no_hash() {
     use std::os::unix::process::ExitStatusExt;

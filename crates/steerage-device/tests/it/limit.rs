@@ -1,5 +1,3 @@
-//! Tests that a limited device delivers exactly its limit of frames.
-
 use steerage::{Timestamp, device::Polled};
 use steerage_device::limit::Limit;
 use steerage_device::open;

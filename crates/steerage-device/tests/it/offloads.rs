@@ -63,8 +63,7 @@ fn two_kernels_exchange_super_frames() {
             datagrams_in_one_piece(&namespaces, 0, 1, address(to));
             tcp_transfer(&namespaces, 0, 1, address(to), BYTES);
         }
-        // Read the number of received packets now, because the interfaces disappear at the end of
-        // the run.
+        // The interfaces disappear at the end of the run.
         let arrived = namespaces.received_by(1, "right");
         let ledger = end(running);
         assert_eq!(namespaces.checksum_errors(), 0);
@@ -72,7 +71,6 @@ fn two_kernels_exchange_super_frames() {
         assert!(super_frames > 100 && packets > ledger.queues[0].received, "{super_frames} of {packets}");
         assert_eq!(counted(&ledger, 0, "wire_bytes"), ledger.queues[0].received_bytes);
         assert_eq!(counted(&ledger, 0, "bad_offloads") + counted(&ledger, 1, "bad_offloads"), 0);
-        // The output has sent the super-frames without splitting them.
         let sent = ledger.outputs[1].packets;
         assert!(arrived <= sent && sent < packets, "{arrived} of {sent}, {packets} on the wire");
         interfaces_are_gone(&namespaces);
@@ -89,14 +87,11 @@ fn super_frames_are_cut_where_they_must_be_and_packets_are_merged_where_they_can
         tcp_transfer(&namespaces, 0, 1, address(to), BYTES);
         tcp_transfer(&namespaces, 1, 0, address(back), BYTES);
     }
-    // Read the numbers of received packets now, because the interfaces disappear at the end of the
-    // run.
     let (right, left) = (namespaces.received_by(1, "right"), namespaces.received_by(0, "left"));
     let ledger = end(running);
     assert_eq!(namespaces.checksum_errors(), 0);
     assert!(counted(&ledger, 0, "super_frames") > 100);
-    // Super-frames to the interface `right` arrived as single packets. Packets to the interface
-    // `left` were merged before they arrived.
+    // Super-frames to `right` were split, and packets to `left` were merged.
     assert!(right > ledger.outputs[1].packets, "{right}");
     assert!(left < ledger.outputs[0].packets, "{left}");
 }
@@ -109,15 +104,13 @@ fn order_is_kept_while_masks_change() {
     let (handle, done) = (running.handle(), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
-            // The number of mask changes is limited, so that the test ends even if a transfer
-            // fails.
+            // Limited, so that the test ends even if a transfer fails.
             for nth in 0..6000 {
                 if done.load(Ordering::Relaxed) {
                     break;
                 }
                 let mask = CpuMask::parse_list(["0", "1", "0-1"][nth % 3], 2).unwrap();
                 handle.set_rps_cpus(&mask).unwrap();
-                // During the test, the mask changes a hundred times per second.
                 thread::sleep(Duration::from_millis(10));
             }
         });
@@ -130,8 +123,7 @@ fn order_is_kept_while_masks_change() {
     assert!(ledger.queues.iter().all(|queue| queue.reordered == Some(0)));
 }
 
-/// The offload features that a test switches on and off at its interfaces, in this order. Without
-/// `tx`, the kernel completes checksums before an interface sends. `tso` and `gso` require `tx`.
+/// Without `tx`, the kernel completes checksums before sending. `tso` and `gso` require `tx`.
 const FEATURES: [&str; 8] = [
     "tso off",
     "gso off",
@@ -145,8 +137,6 @@ const FEATURES: [&str; 8] = [
 
 const SWITCHES: usize = 4 * FEATURES.len();
 
-/// Transfers data by TCP. After each part of the transferred data, this function switches features
-/// of the interfaces `interfaces` on or off.
 fn transfer_while_features_change(namespaces: &Namespaces, to: &str, interfaces: &[(usize, &str)]) {
     let change = |part: usize| {
         for (nth, device) in interfaces {
@@ -172,8 +162,6 @@ fn a_transfer_between_tuns_survives_changing_features() {
         }
         let ledger = end(running);
         assert_eq!(namespaces.checksum_errors(), 0);
-        // Some of the received frames contained several packets, and other frames contained one
-        // packet.
         let (super_frames, received) = (counted(&ledger, 0, "super_frames"), ledger.queues[0].received);
         assert!(super_frames > 100 && super_frames < received, "{super_frames} of {received}");
         interfaces_are_gone(&namespaces);
@@ -208,7 +196,5 @@ fn packet_sockets_pass_super_frames_on_while_features_change() {
     let ledger = end(running);
     assert_eq!(namespaces.checksum_errors(), 0);
     let (sent, arrived) = (ledger.outputs[1].packets, ledger.outputs[1].bytes);
-    // On average, frames are longer than the MTU, although some frames were sent while offloads
-    // were off.
     assert!(arrived / sent > 1514, "{arrived} bytes in {sent} frames");
 }

@@ -1,5 +1,4 @@
-//! One CPU stops while super-frames for this CPU and for another CPU arrive. The other CPU receives
-//! all of its super-frames.
+//! While one CPU is stopped, another CPU receives all of its super-frames.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -15,19 +14,16 @@ use steerage_fixtures::handlers::end;
 use steerage_fixtures::namespaces::{Namespaces, address, any, cutting_socket};
 use steerage_fixtures::{HANG, until};
 
-/// The size in bytes of a message. Each message becomes one super-frame.
 const MESSAGE_BYTES: usize = 60_000;
 const DATAGRAM_BYTES: usize = 1000;
-/// While the CPU is stopped, this number of messages is sent in each flow. The packet ring's blocks
-/// are too small for all messages, but the number of messages is below the backlog limit.
+/// Messages in each flow: too many for the packet ring's blocks, but below the backlog limit.
 const MESSAGES: u32 = 900;
 
 const _: () = assert!(MESSAGES as usize * MESSAGE_BYTES > 32 << 20 && (MESSAGES as usize) < BACKLOG_DEFAULT);
 
 type Signals = (Sender<()>, Receiver<()>);
 
-/// For each received flow, a tuple: the CPU, the number of the last message, and the number of
-/// messages. The key is the sender's port.
+/// By the sender's port: the CPU, the last message's number, and the number of messages.
 type Seen = Arc<Mutex<BTreeMap<u16, (CpuId, u32, u32)>>>;
 
 struct Stops {
@@ -49,9 +45,8 @@ impl Handler for Stops {
             if number == 0 {
                 let (stops, go_on) = self.signals.lock().unwrap().take().expect("a CPU stops once");
                 stops.send(()).unwrap();
-                // The stopped handler also stops waiting if the test fails. The stopped handler
-                // waits without a timeout, because the messages to the other CPU can take long on a
-                // busy machine.
+                // `recv` returns if the test fails. There is no timeout, because the messages to
+                // the other CPU can take long on a busy machine.
                 let _ = go_on.recv();
                 continue;
             }
@@ -71,8 +66,6 @@ fn send(socket: &UdpSocket, to: SocketAddr, number: u32) {
     socket.send_to(&message, to).unwrap();
 }
 
-/// Sends from the sockets `from` to the address `to`. The input receives the packets to the address
-/// `to`.
 fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     let seen = Seen::default();
     let ((stops, stopped), (to_go_on, go_on)) = (mpsc::channel(), mpsc::channel());
@@ -83,14 +76,12 @@ fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     };
     let builder = Builder::new().virtual_cpus(2).policy(Hash).check_order(true).input(input);
     let running = builder.build(make).unwrap().start().unwrap();
-    // If the test fails, the channel sender `to_go_on` is dropped before the running instance. The
-    // drop of the running instance waits until the stopped CPU continues.
+    // Dropped before `running`, whose drop waits until the stopped CPU continues.
     let to_go_on = to_go_on;
     let handle = running.handle();
     let owner = handle.snapshot().queues[0].cpu;
 
-    // One socket sends a flow for each of the two CPUs. The test stops the CPU that does not poll
-    // the queue.
+    // Finds a flow for each CPU. The CPU that does not poll the queue is stopped.
     let count = |socket: &UdpSocket| {
         let port = socket.local_addr().unwrap().port();
         seen.lock().unwrap().get(&port).copied()
@@ -124,7 +115,6 @@ fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     let of_cpu = |cpu: CpuId| ledger.cpus.iter().find(|each| each.cpu == cpu).unwrap().dropped.total();
     assert_eq!((of_cpu(owner), refused > 0), (0, true), "the stopped CPU lost some of its own");
 
-    // The stopped CPU continues, and receives the waiting messages and all later messages.
     to_go_on.send(()).unwrap();
     until("all is handled", || handle.snapshot().in_flight() == 0);
     let came = [&is_stopped, &goes_on].map(|socket| u64::from(count(socket).unwrap().2));
@@ -153,8 +143,7 @@ fn a_stopped_cpu_leaves_a_udp_socket_to_the_others() {
     others_go_on(udp.input().unwrap(), from, udp.local_addr());
 }
 
-/// The kernel fills the blocks of a packet ring in turn. Therefore it repeatedly reaches blocks
-/// whose frames wait for the stopped CPU.
+/// The kernel fills blocks in turn, so it often reaches blocks with frames of the stopped CPU.
 #[test]
 fn a_stopped_cpu_leaves_an_interface_to_the_others() {
     let Some(namespaces) = Namespaces::new(2) else { return };

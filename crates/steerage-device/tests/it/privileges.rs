@@ -1,5 +1,4 @@
-//! Tests what a thread can do after it has dropped its privileges. Each test uses a separate
-//! thread, so that other threads keep their privileges.
+//! Each test drops the privileges of a separate thread, so that other threads keep theirs.
 
 use std::error::Error;
 use std::fs;
@@ -45,15 +44,13 @@ fn without_privileges_no_interface_is_opened() {
         capabilities::drop_all().unwrap();
         without();
         thread::spawn(without).join().unwrap();
-        // Dropping the privileges a second time changes nothing.
         capabilities::drop_all().unwrap();
     });
     dropped.join().unwrap();
     listen().unwrap();
 }
 
-/// When a thread drops its capabilities, it keeps those that it needs to open the files it has
-/// named. It can open these files, but no interface.
+/// The kept capabilities open the files that the thread has named, but no interface.
 #[test]
 fn files_of_others_are_read_and_written_if_they_are_needed() {
     if !is_root() {
@@ -73,8 +70,7 @@ fn files_of_others_are_read_and_written_if_they_are_needed() {
         scope.spawn(|| {
             let kept = capabilities::drop_except(&Needed::default().read_file(&capture).written_files(&flows)).unwrap();
             assert!(read() && write("1"));
-            // Threads that were started earlier, such as a thread that opens captures and a thread
-            // that writes files, keep their capabilities.
+            // Threads that were started earlier keep their capabilities.
             kept.drop_start_up().unwrap();
             assert!(!read() && !write("2"));
             assert_eq!(errno(&listen().unwrap_err()), Some(libc::EPERM));

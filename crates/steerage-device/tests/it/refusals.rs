@@ -1,6 +1,5 @@
-//! Tests super-frames that the kernel refuses. Linux accepts at most 128 datagrams in one
-//! super-frame (64 before 6.9). Super-frames with more datagrams must still arrive as single
-//! packets. The log has one line about each refusal.
+//! Linux accepts at most 128 datagrams in one super-frame (64 before 6.9). Longer super-frames must
+//! arrive as single packets, and the log has one line about each refusal.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
@@ -29,8 +28,7 @@ const DATAGRAM_BYTES: usize = 200;
 
 const DATAGRAMS: [usize; 7] = [40, 200, 150, 40, 129, 128, 129];
 
-/// The numbers of arriving frames. A kernel that accepts 128 datagrams in one super-frame gives the
-/// first number, a kernel that accepts 64 gives the second.
+/// The arriving frames, if the kernel accepts 128 or 64 datagrams in one super-frame.
 const FRAMES: [u64; 2] = [1 + 200 + 150 + 1 + 129 + 1 + 129, 1 + 200 + 150 + 1 + 129 + 128 + 129];
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -110,7 +108,6 @@ impl RxQueue for Given {
         let claim = self.claim.as_ref().unwrap();
         for _ in 0..budget {
             let Some(frame) = self.frames.front() else { return Ok(Polled::Ended) };
-            // Each frame has a separate block of device memory.
             let mut lending = out.lending(claim, self.frames.len() - 1, 128 << 10).unwrap();
             lending.bytes()[OFFLOAD_BYTES..][..frame.len()].copy_from_slice(frame);
             let link_bytes = if self.link == LinkType::ETHERNET { 14 } else { 0 };
@@ -125,14 +122,12 @@ impl RxQueue for Given {
     }
 }
 
-/// Returns the virtio header of a UDP super-frame over IPv4 with a partial checksum.
 fn virtio(link_bytes: u8) -> [u8; VIRTIO_BYTES] {
     [1, 5, link_bytes + 28, 0, DATAGRAM_BYTES as u8, 0, link_bytes + 20, 0, 6, 0]
 }
 
 fn payloads() -> Vec<Vec<u8>> {
     let payload = |nth: usize, datagrams: usize| -> Vec<u8> {
-        // The last datagram of the super-frame is 7 bytes shorter than the others.
         (0..datagrams * DATAGRAM_BYTES - 7).map(|at| (at / DATAGRAM_BYTES * 3 + at + nth * 11) as u8).collect()
     };
     DATAGRAMS.iter().enumerate().map(|(nth, datagrams)| payload(nth, *datagrams)).collect()

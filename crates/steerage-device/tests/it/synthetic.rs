@@ -1,6 +1,3 @@
-//! Tests the synthetic device. An independent parser checks the frames of this device. The tests
-//! also check the numbers in the frames, and the device's frame rate.
-
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -19,8 +16,7 @@ fn frames(spec: &str) -> Vec<Vec<u8>> {
     open(spec).unwrap().queues.into_iter().flat_map(|queue| drain(queue).0).collect()
 }
 
-/// Checks headers, lengths and checksums with an independent parser. Returns the source address and
-/// port.
+/// An independent parser checks the frame. Returns the source address and port.
 fn check(frame: &[u8], kind: Kind) -> (IpAddr, u16) {
     let packet = PacketHeaders::from_ethernet_slice(frame).unwrap();
     assert_eq!(!packet.link_exts.is_empty(), kind == Kind::Vlan);
@@ -84,8 +80,6 @@ fn frames_are_the_same_in_several_buffers() {
     }
 }
 
-/// All frames of a flow have the same packet type, source address, source port and queue. No two
-/// flows have the same source address.
 #[test]
 fn flows_keep_to_themselves() {
     let kinds = [Kind::Udp4, Kind::Tcp4, Kind::Udp6, Kind::Tcp6, Kind::Vlan];
@@ -104,8 +98,7 @@ fn flows_keep_to_themselves() {
         }
     }
     assert_eq!(addresses.len(), 1000, "every flow came, and each was counted once");
-    // The three queues have 334, 333 and 333 flows, and each queue assigns the five packet types to
-    // its flows in turn.
+    // The queues have 334, 333 and 333 flows, to which they assign the five kinds in turn.
     assert_eq!(per_kind, [201, 201, 201, 199, 198]);
     let distinct: HashSet<_> = addresses.values().map(|(address, _)| address).collect();
     assert_eq!(distinct.len(), 1000);
@@ -138,8 +131,6 @@ fn segments_of_a_tcp_flow_continue_each_other() {
     }
 }
 
-/// With the same seed, the synthetic device generates the same frames, whatever the size of the
-/// polls. A different seed generates different frames.
 #[test]
 fn the_seed_decides() {
     let spec = "synthetic:flows=1000,packets=5000,zipf=1,mix=udp4+tcp6,queues=2,seed=";
@@ -197,17 +188,14 @@ fn a_live_source_follows_the_clock() {
     let start = Timestamp::from_nanos(5_000);
     let (polled, frames) = tester.poll(start, 64).unwrap();
     assert_eq!((polled, frames.len()), (Polled::NotBefore(start + Duration::from_micros(1)), 1));
-    // One nanosecond before the next frame is due, a poll delivers nothing. 10 us after the first
-    // poll, 10 frames are due.
+    // No frame is due one nanosecond too early. After 10 us, 10 frames are due.
     assert!(tester.poll(start + Duration::from_nanos(999), 64).unwrap().1.is_empty());
     let (polled, frames) = tester.poll(start + Duration::from_micros(10), 64).unwrap();
     assert_eq!((polled, frames.len()), (Polled::NotBefore(start + Duration::from_micros(11)), 10));
-    // A poll delivers at most its budget of frames, and leaves the other due frames in the ring.
     let later = start + Duration::from_micros(110);
     assert_eq!(tester.poll(later, 64).unwrap().0, Polled::More);
     assert_eq!(tester.poll(later, 64).unwrap().1.len(), 36);
     assert_eq!(tester.lost(), 0);
-    // If the clock goes backwards, no frame is due.
     assert!(tester.poll(Timestamp::ZERO, 64).unwrap().1.is_empty());
 }
 
@@ -226,8 +214,6 @@ fn what_finds_the_ring_full_is_lost_and_counted() {
         }
     }
     assert_eq!((received, tester.lost()), (1 + RING, 10_000 - RING));
-    // The number of lost frames plus the number of received frames is the requested number of
-    // frames.
     let end = late + Duration::from_secs(1);
     loop {
         let (polled, frames) = tester.poll(end, 64).unwrap();
@@ -252,9 +238,7 @@ fn queues_share_the_rate_in_full() {
         let queues = testers(open(spec).unwrap());
         let count = queues.len() as u64;
         for mut tester in queues {
-            // The first frame of each queue is due at time zero. Because the first frame is due at
-            // time zero, each queue has delivered its share of frames, rounded down, plus one
-            // frame.
+            // The share of frames, rounded down, plus the frame that is due at time zero.
             for micros in (0..=1_000_000).step_by(100) {
                 let now = Timestamp::ZERO + Duration::from_micros(micros);
                 while tester.poll_and_count(now, 64).map(|(polled, n)| (frames += n as u64, polled).1).unwrap()

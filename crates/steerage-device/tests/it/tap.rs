@@ -1,6 +1,3 @@
-//! Tests TUN and TAP, with the kernel's network stack at the other end. The handler of these tests
-//! forwards packets between two interfaces.
-
 use std::net::UdpSocket;
 
 use steerage::testing::QueueTester;
@@ -37,7 +34,6 @@ fn two_kernels_speak_over_two_taps() {
     assert_eq!(ledger.verdicts().transmitted, ledger.outputs.iter().map(|output| output.packets).sum::<u64>());
 }
 
-/// A TUN interface that is used for routing carries packets that are not for its own address.
 #[test]
 fn two_kernels_route_over_two_tuns() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -56,7 +52,6 @@ fn the_kernel_spreads_flows_over_queues() {
     converse(&namespaces, 0, 1);
     let echo = namespaces.within(1, || Echo::new(address("10.210.0.2")));
     let at = echo.1;
-    // Each exchange of datagrams uses a different port.
     namespaces.within(0, || (0..64).for_each(|_| udp_exchange(at, 1, 100)));
     let ledger = end(running);
     assert_eq!(ledger.queues.len(), 8);
@@ -139,16 +134,13 @@ fn what_a_greater_mtu_lets_through_is_counted_as_lost() {
     end(running);
 }
 
-/// If the receive queue is not polled, the kernel's queue of the TAP fills up. The kernel counts
-/// every packet that does not fit into its queue.
+/// The kernel counts every packet that does not fit into the TAP's queue.
 #[test]
 fn what_the_kernel_drops_is_counted() {
     let Some(namespaces) = Namespaces::new(1) else { return };
     let input = namespaces.within(0, || open("tap:slow").unwrap());
     namespaces.must(0, "addr add 10.210.0.1/24 dev slow");
     let mut tester = QueueTester::new(input.queues.into_iter().next().unwrap()).unwrap();
-    // The test waits until the kernel's queue is full, because the kernel decides how many packets
-    // fit.
     until("its queue is full", || {
         shoot(&namespaces, 0, "slow", 500, 100);
         namespaces.counted(0, "slow", 11) > 0
@@ -188,15 +180,11 @@ fn mistakes_are_told_in_a_line() {
     assert!(error("tun:t").starts_with(&format!("{again}as tap")), "{}", error("tun:t"));
     assert!(error("tap:t,queues=2").starts_with(&format!("{again}with 1 queue(s)")));
     drop(kept);
-    // The interface has been removed, so it can be created as another type. Before the test creates
-    // the interface again, it must wait until no forked child of another test has the interface
-    // open. A forked child of another test has the interface open until the child executes another
-    // program.
+    // A forked child of another test has the interface open until it executes another program.
     let is_gone = || namespaces.within(0, || nix::net::if_::if_nametoindex("t").is_err());
     until("nobody has it open", is_gone);
     drop(namespaces.within(0, || open("tun:t,queues=2").unwrap()));
-    // In this test, another program has created the interface for several queues and made it
-    // persistent.
+    // Another program has created a persistent interface for several queues.
     namespaces.must(0, "tuntap add dev kept mode tap multi_queue");
     for spec in ["tap:kept", "tap:kept,queues=3", "tap:kept"] {
         drop(namespaces.within(0, || open(spec).unwrap()));
@@ -204,7 +192,6 @@ fn mistakes_are_told_in_a_line() {
     namespaces.must(0, "tuntap add dev single mode tun");
     assert!(error("tun:single,queues=2").contains("Invalid argument"));
     drop(namespaces.within(0, || open("tun:single").unwrap()));
-    // An interface that existed before the device was opened is not removed.
     assert!(namespaces.within(0, || nix::net::if_::if_nametoindex("single").is_ok()));
     until("it is gone again", is_gone);
 }

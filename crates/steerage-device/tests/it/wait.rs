@@ -1,5 +1,4 @@
-//! Tests a live input that waits for an output that has no room. Also tests that a stop ends the
-//! wait.
+//! A live input waits for an output without room. A stop ends the wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,7 +15,6 @@ use steerage_fixtures::manual_clock::{self, ManualClock};
 const BATCH: u64 = HANDLE_BUDGET as u64;
 const BACKLOG: usize = 2 * POLL_BUDGET;
 
-/// A live device that has `buffered` frames in its buffer.
 struct Live {
     buffered: Arc<AtomicU64>,
     stopping: bool,
@@ -40,8 +38,6 @@ impl RxQueue for Live {
     }
 }
 
-/// An output that has room for a limited number of packets. This output of the test does not count
-/// its packets in a `TxAccount` (the counters of an output).
 struct Slow(Arc<AtomicU64>);
 
 impl TxQueue for Slow {
@@ -70,7 +66,6 @@ struct Run {
 }
 
 impl Run {
-    /// CPU 0 receives the packets, and the CPU with the number `handles` handles the packets.
     fn new(waits: bool, handles: u16) -> Self {
         let (buffered, room) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let queue = Live { buffered: Arc::clone(&buffered), stopping: false };

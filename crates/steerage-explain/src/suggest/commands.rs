@@ -1,5 +1,3 @@
-//! Turns the advice into shell commands.
-
 use serde::Serialize;
 use steerage_text::shell_word;
 
@@ -8,24 +6,21 @@ use crate::basis::{AdviceBasis, InterfaceQueues, Operands, RateFrom};
 use crate::explained::TrafficExplanation;
 use crate::shares::Shares;
 
-/// The time in seconds that other work may keep a CPU busy while packets for this CPU arrive. A
-/// time slice of the kernel's scheduler (how long a process runs until the next one) is at least 4
-/// ms at 250 ticks per second.
+/// How long, in seconds, other work may keep a CPU busy while its packets arrive: a time slice of
+/// the kernel's scheduler, at least 4 ms at 250 ticks per second.
 const AWAY_S: f64 = 0.004;
 
-/// The default backlog limit of Linux, which is also steerage's default limit.
 const BACKLOG_DEFAULT: u64 = steerage::limits::BACKLOG_DEFAULT as u64;
 
-/// The placeholder for the interface in the advised commands if the user named no interface.
+/// This word stands for the interface if the user named none.
 const SOME_INTERFACE: &str = "IFACE";
 
-/// A value for `netdev_max_backlog` that is above the default.
+/// A value for `netdev_max_backlog` above the default.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BacklogMax(pub(super) u64);
 
 impl BacklogMax {
-    /// Returns a backlog limit that is large enough for all packets that arrive for the busiest CPU
-    /// in one time slice of the scheduler. `None` if the default backlog limit is large enough.
+    /// Leaves room for the busiest CPU's packets in a time slice. `None` if the default is enough.
     pub(super) fn of(rate: Option<f64>, busiest: f64) -> Option<Self> {
         let packets = (rate? * busiest * AWAY_S).ceil() as u64;
         (packets > BACKLOG_DEFAULT).then(|| Self(packets.next_power_of_two().min(steerage::limits::BACKLOG_MAX as u64)))
@@ -35,18 +30,16 @@ impl BacklogMax {
 #[derive(Debug, Serialize)]
 pub(super) struct Commands {
     pub(super) steerage: Vec<String>,
-    /// The commands for the kernel's own steering. For a capture that one CPU can handle, there are
-    /// no commands for the kernel.
+    /// The list is empty for a capture that one CPU can handle.
     pub(super) kernel: Vec<String>,
-    /// The command `steerage parallel`, if the device is a capture.
     pub(super) parallel: Option<Parallel>,
 }
 
-/// The command `steerage parallel`, which divides a capture among copies of a tool.
+/// `steerage parallel` divides a capture among copies of a tool.
 #[derive(Debug, Serialize)]
 pub(super) struct Parallel {
     pub(super) command: String,
-    /// The upper limit for the speed-up of all copies over one copy of the tool.
+    /// The maximum speed-up over one copy of the tool.
     pub(super) speed_up: f64,
 }
 
@@ -62,9 +55,8 @@ impl Parallel {
 }
 
 impl Commands {
-    /// Creates the commands. `stuck` is true if one flow has more packets than a CPU can handle.
-    /// `torn` is true if the default hash of network cards would put the two directions of some
-    /// flows on different queues.
+    /// `stuck`: one flow has more packets than a CPU can handle. `torn`: the default hash of
+    /// network cards would put the two directions of some flows on different queues.
     pub(super) fn of(
         traffic: &TrafficExplanation,
         way: &Assignment,
@@ -73,14 +65,11 @@ impl Commands {
         torn: bool,
     ) -> Self {
         let (basis, parallel) = (&traffic.basis, Parallel::of(traffic));
-        // If a single CPU handles all packets, no packets wait for another CPU, so there is no
-        // backlog.
+        // With a single CPU, no packet waits in a backlog.
         let backlog = backlog.filter(|_| way.cpus.len() > 1);
         let stuck = stuck && way.cpus.len() > 1;
         let mask = way.mask.to_bitmap(basis.candidates.nr_cpu_ids);
-        // If one CPU is enough, no command for the kernel is needed. A capture does not contain the
-        // name of its interface. For an interface, the report's verdict on the kernel's steering
-        // already contains the commands.
+        // A capture does not name its interface. An interface's verdict already has the commands.
         let kernel = match (parallel.is_some() || basis.kernel.is_some(), way.cpus.len()) {
             (true, 1) => Vec::new(),
             _ => for_the_kernel(basis, way, &mask, backlog, stuck, torn),
@@ -105,8 +94,7 @@ fn for_steerage(
         run += &format!(" --backlog {packets}");
     }
     let mut commands = vec![run];
-    // A command can change settings during a run only if the run receives from an interface. A run
-    // that reads a file ends before the user has typed a command that changes its settings.
+    // Only a run on an interface lasts long enough for a command that changes settings.
     for InterfaceQueues { name, .. } in &basis.interfaces {
         let path = format!("sys/class/net/{name}/queues/rx-0/rps_cpus");
         commands.push(format!("steerage set {} {mask}", shell_word(&path)));
@@ -117,8 +105,7 @@ fn for_steerage(
     commands
 }
 
-/// The command and its devices. Words in capitals, such as `OUTPUT`, are placeholders for values
-/// that only the user knows.
+/// Words in capitals, such as `OUTPUT`, are for the user to replace.
 fn command(basis: &AdviceBasis, devices: &str) -> String {
     let name = basis.command.name;
     let interfaces: Vec<String> = basis.interfaces.iter().map(|interface| shell_word(&interface.name)).collect();
@@ -170,8 +157,7 @@ mod tests {
     fn a_backlog_has_room_for_a_time_slice() {
         let most = |rate, busiest| BacklogMax::of(rate, busiest).map(|backlog| backlog.0);
         assert_eq!((most(None, 1.0), most(Some(1e6), 0.25)), (None, None));
-        // The expected backlog limits are 4,000 packets and 250,000 packets, each rounded up to a
-        // power of two. The third expected limit is the maximum backlog.
+        // The results are 4,000 and 250,000 packets, rounded up to powers of two, and the maximum.
         assert_eq!((most(Some(2e6), 0.5), most(Some(1e8), 0.625)), (Some(4096), Some(262_144)));
         assert_eq!(most(Some(1e12), 1.0), Some(steerage::limits::BACKLOG_MAX as u64));
     }
@@ -184,8 +170,7 @@ mod tests {
             write_mask(&interface(4), "f"),
             "for q in /sys/class/net/eth1/queues/rx-*; do echo f | sudo tee $q/rps_cpus; done"
         );
-        // The kernel accepts interface names with special characters, so the advised command must
-        // quote the interface name. A shell must not execute it.
+        // The kernel accepts such interface names, and a shell must not execute them.
         let hostile = InterfaceQueues { name: "$(id)".to_owned(), queues: 1 };
         assert_eq!(write_mask(&hostile, "f"), "echo f | sudo tee '/sys/class/net/$(id)/queues'/rx-0/rps_cpus");
         assert_eq!(InterfaceQueues::read("no-such-interface").queues, 1);

@@ -1,6 +1,3 @@
-//! Chooses the number of CPUs. The choice uses the throughput that the policy's model of costs
-//! predicts.
-
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -12,34 +9,28 @@ use crate::analysis::Volume;
 use crate::candidates::CandidateCpus;
 use crate::shares::Shares;
 
-/// The highest average load that the advice allows for the busiest CPU. The remaining time of the
-/// busiest CPU is for bursts. With random arrivals (M/M/1), a queue holds 2.3 packets on average at
-/// a load of 70 %, and nine packets at a load of 90 %.
+/// The highest average load of the busiest CPU, which leaves time for bursts. With random arrivals
+/// (M/M/1), a queue holds 2.3 packets on average at 70 %, and nine at 90 %.
 pub(super) const BUSY_MAX: f64 = 0.7;
 
-/// If the packet rate is unknown, or too high for any number of CPUs, the advice is the smallest
-/// number of CPUs whose throughput reaches this fraction of the highest throughput.
+/// If the rate is unknown or too high, the advice is the smallest number of CPUs whose throughput
+/// reaches this fraction of the highest.
 const NEAR_THE_MOST: f64 = 0.9;
 
-/// Receiving from a live device takes this many nanoseconds per packet: with AF_PACKET, a million
-/// packets take 0.07 to 0.08 s on one CPU.
+/// With AF_PACKET, a million packets take 0.07 to 0.08 s to receive on one CPU.
 const LIVE_NS: f64 = 75.0;
 
-/// The costs of steering a packet in ns, without the work of the packet function. The policy
-/// `balance` and the simulator use the same costs.
+/// The nanoseconds for steering a packet, which `balance` and the simulator use too.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct AssumedCosts {
     #[serde(skip)]
     pub(super) path: PathCosts,
-    /// The cost of receiving and hashing a packet, on the CPU that receives.
+    /// The time for receiving and hashing, on the receiving CPU.
     pub(super) receive_ns: f64,
-    /// The cost of handing a packet over to a CPU that shares a cache with the receiving CPU. The
-    /// receiving CPU bears the cost of handing packets over. `hand_over_far_ns` is the cost of
-    /// handing a packet over if the two CPUs share no cache.
+    /// The receiving CPU's time for a hand-over, if the CPUs share a cache, and if not (`far`).
     pub(super) hand_over_ns: f64,
     pub(super) hand_over_far_ns: f64,
-    /// The cost of taking over a packet from the receiving CPU. The other CPU bears this cost.
-    /// `take_over_far_ns` is the cost of taking over a packet if the two CPUs share no cache.
+    /// The other CPU's time for taking over, if the CPUs share a cache, and if not (`far`).
     pub(super) take_over_ns: f64,
     pub(super) take_over_far_ns: f64,
 }
@@ -53,8 +44,7 @@ impl AssumedCosts {
         Self { path, receive_ns, hand_over_ns, hand_over_far_ns, take_over_ns, take_over_far_ns }
     }
 
-    /// Returns the assumed costs plus the packet function's time per packet (`work_ns`). Far CPUs
-    /// belong to class 1.
+    /// Adds the packet function's time per packet. Far CPUs are class 1.
     pub(super) fn with_work(&self, work_ns: f64) -> Costs {
         self.path.with_work(work_ns)
     }
@@ -65,49 +55,41 @@ impl AssumedCosts {
 pub(super) struct Assignment {
     /// The CPUs that receive or work.
     pub(super) cpus: CpuMask,
-    /// The CPUs over which packets are spread. The mask of CPUs is empty if one CPU handles all
-    /// packets without steering.
+    /// The CPUs over which packets are spread, or none if one CPU handles all without steering.
     pub(super) mask: CpuMask,
-    /// The number of CPUs over which packets are spread, or 1 if packets are not steered.
+    /// The number of CPUs over which packets are spread, or 1 without steering.
     pub(super) spread: usize,
-    /// The busiest CPU's share of the packets if each CPU has an equal part of the buckets. The
-    /// kernel's RPS gives each CPU an equal part of the buckets, and steerage starts with such a
-    /// map.
+    /// The busiest CPU's share of the packets with an even map, as in the kernel's RPS.
     pub(super) busiest: f64,
     /// The busiest CPU's share of the packets after the policy has balanced the buckets.
     pub(super) balanced: f64,
-    /// The number of packets per second that the CPUs of the assignment can handle.
+    /// The packets per second that the CPUs can handle.
     pub(super) throughput: f64,
-    /// Whether the busiest CPU is the CPU that receives packets.
     pub(super) receiver_is_busiest: bool,
 }
 
 impl Assignment {
-    /// Returns the load of the busiest CPU if `rate` packets arrive per second.
+    /// Returns the load of the busiest CPU at `rate` packets per second.
     pub(super) fn load(&self, rate: Option<f64>) -> Option<f64> {
         rate.map(|rate| rate / self.throughput)
     }
 }
 
-/// The assignment with the advised number of CPUs.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) best: Assignment,
-    /// The assignment in which one CPU does all work, for comparison.
+    /// The assignment with one CPU that does everything.
     pub(super) one: Assignment,
-    /// The assignment with one CPU that receives and another CPU that does the work. `None` if
-    /// there is only one CPU.
+    /// The assignment with one CPU that receives and one that works, if there are two CPUs.
     pub(super) collector: Option<Assignment>,
-    /// Whether the chosen CPUs can handle the given packet rate. `None` if the rate is not known.
+    /// True if the CPUs can handle the rate. `None` if the rate is not known.
     pub(super) is_enough: Option<bool>,
-    /// If the load of the busiest CPU is at most this value, the number of CPUs is enough.
+    /// The highest load of the busiest CPU that is low enough.
     pub(super) busy_max: f64,
 }
 
 impl Choice {
-    /// Chooses the smallest number of CPUs that can handle the given packet rate. If no number of
-    /// CPUs can handle the rate, or if the rate is not known, chooses the smallest number of CPUs
-    /// that comes near the highest throughput.
+    /// Chooses the smallest number of CPUs that handles the rate, or comes near the most.
     pub(super) fn make(
         buckets: &[Volume; BUCKETS],
         candidates: &CandidateCpus,
@@ -139,21 +121,18 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Computes the assignment of the packets to the first `cpus` candidate CPUs. If `works_along`
-    /// is true, the receiving CPU also handles packets. If `works_along` is false, only the other
-    /// CPUs handle packets.
+    /// Uses the first `cpus` candidates. With `works_along`, the receiving CPU handles packets too.
     fn way(&self, cpus: usize, works_along: bool) -> Assignment {
         let order = &self.candidates.order[..cpus];
         let receiver = order[0];
         let spread: &[CpuId] = if works_along || cpus == 1 { order } else { &order[1..] };
         let mask: CpuMask = spread.iter().copied().collect();
         let shares = Shares::even(self.buckets, spread.len());
-        // An even map divides the buckets into consecutive ranges of equal size, one range for each
-        // CPU, in the order of the CPUs' numbers.
+        // An even map has ranges of equal size, in the order of the CPUs' numbers.
         let others = mask.iter().zip(shares.each()).filter(|(cpu, _)| *cpu != receiver);
         let class = |cpu| usize::from(self.candidates.distances.far.contains(cpu));
         let others = others.map(|(cpu, share)| Workers { capacity: 1.0, class: class(cpu), share: Some(share) });
-        // If one CPU has all buckets, no packet is hashed.
+        // With all buckets on one CPU, no packet is hashed.
         let kind = match (works_along, spread.len()) {
             (_, 1) if cpus == 1 => RegimeKind::Inline,
             (false, 1) => RegimeKind::Collector,
@@ -171,11 +150,8 @@ impl Work<'_> {
         }
     }
 
-    /// Computes the share of the packets that the busiest CPU has after the policy has balanced the
-    /// buckets. Assigns the buckets one after another, the largest first. Each bucket goes to the
-    /// CPU that has the least load so far. The busiest CPU's share is at most a third larger than
-    /// in the best assignment (Graham, 1969). With 4,096 buckets, the difference from the best
-    /// assignment is usually much smaller.
+    /// Assigns each bucket, the largest first, to the CPU with the least load. The busiest CPU gets
+    /// at most a third more than in the best assignment (Graham, 1969), and usually much less.
     fn balanced(&self, cpus: usize) -> f64 {
         let mut buckets: Vec<u64> = self.buckets.iter().map(|weight| weight.packets).collect();
         let all: u64 = buckets.iter().sum();

@@ -1,5 +1,3 @@
-//! The reasons for the advice, as sentences.
-
 use std::time::Duration;
 
 use serde::Serialize;
@@ -14,7 +12,6 @@ use crate::basis::{Rate, RateFrom};
 use crate::candidates::CandidateCpus;
 use crate::explained::TrafficExplanation;
 
-/// The sentences that state why the advice was given.
 #[derive(Debug, Serialize)]
 pub(super) struct Reasons {
     pub(super) cpus: String,
@@ -22,8 +19,7 @@ pub(super) struct Reasons {
     pub(super) busiest: String,
     pub(super) elephants: String,
     pub(super) hash: String,
-    /// The sentence about backlogs and the interface's receive queues. `None` if backlogs and
-    /// receive queues do not matter for the advice.
+    /// The sentence about backlogs and the interface's receive queues, if they matter.
     pub(super) queues: Option<String>,
 }
 
@@ -52,8 +48,7 @@ fn percents(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// Formats a duration below 10 us as `1,234 ns`, a duration below 1 ms as `123.4 us`, and a longer
-/// duration as `12.3 ms`. Durations of at least 1 ms have the same format as in all other reports.
+/// Below 1 ms, times are shorter than in other reports: `1,234 ns`, `123.4 us`.
 fn short(time: Duration) -> String {
     match time.as_nanos() as u64 {
         ns @ ..10_000 => format!("{} ns", grouped(ns)),
@@ -62,7 +57,6 @@ fn short(time: Duration) -> String {
     }
 }
 
-/// Formats a packet rate and its origin, such as `at 1.2 Mpps (the recording's average)`.
 fn at(rate: &Rate) -> String {
     let from = match rate.from {
         RateFrom::Listening => "as seen just now",
@@ -171,8 +165,6 @@ fn of_elephants(way: &Assignment, elephants: &[Elephant], stuck: bool) -> String
     format!("{have} more than 1/{spread} of the packets; {flow} has {share}, which stay on one CPU{limited}")
 }
 
-/// Whether there is a flow whose two directions a network card with its default hash would put on
-/// different queues.
 pub(super) fn is_torn(traffic: &TrafficExplanation) -> bool {
     advice::torn(traffic) > 0
 }

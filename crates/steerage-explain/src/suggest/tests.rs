@@ -1,5 +1,4 @@
-//! Tests the advised number and choice of CPUs, for made-up loads whose figures can be checked by
-//! hand.
+//! Tests with made-up loads, whose figures can be checked by hand.
 
 use steerage::{CpuMask, limits::BUCKETS};
 
@@ -8,8 +7,7 @@ use super::*;
 use crate::analysis::Volume;
 use crate::candidates::CandidateCpus;
 
-/// Puts 100 packets in each bucket. The first bucket gets additional packets, whose number is
-/// `elephant` times the number of packets in all buckets.
+/// Puts 100 packets in each bucket, and `elephant` times all of them in the first bucket.
 fn buckets(elephant: f64) -> Box<[Volume; BUCKETS]> {
     let mut buckets = Box::new([Volume { packets: 100, bytes: 0 }; BUCKETS]);
     buckets[0].packets += (elephant * 100.0 * BUCKETS as f64) as u64;
@@ -20,7 +18,7 @@ fn choice(candidates: &CandidateCpus, elephant: f64, work_ns: f64, rate: Option<
     Choice::make(&buckets(elephant), candidates, &AssumedCosts::of(false).with_work(work_ns), rate, BUSY_MAX)
 }
 
-/// The time in ns that the busiest CPU needs per packet of the traffic.
+/// Returns the busiest CPU's nanoseconds per packet.
 fn load_ns(way: &Assignment) -> f64 {
     1e9 / way.throughput
 }
@@ -32,20 +30,18 @@ fn close(one: f64, other: f64) -> bool {
 #[test]
 fn the_fewest_cpus_that_keep_up() {
     let candidates = CandidateCpus::even(8);
-    // A single CPU needs 4.9 ns to receive a packet and 1000 ns for the packet function.
+    // A CPU needs 4.9 ns to receive a packet, and 1000 ns to handle it.
     for (rate, cpus) in [(0.1e6, 1), (0.69e6, 1), (0.7e6, 2), (1e6, 2), (1.4e6, 3), (3e6, 5)] {
         let choice = choice(&candidates, 0.0, 1000.0, Some(rate));
         assert_eq!((choice.best.cpus.len(), choice.is_enough), (cpus, Some(true)), "{rate}");
         assert!(close(load_ns(&choice.one), 1004.9));
     }
     let two = choice(&candidates, 0.0, 1000.0, Some(1e6)).best;
-    // The receiving CPU hands over half of the packets and handles the other half. Per received
-    // packet, the receiving CPU needs 7.7 + 1.05 + 500 ns.
+    // The receiving CPU hands over one half and handles the other: 7.7 + 1.05 + 500 ns.
     assert!(close(load_ns(&two), 508.75) && two.receiver_is_busiest, "{two:?}");
     assert!(close(two.load(Some(1e6)).unwrap(), 0.50875));
     assert_eq!(two.mask.to_list(), "0-1");
-    // Eight CPUs are not enough for 20 million packets per second, but the machine has no more
-    // CPUs.
+    // The machine has no more CPUs for 20 million packets per second.
     let most = choice(&candidates, 0.0, 1000.0, Some(20e6));
     assert_eq!((most.best.cpus.len(), most.is_enough), (8, Some(false)));
 }
@@ -64,34 +60,28 @@ fn the_regimes_are_predicted_by_the_costs() {
         let all = Regime::all(&choice(&CandidateCpus::even(2), 0.0, work_ns, None));
         all.iter().map(|regime| (regime.regime, regime.cpus, regime.predicted.round())).collect::<Vec<_>>()
     };
-    // A CPU that receives all packets and handles half of them needs 508.75 ns per packet. A single
-    // CPU needs 1004.9 ns. In the collector regime (one CPU only receives, another CPU does all the
-    // work), the CPU that takes over all packets needs 1002.4 ns per packet.
+    // Per packet: receiving all and handling half 508.75 ns, one CPU 1004.9 ns, taking over all
+    // (collector) 1002.4 ns.
     assert_eq!(regimes(1000.0), [("spread", 2, 1_965_602.0), ("inline", 1, 995_124.0), ("collector", 2, 997_606.0)]);
-    // A single CPU needs 5.4 ns. With two CPUs, the receiver needs 7 ns to receive a packet and
-    // hand it over.
+    // One CPU needs 5.4 ns per packet. Receiving and handing over takes 7 ns.
     assert_eq!(regimes(0.5), [("inline", 1, 185_185_185.0), ("collector", 2, 142_857_143.0)]);
 }
 
 #[test]
 fn who_receives_for_many_does_nothing_else() {
     let choice = choice(&CandidateCpus::even(16), 0.0, 100.0, None);
-    // The receiver needs 7.7 ns to receive a packet and 2.1 ns to hand it over. Because the
-    // receiver needs 9.8 ns per packet, no number of CPUs can handle more than one packet per 9.8
-    // ns. Ten CPUs that share the packets need 102.4 / 10 ns per packet. The time of ten CPUs
-    // exceeds the receiver's 9.8 ns by less than a tenth.
+    // Receiving and handing over takes 9.8 ns. Ten CPUs need 10.24 ns, less than a tenth more.
     assert_eq!((choice.best.cpus.len(), choice.best.mask.to_list()), (11, "1-10".to_owned()), "{choice:?}");
     assert!(close(choice.best.busiest, 410.0 / 4096.0), "{choice:?}");
 }
 
 #[test]
 fn an_elephant_bounds_what_cpus_can_do() {
-    // Half of the packets are in one bucket. Eight CPUs are 1.75 times as fast as one CPU. The
-    // speed-up with four CPUs is at most a tenth lower than with eight CPUs.
+    // Half of the packets are in one bucket: eight CPUs are 1.75 times as fast as one, and four at
+    // most a tenth slower than eight.
     let choice = choice(&CandidateCpus::even(8), 1.0, 1000.0, Some(10e6));
     assert_eq!((choice.best.cpus.len(), choice.is_enough), (4, Some(false)), "{choice:?}");
-    // After balancing, the CPU with the large bucket has no other buckets. Before balancing, the
-    // CPU with the large bucket also has a quarter of the other buckets.
+    // The CPU with the large bucket has no other after balancing, and a quarter of the rest before.
     assert!(close(choice.best.balanced, 409_700.0 / 819_200.0), "{choice:?}");
     assert!(choice.best.busiest > 0.6 && load_ns(&choice.best) > 500.0, "{choice:?}");
 }
@@ -103,8 +93,7 @@ fn what_is_far_costs_more() {
     far.distances.far = CpuMask::parse_list("1", 2).unwrap();
     assert_eq!(far.order.iter().copied().collect::<CpuMask>(), two);
     let loads = [CandidateCpus::even(2), far].map(|candidates| load_ns(&choice(&candidates, 0.0, 100.0, None).best));
-    // Per packet, two CPUs that share a cache need `7.7 + (100 + 2.1) / 2` ns. Two CPUs that share
-    // no cache need `7.7 + (100 + 8.1) / 2` ns.
+    // Two CPUs need `7.7 + (100 + 2.1) / 2` ns, or without a shared cache `7.7 + (100 + 8.1) / 2`.
     assert!(close(loads[0], 58.75) && close(loads[1], 61.75), "{loads:?}");
 }
 
@@ -116,8 +105,7 @@ fn machines_are_what_their_topology_tells() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     };
-    // A machine with two caches. Two cores share each cache. The first core of the machine has two
-    // hardware threads.
+    // Two cores share each of the two caches. The first core has two hardware threads.
     write("online", "0-4");
     for (cpu, siblings, cache) in
         [(0, "0,4", "0-1,4"), (1, "1", "0-1,4"), (2, "2", "2-3"), (3, "3", "2-3"), (4, "0,4", "0-1,4")]

@@ -1,5 +1,3 @@
-//! [`Dissection`] is the result of dissecting a frame, for tools.
-
 use std::fmt;
 use std::ops::Range;
 
@@ -7,7 +5,7 @@ use crate::flow_key::FlowKey;
 
 use crate::limits::{FLOW_HEADERS_MAX, VLAN_IDS};
 
-/// Selects the flow of a packet inside a tunnel: the inner flow, or the flow of the tunnel itself.
+/// Selects the inner or the outer flow of a packet inside a tunnel.
 ///
 /// ```
 /// use steerage_flow::LinkType;
@@ -27,53 +25,40 @@ use crate::limits::{FLOW_HEADERS_MAX, VLAN_IDS};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layers {
-    /// The flow of the innermost IP header that can be read. With `Inner`, the flows inside a
-    /// tunnel are spread over the CPUs.
+    /// The flow of the innermost IP header that can be read: spreads a tunnel's flows over CPUs.
     #[default]
     Inner,
-    /// The flow of the outermost IP header. With `Outer`, all packets of a tunnel stay together on
-    /// one CPU.
+    /// The flow of the outermost IP header: keeps all packets of a tunnel together on one CPU.
     Outer,
 }
 
-/// The result of [`dissect`](super::dissect). All offsets are in bytes from the first byte of the
-/// frame.
+/// The result of [`dissect`](super::dissect). Offsets are in bytes from the start of the frame.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Dissection {
-    /// The flow key of the frame. The source in the flow key is the frame's sender. An ICMP error
-    /// has the flow key of the packet that it quotes. The key of an ICMP error has the direction of
-    /// the error: from the receiver of the quoted packet to its sender. The flow key of an ICMP
-    /// query has the query's identifier as both ports. The ports in the flow key are 0 for all
-    /// fragments except the first, and for a packet that is cut off before the ports.
+    /// The flow key of the frame, or else a key of its link addresses. The key of an ICMP error has
+    /// the direction of the error: from the receiver of the quoted packet to its sender.
     pub key: FlowKey,
-    /// True if `key` is the flow key of a flow between IP addresses. If the field `is_flow` is
-    /// false, `key` consists of the link addresses and the EtherType.
+    /// True if `key` is of a flow between IP addresses.
     pub is_flow: bool,
     /// The reason why the dissection of the frame ended.
     pub end: End,
-    /// The innermost IP header that was read. With [`Layers::Outer`], this field contains the
-    /// outermost IP header. An IP header that an ICMP error quotes is not stored in this field.
+    /// The innermost IP header that was read, or with [`Layers::Outer`] the outermost.
     pub ip: Option<IpLayer>,
-    /// The offset of the header that follows `ip` and its extension headers. `None` if the frame
-    /// contains no part of that header.
+    /// The offset of the header after `ip` and its extensions, if it is in the frame.
     pub transport_offset: Option<u32>,
-    /// The offset of the payload of a TCP, UDP or SCTP packet. If the frame is cut off, this offset
-    /// may be after the frame's end.
+    /// The offset of the payload of TCP, UDP or SCTP, which may be after the frame's end.
     pub payload_offset: Option<u32>,
-    /// The TCP flags. The lower 8 bits are the flags of RFC 9293, and bit 8 is the flag AE (RFC
-    /// 9768).
+    /// The TCP flags: in the lower 8 bits those of RFC 9293, in bit 8 the flag AE (RFC 9768).
     pub tcp_flags: Option<u16>,
     /// The ICMP type and code.
     pub icmp: Option<(u8, u8)>,
     /// True if `key` is the flow key of a packet that an ICMP error quotes.
     pub is_quoted: bool,
-    /// The fragments in the frame, at most two, from the outermost to the innermost. A frame
-    /// contains two fragments if a packet inside a tunnel is a fragment, and the tunnel's own
-    /// packet is also a fragment.
+    /// The fragments in the frame, the outermost first: two for a fragment in a fragmented tunnel
+    /// packet.
     pub fragments: [Option<Fragment>; 2],
-    /// The VLAN identifiers of the tags before the first IP header, beginning with the outermost
-    /// tag.
+    /// The VLAN identifiers before the first IP header, the outermost first.
     pub vlans: [Option<u16>; VLAN_IDS],
     /// The innermost tunnel that the dissection entered.
     pub tunnel: Option<Tunnel>,
@@ -81,8 +66,6 @@ pub struct Dissection {
 }
 
 impl Dissection {
-    /// Returns an empty dissection. The code that walks over the frame's headers writes its results
-    /// into this dissection.
     #[inline(always)]
     pub(super) fn blank() -> Self {
         Self {
@@ -102,13 +85,13 @@ impl Dissection {
         }
     }
 
-    /// The flow key, if it belongs to a flow between IP addresses.
+    /// The flow key, if it is of a flow between IP addresses.
     #[must_use]
     pub fn flow(&self) -> Option<FlowKey> {
         self.is_flow.then_some(self.key.by_words())
     }
 
-    /// The headers that were read, in the order in which they are in the frame.
+    /// The headers that were read, in the order of the frame.
     #[must_use]
     pub fn headers(&self) -> impl ExactSizeIterator<Item = Header> + DoubleEndedIterator + '_ {
         self.headers.iter()
@@ -130,11 +113,10 @@ pub struct IpLayer {
     pub offset: u32,
     /// The IP version: 4 or 6.
     pub version: u8,
-    /// The protocol of the IP payload, after all extension headers that were read.
+    /// The protocol of the IP payload, after all extension headers.
     pub protocol: u8,
-    /// The packet's length in bytes, including the IP header, as the IP header states it. IPFIX
-    /// calls this length the octet count. `None` if the IP header states no length, as in a
-    /// jumbogram (RFC 2675) or in a packet that the kernel merged from several packets.
+    /// The packet's length in bytes, as its IP header states it. `None` if no length is stated, as
+    /// in a jumbogram (RFC 2675) or a packet that the kernel merged.
     pub stated_bytes: Option<u32>,
 }
 
@@ -142,26 +124,22 @@ pub struct IpLayer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fragment {
-    /// The offset of the IP header that identifies the packet as a fragment.
+    /// The offset of the IP header of the fragment.
     pub ip_offset: u32,
     /// The datagram's identification: 16 bits for IPv4, 32 bits for IPv6.
     pub id: u32,
-    /// The position of the fragment's data within the datagram, in bytes. 0 for the first fragment.
+    /// The position of the fragment's data within the datagram, in bytes.
     pub offset: u32,
-    /// The number of data bytes in the fragment, as the headers state it.
+    /// The number of data bytes, as the headers state it.
     pub bytes: u32,
     /// True if more fragments follow this fragment.
     pub more: bool,
-    /// A key that identifies the datagram: it is equal for all fragments of the datagram. The
-    /// datagram's key consists of the addresses and the identification, and for IPv4 also of the
-    /// protocol (RFC 791, RFC 8200).
+    /// A key that is equal for all fragments of the datagram (RFC 791, RFC 8200).
     pub datagram: FlowKey,
 }
 
 impl Fragment {
-    /// Creates a fragment. The new fragment's IP header is at the offset `ip_offset`, and the
-    /// fragment contains the bytes `data` of its datagram. This function is for tests of code that
-    /// reads fragments.
+    /// Creates a fragment with the bytes `data` of its datagram, for tests.
     #[must_use]
     pub const fn new(ip_offset: u32, id: u32, data: Range<u32>, more: bool, datagram: FlowKey) -> Self {
         Self { ip_offset, id, offset: data.start, bytes: data.end - data.start, more, datagram }
@@ -356,35 +334,31 @@ impl fmt::Display for HeaderKind {
     }
 }
 
-/// The reason why the dissection of a frame ended.
+/// Why the dissection of a frame ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum End {
-    /// The dissection has read all headers that it needs for the flow key.
+    /// All headers were read that the flow key needs.
     Complete,
     /// The frame ends within a header.
     Truncated,
-    /// The packet is not the first fragment of a datagram, so its payload is data from the middle
-    /// of the datagram.
+    /// A fragment that is not the first: its payload is data from the middle of the datagram.
     LaterFragment,
     /// A header contradicts its standard.
     Malformed,
-    /// The frame has more headers, tags, extensions or tunnels than the [`limits`](crate::limits)
-    /// allow.
+    /// The frame has more headers of some kind than the [`limits`](crate::limits) allow.
     TooDeep,
     /// Frames of this link type are not supported.
     UnknownLink,
-    /// The payload of the frame, or of a tunnel, has this unsupported EtherType.
+    /// The payload of the frame or of a tunnel has this EtherType, which is not read.
     UnknownEtherType(u16),
-    /// The frame has a length instead of an EtherType, and its LLC header (IEEE 802.2) names an
-    /// unsupported protocol.
+    /// The frame has a length instead of an EtherType, and an unsupported LLC header (IEEE 802.2).
     UnknownLlc,
-    /// The remaining bytes of the frame are encrypted.
+    /// The rest of the frame is encrypted.
     Encrypted,
     /// The PPP payload has this unsupported protocol.
     UnknownPpp(u16),
-    /// The IP payload has this unsupported protocol. The flow key of a packet with an unsupported
-    /// IP protocol consists of addresses and protocol.
+    /// The IP payload has this unsupported protocol.
     UnknownProtocol(u8),
     /// The type of a tunnel's payload is not stated, or the payload is not IP.
     UnknownPayload,
@@ -409,10 +383,8 @@ impl fmt::Display for End {
     }
 }
 
-/// A list of the frame's headers. The list has a fixed size. Each entry has four bytes. The list of
-/// a frame's headers is small, because the list must be cleared for every frame. The upper bits of
-/// a list entry contain the header's kind, as an index in [`HeaderKind::ALL`]. The lower bits of a
-/// list entry contain the header's offset.
+/// The list is small, because it is cleared for every frame. The upper bits of an entry are the
+/// header's kind, as an index in [`HeaderKind::ALL`]. The lower bits are the offset.
 #[derive(Clone)]
 pub(super) struct Headers {
     list: [u32; FLOW_HEADERS_MAX],
@@ -420,10 +392,8 @@ pub(super) struct Headers {
 }
 
 const OFFSET_BITS: u32 = 24;
-/// The lower bits of a list entry have room for the offset of any header in a frame.
 const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
-/// The maximum length in bytes of a frame. All header offsets in a frame of this length fit in the
-/// lower bits of a list entry.
+/// The maximum length in bytes of a frame. An entry of the list of headers has room for any offset.
 pub const FRAME_BYTES_MAX: usize = OFFSET_MASK as usize;
 
 impl Headers {

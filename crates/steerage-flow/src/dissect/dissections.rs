@@ -1,12 +1,8 @@
-//! [`Dissections`] stores the dissections of a batch of packets, so that each header is read only
-//! once.
-
 use std::cell::{Cell, Ref, RefCell};
 
 use super::Dissection;
 
-/// The dissections of the packets in a batch, indexed by the packet's position in the batch. Memory
-/// is allocated only when the `Dissections` value is created.
+/// The dissections of a batch of packets, by position, so that each header is read only once.
 ///
 /// ```
 /// use steerage_flow::{LinkType, dissect::{Layers, Dissections, dissect}};
@@ -32,8 +28,8 @@ impl Dissections {
         Self { each: (0..packets).map(|_| RefCell::default()).collect(), are_some: Cell::new(false) }
     }
 
-    /// Returns the stored dissection of the packet at position `nth` of the batch. If no dissection
-    /// of the packet is stored, calls `dissect` and stores its result.
+    /// Returns the dissection of the packet at position `nth`, and calls `dissect` if it is
+    /// missing.
     pub fn get_or(&self, nth: usize, dissect: impl FnOnce() -> Dissection) -> Ref<'_, Dissection> {
         let known = &self.each[nth];
         if known.borrow().is_none() {
@@ -43,7 +39,7 @@ impl Dissections {
         Ref::map(known.borrow(), |known| known.as_ref().expect("it was just filled in"))
     }
 
-    /// Drops the stored dissection of the packet at position `nth`, because the packet has changed.
+    /// Drops the dissection of the packet at position `nth`, because the packet has changed.
     pub fn forget(&self, nth: usize) {
         if self.are_some.get() {
             *self.each[nth].borrow_mut() = None;

@@ -1,10 +1,8 @@
-//! Finds the flow to which a packet belongs according to Linux's own flow hash. RPS (the kernel's
-//! own steering) uses this hash.
+//! Finds the flow of a packet according to Linux's own flow hash, which RPS uses.
 //!
-//! Linux's flow hash is computed by `__skb_get_hash_net` (net/core/flow_dissector.c of Linux 6.18)
-//! from the fields in [`KernelFlow`]. Linux chooses a secret hash key for its flow hash at boot, so
-//! the hash value cannot be predicted. However, Linux steers packets with equal values of these
-//! fields to the same CPU.
+//! `__skb_get_hash_net` (net/core/flow_dissector.c of Linux 6.18) hashes the fields in
+//! [`KernelFlow`]. Its key is secret and chosen at boot, so the hash cannot be predicted, but
+//! packets with equal fields go to the same CPU.
 
 use crate::flow_key::FlowKey;
 use crate::wire::{be16, be32, be128, ethertype, ipv4, ipv6, protocol};
@@ -12,8 +10,7 @@ use crate::wire::{be16, be32, be128, ethertype, ipv4, ipv6, protocol};
 use super::dissection::{Dissection, Header, HeaderKind};
 use super::tunnel::gre;
 
-/// The fields of a packet from which Linux computes its flow hash, if the network card provides no
-/// hash.
+/// The fields from which Linux computes its flow hash, if the network card provides no hash.
 ///
 /// ```
 /// use steerage_flow::LinkType;
@@ -30,24 +27,18 @@ use super::tunnel::gre;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelFlow {
-    /// The addresses of the last IP header that Linux reads, in ascending order. If Linux treats
-    /// the first four bytes after the IP header as ports, the key also contains these bytes. `None`
-    /// if Linux reads no IP header. If Linux reads no IP header, all packets with the same
-    /// EtherType are one flow.
+    /// The addresses of the last IP header that Linux reads, in ascending order, and the ports.
+    /// Without IP, all packets with the same EtherType are one flow.
     key: Option<FlowKey>,
     ethertype: u16,
-    /// The first VLAN tag, including its priority.
     vlan: u16,
-    /// The key field of the last GRE header, or the call identifier of PPTP.
     gre: u32,
-    /// The IPv6 flow label. If an IPv6 header has a flow label, Linux reads no header after this
-    /// IPv6 header.
+    /// The IPv6 flow label. Linux reads no header after an IPv6 header with a flow label.
     label: u32,
 }
 
 impl KernelFlow {
-    /// Finds the fields that Linux hashes in a frame. The argument `found` is the dissection of the
-    /// frame with [`Layers::Inner`](super::Layers::Inner).
+    /// Finds the fields in a frame that was dissected with [`Layers::Inner`](super::Layers::Inner).
     #[must_use]
     pub fn of(frame: &[u8], found: &Dissection) -> Self {
         let mut seen = Self { key: None, ethertype: 0, vlan: 0, gre: 0, label: 0 };
@@ -64,8 +55,6 @@ impl KernelFlow {
         seen
     }
 
-    /// Adds the fields of one header. Returns false if `header` is the last header that Linux
-    /// reads.
     fn add(&mut self, frame: &[u8], header: Header) -> bool {
         let bytes = frame.get(header.offset as usize..).unwrap_or_default();
         match header.kind {
@@ -107,11 +96,9 @@ impl KernelFlow {
     }
 }
 
-/// The bits of the flow label in the first 32 bits of an IPv6 header (RFC 8200, 3).
 const FLOW_LABEL: u32 = 0x000f_ffff;
 
-/// The four bytes that Linux hashes as ports (`__skb_flow_get_ports`). For ESP and AH, the hashed
-/// bytes are the SPI.
+/// The bytes that Linux hashes as ports (`__skb_flow_get_ports`): for ESP and AH, the SPI.
 fn ports(protocol: u8, payload: Option<&[u8]>) -> (u16, u16) {
     let at = match protocol {
         protocol::AUTHENTICATION => 4,
@@ -122,7 +109,6 @@ fn ports(protocol: u8, payload: Option<&[u8]>) -> (u16, u16) {
     ports.map_or((0, 0), |ports| (be16(ports, 0), be16(ports, 2)))
 }
 
-/// The key field of a GRE header, or the call identifier in PPTP's version of GRE.
 fn gre_key(header: &[u8]) -> Option<u32> {
     let flags = be16(header.first_chunk::<2>()?, 0);
     let at = if flags & gre::CHECKSUM != 0 { 8 } else { 4 };
@@ -132,13 +118,10 @@ fn gre_key(header: &[u8]) -> Option<u32> {
 
 struct Reader<'a> {
     frame: &'a [u8],
-    /// The last header that Linux has read.
     last: Option<Header>,
 }
 
 impl Reader<'_> {
-    /// Returns true if Linux continues with a header of the kind `kind` after it has read the
-    /// header in `last`.
     fn enters(&self, kind: HeaderKind) -> bool {
         use HeaderKind::{Ethernet, Gre, Ipv4, Ipv6, Ipv6Extension, Ppp, Pppoe, Vlan};
         let Some(last) = self.last else { return true };
@@ -149,7 +132,6 @@ impl Reader<'_> {
         }
     }
 
-    /// The EtherType in the header that Linux has read last, or 0 if this header has no EtherType.
     fn ethertype(&self) -> u16 {
         let Some(Header { kind, offset }) = self.last else { return 0 };
         let at = match kind {

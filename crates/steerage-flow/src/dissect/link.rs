@@ -1,35 +1,28 @@
-//! Reads the headers before IP: link headers, VLAN tags and MPLS labels.
-
 use super::dissection::{End, HeaderKind};
 use super::walk::{Stations, Step, Walk};
 use crate::limits::{MPLS_LABELS_MAX, VLAN_TAGS_MAX};
 use crate::link_type::LinkType;
 use crate::wire::{be16, be32, checksum, ethernet, ethertype, ipv4, ipv6, ppp, vlan};
 
-/// LLC and SNAP headers before an EtherType, with the organisation code 0 (RFC 1042).
+/// LLC and SNAP headers with the organisation code 0 (RFC 1042).
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
-/// The address families in BSD loopback headers. IPv4 has one number. The BSD systems use different
-/// numbers for the address family IPv6 (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
+/// Address families in BSD loopback headers. The BSD systems have different numbers for IPv6
+/// (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
 const FAMILY_IPV4: u32 = 2;
 const FAMILIES_IPV6: [u32; 3] = [24, 28, 30];
-/// The device types for which the protocol field of a Linux cooked header is not an EtherType:
-/// FRAD, radiotap and netlink (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>). For
-/// the device type IP in GRE (778), the protocol field is GRE's protocol type. For IP and MPLS, it
-/// equals the EtherType.
+/// Device types (FRAD, radiotap, netlink) whose protocol field in a Linux cooked header is not an
+/// EtherType (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>). For IP in GRE (778),
+/// the field is GRE's protocol type, which for IP and MPLS equals the EtherType.
 const ARPHRD_OTHERWISE: [u16; 3] = [770, 803, 824];
-/// Three flags of a MACsec tag (IEEE 802.1AE, 9.5). The flags say that the sender's identifier is
-/// present, that the payload is encrypted, or that the payload was changed in another way.
+/// IEEE 802.1AE, 9.5: the sender's identifier is present; the payload is encrypted or changed.
 const MACSEC_SENDER: u8 = 0x20;
 const MACSEC_CHANGED: u8 = 0x08 | 0x04;
-/// The MPLS labels *explicit null* of IPv4 (0) and IPv6 (2), which state the type of the payload
-/// (RFC 3032).
+/// MPLS labels *explicit null* of IPv4 and IPv6, which state the type of the payload (RFC 3032).
 const MPLS_EXPLICIT_NULL: [u32; 2] = [0, 2];
-/// The maximum number of bytes that a frame has after its IPv6 packet. The bytes after the IPv6
-/// packet are the frame's checksum (FCS), or the padding of a packet without payload.
+/// The maximum number of bytes after an IPv6 packet: the frame's checksum, or padding.
 const TRAILER_MAX: usize = 4;
 
 impl Walk<'_> {
-    /// Returns the first step of the walk for a frame of this link type.
     pub(super) fn link(&mut self, link: LinkType) -> Result<Step, End> {
         if link != LinkType::ETHERNET {
             self.stations = Some(Stations::default());
@@ -78,9 +71,7 @@ impl Walk<'_> {
             ethertype::NSH => self.nsh(),
             _ if ethertype < ethertype::MIN && self.peek() == Some(&SNAP) => {
                 let header = self.take::<8>(HeaderKind::Snap)?;
-                // The SNAP header must contain an EtherType, not a length. A number below `MIN` in
-                // the SNAP header is not an EtherType. Therefore the code replaces a number below
-                // `MIN` by `MIN - 1`, an unknown EtherType.
+                // `MIN - 1` is an unknown EtherType: a length in the SNAP header is not allowed.
                 Ok(Step::EtherType(be16(header, 6).max(ethertype::MIN - 1)))
             }
             _ if ethertype < ethertype::MIN => Err(End::UnknownLlc),
@@ -94,8 +85,7 @@ impl Walk<'_> {
         }
         let tag = self.take::<{ vlan::BYTES }>(HeaderKind::Vlan)?;
         if self.is_outermost() {
-            // In a provider backbone's frame, the VLAN tags of the customer's frame follow the
-            // provider's tag.
+            // Tags of the customer's frame follow a provider backbone's tag.
             if let Some(id) = self.out.vlans.iter_mut().find(|id| id.is_none()) {
                 *id = Some(be16(tag, 0) & vlan::ID);
             }
@@ -104,17 +94,14 @@ impl Walk<'_> {
         Ok(Step::EtherType(be16(tag, 2)))
     }
 
-    /// IEEE 802.1ah: the header consists of a byte with priority and flags, and the service
-    /// identifier. A whole Ethernet frame follows the service identifier.
+    /// IEEE 802.1ah: priority and flags, service identifier, then a whole Ethernet frame.
     fn backbone(&mut self) -> Result<Step, End> {
         let tag = self.take::<4>(HeaderKind::Backbone)?;
         self.enter(HeaderKind::Backbone, Some(be32(tag, 0) & 0x00ff_ffff));
         Ok(Step::Ethernet)
     }
 
-    /// IEEE 802.1AE (MACsec): the tag consists of flags, a short length, the packet number and,
-    /// optionally, the sender's identifier. Most MACsec payloads are encrypted. If a MACsec payload
-    /// is authenticated but not encrypted, its EtherType follows the tag.
+    /// IEEE 802.1AE: flags, short length, packet number, and optionally the sender's identifier.
     fn macsec(&mut self) -> Result<Step, End> {
         let tag = self.take::<6>(HeaderKind::Macsec)?;
         if tag[0] & MACSEC_CHANGED != 0 {
@@ -126,11 +113,10 @@ impl Walk<'_> {
         Ok(Step::EtherType(u16::from_be_bytes(ethertype)))
     }
 
-    /// RFC 3032: a list of labels. A bit marks the last label. MPLS does not state the type of its
-    /// payload. Therefore an MPLS payload counts as IP if its first four bits are an IP version. It
-    /// counts as a pseudowire (an Ethernet frame in MPLS) if it looks like an Ethernet frame. Many
-    /// Ethernet addresses begin with the same four bits as an IP header. An MPLS payload that could
-    /// be IP or Ethernet counts as IP only if its IP header has a correct checksum or length.
+    /// RFC 3032. MPLS does not state the type of its payload: it is IP if the first four bits are
+    /// an IP version, and a pseudowire if it looks like Ethernet. Many Ethernet addresses begin
+    /// like an IP header, so a payload that could be both is IP only if its IP header has a correct
+    /// checksum or length.
     pub(super) fn mpls(&mut self) -> Result<Step, End> {
         let first = self.take::<4>(HeaderKind::Mpls)?;
         let (first, mut label) = (be32(first, 0), be32(first, 0));
@@ -159,8 +145,6 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns true if there is an IPv4 header with a correct checksum, or an IPv6 header with a
-    /// correct length, at the current offset.
     fn ip_fits(&self) -> bool {
         let rest = self.rest();
         match rest.first_chunk::<{ ipv4::BYTES }>() {
@@ -186,9 +170,8 @@ impl Walk<'_> {
         Ok(Step::Ppp)
     }
 
-    /// RFC 1661 and RFC 1662: a PPP header consists of optional address and control bytes, followed
-    /// by the PPP protocol number. The PPP protocol number has one byte if its first byte is odd,
-    /// and two bytes otherwise.
+    /// RFC 1661 and RFC 1662: a protocol number has one byte if that byte is odd, or else two
+    /// bytes.
     pub(super) fn ppp(&mut self) -> Result<Step, End> {
         let start = self.offset();
         if self.peek() == Some(&ppp::IN_HDLC) {
@@ -217,8 +200,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads a PPP header or a header of Cisco's HDLC framing. Cisco's header consists of an
-    /// address byte for unicast or multicast, a zero byte, and an EtherType.
+    /// Cisco's HDLC: an address byte for unicast or multicast, a zero byte, and an EtherType.
     fn hdlc(&mut self) -> Result<Step, End> {
         match self.peek::<4>() {
             Some([0x0f | 0x8f, 0, ..]) => self.cisco_hdlc(),
@@ -254,9 +236,7 @@ impl Walk<'_> {
         Ok(Step::EtherType(protocol))
     }
 
-    /// The address family in a BSD loopback header has the byte order of the machine that wrote the
-    /// capture. The byte order of the capture may differ from the byte order of this machine. In
-    /// `LOOP` headers, the address family is always big-endian.
+    /// The byte order of the machine that wrote the capture, or in `LOOP` headers big-endian.
     fn bsd_loopback(&mut self, either_order: bool) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::BsdLoopback)?;
         let big = u32::from_be_bytes(*header);
@@ -267,9 +247,8 @@ impl Walk<'_> {
         if FAMILIES_IPV6.into_iter().any(is) { Ok(Step::Ipv6) } else { Err(End::UnknownPayload) }
     }
 
-    /// Cisco's security group tag has version 1 and one option. The EtherType is the last field of
-    /// the security group tag. If the security group tag is inside GRE, the EtherType is its first
-    /// field (as Wireshark reads it).
+    /// Cisco's security group tag ends with the EtherType, but inside GRE it begins with it (as in
+    /// Wireshark).
     fn metadata(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::CiscoMetadata)?;
         let (tag, ethertype) = if self.is_outermost() { (0, be16(header, 6)) } else { (2, be16(header, 0)) };
@@ -279,8 +258,6 @@ impl Walk<'_> {
         Ok(Step::EtherType(ethertype))
     }
 
-    /// Reads an IP packet. The IP version is known only from the first four bits of the packet's
-    /// header.
     pub(super) fn ip(&mut self) -> Result<Step, End> {
         match self.peek::<1>() {
             None => Err(End::Truncated),

@@ -1,45 +1,34 @@
-//! Reads the headers that devices on a packet's path add to the packet, for mirroring, redirection
-//! or Teredo tunnels. Each function reads one header, and returns the step for the header's
-//! payload.
+//! Reads headers of mirroring, redirection and Teredo, and returns the step for the payload.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
 use crate::limits::TZSP_TAGS_MAX;
 use crate::wire::{be16, be32};
 
-/// The version numbers in the upper four bits of an ERSPAN header: 1 for type II, and 2 for type
-/// III.
 const ERSPAN_2: u8 = 1;
 const ERSPAN_3: u8 = 2;
-/// The session identifier in the second half of an ERSPAN header's first 32 bits.
 const ERSPAN_SESSION: u32 = 0x03ff;
-/// Bits of an ERSPAN type III header: the type of the payload (Ethernet or IP), and a flag that
-/// says that the header has another 8 bytes.
+/// Bits of an ERSPAN type III header: the payload's type, and a flag for another 8 bytes of header.
 const ERSPAN_FRAME: u16 = 0x7c00;
 const ERSPAN_IP: u16 = 2 << 10;
 const ERSPAN_MORE: u16 = 0x0001;
 
-/// The first two bytes of the two optional Teredo headers (authentication, and origin of a packet).
-/// RFC 4380, 5.1.1, calls these headers indications.
+/// The first bytes of Teredo's two optional headers, "indications" in RFC 4380, 5.1.1.
 const TEREDO_AUTHENTICATION: [u8; 2] = [0, 1];
 const TEREDO_ORIGIN: [u8; 2] = [0, 0];
-/// A Teredo authentication header begins with 4 bytes, followed by two fields of variable length. A
-/// nonce and a confirmation byte follow the two fields of variable length. A Teredo origin header
-/// contains a port and an address.
+/// A Teredo authentication header has 4 bytes, two fields of variable length, a nonce and a
+/// confirmation byte. An origin header has a port and an address.
 const TEREDO_AUTHENTICATION_LEN: usize = 4;
 const TEREDO_NONCE_LEN: usize = 8 + 1;
 const TEREDO_ORIGIN_LEN: usize = 8;
 
-/// The first byte of an unencrypted CAPWAP header, which means version 0 (RFC 5415, 4.1).
+/// The first byte of a CAPWAP header of version 0 (RFC 5415, 4.1).
 const CAPWAP_CLEAR: u8 = 0;
 const CAPWAP_DTLS: u8 = 1;
-/// Flags in the first 32 bits of a CAPWAP header. One flag means that the payload is an 802.11
-/// frame. The other flag means that the payload is a fragment.
+/// CAPWAP flags: the payload is an 802.11 frame; the payload is a fragment.
 const CAPWAP_NATIVE: u32 = 0x0100;
 const CAPWAP_FRAGMENT: u32 = 0x0080;
 
-/// Constants of TZSP: version 1, the types of the packets that contain a frame, the number for
-/// Ethernet frames, and the tags that have no length byte.
 const TZSP_VERSION: u8 = 1;
 const TZSP_RECEIVED: u8 = 0;
 const TZSP_TO_SEND: u8 = 1;
@@ -48,8 +37,7 @@ const TZSP_PADDING: u8 = 0;
 const TZSP_END: u8 = 1;
 
 impl Walk<'_> {
-    /// draft-foschiano-erspan, 4.2: the ERSPAN header of type II consists of version, VLAN, class
-    /// and flags, session, and an index.
+    /// draft-foschiano-erspan, 4.2: version, VLAN, class and flags, session, index.
     pub(super) fn erspan_2(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Erspan)?;
         if header[0] >> 4 != ERSPAN_2 {
@@ -59,8 +47,7 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// draft-foschiano-erspan, 4.3: the ERSPAN header of type III consists of the fields of type
-    /// II, a time, a group tag, and further fields.
+    /// draft-foschiano-erspan, 4.3: the fields of type II, a time, a group tag, and further fields.
     pub(super) fn erspan_3(&mut self) -> Result<Step, End> {
         let header = self.take::<12>(HeaderKind::Erspan)?;
         if header[0] >> 4 != ERSPAN_3 {
@@ -76,9 +63,8 @@ impl Walk<'_> {
         }
     }
 
-    /// WCCP contains an IPv4 packet. Version 2 of WCCP adds a header of four bytes before the IPv4
-    /// packet, but has the same GRE protocol type as version 1. The first byte after the GRE header
-    /// distinguishes the two versions of WCCP.
+    /// WCCP version 2 adds a header of four bytes before the IPv4 packet, but has the GRE protocol
+    /// type of version 1. Only the first byte after the GRE header distinguishes them.
     pub(super) fn wccp(&mut self) -> Result<Step, End> {
         match self.peek::<1>() {
             None => return Err(End::Truncated),
@@ -91,8 +77,7 @@ impl Walk<'_> {
         Ok(Step::Ip)
     }
 
-    /// RFC 4380, 5.1.1: a Teredo packet has at most one authentication header and one origin
-    /// header, followed by an IPv6 packet.
+    /// RFC 4380, 5.1.1: at most one authentication and one origin header, then an IPv6 packet.
     pub(super) fn teredo(&mut self) -> Result<Step, End> {
         let start = self.offset();
         if self.peek() == Some(&TEREDO_AUTHENTICATION) {
@@ -113,10 +98,8 @@ impl Walk<'_> {
         }
     }
 
-    /// RFC 5415, 4.3: the CAPWAP header contains its length in units of four bytes, the payload's
-    /// type, and the fragment flag. Only CAPWAP payloads that are Ethernet frames are read, not
-    /// 802.11 frames. All CAPWAP fragments have the flow key of the tunnel's own flow, because only
-    /// the first fragment contains the inner ports.
+    /// RFC 5415, 4.3. 802.11 frames are not read. All CAPWAP fragments have the key of the tunnel's
+    /// own flow, because only the first fragment contains the inner ports.
     pub(super) fn capwap(&mut self) -> Result<Step, End> {
         let start = self.offset();
         match self.peek::<1>() {
@@ -139,9 +122,7 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// A TZSP header contains the version, the packet type, and the type of the encapsulated frame.
-    /// In a TZSP header, tags up to an end tag follow the three fixed fields. The encapsulated
-    /// frame follows the end tag.
+    /// TZSP: version, packet type, frame type, tags up to an end tag, and the frame.
     pub(super) fn tzsp(&mut self) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::Tzsp)?;
         if header[0] != TZSP_VERSION {

@@ -46,8 +46,7 @@ impl<'a> Walk<'a> {
         let header = self.begin_ip::<{ ipv6::BYTES }>(6)?;
         self.take::<{ ipv6::BYTES }>(HeaderKind::Ipv6)?;
         let protocol = header[6];
-        // RFC 2675: if an IPv6 header states the payload length 0 and is followed by hop-by-hop
-        // options, these options state the length.
+        // RFC 2675: hop-by-hop options state the length if the header states 0.
         let stated = match be16(header, 4) {
             0 if protocol == protocol::HOP_BY_HOP => 0,
             payload => ipv6::BYTES as u32 + u32::from(payload),
@@ -56,8 +55,6 @@ impl<'a> Walk<'a> {
         Ok(Step::Protocol(protocol))
     }
 
-    /// Returns the IP header at the current offset. Returns an error if the IP header is cut off,
-    /// if it has the wrong IP version, or if too many IP headers are nested.
     fn begin_ip<const N: usize>(&mut self, version: u8) -> Result<&'a [u8; N], End> {
         if self.depth == IP_LAYERS_MAX {
             return Err(End::TooDeep);
@@ -84,7 +81,6 @@ impl<'a> Walk<'a> {
         (self.out.tcp_flags, self.out.icmp) = (None, None);
     }
 
-    /// The addresses of the current IPv6 header.
     fn addresses(&self) -> Option<&'a [u8]> {
         self.peek_at::<{ ipv6::BYTES }>(self.flow.at).map(|header| &header[8..])
     }
@@ -108,12 +104,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// RFC 8200, 4: an extension header begins with the type of the next header. After the type of
-    /// the next header, the length of the extension header follows, in units of 8 bytes, not
-    /// counting the first 8 bytes.
+    /// RFC 8200, 4: the next header's type, and the length in units of 8 bytes without the first 8.
     pub(super) fn extension(&mut self, protocol: u8) -> Result<Step, End> {
-        // If the walk ends at this extension header, the flow key contains the type of the
-        // extension header as its protocol.
+        // The flow key has this protocol number if the dissection ends here.
         self.set_protocol(protocol);
         if self.extensions == IPV6_EXTENSIONS_MAX {
             return Err(End::TooDeep);

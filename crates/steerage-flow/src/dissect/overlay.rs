@@ -1,36 +1,29 @@
-//! Reads the headers of overlay networks. The headers are those of VXLAN, VXLAN-GPE, NSH, LISP,
-//! GUE, L2TP and EoIP, and Ethernet after MPLS labels. Each function reads one header, and returns
-//! the step for the header's payload. Some headers do not state the type of their payload. The
-//! payload must then look like an Ethernet frame.
+//! Reads the headers of overlay networks, and returns the step for the payload. L2TP version 3 and
+//! MPLS do not state the type of the payload, which must look like its protocol.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
 use crate::wire::{be16, be32, ethernet, ethertype, ipv4, next_protocol, ppp};
 
-/// The flag in a VXLAN header that says that the network identifier is valid (RFC 7348, 5).
+/// This VXLAN flag says that the network identifier is valid (RFC 7348, 5).
 const VXLAN_VALID: u8 = 0x08;
-/// A flag of VXLAN-GPE (draft-ietf-nvo3-vxlan-gpe, 3.1) and LISP (RFC 9305, 3). If the flag `TYPED`
-/// is set, the fourth byte of the header is the payload's type.
+/// The header has the payload's type (draft-ietf-nvo3-vxlan-gpe, 3.1; RFC 9305, 3).
 const TYPED: u8 = 0x04;
-/// The flag in a LISP header that says that the instance identifier is valid (RFC 9300, 5.3).
+/// This LISP flag says that the instance identifier is valid (RFC 9300, 5.3).
 const LISP_INSTANCE: u8 = 0x08;
-/// The bits in a LISP header that identify the key with which the payload is encrypted. The bits
-/// that identify the encryption key are 0 if the payload is not encrypted (RFC 9300, 5.3).
+/// The encryption key's number, 0 if the payload is not encrypted (RFC 9300, 5.3).
 const LISP_KEY: u8 = 0x03;
-/// Two masks for an NSH header: for the version, and for the header's length in units of four bytes
-/// (RFC 8300, 2.2).
+/// The header's length is in units of four bytes (RFC 8300, 2.2).
 const NSH_VERSION: u8 = 0xc0;
 const NSH_WORDS: u16 = 0x003f;
 const NSH_WORDS_MIN: u16 = 2;
-/// The upper two bits of a GUE header are the version. In one version of GUE, a header precedes the
-/// payload. In the other version of GUE, the IP packet follows the UDP header without a GUE header.
-/// Other bits of a GUE header are the control flag, and the length of the optional GUE fields in
-/// units of four bytes (draft-ietf-intarea-gue, 3).
+/// GUE (draft-ietf-intarea-gue, 3): in the version `GUE_BARE`, there is no GUE header before the IP
+/// packet. `GUE_WORDS` is the length of optional fields in units of four bytes.
 const GUE_VERSION: u8 = 0xc0;
 const GUE_BARE: u8 = 0x40;
 const GUE_CONTROL: u8 = 0x20;
 const GUE_WORDS: u8 = 0x1f;
-/// The flags and the version of L2TP (RFC 2661, 3.1; RFC 3931, 4.1.2.1).
+/// Flags and version of L2TP (RFC 2661, 3.1; RFC 3931, 4.1.2.1).
 mod l2tp {
     pub(super) const CONTROL: u16 = 0x8000;
     pub(super) const LENGTH: u16 = 0x4000;
@@ -38,18 +31,15 @@ mod l2tp {
     pub(super) const OFFSET: u16 = 0x0200;
     pub(super) const VERSION: u16 = 0x000f;
 }
-/// The possible lengths in bytes of an L2TP cookie together with the sublayer header that follows
-/// the cookie (RFC 3931, 4.1 and 4.6). The two ends of an L2TP tunnel agree on the lengths of
-/// cookie and sublayer header through their control channel.
+/// Lengths in bytes of L2TP cookie and sublayer header, which only the control channel states (RFC
+/// 3931, 4.1 and 4.6).
 const L2TP_COOKIES: [usize; 4] = [0, 4, 8, 12];
-/// The upper four bits of the control word of a pseudowire (an Ethernet frame in MPLS; RFC 4385,
-/// 3).
+/// The upper four bits of a pseudowire's control word (RFC 4385, 3).
 const CONTROL_WORD: u8 = 0;
 const CONTROL_WORD_BYTES: usize = 4;
 
 impl Walk<'_> {
-    /// RFC 7348, 5: the VXLAN header consists of flags, a reserved field, the network identifier,
-    /// and a reserved field.
+    /// RFC 7348, 5: flags, a reserved field, the network identifier, a reserved field.
     pub(super) fn vxlan(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Vxlan)?;
         if header[0] & VXLAN_VALID == 0 {
@@ -59,8 +49,6 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// draft-ietf-nvo3-vxlan-gpe, 3: the VXLAN-GPE header is a VXLAN header that also states the
-    /// payload's type.
     pub(super) fn vxlan_gpe(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::VxlanGpe)?;
         let id = (header[0] & VXLAN_VALID != 0).then_some(be32(header, 4) >> 8);
@@ -68,8 +56,7 @@ impl Walk<'_> {
         if header[0] & TYPED == 0 { Ok(Step::Ethernet) } else { of_next_protocol(header[3]) }
     }
 
-    /// RFC 8300, 2: the NSH header consists of version, flags, length, metadata type, payload type,
-    /// service path, and metadata.
+    /// RFC 8300, 2: version, flags, length, metadata type, payload type, service path, metadata.
     pub(super) fn nsh(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Nsh)?;
         let words = be16(header, 0) & NSH_WORDS;
@@ -81,9 +68,7 @@ impl Walk<'_> {
         of_next_protocol(header[3])
     }
 
-    /// RFC 9300, 5.3: the LISP header consists of flags, nonce, instance identifier and status
-    /// bits. The IP packet follows the LISP header. RFC 9305 adds the payload's type to the LISP
-    /// header.
+    /// RFC 9300, 5.3: flags, nonce, instance identifier, status bits, then IP.
     pub(super) fn lisp(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Lisp)?;
         if header[0] & LISP_KEY != 0 {
@@ -93,8 +78,8 @@ impl Walk<'_> {
         if header[0] & TYPED == 0 { Ok(Step::Ip) } else { of_next_protocol(header[3]) }
     }
 
-    /// draft-ietf-intarea-gue, 3: the GUE header consists of version, control flag, length, the IP
-    /// protocol of the payload, flags, and optional fields.
+    /// draft-ietf-intarea-gue, 3: version, control flag, length, IP protocol, flags, optional
+    /// fields.
     pub(super) fn gue(&mut self) -> Result<Step, End> {
         let [first] = *self.peek::<1>().ok_or(End::Truncated)?;
         if first & GUE_VERSION == GUE_BARE {
@@ -114,9 +99,8 @@ impl Walk<'_> {
         self.inner(header[1], End::UnknownPayload)
     }
 
-    /// RFC 2661, 3.1: the L2TP header consists of flags and version, length, tunnel, session,
-    /// sequence numbers, and padding. PPP follows. In version 3 of L2TP (RFC 3931, 4.1.2.1), a
-    /// reserved field and a session follow the flags and version.
+    /// RFC 2661, 3.1: flags and version, length, tunnel, session, sequence numbers, padding, then
+    /// PPP. Version 3 (RFC 3931, 4.1.2.1): flags and version, reserved, session.
     pub(super) fn l2tp_in_udp(&mut self) -> Result<Step, End> {
         let header = self.take::<2>(HeaderKind::L2tp)?;
         let flags = be16(header, 0);
@@ -142,8 +126,7 @@ impl Walk<'_> {
         Ok(Step::Ppp)
     }
 
-    /// RFC 3931, 4.1.1: the session. If the session of an L2TP header of version 3 is 0, a control
-    /// message follows.
+    /// RFC 3931, 4.1.1: a control message follows the session 0.
     pub(super) fn l2tp_in_ip(&mut self) -> Result<Step, End> {
         self.note(HeaderKind::L2tp, self.offset())?;
         match self.peek::<4>() {
@@ -152,9 +135,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The header of L2TP version 3 consists of the session, a cookie and a sublayer header.
-    /// Ethernet or PPP follows. Only L2TP's control channel states whether a cookie and a sublayer
-    /// header are present.
+    /// L2TP version 3: session, cookie and sublayer header, then Ethernet or PPP.
     fn l2tp_session(&mut self) -> Result<Step, End> {
         let session = be32(self.peek::<4>().ok_or(End::Truncated)?, 0);
         self.skip(4);
@@ -176,17 +157,15 @@ impl Walk<'_> {
         Err(End::UnknownPayload)
     }
 
-    /// MikroTik's Ethernet over IP. After the first four bytes of a GRE header, a length and the
-    /// tunnel's identifier follow. The identifier of an EoIP tunnel is little-endian.
+    /// MikroTik's Ethernet over IP: a length and the little-endian tunnel identifier.
     pub(super) fn eoip(&mut self) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::Eoip)?;
         self.enter(HeaderKind::Eoip, Some(u16::from_le_bytes([header[2], header[3]]).into()));
         Ok(Step::Ethernet)
     }
 
-    /// Reads the Ethernet frame of a pseudowire (an Ethernet link through MPLS) after MPLS labels,
-    /// with or without a control word (RFC 4448). MPLS does not state whether a control word
-    /// precedes the pseudowire's frame.
+    /// RFC 4448. MPLS does not state whether a control word precedes the pseudowire's Ethernet
+    /// frame.
     pub(super) fn pseudowire(&mut self) -> Result<Step, End> {
         let Some([first]) = self.peek::<1>() else { return Err(End::Truncated) };
         if first >> 4 == CONTROL_WORD && self.is_ethernet(self.offset() + CONTROL_WORD_BYTES) {
@@ -196,9 +175,7 @@ impl Walk<'_> {
         if self.is_ethernet(self.offset()) { Ok(Step::Ethernet) } else { Err(End::UnknownPayload) }
     }
 
-    /// Returns true if the bytes at the offset `at` look like an Ethernet frame. The sender's
-    /// address must not be a group address, a known EtherType must follow, and the first byte of
-    /// the payload must fit this EtherType.
+    /// The sender's address must be no group address, and a known EtherType must fit the payload.
     pub(super) fn is_ethernet(&self, at: usize) -> bool {
         let Some(header) = self.peek_at::<{ ethernet::BYTES + 1 }>(at) else { return false };
         let payload = header[ethernet::BYTES];
@@ -214,8 +191,6 @@ impl Walk<'_> {
     }
 }
 
-/// Returns the walk's next step for a payload type. VXLAN-GPE, NSH and LISP use the same numbers
-/// for payload types.
 fn of_next_protocol(number: u8) -> Result<Step, End> {
     match number {
         next_protocol::IPV4 => Ok(Step::Ipv4),
@@ -243,8 +218,6 @@ mod tests {
     fn read(frame: &[u8]) -> Dissection {
         let found = dissect(frame, LinkType::ETHERNET, Layers::Inner);
         assert_eq!(flow_key(frame, LinkType::ETHERNET, Layers::Inner), found.flow());
-        // The test cuts off the end of the frame at every position. No length of the frame causes a
-        // panic.
         for length in 0..frame.len() {
             let _ = dissect(&frame[..length], LinkType::ETHERNET, Layers::Inner);
         }
@@ -256,7 +229,6 @@ mod tests {
         read(&outer.frame(&[header, payload].concat()))
     }
 
-    /// Dissects an IPv4 packet with the IP protocol `protocol`.
     fn in_ip(protocol: u8, header: &[u8], payload: &[u8]) -> Dissection {
         let mut frame = FrameBuilder::udp(([192, 0, 2, 1], 0), ([192, 0, 2, 2], 0)).frame(b"");
         frame.truncate(ethernet::BYTES + ipv4::BYTES);
@@ -285,7 +257,6 @@ mod tests {
         assert_inside(&found(0x0c, 4, &[nsh(3), frame].concat()), HeaderKind::Nsh, Some(7));
         assert_inside(&found(0x0c, 4, &[nsh(4), nsh(1), packet].concat()), HeaderKind::Nsh, Some(7));
         assert_eq!(found(0x0c, 9, &[]).end, End::UnknownPayload);
-        // The dissector stops at a limit of headers, however many headers are nested.
         let deep = in_udp((50_000, port::VXLAN_GPE), &gpe(0x0c, 4), &[nsh(4).repeat(40), inner()].concat());
         assert_eq!((deep.end, deep.key.to_string().as_str()), (End::TooDeep, "udp 192.0.2.1:50000 > 192.0.2.2:4790"));
     }
@@ -339,8 +310,6 @@ mod tests {
         assert_inside(&gue(&[2, protocol::ETHERNET, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9], &frame), HeaderKind::Gue, None);
         assert_inside(&gue(&[], &packet), HeaderKind::Gue, None);
         assert_eq!(gue(&[0x20, 1, 0, 0], &packet).end, End::Complete);
-        // If a TCP header, for example, follows the GUE header directly, the flow key consists of
-        // the outer addresses and ports.
         let bare = gue(&[0, protocol::TCP, 0, 0], &[0; 40]);
         assert_eq!(
             (bare.end, bare.key.to_string().as_str()),
@@ -364,8 +333,6 @@ mod tests {
         assert_eq!((other.end, other.is_flow), (End::UnknownPayload, false));
     }
 
-    /// Ethernet addresses may begin with the same bits as an IP header, and IP addresses may look
-    /// like an EtherType.
     #[test]
     fn ethernet_or_ip_below_mpls() {
         let below = |payload: &[u8]| {
@@ -378,8 +345,6 @@ mod tests {
                 assert_inside(&below(&frame), HeaderKind::Mpls, Some(17));
             }
         }
-        // These source addresses begin with the same bytes as the EtherTypes of VLAN tags, ARP,
-        // MPLS and IPv4.
         for source in [[129, 0, 1, 1], [8, 6, 1, 1], [136, 71, 1, 1], [8, 0, 0x45, 1]] {
             let frame = FrameBuilder::tcp((source, 1), ([10, 1, 1, 2], 2)).frame(b"data");
             let [a, b, c, d] = source;

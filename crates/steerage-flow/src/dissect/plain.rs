@@ -1,4 +1,4 @@
-//! The fast path of dissection: straight-line code for the headers that nearly every frame has.
+//! The fast path of dissection: straight-line code for nearly every frame.
 
 use crate::flow_key::FlowKey;
 use crate::wire::{be16, be32, be128, ethernet, ethertype, ipv4, ipv6, protocol, vlan};
@@ -7,9 +7,8 @@ use super::dissection::Layers;
 use super::ports;
 use super::transport::PORTS_LEN;
 
-/// Returns the flow key of a plain frame, or `None` for any other frame. A plain frame is an
-/// Ethernet frame with at most one VLAN tag. After the link header, a plain frame has an IP header
-/// without options, extension headers or fragmentation, and then TCP or UDP outside of tunnels.
+/// Returns the flow key of a plain frame: Ethernet with at most one VLAN tag, IP without options,
+/// extension headers or fragmentation, and TCP or UDP outside of tunnels.
 #[inline(always)]
 pub(crate) fn plain(frame: &[u8], layers: Layers) -> Option<FlowKey> {
     let head: &[u8; ethernet::BYTES + vlan::BYTES] = frame.first_chunk()?;
@@ -26,7 +25,6 @@ pub(crate) fn plain(frame: &[u8], layers: Layers) -> Option<FlowKey> {
     }
 }
 
-/// Does the same as [`plain`], for data that begins with an IP header.
 #[inline(always)]
 pub(crate) fn plain_ip(packet: &[u8], layers: Layers) -> Option<FlowKey> {
     match packet.first()? >> 4 {
@@ -55,15 +53,13 @@ fn plain_ipv6(header: &[u8; ipv6::BYTES + PORTS_LEN], layers: Layers) -> Option<
     plain.then(|| FlowKey::v6_bits((be128(header, 8), source), (be128(header, 24), destination), protocol))
 }
 
-/// The slower function `walk` handles SCTP. SCTP is rare, and a comparison with SCTP would cost
-/// time for every packet.
+/// `walk` reads SCTP: a comparison with the rare SCTP would cost time for every packet.
 #[inline(always)]
 fn has_common_ports(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP)
 }
 
-/// `is_tunnel` is a separate function, so that the compiler keeps the code of `is_tunnel` apart
-/// from the code for common packets.
+/// A separate function, to keep its code apart from the code for common packets.
 #[cold]
 #[inline(never)]
 fn is_tunnel(protocol: u8, source: u16, destination: u16, layers: Layers) -> bool {

@@ -1,5 +1,3 @@
-//! Tests the dissector with headers that the tests build, and with arbitrary bytes.
-
 use crate::flow_key::FlowKey;
 use proptest::prelude::*;
 
@@ -12,8 +10,6 @@ use crate::wire::{ethertype, port, protocol};
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 const STATIONS: &str = "link 02:00:00:00:00:01 > 02:00:00:00:00:02";
 const UDP: [u8; 8] = [0x9c, 0x40, 0, 53, 0, 8, 0, 0];
-/// An IPv6 extension header: the type of the next header, the length in units of 8 bytes after the
-/// first 8 bytes, and padding.
 const DESTINATION_TO_UDP: [u8; 8] = [protocol::UDP, 0, 1, 4, 0, 0, 0, 0];
 const FLOW4: &str = "udp 10.0.0.1:40000 > 10.0.0.2:53";
 const FLOW6: &str = "udp [fd00::1]:40000 > [fd00::2]:53";
@@ -40,7 +36,6 @@ fn v4(protocol: u8, payload: &[u8]) -> Vec<u8> {
     v4_full(protocol, 0, &[], payload)
 }
 
-/// Creates the outer packet of a tunnel, from 192.0.2.1 to 192.0.2.2.
 fn outer4(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = v4(protocol, payload);
     packet[12..20].copy_from_slice(&[192, 0, 2, 1, 192, 0, 2, 2]);
@@ -221,8 +216,6 @@ fn icmp_queries_go_by_identifier_both_ways() {
     assert_eq!(shown6(58, &[&[135, 0, 0, 0, 0, 7, 0, 1]]), "icmp6 fd00::1 > fd00::2", "neighbour solicitation");
 }
 
-/// A capture may cut headers at any byte. The dissector reads the part of a header that was
-/// captured.
 #[test]
 fn cut_headers_are_read_as_far_as_they_go() {
     let header = [&[0x9c, 0x40, 0, 53, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x13, 1, 0][..], &[0; 4]].concat();
@@ -242,7 +235,6 @@ fn cut_headers_are_read_as_far_as_they_go() {
     }
 }
 
-/// An ICMP error about a packet has the flow key of the replies to that packet.
 #[test]
 fn icmp_errors_go_by_what_they_quote() {
     let turned4 = "udp 10.0.0.2:53 > 10.0.0.1:40000";
@@ -262,7 +254,6 @@ fn icmp_errors_go_by_what_they_quote() {
     assert_eq!(shown6(58, &[&error]), "udp [fd00::2]:53 > [fd00::1]:40000");
 }
 
-/// A pair of a tunnel's kind and the tunnel's identifier.
 type Told = (HeaderKind, Option<u32>);
 
 #[test]
@@ -310,8 +301,6 @@ fn tunnels() {
     }
 }
 
-/// For a frame of a provider backbone, the dissection lists the backbone's VLAN tag as the outer
-/// tag.
 #[test]
 fn tags_of_backbone_and_customer() {
     let customer = tagged(&[0x8100], 0x0800, &v4(17, &UDP));
@@ -320,7 +309,6 @@ fn tags_of_backbone_and_customer() {
     assert_eq!((shown(&frame).as_str(), ethernet(&frame).vlans), (FLOW4, [Some(1), Some(5)]));
 }
 
-/// All frames of an unsupported link type have the same flow key, even if their contents differ.
 #[test]
 fn links_that_are_not_read() {
     for frame in [&[][..], &[7; 60], &eth(0x0800, &v4(17, &UDP))] {
@@ -341,7 +329,6 @@ fn mirrors_and_backbones() {
         [&flags.to_be_bytes()[..], &kind.to_be_bytes(), &rest.concat()].concat()
     };
     let sequence = [0, 0, 0, 9];
-    // The ERSPAN header has version 1 or 2, VLAN 5 and session 0x155.
     let erspan_2 = [0x10, 5, 0x01, 0x55, 0, 0, 0, 1];
     let erspan_3 = |flags: [u8; 2]| [&[0x20, 5, 0x01, 0x55, 0, 0, 0, 1, 0, 0][..], &flags].concat();
     let erspan = Some((HeaderKind::Erspan, Some(0x155)));
@@ -383,8 +370,7 @@ fn mirrors_and_backbones() {
         let found = ethernet(&frame);
         assert_eq!((shown(&frame).as_str(), found.end), (flow, End::Complete), "{protocol} {found:?}");
         assert_eq!(found.tunnel.map(|tunnel| (tunnel.kind, tunnel.id)), tunnel);
-        // If the inner frame is cut off, the flow key is the key of the outer flow, or has the
-        // inner addresses.
+        // A cut inner frame has the key of the outer flow, or the inner addresses.
         for len in 34..frame.len() {
             let cut = shown(&frame[..len]);
             assert!(
@@ -393,8 +379,7 @@ fn mirrors_and_backbones() {
             );
         }
     }
-    // The test uses packets that a Teredo or CAPWAP server sends to a client of its tunnel. The
-    // clients of Teredo and CAPWAP tunnels use arbitrary UDP ports.
+    // A server of Teredo or CAPWAP sends to any port of a client.
     for port in [port::TEREDO, port::CAPWAP] {
         let payload = if port == port::TEREDO { inner6.clone() } else { [capwap(2, 0), bridged.clone()].concat() };
         let mut udp = udp_to(50000, &payload);
@@ -472,7 +457,6 @@ fn other_links() {
         (LinkType::PPP_HDLC, vec![0x0f, 0, 8, 0], &packet4, FLOW4),
         (LinkType::C_HDLC, vec![0x0f, 0, 8, 0], &packet4, FLOW4),
         (LinkType::C_HDLC, vec![0x8f, 0, 0x86, 0xdd], &packet6, FLOW6),
-        // ARPHRD 778: IP in GRE.
         (LinkType::LINUX_SLL, [&[0, 0, 3, 10, 0, 6][..], &[0; 8], &[0x86, 0xdd]].concat(), &packet6, FLOW6),
         (LinkType::LINUX_SLL2, [&[8, 0, 0, 0, 0, 0, 0, 1, 3, 10][..], &[0; 10]].concat(), &packet4, FLOW4),
         (LinkType::NULL, vec![2, 0, 0, 0], &packet4, FLOW4),
@@ -511,8 +495,6 @@ fn lengths_flags_and_offsets() {
     assert_eq!((found.transport_offset, found.payload_offset), (Some(62), Some(70)));
 }
 
-/// Creates byte sequences that begin like a frame, so that many of them pass the dissector's first
-/// checks.
 fn frame_like() -> impl Strategy<Value = Vec<u8>> {
     let start = prop_oneof![
         Just(vec![0x08, 0x00, 0x45]),
@@ -527,8 +509,6 @@ fn frame_like() -> impl Strategy<Value = Vec<u8>> {
     (start, prop::collection::vec(bytes, 0..200), any::<prop::sample::Index>(), 0..9_usize).prop_map(
         |(start, bytes, at, tunnel)| {
             let mut frame = [&MACS[..], &start, &bytes].concat();
-            // Writes the UDP port of a tunnel protocol into the frame. In most cases, the port is
-            // written directly after the offset at which an IPv4 header ends.
             let port = [&TO[..], &TO_OR_FROM, &[53]].concat()[tunnel].to_be_bytes();
             let ports = 12 + start.len() - 1 + 20;
             let at = [ports + 2, ports, at.index(frame.len())][at.index(3)];

@@ -5,8 +5,6 @@ use super::ports;
 use super::walk::{Step, Walk};
 use crate::wire::{be16, icmp, icmp6, port, sctp, tcp, udp};
 
-/// The total length in bytes of the source and destination ports at the beginning of TCP, UDP and
-/// SCTP headers.
 pub(super) const PORTS_LEN: usize = 4;
 
 impl Walk<'_> {
@@ -15,7 +13,7 @@ impl Walk<'_> {
         if self.quoting {
             return Err(End::Complete);
         }
-        // A packet may be cut off in the capture directly after the flags of the TCP header.
+        // The capture may end directly after the TCP flags.
         let flags = be16(self.peek::<{ tcp::FLAGS_AT + 2 - PORTS_LEN }>().ok_or(End::Truncated)?, 8);
         self.out.tcp_flags = Some(flags & tcp::FLAGS);
         let header_len = usize::from(flags >> 12) * 4;
@@ -60,15 +58,12 @@ impl Walk<'_> {
         self.payload_at(sctp::BYTES)
     }
 
-    /// Reads the source port and the destination port of a transport header of the kind `kind`.
     fn ports(&mut self, kind: HeaderKind) -> Result<(u16, u16), End> {
         let bytes = self.take::<PORTS_LEN>(kind)?;
         self.flow.ports = (be16(bytes, 0), be16(bytes, 2));
         Ok(self.flow.ports)
     }
 
-    /// Call this function when the ports were read. It records that the payload begins `header_len`
-    /// bytes after the start of the transport header.
     fn payload_at(&mut self, header_len: usize) -> Result<Step, End> {
         if !self.quoting {
             self.out.payload_offset = Some((self.offset() - PORTS_LEN + header_len) as u32);

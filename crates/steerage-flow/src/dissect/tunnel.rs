@@ -1,12 +1,11 @@
-//! Reads tunnel headers that follow IP and UDP headers. Each function reads one header, and returns
-//! the step for the header's payload.
+//! Reads tunnel headers after IP and UDP, and returns the step for the payload.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
 use crate::limits::GTP_EXTENSIONS_MAX;
 use crate::wire::{be16, be32, ethertype, gre as protocol_type};
 
-/// The flags and the version of GRE (RFC 2784, RFC 2890, RFC 1701, RFC 2637).
+/// Flags and version of GRE (RFC 2784, RFC 2890, RFC 1701, RFC 2637).
 pub(super) mod gre {
     pub(in crate::dissect) const CHECKSUM: u16 = 0x8000;
     pub(in crate::dissect) const ROUTING: u16 = 0x4000;
@@ -16,15 +15,12 @@ pub(super) mod gre {
     pub(in crate::dissect) const VERSION: u16 = 0x0007;
 }
 
-/// The upper four bits of a GTP-U header: the version (1), and a bit that distinguishes GTP from
-/// GTP' (3GPP TS 29.281, 5.1).
+/// Version 1, and the bit that distinguishes GTP from GTP' (3GPP TS 29.281, 5.1).
 const GTP_VERSION: u8 = 0x30;
 const GTP_VERSION_MASK: u8 = 0xf0;
-/// If a GTP-U header has an extension header, a sequence number or an N-PDU number, all three
-/// fields are present.
+/// If one of extension header, sequence number and N-PDU number is present, all three fields are.
 const GTP_OPTIONS: u8 = 0x07;
 const GTP_EXTENSION: u8 = 0x04;
-/// The type of a GTP-U message that contains a user's packet.
 const GTP_PDU: u8 = 255;
 /// EtherIP, version 3 (RFC 3378).
 const ETHERIP_VERSION: u16 = 0x3000;
@@ -34,8 +30,8 @@ impl Walk<'_> {
         let header = self.take::<4>(HeaderKind::Gre)?;
         let (flags, ethertype) = (be16(header, 0), be16(header, 2));
         match flags & gre::VERSION {
-            // GRE routing entries (RFC 1701, removed by RFC 2784) are not supported, because their
-            // list may have any length.
+            // Routing entries (RFC 1701, removed by RFC 2784) are not read: their list may have any
+            // length.
             0 if flags & gre::ROUTING == 0 => {}
             1 if flags & gre::KEY != 0 && ethertype == ethertype::PPP => return self.pptp(flags),
             1 if flags & gre::KEY != 0 && ethertype == protocol_type::EOIP => return self.eoip(),
@@ -50,8 +46,7 @@ impl Walk<'_> {
         self.skip(words(gre::KEY) + words(gre::SEQUENCE));
         self.enter(HeaderKind::Gre, key);
         match ethertype {
-            // A packet of ERSPAN type I has no ERSPAN header. The packet's GRE header has no
-            // sequence number.
+            // ERSPAN type I has no header of its own, and no GRE sequence number.
             protocol_type::ERSPAN if flags & gre::SEQUENCE == 0 => Ok(Step::Ethernet),
             protocol_type::ERSPAN => self.erspan_2(),
             protocol_type::ERSPAN_3 => self.erspan_3(),
@@ -60,8 +55,7 @@ impl Walk<'_> {
         }
     }
 
-    /// RFC 2637, 4.1: a GRE header of PPTP always has a length and a call identifier. The GRE
-    /// header of PPTP has a sequence number only if there is a payload.
+    /// RFC 2637, 4.1: always a length and a call identifier; a sequence number only with a payload.
     fn pptp(&mut self, flags: u16) -> Result<Step, End> {
         let call = be16(self.peek::<4>().ok_or(End::Truncated)?, 2);
         self.skip(4);
@@ -82,8 +76,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// RFC 8926, 3.4: the Geneve header consists of version, length of the options in units of four
-    /// bytes, flags, EtherType and identifier.
+    /// RFC 8926, 3.4: version, length of the options in units of four bytes, flags, EtherType,
+    /// identifier.
     pub(super) fn geneve(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Geneve)?;
         if header[0] >> 6 != 0 {
@@ -94,9 +88,9 @@ impl Walk<'_> {
         Ok(Step::EtherType(be16(header, 2)))
     }
 
-    /// 3GPP TS 29.281, 5: the GTP-U header consists of flags, type, length, endpoint identifier,
-    /// options, and extension headers. Each extension header begins with its length in units of
-    /// four bytes, and ends with the type of the next extension header.
+    /// 3GPP TS 29.281, 5: flags, type, length, endpoint identifier, options, extension headers.
+    /// Each extension header begins with its length in units of four bytes, and ends with the type
+    /// of the next one.
     pub(super) fn gtp_u(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::GtpU)?;
         if header[0] & GTP_VERSION_MASK != GTP_VERSION {

@@ -1,10 +1,7 @@
-//! Walks through the headers of a frame: one header per step, and a limited number of steps.
-//!
-//! Architecture invariant: every step of the walk reads one header and appends the header to a list
-//! of fixed length. The only exceptions are steps of the walk that only choose the next step. The
-//! walk ends when the list of headers is full. Therefore the work for a frame is bounded, for any
-//! depth of nested headers. Every read of the frame's bytes is checked. Therefore the walk never
-//! reads beyond the end of the frame, even if a length in a header is wrong.
+//! Architecture invariant: every step reads one header and appends it to a list of fixed length, or
+//! only chooses the next step. The walk ends when the list is full, so the work for a frame is
+//! bounded. Every read is checked, so a wrong length in a header cannot lead beyond the end of the
+//! frame.
 
 use crate::flow_key::FlowKey;
 
@@ -12,39 +9,30 @@ use super::dissection::{Dissection, End, HeaderKind, Layers, Tunnel};
 use crate::link_type::LinkType;
 use crate::wire::{be32, be128, ipv4, ipv6, protocol};
 
-/// The kind of the next header to read.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     Ethernet,
     EtherType(u16),
     Ppp,
     Mpls,
-    /// IPv4 or IPv6, according to the first four bits of the header.
     Ip,
     Ipv4,
     Ipv6,
     Protocol(u8),
 }
 
-/// The flow of the innermost IP header that was read so far. The code that walks through the
-/// headers creates the flow key from this flow only at the end. Therefore the walk results in the
-/// outer flow if an inner IP header cannot be read. Until the walk ends, the addresses are not
-/// copied from the frame. If the walk copied the addresses, it would write them with stores of one
-/// width, and later read them with loads of another width. The CPU could not forward these stores
-/// to the loads, and would stall each time.
+/// The flow of the innermost IP header so far, and so the outer flow if an inner header cannot be
+/// read. Its addresses are copied from the frame only at the end: stores of one width and later
+/// loads of another width could not be forwarded, and would stall the CPU each time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
-    /// The IP version (4 or 6), or 0 if no IP header was read yet.
     pub(super) version: u8,
-    /// The offset in the frame of the flow's IP header.
     pub(super) at: usize,
     pub(super) protocol: u8,
     pub(super) ports: (u16, u16),
 }
 
 impl Flow {
-    /// Returns the key of the flow. If `turned` is true, the source and the destination are swapped
-    /// in the flow key. Returns `None` if no IP header was read.
     fn key(&self, frame: &[u8], turned: bool) -> Option<FlowKey> {
         let header = frame.get(self.at..)?;
         let (from, to) = self.ports;
@@ -67,14 +55,12 @@ impl Flow {
     }
 }
 
-/// The link addresses and MPLS labels of a frame. The flow key of a frame without an IP header is
-/// created from link addresses and MPLS labels.
+/// Link addresses and MPLS labels: the key of a frame without an IP header.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stations {
     pub(super) source: [u8; 6],
     pub(super) destination: [u8; 6],
     pub(super) holds: u16,
-    /// The first and the last MPLS label of the frame.
     pub(super) labels: Option<(u32, u32)>,
 }
 
@@ -96,14 +82,10 @@ pub(super) struct Walk<'a> {
     frame: &'a [u8],
     at: usize,
     pub(super) layers: Layers,
-    /// The number of IP headers that were read so far, not counting the header that an ICMP error
-    /// quotes.
+    /// IP headers so far, without the header that an ICMP error quotes.
     pub(super) depth: usize,
-    /// The number of extension headers that were read after the current IP header.
     pub(super) extensions: usize,
-    /// The number of VLAN tags that were read after the current Ethernet header.
     pub(super) tags: usize,
-    /// True while the walk reads the packet that an ICMP error quotes.
     pub(super) quoting: bool,
     pub(super) flow: Flow,
     pub(super) stations: Option<Stations>,
@@ -117,7 +99,6 @@ impl<'a> Walk<'a> {
         Self { frame, at, layers, depth, extensions, tags, quoting: false, flow, stations: None, out }
     }
 
-    /// Runs the walk from the first header to the end of the frame's headers.
     pub(super) fn run(mut self, link: LinkType) {
         let mut step = self.link(link);
         let end = loop {
@@ -145,12 +126,11 @@ impl<'a> Walk<'a> {
         }
         self.out.key = match &self.stations {
             Some(stations) => stations.key(),
-            // If the frame has no complete link header, the flow key consists of the frame's bytes.
+            // Without a complete link header, the flow key consists of the frame's bytes.
             None => FlowKey::from_bytes(self.frame),
         };
     }
 
-    /// Reads the header after an IP header and its extensions.
     fn protocol(&mut self, protocol: u8) -> Result<Step, End> {
         let version = self.flow.version;
         if self.is_extension(version, protocol) {
@@ -173,9 +153,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns the walk's next step if the IP protocol number means that the payload is another
-    /// packet or frame. For any other IP protocol number, returns the error `unknown`, which ends
-    /// the walk.
+    /// Returns the step for a payload that is another packet or frame, or else the error `unknown`.
     pub(super) fn inner(&mut self, protocol: u8, unknown: End) -> Result<Step, End> {
         match protocol {
             protocol::IPV4 => Ok(Step::Ipv4),
@@ -188,10 +166,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns true if the walk must not enter a tunnel that follows. The walk must not enter a
-    /// tunnel if the caller requested the outer flow, or if the walk reads the packet that an ICMP
-    /// error quotes. An ICMP error that quotes a packet of a tunnel belongs to the flow of the
-    /// tunnel itself.
+    /// An ICMP error that quotes a packet of a tunnel belongs to the tunnel's own flow.
     pub(super) fn stays_outside(&self) -> bool {
         self.quoting || self.layers == Layers::Outer
     }
@@ -204,18 +179,16 @@ impl<'a> Walk<'a> {
         self.depth == 0
     }
 
-    /// Returns the record of link addresses and labels, but only before the first IP header.
+    /// The link addresses and labels, but only before the first IP header.
     pub(super) fn outer_stations(&mut self) -> Option<&mut Stations> {
         let is_outermost = self.is_outermost();
         self.stations.as_mut().filter(|_| is_outermost)
     }
 
-    /// Returns the next `N` bytes of the frame without advancing the offset.
     pub(super) fn peek<const N: usize>(&self) -> Option<&'a [u8; N]> {
         self.peek_at(self.at)
     }
 
-    /// Returns the bytes from the current offset to the end of the frame.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.frame.get(self.at..).unwrap_or_default()
     }
@@ -224,8 +197,6 @@ impl<'a> Walk<'a> {
         self.frame.get(at..)?.first_chunk()
     }
 
-    /// Reads the first `N` bytes of a header, records the header, and advances the offset by `N`
-    /// bytes. All `N` bytes must be present.
     pub(super) fn take<const N: usize>(&mut self, kind: HeaderKind) -> Result<&'a [u8; N], End> {
         let header = self.peek().ok_or(End::Truncated)?;
         self.out.headers.push(kind, self.at)?;
@@ -233,13 +204,11 @@ impl<'a> Walk<'a> {
         Ok(header)
     }
 
-    /// Adds a header that begins at `offset` to the list of the frame's headers.
     pub(super) fn note(&mut self, kind: HeaderKind, offset: usize) -> Result<(), End> {
         self.out.headers.push(kind, offset)
     }
 
-    /// Skips header bytes that do not matter for the flow. If the skipped bytes extend beyond the
-    /// end of the frame, the next read fails.
+    /// Skips header bytes. If they extend beyond the end of the frame, the next read fails.
     pub(super) fn skip(&mut self, bytes: usize) {
         self.at += bytes;
     }

@@ -1,5 +1,3 @@
-//! Parses the text form of a [`FlowKey`].
-
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -13,12 +11,11 @@ use crate::wire::protocol;
 pub enum ParseFlowKeyError {
     /// The text does not have the form `PROTOCOL SOURCE > DESTINATION`.
     Form,
-    /// The text begins with an unknown protocol name.
+    /// The protocol name is unknown.
     Protocol,
     /// An endpoint is neither an address nor an address with a port.
     Endpoint,
-    /// One endpoint is IPv4 and the other endpoint is IPv6, or only one of the two endpoints has a
-    /// port.
+    /// The endpoints have different IP versions, or only one of them has a port.
     Unequal,
 }
 
@@ -35,8 +32,7 @@ impl fmt::Display for ParseFlowKeyError {
 
 impl std::error::Error for ParseFlowKeyError {}
 
-/// Parses an IP flow in the form that `Display` prints: `tcp 10.0.0.1:5 > 10.0.0.2:80`. Link and
-/// custom keys cannot be parsed.
+/// Parses an IP flow as `Display` prints it. Link and custom keys cannot be parsed.
 impl FromStr for FlowKey {
     type Err = ParseFlowKeyError;
 
@@ -59,7 +55,6 @@ fn parse_protocol(name: &str) -> Option<u8> {
     protocol::named(&name).or_else(|| name.strip_prefix("protocol-")?.parse().ok())
 }
 
-/// Parses an address, and a port if the text contains a port.
 fn parse_end(text: &str) -> Result<(IpAddr, Option<u16>), ParseFlowKeyError> {
     if let Ok(address) = text.parse() {
         return Ok((address, None));

@@ -19,8 +19,7 @@ fn shown_as_people_write_it() {
     assert_eq!(FlowKey::from_bytes(&[0xab; 64]).to_string(), format!("bytes {long}.. of 64"));
 }
 
-/// The keys of this test have zero in all bytes except those of the kind and the length. Therefore
-/// the test's keys would be equal if a key did not contain its kind and length.
+/// Without kind and length, all of these keys would be equal.
 #[test]
 fn no_two_kinds_are_equal() {
     let mut keys: Vec<_> = (0..64).map(|len| FlowKey::from_bytes(&[0; 64][..len])).collect();
@@ -70,8 +69,7 @@ proptest! {
         prop_assert_eq!(key.both_directions(), FlowKey::v4_bits(low, high, protocol));
     }
 
-    /// In half of the test cases, the addresses are chosen from a small set. Therefore the source
-    /// and destination addresses are often equal, and then only the ports decide the order.
+    /// Some addresses are often equal, so that only the ports decide the order.
     #[test]
     fn v6_is_what_was_given(few in any::<bool>(), (source, destination, protocol) in any::<Five<u128>>()) {
         let reduce = |(address, port): (u128, u16)| (if few { address >> 127 << 64 } else { address }, port);

@@ -1,6 +1,5 @@
-//! Compares the hashes of frames in a batch with three references: the hashes of single frames, the
-//! hashes of the flow keys that the library etherparse finds, and the hashes by the code for frames
-//! of any kind.
+//! Compares hashes in a batch with those of single frames, of the keys that etherparse finds, and
+//! of the code for frames of any kind.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use std::net::SocketAddr;
@@ -10,16 +9,12 @@ use fastrand::Rng;
 use super::*;
 use crate::hash::HashKey;
 
-/// The number of frames whose hashes are compared with the hashes by the code for frames of any
-/// kind. Each affinity and each `Layers` is tested.
 const FRAMES: usize = 800_000;
 
-/// The number of frames whose keys are compared with the keys that the library etherparse finds.
 const FRAMES_READ: usize = 100_000;
 
 const ADDRESSES: [u8; 4] = [1, 2, 2, 0xff];
-/// The list contains common ports, ports of tunnels, and the ports of NFS and X11, which have the
-/// same upper byte as a tunnel's port. NFS and X11.
+/// With NFS (2049) and X11 (6000), which share the upper byte of a tunnel's port.
 const PORTS: [u16; 12] = [53, 443, 443, 2049, 6000, 2152, 3544, 4789, 5247, 6081, 37008, 40000];
 
 struct Random(Rng);
@@ -33,8 +28,6 @@ impl Random {
         all[self.below(all.len())]
     }
 
-    /// Creates a frame that may be *plain* (of a kind that the fast code can hash). In many of
-    /// these frames, the two endpoints are equal or differ only in their last bytes.
     fn frame(&mut self) -> Vec<u8> {
         let protocol = self.of(&[6, 17]);
         let mut ip = if self.below(2) == 0 {
@@ -51,7 +44,6 @@ impl Random {
             ip
         };
         ip.extend((0..2).flat_map(|_| self.of(&PORTS).to_be_bytes()));
-        // Append the rest of the TCP or UDP header, and a few payload bytes.
         ip.extend([0; 8]);
         ip.extend([0x50, 0, 0, 0, 0, 0, 0, 0]);
         ip.extend(vec![0; self.below(20)]);
@@ -60,11 +52,9 @@ impl Random {
         [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], tag, &ethertype, &ip].concat()
     }
 
-    /// Creates a frame in which some bytes may be wrong, or whose end may be missing.
     fn any_frame(&mut self) -> Vec<u8> {
         let mut frame = self.frame();
         for _ in 0..self.of(&[0, 0, 0, 1, 3]) {
-            // The wrong byte is usually in a header.
             let at = 10 + self.below(frame.len().min(50) - 10);
             let any = self.0.u8(..);
             frame[at] = self.of(&[0, 1, 6, 8, 17, 0x20, 0x45, 0x60, 0x81, 0x86, any]);
@@ -93,8 +83,7 @@ impl FrameAccess<Item> for Items {
     }
 }
 
-/// A `KeyRule` that has the effect of an [`Affinity`], but does not name it. Therefore the fast
-/// code is not used.
+/// Has the effect of an [`Affinity`] without naming it, so the fast code is not used.
 struct Unnamed(Affinity);
 
 impl KeyRule for Unnamed {
@@ -109,8 +98,7 @@ fn items(count: usize, mut make: impl FnMut() -> Vec<u8>) -> Vec<Item> {
     (0..count).map(|_| Item { frame: make(), hash: FlowHash(0) }).collect()
 }
 
-/// Compares the hashes of batches of random lengths. Some batches begin with several equal frames.
-/// Some frames are fragments, so the hashes also depend on the order of the frames.
+/// Some frames are fragments, so the order of the frames matters.
 fn compare(rule: impl KeyRule, layers: Layers, seed: u64) {
     let affinity = rule.affinity().expect("a rule with a name");
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
@@ -143,7 +131,6 @@ fn together_is_as_one_by_one() {
     compare(OneDirection, Layers::Outer, 4);
 }
 
-/// Returns the flow key of a frame that the library etherparse reads.
 fn read_by_etherparse(frame: &[u8]) -> FlowKey {
     let packet = SlicedPacket::from_ethernet(frame).expect("a whole frame");
     let (source, destination) = match packet.net.expect("IP") {
@@ -168,8 +155,7 @@ fn hashes_are_those_of_the_keys_that_etherparse_reads() {
     for _ in 0..FRAMES_READ / TOGETHER {
         let mut batch = items(TOGETHER, || {
             let mut frame = rng.frame();
-            // The library etherparse compares the lengths in headers with the frame's length.
-            // steerage does not.
+            // Unlike steerage, etherparse compares lengths in headers with the frame's length.
             let begin = if frame[12] == 0x81 { 18 } else { 14 };
             let length = (frame.len() - begin) as u16;
             let (at, length) = if frame[begin] == 0x45 { (begin + 2, length) } else { (begin + 4, length - 40) };
@@ -193,8 +179,6 @@ fn hashes_are_those_of_the_keys_that_etherparse_reads() {
     }
 }
 
-/// The hash function for plain frames hashes all plain frames. The general code gets only the other
-/// frames.
 #[test]
 fn plain_frames_are_not_left_out() {
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);

@@ -1,5 +1,4 @@
-//! Replaces the hash kernels (hash functions for an instruction set) that do not exist for this CPU
-//! architecture. No value of the replacing type can be created.
+//! Stands in for hash kernels that this CPU architecture does not have.
 
 use super::{HashKey, Kernel, PortLanes, TOGETHER};
 use crate::affinity::Affinity;

@@ -1,30 +1,20 @@
-//! A hash of one block of 16 bytes with a secret key, computed by four rounds of AES. Three of
-//! these hashes in a chain hash three blocks.
+//! A hash of 16-byte blocks with a secret key: four rounds of AES per block.
 //!
-//! If two inputs differ by a chosen value, the two AES states also differ by a chosen value with a
-//! probability of at most 2^-113. The bound of 2^-113 on this probability requires four AES rounds
-//! and independent round keys. See Keliher and Sui, "Exact maximum expected differential and linear
-//! probability for two-round AES", IET Information Security 1(2),
-//! 2007. Therefore it is very unlikely that the AES states of two different long keys are equal
-//! after a block. The bound on differences between AES states is no bound on collisions of the
-//! 32-bit hash, because the hash is only a part of the final state. After two AES rounds, each bit
-//! of the state depends on all bits of the state before these rounds. Four AES rounds mix all bits
-//! in this way twice. With only two AES rounds, the bound on differences is 2^-28. Two AES rounds
-//! are hardly faster than four. The hashes of packets are independent, so the CPU executes the AES
-//! rounds for one packet while it reads the headers of the next packet.
+//! With four rounds and independent round keys, two inputs that differ by a chosen value lead to
+//! AES states that differ by a chosen value with a probability of at most 2^-113 (Keliher and Sui,
+//! "Exact maximum expected differential and linear probability for two-round AES", IET Information
+//! Security 1(2), 2007). With two rounds, the bound is 2^-28, and the hash is hardly faster,
+//! because the CPU overlaps the rounds for one packet with reading the next. The bound is for AES
+//! states. It is no bound on collisions of the 32-bit hash, which is a part of the state.
 //!
-//! A long key has three blocks. The three blocks of a long key are hashed by CBC-MAC, with the four
-//! AES rounds as the cipher. Each block of the flow key is added to the state only after all four
-//! rounds for the previous block. Without knowledge of the round keys, an attacker cannot choose a
-//! difference in one block that cancels a difference in the next block. (This is the construction
-//! ALRED: Daemen and Rijmen, "A new MAC construction ALRED and a special instance ALPHA-MAC",
-//! 2005.) CBC-MAC is safe for inputs of equal length, and all long keys have three blocks. Short
-//! flow keys are hashed with separate round keys.
+//! The three blocks of a long key are hashed by CBC-MAC with the four rounds as the cipher, so an
+//! attacker without the round keys cannot choose a difference in one block that cancels a
+//! difference in the block before (ALRED: Daemen and Rijmen, "A new MAC construction ALRED and a
+//! special instance ALPHA-MAC", 2005). CBC-MAC is safe only for inputs of equal length, so short
+//! keys have their own round keys.
 //!
-//! The inner functions of this file have no attribute `target_feature` for AES. Instead, the inner
-//! functions are inlined into a function with the attribute `target_feature` for AES. A function
-//! can be marked `target_feature` or `inline(always)`, but not both. The attribute `inline` alone
-//! is only a hint, which the compiler may ignore.
+//! The inner functions are inlined into a function with `target_feature`. They cannot have this
+//! attribute themselves, because it excludes `inline(always)`.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -40,21 +30,16 @@ use instructions::{Block, block, low, round, xor, zero};
 #[cfg(target_arch = "x86_64")]
 use x86_64 as instructions;
 
-/// The number of AES rounds per block.
 const ROUNDS: usize = 4;
 
-/// The round keys. The first round key is added to the block before the first round. Each AES round
-/// then uses one more round key.
+/// The first round key is added before the first round.
 pub(super) type RoundKeys = [Block; 1 + ROUNDS];
 
-/// A value of the type `Aes` proves that this CPU has AES instructions, because [`Aes::new`] checks
-/// for them.
+/// A value of this type proves that this CPU has AES instructions.
 #[derive(Clone)]
 pub(super) struct Aes {
     pub(super) short: RoundKeys,
     pub(super) long: RoundKeys,
-    /// True if this CPU also has the instructions that are needed to hash plain frames directly
-    /// from their bytes.
     #[cfg(target_arch = "x86_64")]
     pub(super) reads_frames: bool,
 }
@@ -108,9 +93,6 @@ impl Kernel for Aes {
     }
 }
 
-/// Adds a block to `state`, and then applies all AES rounds. The block consists of the 64-bit words
-/// `low` and `high`.
-///
 /// # Safety
 ///
 /// The CPU has AES.
@@ -120,8 +102,6 @@ unsafe fn absorb(state: Block, [low, high]: [u64; 2], keys: &RoundKeys) -> Block
     unsafe { absorb_block(state, block(low, high), keys) }
 }
 
-/// Adds `block` to `state`, and then applies all AES rounds.
-///
 /// # Safety
 ///
 /// The CPU has AES.
@@ -136,10 +116,9 @@ pub(super) unsafe fn absorb_block(state: Block, block: Block, keys: &RoundKeys) 
     state
 }
 
-/// The AES round keys for short flow keys (two 64-bit words) and for long flow keys (five words).
-/// Each round key is a pair of 64-bit words (low, high). There are twenty words. Each 64-bit word
-/// of a round key depends on all bytes of `key` and is independent of the other words. The security
-/// bound of the AES rounds requires this.
+/// The round keys for short and for long flow keys, as pairs of 64-bit words (low, high). Each word
+/// depends on all bytes of `key` and is independent of the other words, as the security bound
+/// requires.
 pub(super) fn schedule(key: &HashKey) -> [[[u64; 2]; 1 + ROUNDS]; 2] {
     std::array::from_fn(|form| {
         std::array::from_fn(|round| {

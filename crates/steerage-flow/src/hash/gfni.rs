@@ -1,23 +1,17 @@
-//! The Toeplitz hash of receive side scaling, computed by multiplications with bit matrices (the
-//! instruction set GFNI).
+//! The Toeplitz hash by multiplications with bit matrices (the instruction set GFNI).
 //!
-//! The contribution of input byte `i` to hash byte `j` is linear in the bits of the input byte.
-//! Therefore the contribution of an input byte is its product with a matrix of 8 by 8 bits. Row `r`
-//! of the matrix contains eight bits of the hash key, beginning with bit `8 * (i + j) + r`.
-//! Therefore the matrix for an input byte `i` and a hash byte `j` depends only on `m = i + j`.
-//! Because the matrix depends only on `i + j`, forty matrices are enough for all inputs. Matrix `m`
-//! is multiplied with the four input bytes `m - 3` to `m`. The four products of a matrix contribute
-//! to the hash bytes 3 to 0.
+//! Input byte `i` contributes to hash byte `j` its product with a matrix of 8 by 8 bits, whose row
+//! `r` has eight bits of the hash key from bit `8 * (i + j) + r` on. The matrix depends only on `m
+//! = i + j`, so forty matrices are enough. Matrix `m` is multiplied with the input bytes `m - 3` to
+//! `m`, for the hash bytes 3 to 0.
 //!
-//! The instruction `gf2p8affineqb` multiplies the eight bytes of each 64-bit lane (part of the
-//! register) by a matrix for this lane. Therefore each matrix `m` has its own lane (64 bits of a
-//! register). The lane of matrix `m` contains the four input bytes for this matrix. One shuffle
-//! instruction fills the four 64-bit lanes of a 256-bit register. One multiplication and one XOR
-//! then process all four lanes of the register. (DPDK's `rte_thash_gfni` uses the same method, with
-//! 512-bit registers.) The matrices and shuffles take 576 bytes and stay in the L1 cache.
+//! The instruction `gf2p8affineqb` multiplies the eight bytes of each 64-bit lane by the lane's
+//! matrix. One shuffle fills the four lanes of a 256-bit register with the four input bytes of
+//! their matrices. One multiplication and one XOR then process all four lanes. (DPDK's
+//! `rte_thash_gfni` does this with 512-bit registers.) The matrices and shuffles take 576 bytes of
+//! the L1 cache.
 //!
-//! As in the module `aes`, functions that must be inlined cannot have the attribute
-//! `target_feature` (here for AVX2).
+//! The module `aes` explains why the inner functions have no attribute `target_feature`.
 
 use super::toeplitz::Input;
 use super::{HashKey, Hashing, Kernel};
@@ -25,32 +19,25 @@ use crate::flow_key::FlowKey;
 use core::arch::{asm, x86_64::*};
 use std::sync::Arc;
 
-/// The number of 64-bit lanes (parts) of a vector register. Each lane has one matrix.
 const LANES: usize = 4;
-/// The number of registers that hold the matrices for a whole block of 16 bytes. The last byte of a
-/// block (number 15) is multiplied by the matrices 15 to 15 + 3, so 19 matrices are needed.
+/// The last byte of a 16-byte block (number 15) is multiplied by the matrices 15 to 15 + 3.
 const STEPS_BLOCK: usize = 19_usize.div_ceil(LANES);
-/// The number of registers that hold the matrices for the 12 input bytes of an IPv4 flow.
 const STEPS_V4: usize = 15_usize.div_ceil(LANES);
-/// The number of registers that hold the matrices for the last 4 input bytes of an IPv6 flow.
 const STEPS_TAIL: usize = 7_usize.div_ceil(LANES);
 
-/// The matrices for one register, one matrix for each 64-bit lane.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 struct Lanes([u64; LANES]);
 
 type Matrices = [Lanes; HashKey::LEN / LANES];
 
-/// The shuffle indices for both 128-bit halves of a register.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 struct Shuffle([u8; 8 * LANES]);
 
 type Shuffles = [Shuffle; STEPS_BLOCK];
 
-/// A value of the type `Gfni` proves that this CPU has GFNI and AVX2, because [`Gfni::new`] checks
-/// for them.
+/// A value of this type proves that this CPU has GFNI and AVX2.
 #[derive(Clone)]
 pub(super) struct Gfni(Arc<Matrices>);
 
@@ -101,9 +88,7 @@ impl Kernel for Gfni {
     }
 }
 
-/// Adds up (by XOR) the products of all bytes of one block. Each 64-bit lane of the returned
-/// register contains a separate sum. The block begins at byte `AT` of the hash input. `STEPS`
-/// registers process the bytes of the block.
+/// Returns the XOR of the products of all bytes of one block, separately for each lane.
 ///
 /// # Safety
 ///
@@ -129,9 +114,8 @@ unsafe fn product<const AT: usize, const STEPS: usize>(
     }
 }
 
-/// Multiplies each byte of `bytes` by a matrix: the matrix in the same 64-bit lane (part of the
-/// register) of `matrices`. (The standard library's intrinsic for this instruction is stable only
-/// from Rust 1.89 on.)
+/// Multiplies each byte of `bytes` by the matrix in its lane. (The standard library's intrinsic is
+/// stable only from Rust 1.89 on.)
 ///
 /// # Safety
 ///
@@ -149,33 +133,27 @@ unsafe fn affine(bytes: __m256i, matrices: __m256i) -> __m256i {
     product
 }
 
-/// Returns matrix `m` of the hash key `key` in the format that `gf2p8affineqb` expects. Row `r` of
-/// the matrix computes bit `r` of the product, counted from the top. Row `r` is stored as byte `r`
-/// of the returned matrix. The instruction multiplies the top bit of a matrix row by the top bit of
-/// an input byte. Therefore row `r` consists of eight bits of the hash key, beginning with bit `8 *
-/// m + r`. Matrix 39 would need bits after the end of the key, but it is multiplied only with bytes
-/// after the end of the input.
+/// Returns matrix `m` in the format of `gf2p8affineqb`: byte `r` is the row for bit `r` of the
+/// product, counted from the top. Matrix 39 would need bits after the end of the key, but is
+/// multiplied only with bytes after the end of the input.
 fn matrix(key: &HashKey, m: usize) -> u64 {
     let next = key.as_bytes().get(m + 1).copied().unwrap_or(0);
     let bits = u16::from_be_bytes([key.as_bytes()[m], next]);
     u64::from_le_bytes(std::array::from_fn(|r| (bits >> (8 - r)) as u8))
 }
 
-/// Entry `i` of this list is the position of input byte `i` in a block of two big-endian 64-bit
-/// words.
+/// The position of each input byte in a block of two big-endian 64-bit words.
 const SHUFFLE: Shuffles = shuffles([7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8]);
 
-/// The shuffles for an IPv4 key. The hash input is in the order source address, destination
-/// address, source port and destination port.
+/// For an IPv4 key, in the order source address, destination address, source port, destination
+/// port.
 const SHUFFLE_V4: Shuffles = shuffles([5, 4, 3, 2, 13, 12, 11, 10, 1, 0, 9, 8, ZERO, ZERO, ZERO, ZERO]);
 
-/// An index with the top bit set in the operand of the shuffle instruction. For an index with the
-/// top bit set, the shuffle instruction writes a zero byte.
+/// The shuffle instruction writes a zero byte for an index with the top bit set.
 const ZERO: u8 = 0x80;
 
-/// The shuffle indices for the 64-bit lanes of a block: for each `m`, the input bytes `m - 3` to
-/// `m` move to the low half of lane `m`. Therefore the most significant byte of the hash is byte 3
-/// of the 64-bit lane (a part of the register), as in a little-endian number.
+/// Moves the input bytes `m - 3` to `m` to the low half of lane `m`, for each `m`. The most
+/// significant byte of the hash is thus byte 3 of the lane, as in a little-endian number.
 const fn shuffles(place: [u8; 16]) -> Shuffles {
     let mut shuffles = [Shuffle([ZERO; 8 * LANES]); STEPS_BLOCK];
     let mut m = 0;

@@ -1,18 +1,12 @@
-//! [`HashKey`] is the 40-byte key of a flow hash. This file has its text form, and derives the keys
-//! of the hash functions from it.
-
 use super::siphash::siphash;
 use std::fs::File;
 use std::io::{self, Read};
 use std::{fmt, str::FromStr};
 
-/// The key of a flow hash. A hash key has 40 bytes, like the keys that RSS hardware uses and
-/// `ethtool -x` prints.
+/// The key of a flow hash: 40 bytes, like the keys that RSS hardware uses and `ethtool -x` prints.
 ///
-/// Every hash function uses all 40 bytes of the hash key. Toeplitz uses the bits of the hash key
-/// unchanged. AES and SipHash derive their own keys from the 40 bytes. Therefore the bytes of the
-/// hash key need not look random for AES and SipHash. If the hash key is secret, even one repeated
-/// byte, or a key like Microsoft's, is as good as any other key.
+/// Toeplitz uses the bits of the key unchanged. AES and SipHash derive their keys from all 40
+/// bytes, so a secret key need not look random: one repeated byte is as good as any other key.
 ///
 /// ```
 /// use steerage_flow::HashKey;
@@ -28,12 +22,10 @@ use std::{fmt, str::FromStr};
 pub struct HashKey([u8; HashKey::LEN]);
 
 impl HashKey {
-    /// The length of a hash key in bytes. Toeplitz needs at least 40 bytes: 36 bytes for the input
-    /// of an IPv6 flow, plus 4 bytes for the width of the hash.
+    /// The length of a hash key in bytes: 36 bytes of input of an IPv6 flow, plus 4 bytes of hash.
     pub const LEN: usize = 40;
 
-    /// The key of Microsoft's RSS verification suite. Microsoft's key is public, so it gives no
-    /// protection against an attacker.
+    /// The public key of Microsoft's RSS verification suite, which does not stop an attacker.
     pub const MICROSOFT: HashKey = HashKey([
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca,
         0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b,
@@ -63,12 +55,9 @@ impl HashKey {
         &self.0
     }
 
-    /// Returns 64 bits of key material, from which a hash function makes its own keys. The key
-    /// material for different values of `label` is unrelated. The key material is computed by
-    /// SipHash-2-4, a pseudo-random function. The first 16 bytes of the hash key are the key of
-    /// SipHash, and the other 24 bytes and the label are the input. Therefore every result depends
-    /// on all 40 bytes of the hash key, and an attacker who knows some results cannot compute
-    /// another result.
+    /// Returns 64 bits of key material, unrelated for different labels: SipHash-2-4, a
+    /// pseudo-random function, keyed with the first 16 bytes of the hash key, of the other 24 bytes
+    /// and the label.
     pub(super) fn derive(&self, label: u64) -> u64 {
         let word = |i: usize| {
             let mut bytes = [0; 8];
@@ -79,8 +68,7 @@ impl HashKey {
     }
 }
 
-/// `Debug` hides the hash key: logs have many readers, and whoever knows the key can predict the
-/// hash. See [`HashKey::as_bytes`].
+/// Hides the key: logs have many readers, and whoever knows the key can predict the hash.
 impl fmt::Debug for HashKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HashKey(..)")
@@ -100,7 +88,7 @@ pub enum ParseHashKeyError {
     Digit {
         /// The unexpected character.
         found: char,
-        /// The position of the unexpected character, counted in characters from 1.
+        /// The character's position, counted from 1.
         place: usize,
     },
 }
@@ -120,8 +108,8 @@ impl fmt::Display for ParseHashKeyError {
 
 impl std::error::Error for ParseHashKeyError {}
 
-/// Parses 80 hexadecimal digits, with or without `:` between the bytes. Spaces at both ends are
-/// ignored.
+/// Parses 80 hexadecimal digits, with or without `:` between bytes, and ignores spaces at both
+/// ends.
 impl FromStr for HashKey {
     type Err = ParseHashKeyError;
 

@@ -1,14 +1,7 @@
-//! The names of the hash functions in command lines and configuration files.
-
 use std::str::FromStr;
 use std::{error, fmt};
 
-/// Selects the hash function for flows. The hash key is separate: see
-/// [`HashKey`](super::HashKey).
-///
-/// [`FlowHasher::new`](super::FlowHasher::new) creates a hasher from a `HashKind` and a hash key.
-/// [`name`](Self::name) and [`Display`](fmt::Display) print the name of a kind of hash in the form
-/// that [`FromStr`] reads.
+/// Selects the hash function for flows. [`FromStr`] reads the [`name`](Self::name).
 ///
 /// ```
 /// use steerage_flow::{FlowHasher, HashKey, HashKind};
@@ -25,24 +18,21 @@ use std::{error, fmt};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HashKind {
-    /// AES if this CPU has AES instructions, and SipHash otherwise:
+    /// AES if this CPU has it, and SipHash otherwise:
     /// [`FlowHasher::keyed`](super::FlowHasher::keyed).
     #[default]
     Keyed,
-    /// The hash with AES rounds: see [`FlowHasher::aes`](super::FlowHasher::aes). Not every CPU has
-    /// AES instructions.
+    /// AES rounds, not on every CPU: [`FlowHasher::aes`](super::FlowHasher::aes).
     Aes,
     /// SipHash-1-3: [`FlowHasher::sip`](super::FlowHasher::sip).
     SipHash,
-    /// The hash of network cards, with the fastest implementation for this CPU:
+    /// The hash of network cards, at its fastest:
     /// [`FlowHasher::toeplitz`](super::FlowHasher::toeplitz).
     Toeplitz,
-    /// The Toeplitz hash, computed with a table:
-    /// [`FlowHasher::toeplitz_table`](super::FlowHasher::toeplitz_table).
+    /// Toeplitz by a table: [`FlowHasher::toeplitz_table`](super::FlowHasher::toeplitz_table).
     ToeplitzTable,
-    /// The Toeplitz hash, computed with bit matrices:
-    /// [`FlowHasher::toeplitz_gfni`](super::FlowHasher::toeplitz_gfni). Not every CPU has the GFNI
-    /// instructions.
+    /// Toeplitz by GFNI, not on every CPU:
+    /// [`FlowHasher::toeplitz_gfni`](super::FlowHasher::toeplitz_gfni).
     ToeplitzGfni,
 }
 
@@ -51,8 +41,8 @@ impl HashKind {
     pub const ALL: [Self; 6] =
         [Self::Keyed, Self::Aes, Self::SipHash, Self::Toeplitz, Self::ToeplitzTable, Self::ToeplitzGfni];
 
-    /// Returns the name of this kind of hash: `keyed`, `aes`, `siphash`, `toeplitz`,
-    /// `toeplitz-table` or `toeplitz-gfni`.
+    /// Returns the name: `keyed`, `aes`, `siphash`, `toeplitz`, `toeplitz-table` or
+    /// `toeplitz-gfni`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -65,10 +55,9 @@ impl HashKind {
         }
     }
 
-    /// Returns true for the kinds of hash with a secret key, AES and SipHash. With AES and SipHash,
-    /// an attacker who does not know the key cannot direct packets to a chosen CPU. Use AES and
-    /// SipHash with a [random key](super::HashKey::random). An attacker can predict Toeplitz hashes
-    /// with any key.
+    /// Returns true for AES and SipHash. With a secret [random key](super::HashKey::random), an
+    /// attacker cannot direct packets to a chosen CPU. Toeplitz hashes can be predicted with any
+    /// key.
     #[must_use]
     pub const fn is_keyed(self) -> bool {
         matches!(self, Self::Keyed | Self::Aes | Self::SipHash)
@@ -81,8 +70,7 @@ impl fmt::Display for HashKind {
     }
 }
 
-/// Parses the [name](HashKind::name) of a kind of hash. Also accepts `siphash-1-3`, the [name of a
-/// hasher](super::FlowHasher::name).
+/// Also parses the [name of a hasher](super::FlowHasher::name) `siphash-1-3`.
 impl FromStr for HashKind {
     type Err = UnknownHash;
 
@@ -105,14 +93,11 @@ impl fmt::Display for UnknownHash {
 
 impl error::Error for UnknownHash {}
 
-/// The error for a [`HashKind`] that needs instructions which this CPU does not have.
+/// The error for a [`HashKind`] whose instructions this CPU does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashUnavailable {
-    /// The kind of hash that was requested.
     pub(super) kind: HashKind,
-    /// The instructions that the kind of hash needs and this CPU does not have.
     pub(super) needs: &'static str,
-    /// Another kind of hash that has the same purpose and runs on every CPU.
     pub(super) instead: HashKind,
 }
 
@@ -123,7 +108,7 @@ impl HashUnavailable {
         self.kind
     }
 
-    /// Returns another kind of hash that has the same purpose and runs on every CPU.
+    /// Returns another kind of hash for the same purpose that runs on every CPU.
     #[must_use]
     pub fn instead(&self) -> HashKind {
         self.instead
@@ -162,8 +147,6 @@ mod tests {
             match FlowHasher::new(kind, &key) {
                 Ok(hasher) => {
                     let read: HashKind = hasher.to_string().parse().unwrap();
-                    // The names `keyed` and `toeplitz` select the fastest implementation for this
-                    // CPU.
                     assert!(read == kind || matches!(kind, HashKind::Keyed | HashKind::Toeplitz), "{kind} {hasher}");
                     assert_eq!(read.is_keyed(), kind.is_keyed());
                 }

@@ -1,24 +1,19 @@
-//! Hashes plain frames from their bytes. The flow key is copied directly from the frame into the
-//! AES state. No branch of the code depends on the frame's shape (IPv4 or IPv6, tagged or not).
+//! Hashes plain frames: copies the flow key from the frame into the AES state.
 //!
-//! A frame is *plain* if it is an Ethernet frame with at most one VLAN tag, followed by IP without
-//! options, extension headers or fragmentation, and by TCP or UDP outside of tunnels. The *shape*
-//! of a plain frame is its form: IPv4 or IPv6, with or without a VLAN tag. In mixed traffic, the
-//! shape of the next frame (IPv4 or IPv6, tagged or not) is random. Therefore the CPU would
-//! mispredict a branch that depends on the shape for many frames. A misprediction takes longer than
-//! the hash. To avoid mispredictions, a batch is hashed in three steps:
+//! A *plain* frame is an Ethernet frame with at most one VLAN tag, followed by IP without options,
+//! extension headers or fragmentation, and by TCP or UDP outside of tunnels. Its *shape* is IPv4 or
+//! IPv6, with or without a tag. In mixed traffic, the next frame's shape is random, so the CPU
+//! would mispredict a branch on the shape, and a misprediction takes longer than the hash. A batch
+//! is therefore hashed in three steps:
 //!
-//! 1. First, one loop hashes frames as long as they have the same shape as the first frame. If all
-//!    frames have the same shape, the first loop hashes the whole batch.
-//! 2. Then code without branches reads the EtherTypes of the remaining frames. The EtherTypes of a
-//!    frame leave only one shape (IPv4 or IPv6, tagged or not) that the frame can have. The frames
-//!    are divided into sets, one set for each shape (IPv4 or IPv6, tagged or not).
-//! 3. Finally, one loop for each set hashes the frames of the set, which have the same shape. The
-//!    loop for a set also detects the frames of the set that are not plain.
+//! 1. One loop hashes the frames from the first one on, as long as they have the shape of the first
+//!    frame.
+//! 2. Code without branches divides the remaining frames into sets by shape. A frame's EtherTypes
+//!    leave only one shape that the frame can have.
+//! 3. One loop for each set hashes the frames of the set, and detects frames that are not plain.
 //!
-//! Frames that are not plain must be hashed by the caller. The hashes that this file computes are
-//! equal to the hashes that [`FlowHasher::hash`](super::FlowHasher::hash) returns for the keys of
-//! the frames.
+//! The caller hashes the frames that are not plain. All hashes equal those of
+//! [`FlowHasher::hash`](super::FlowHasher::hash).
 
 use super::aes::{Aes, absorb_block};
 use super::{PortLanes, TOGETHER};
@@ -32,46 +27,33 @@ use core::arch::x86_64::{
     _mm256_shuffle_epi8,
 };
 
-/// The length in bytes of an IPv4 or IPv6 header together with the ports that follow the header.
 const V4_LEN: usize = ipv4::BYTES + 4;
 const V6_LEN: usize = ipv6::BYTES + 4;
-/// The offset in an IPv4 or IPv6 header of a 32-bit word. The word contains the protocol and, for
-/// IPv4, the fragment field.
 const PROTOCOL_WORD_AT: usize = 6;
 
-/// The length in bytes of the shortest plain frame.
 const SHORTEST: usize = ethernet::BYTES + V4_LEN;
 
-/// The conditions that a plain frame of one shape (IPv4 or IPv6, tagged or not) meets. The code
-/// reads 32 or 64 bits of the frame at once, as a little-endian number.
+/// The conditions for a plain frame of one shape, on little-endian numbers.
 struct Shape {
-    /// The mask selects bits in the eight bytes of the frame from the EtherType on. The selected
-    /// bits are the same for all plain frames of the shape: the EtherType, the IP version and, for
-    /// IPv4, the header length.
+    /// The EtherType, the IP version and, for IPv4, the header length, in the eight bytes from the
+    /// EtherType on.
     mask: u64,
     value: u64,
-    /// A mask for the 32-bit word that contains the protocol. The bits in the mask `fragment` are 0
-    /// in packets that are not fragments.
+    /// The bits of the protocol's 32-bit word that are 0 in packets that are not fragments.
     fragment: u32,
-    /// The bit position of the protocol within its 32-bit word.
     protocol_shift: u32,
-    /// Three offsets in the frame: of the IP header, of the ports, and of the end of the bytes that
-    /// are read.
     begin: usize,
     ports: usize,
     end: usize,
 }
 
-/// The index of a shape (IPv4 or IPv6, tagged or not) has two bits. The bit with the value 1 means
-/// a VLAN tag, and the bit with the value 2 means IPv6.
 const TAGGED: usize = 1;
 const SIX: usize = 2;
 
 const fn shape(index: usize) -> Shape {
     let six = index & SIX != 0;
     let begin = ethernet::BYTES + vlan::BYTES * (index & TAGGED);
-    // The mask selects the two bytes of the EtherType. It also selects bits of the IP header's
-    // first byte, which follows the EtherType.
+    // The EtherType, and bits of the byte after it, the first byte of the IP header.
     let (mask, ethertype, first) =
         if six { (0x00f0_ffff, ethertype::IPV6, ipv6::PLAIN) } else { (0x00ff_ffff, ethertype::IPV4, ipv4::PLAIN) };
     let (value, tag) = ((first as u64) << 16 | ethertype.swap_bytes() as u64, ethertype::VLAN.swap_bytes() as u64);
@@ -88,10 +70,9 @@ const fn shape(index: usize) -> Shape {
     }
 }
 
-/// Returns the index of the only shape (IPv4 or IPv6, tagged or not) that the frame can have if it
-/// is plain. The argument consists of the eight bytes of the frame from the EtherType on. The
-/// lowest bit of the EtherType's first byte distinguishes a VLAN tag (0x81) from IPv4 (0x08) and
-/// IPv6 (0x86). The second lowest bit of the EtherType's first byte distinguishes IPv4 from IPv6.
+/// Returns the only shape that the frame can have if it is plain. `head` is the eight bytes from
+/// the EtherType on. In the EtherType's first byte, the lowest bit distinguishes a VLAN tag (0x81)
+/// from IPv4 (0x08) and IPv6 (0x86), and the next bit distinguishes IPv4 from IPv6.
 #[inline(always)]
 fn shape_of(head: u64) -> usize {
     let tagged = head & 1;
@@ -99,14 +80,12 @@ fn shape_of(head: u64) -> usize {
     tagged as usize | ethertype as usize & SIX
 }
 
-/// Returns the frame's bytes from offset `at` on.
 #[inline(always)]
 fn bytes<const N: usize>(frame: &[u8], at: usize) -> &[u8; N] {
     frame[at..].first_chunk().expect("the caller has checked the length")
 }
 
-/// Returns zero if the frame is plain and has the shape `shape`. The frame must be at least as long
-/// as its shape requires.
+/// Returns zero if the frame is plain and has this shape. The frame must have `shape.end` bytes.
 ///
 /// # Safety
 ///
@@ -122,9 +101,8 @@ unsafe fn differs(frame: &[u8], shape: &Shape, tunnels: &PortLanes) -> u64 {
     (head ^ shape.value) & shape.mask | u64::from(word & shape.fragment | tunnel) | u64::from(other_protocol)
 }
 
-/// For each byte in the list of tunnel ports, the byte of the packet's ports with which it is
-/// compared. The first elements of this array are for the source port, and the other elements are
-/// for the destination port.
+/// For each byte of the tunnel ports, the byte of the packet's ports to compare: source ports
+/// first.
 const LANES: __m256i = {
     let (mut places, mut at) = ([0; 32], 0);
     while at < places.len() {
@@ -135,9 +113,8 @@ const LANES: __m256i = {
     unsafe { std::mem::transmute::<[u8; 32], __m256i>(places) }
 };
 
-/// Returns a nonzero number if these ports, in network byte order, may be ports of a tunnel. The
-/// function compares both bytes of a port. A table of only the upper bytes of ports would also
-/// match NFS (2049, near GTP-U) and X11 (6000, near Geneve).
+/// Returns zero if neither port is in `tunnels`. Compares both bytes of a port: a table of upper
+/// bytes would also match NFS (2049, near GTP-U) and X11 (6000, near Geneve).
 ///
 /// # Safety
 ///
@@ -153,8 +130,8 @@ unsafe fn of_tunnel(ports: [u8; 4], tunnels: &PortLanes) -> u32 {
     }
 }
 
-/// Returns the flow key of an IPv4 packet as one block: the first 64-bit word of its
-/// [`FlowKey`](crate::FlowKey) is the low half, and the second word is the high half.
+/// Returns the two words of an IPv4 [`FlowKey`](crate::FlowKey) as one block, the first word in the
+/// low half.
 ///
 /// # Safety
 ///
@@ -163,28 +140,22 @@ unsafe fn of_tunnel(ports: [u8; 4], tunnels: &PortLanes) -> u32 {
 unsafe fn v4_key<const BOTH: bool>(packet: &[u8; V4_LEN]) -> __m128i {
     // SAFETY: 16 bytes of the packet from byte 8 on are read, and the caller promises SSE4.2.
     unsafe {
-        // Bytes 8 to 24 of an IPv4 packet contain the time to live, the protocol, the checksum, the
-        // addresses and the ports.
         let tail = _mm_loadu_si128(packet.as_ptr().add(8).cast());
         let low_word = _mm_set_epi64x(-1, 0xffff_ffff_ffff);
-        // In each half of the block, the lower bits contain an endpoint and the upper bits contain
-        // the protocol. The protocol is equal in both halves of the block, so a comparison of the
-        // halves compares the endpoints.
+        // Each half has an endpoint and, above the endpoint, the protocol. The protocol is the same
+        // in both halves, so a comparison of the halves compares the endpoints.
         let ends = _mm_shuffle_epi8(tail, _mm_setr_epi8(13, 12, 7, 6, 5, 4, 1, -1, 15, 14, 11, 10, 9, 8, 1, -1));
         if !BOTH {
             return _mm_and_si128(ends, low_word);
         }
         let turned = _mm_shuffle_epi32::<0b01_00_11_10>(ends);
-        // The low half of the block must contain the smaller endpoint. Therefore the code swaps the
-        // two halves of the block if the low half is greater.
         let exchange = _mm_xor_si128(_mm_cmpgt_epi64(ends, turned), _mm_set_epi64x(-1, 0));
         let sorted = _mm_xor_si128(ends, _mm_and_si128(_mm_xor_si128(ends, turned), exchange));
         _mm_and_si128(sorted, low_word)
     }
 }
 
-/// Returns the flow key of an IPv6 packet as three blocks. The blocks contain the 64-bit words of
-/// the packet's [`FlowKey`](crate::FlowKey), followed by the key's tag.
+/// Returns the five words of an IPv6 [`FlowKey`](crate::FlowKey) and its tag as three blocks.
 ///
 /// # Safety
 ///
@@ -198,10 +169,8 @@ unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
         let mut source = _mm_loadu_si128(packet.as_ptr().add(8).cast());
         let mut destination = _mm_loadu_si128(packet.as_ptr().add(24).cast());
         if BOTH {
-            // The first byte that differs between the two endpoints decides which endpoint is
-            // greater. The mask has one bit for each byte of the addresses. In the mask, the first
-            // byte has the lowest bit, and the bit for the ports is above the bits of the
-            // addresses.
+            // The first byte that differs decides which endpoint is greater. The masks have one bit
+            // for each address byte, the first byte lowest, and above them a bit for the ports.
             let not_less = _mm_cmpeq_epi8(_mm_max_epu8(source, destination), source);
             let equal = _mm_movemask_epi8(_mm_cmpeq_epi8(source, destination)) as u32;
             let turned = ports.rotate_left(16);
@@ -223,8 +192,8 @@ unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
     }
 }
 
-/// The kernel. A value of the type `PlainFrames` proves that this CPU has AES and the other
-/// instructions that [`hash_here`](Self::hash_here) needs.
+/// A value of this type proves that this CPU has the instructions that
+/// [`hash_here`](Self::hash_here) needs.
 #[derive(Clone, Copy)]
 pub(crate) struct PlainFrames<'a> {
     aes: &'a Aes,
@@ -232,14 +201,12 @@ pub(crate) struct PlainFrames<'a> {
 }
 
 impl<'a> PlainFrames<'a> {
-    /// Returns the hash kernel if this CPU has the kernel's instructions.
     #[inline]
     pub(super) fn new(aes: &'a Aes, tunnels: &'static PortLanes) -> Option<Self> {
         aes.reads_frames.then_some(Self { aes, tunnels })
     }
 
-    /// Hashes the plain frames among up to [`TOGETHER`] Ethernet frames. Stores each hash at the
-    /// index of its frame. In the returned number, a bit is set for each frame that is not plain.
+    /// Hashes the plain frames among up to [`TOGETHER`] frames. Returns a bit for each other frame.
     #[inline]
     pub(crate) fn hash(self, frames: &[&[u8]], affinity: Affinity, hashes: &mut [u32; TOGETHER]) -> u64 {
         // SAFETY: `self` exists, so the CPU has these instructions.
@@ -280,8 +247,8 @@ impl<'a> PlainFrames<'a> {
         unsafe { self.hash_mixed::<BOTH>(frames, done, hashes) }
     }
 
-    /// Hashes frames, beginning with the first frame, until a frame is not plain or does not have
-    /// the shape `SHAPE`. Returns how many frames were hashed.
+    /// Hashes frames up to the first frame that is not plain or has another shape. Returns how many
+    /// frames were hashed.
     ///
     /// # Safety
     ///
@@ -302,9 +269,8 @@ impl<'a> PlainFrames<'a> {
         frames.len()
     }
 
-    /// Hashes the frames of the batch from index `begin` on. The frames may have different shapes
-    /// (IPv4 or IPv6, tagged or not). Returns the set of frames that are not plain, one bit for
-    /// each frame.
+    /// Hashes frames of any shape from index `begin` on. Returns a bit for each frame that is not
+    /// plain.
     ///
     /// # Safety
     ///
@@ -321,7 +287,6 @@ impl<'a> PlainFrames<'a> {
             tagged |= ((shape & TAGGED) as u64) << nth;
             six |= (shape as u64 >> 1) << nth;
         }
-        // The set of those frames from index `begin` on that are long enough to be plain.
         let rest = u64::MAX >> (TOGETHER - frames.len()) & u64::MAX << begin & !short;
         // SAFETY: the caller's promise.
         unsafe {
@@ -333,8 +298,7 @@ impl<'a> PlainFrames<'a> {
         }
     }
 
-    /// Hashes a set of frames that can have only the shape `SHAPE`. Returns the set of frames that
-    /// are not plain, one bit for each frame.
+    /// Hashes the frames in `set`. Returns a bit for each frame that is not plain.
     ///
     /// # Safety
     ///
@@ -357,9 +321,6 @@ impl<'a> PlainFrames<'a> {
         others
     }
 
-    /// Returns the hash of a frame if the frame is plain and has the shape `SHAPE` (IPv4 or IPv6,
-    /// tagged or not).
-    ///
     /// # Safety
     ///
     /// The CPU must have the instructions that [`hash_here`](Self::hash_here) needs.
@@ -407,7 +368,6 @@ impl<'a> PlainFrames<'a> {
     }
 }
 
-/// Returns the positions of all bits that are set in the mask.
 #[inline(always)]
 fn bits(mut set: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {

@@ -1,11 +1,9 @@
 //! SipHash (Aumasson and Bernstein, 2012, <https://www.aumasson.jp/siphash/siphash.pdf>), for
 //! messages of whole 64-bit words.
 
-/// Computes SipHash-`C`-`D` of a message of little-endian 64-bit words. As the SipHash paper
-/// requires, the top byte of the last 64-bit word is the length of the message in bytes, modulo
-/// 256. The other bytes of the last 64-bit word are the bytes of the message after its last whole
-/// word. The caller supplies the last 64-bit word, because the length of every message is known at
-/// compile time.
+/// Computes SipHash-`C`-`D` of little-endian 64-bit words. The caller supplies the last word: its
+/// top byte is the message's length in bytes, modulo 256, and its other bytes are the rest of the
+/// message.
 #[inline(always)]
 pub(super) fn siphash<const C: usize, const D: usize>([k0, k1]: [u64; 2], words: &[u64]) -> u64 {
     // "somepseudorandomlygeneratedbytes"

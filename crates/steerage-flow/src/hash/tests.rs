@@ -1,5 +1,5 @@
-//! Checks the hashes against independent references: the RSS verification suite, the standard
-//! library's SipHash, AES in software, and Toeplitz computed bit by bit.
+//! Checks against independent references: the RSS verification suite, the standard library's
+//! SipHash, AES in software, and Toeplitz bit by bit.
 
 use super::siphash::siphash;
 use super::*;
@@ -9,9 +9,8 @@ use proptest::prelude::*;
 use std::hash::Hasher as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Test vectors of Microsoft's "Verifying the RSS hash calculation", as in DPDK's
-/// app/test/test_thash.c. Each entry has source, destination, hash of the addresses, and hash of
-/// addresses and ports.
+/// Microsoft's "Verifying the RSS hash calculation", as in DPDK's app/test/test_thash.c: source,
+/// destination, hash of the addresses, hash of addresses and ports.
 const RSS_V4: [(&str, u16, &str, u16, u32, u32); 5] = [
     ("66.9.149.187", 2794, "161.142.100.80", 1766, 0x323e8fc2, 0x51ccc178),
     ("199.92.111.2", 14230, "65.69.140.83", 4739, 0xd718262a, 0xc626b0ea),
@@ -25,7 +24,6 @@ const RSS_V6: [(&str, u16, &str, u16, u32, u32); 3] = [
     ("3ffe:1900:4545:3:200:f8ff:fe21:67cf", 44251, "fe80::200:f8ff:fe21:67cf", 38024, 0x4b61e985, 0x02d1feef),
 ];
 
-/// An IP protocol for which RSS hashes no ports.
 const NO_PORTS: u8 = protocol::GRE;
 
 fn v4(row: &(&str, u16, &str, u16, u32, u32), protocol: u8) -> FlowKey {
@@ -38,7 +36,6 @@ fn v6(row: &(&str, u16, &str, u16, u32, u32), protocol: u8) -> FlowKey {
     FlowKey::v6_bits((address(row.0), row.1), (address(row.2), row.3), protocol)
 }
 
-/// The implementations of Toeplitz that run on this CPU: the table and GFNI, or only the table.
 fn toeplitz(key: &HashKey) -> Vec<FlowHasher> {
     [Some(FlowHasher::toeplitz_table(key)), FlowHasher::toeplitz_gfni(key)].into_iter().flatten().collect()
 }
@@ -65,8 +62,7 @@ fn rss_verification_suite() {
     }
 }
 
-/// A key that repeats the bytes 6d5a is commonly used to make RSS symmetric (equal for both
-/// directions).
+/// Repeating 6d5a is the usual way to make RSS symmetric.
 #[test]
 fn symmetric_rss_key() {
     let key = "6d5a".repeat(20).parse().unwrap();
@@ -90,8 +86,6 @@ fn toeplitz_by_bits(key: &HashKey, input: &[u8]) -> u32 {
     set.map(|i| (0..32).fold(0, |window, j| window << 1 | key_bit(i + j))).fold(0, |sum, window| sum ^ window)
 }
 
-/// Creates the bytes that RSS hashes for a flow key, from the key's addresses, ports or other
-/// parts.
 fn rss_input(key: &FlowKey) -> Vec<u8> {
     let ports = |source: u16, destination: u16, protocol| {
         let ports = [source.to_be_bytes(), destination.to_be_bytes()].concat();
@@ -112,8 +106,7 @@ fn rss_input(key: &FlowKey) -> Vec<u8> {
 }
 
 /// The standard library's SipHash-1-3 has a key of zeros, and its (deprecated) SipHash-2-4 takes
-/// any key. Together, these two hash functions check the rounds and the use of the key in
-/// steerage's SipHash.
+/// any key: the first checks the rounds, the second the use of the key.
 #[test]
 fn siphash_is_the_standard_librarys() {
     let words: Vec<u64> = (1..8_u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
@@ -132,16 +125,12 @@ fn siphash_is_the_standard_librarys() {
     }
 }
 
-/// Checks the test vector in the SipHash paper: SipHash-2-4 of a message of ascending bytes, with a
-/// key of ascending bytes.
 #[test]
 fn siphash_of_the_paper() {
     let words = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
     assert_eq!(siphash::<2, 4>(words, &[words[0], words[1] & !(0xff << 56) | 15 << 56]), 0xa129_ca61_49be_45e5);
 }
 
-/// Computes the SipHash of the message that a flow key forms, with the derived SipHash key. The
-/// hasher `sip` must return the standard SipHash-1-3 of this message.
 #[test]
 fn sip_hashes_whole_messages() {
     let hasher = FlowHasher::sip(&HashKey::MICROSOFT);
@@ -173,15 +162,13 @@ mod aes_in_software {
         product
     }
 
-    /// FIPS 197, 5.1.1: the AES step SubBytes computes the inverse in the finite field (x^254), and
-    /// then applies an affine map.
+    /// FIPS 197, 5.1.1: the inverse in the finite field (x^254), then an affine map.
     fn substitute(x: u8) -> u8 {
         let inverse = (0..254).fold(1, |power, _| times(power, x));
         (0..5).fold(0x63, |sum, turn| sum ^ inverse.rotate_left(turn))
     }
 
-    /// FIPS 197, 5.1: an AES round consists of SubBytes, ShiftRows, MixColumns and AddRoundKey. The
-    /// bytes of the state are in column order.
+    /// FIPS 197, 5.1: SubBytes, ShiftRows, MixColumns, AddRoundKey, with the state in column order.
     fn round(state: [u8; 16], key: [u8; 16]) -> [u8; 16] {
         let shifted: [u8; 16] = std::array::from_fn(|i| substitute(state[(i + 4 * (i % 4)) % 16]));
         std::array::from_fn(|i| {
@@ -208,8 +195,8 @@ mod aes_in_software {
         FlowHash(u32::from_le_bytes([state[0], state[1], state[2], state[3]]))
     }
 
-    /// Values from FIPS 197, appendix B: the state after the initial AddRoundKey, the first round
-    /// key, and the state after the first round.
+    /// FIPS 197, appendix B: the state after the initial AddRoundKey, the first round key, and the
+    /// state after the first round.
     #[test]
     fn round_of_fips_197() {
         let hex = |text: &str| u128::from_str_radix(text, 16).unwrap().to_be_bytes();
@@ -262,9 +249,8 @@ proptest! {
     }
 }
 
-/// Hashes flows with consecutive addresses. Computes the chi-square value over 4096 buckets, for
-/// the top 12 bits and the bottom 12 bits of the hash. The expected chi-square value is 4095, and
-/// its standard deviation is 90. The test allows a deviation of six standard deviations.
+/// Chi-square over 4096 buckets, of the hash's top and bottom 12 bits: expected 4095, standard
+/// deviation 90, of which six are allowed.
 #[test]
 fn sequential_addresses_spread_evenly() {
     const FLOWS: u32 = 1 << 16;
@@ -293,8 +279,6 @@ fn sequential_addresses_spread_evenly() {
     }
 }
 
-/// If a single bit of the flow key changes, each bit of the hash should change in half of the
-/// cases.
 #[test]
 fn avalanche() {
     const SAMPLES: u64 = 2000;
@@ -312,10 +296,7 @@ fn avalanche() {
                     let changed = before.0 ^ hasher.hash(&FlowKey::from_bytes(&bytes)).0;
                     flips.iter_mut().enumerate().for_each(|(i, n)| *n += changed >> i & 1);
                 }
-                // For each bit of the flow key and of the hash, the test counts how often the hash
-                // bit changes. The standard deviation of each of these counts is 22.4. The test has
-                // 14,080 counts for each hash kernel (hash function), so it allows six standard
-                // deviations.
+                // Six standard deviations of 22.4, because there are 14,080 counts for each kernel.
                 assert!(flips.iter().all(|n| n.abs_diff(1000) < 135), "{} {len} {bit} {flips:?}", hasher.name());
             }
         }
@@ -333,8 +314,6 @@ fn every_bit_of_the_hash_key_counts() {
         for (before, after) in both {
             assert!(keys.iter().all(|key| before.hash(key) != after.hash(key)), "{} {bit}", after.name());
         }
-        // The last bit of a Toeplitz hash key has no effect on the hash. The last bit of the key
-        // would be used only if the input had one more bit.
         for (before, after) in toeplitz(&HashKey::MICROSOFT).into_iter().zip(toeplitz(&changed)) {
             let differs = before.hash(&keys[1]) != after.hash(&keys[1]);
             assert_eq!(differs, bit != 8 * HashKey::LEN - 1, "{} {bit}", after.name());

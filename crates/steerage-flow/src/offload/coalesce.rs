@@ -1,6 +1,6 @@
-//! Merges packets to super-frames (frames that contain several packets), by the rules of Linux GRO
-//! (`tcp_gro_receive`, `udp_gro_receive_segment`). The rules are slightly stricter than Linux's
-//! rules: packets are merged only if splitting the super-frame restores exactly the same packets.
+//! Merges packets to super-frames by the rules of Linux GRO (`tcp_gro_receive`,
+//! `udp_gro_receive_segment`), but only if splitting the super-frame restores exactly the same
+//! packets.
 
 use super::layout::{self, Layout};
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
@@ -17,17 +17,14 @@ pub const RUNS_MAX: usize = 8;
 /// contains, as in Linux (`UDP_GRO_CNT_MAX`).
 pub const MERGED_MAX: usize = 64;
 
-/// The longest IP packet.
 const PACKET_BYTES_MAX: usize = 65_535;
 
 /// A result of [`coalesce`]: a super-frame of several packets, or one unchanged packet.
 #[derive(Debug)]
 pub struct Merged<'m> {
-    /// The set of the merged packets, with one bit for each position in the batch of packets. The
-    /// payload of the super-frame consists of the payloads of its packets, in order.
+    /// One bit for each merged packet, by its position in the batch.
     pub members: u64,
-    /// The headers of the super-frame, and the offload work that it needs. `None` for a single
-    /// packet, which the caller should send unchanged.
+    /// The headers and the offload of the super-frame, or `None` for a single packet.
     pub frame: Option<(&'m [u8], Offload)>,
     /// True if the packet is an IPv4 packet.
     pub is_v4: bool,
@@ -49,15 +46,13 @@ impl Merged<'_> {
     }
 }
 
-/// Returns true if the headers of two packets differ in bytes that must be equal for merging. Only
-/// the lengths, identification, checksums, sequence number and TCP flags may differ.
+/// Only lengths, identification, checksums, sequence number and TCP flags may differ for merging.
 fn differs(one: &[u8], other: &[u8], layout: &Layout) -> bool {
     let (network, transport) = (layout.network_at, layout.transport_at);
     let without: [std::ops::Range<usize>; 5] = if layout.protocol == protocol::TCP {
         let flags_at = transport + tcp::FLAGS_AT + 1;
         let (sequence, flags) = (transport + 4..transport + 8, flags_at..flags_at + 1);
         let [length, number, checksum] = network_changes(network, layout.is_v4);
-        // In a TCP header, the checksum is after the flags.
         return differs_without(
             one,
             other,
@@ -79,8 +74,7 @@ fn network_changes(network: usize, is_v4: bool) -> [std::ops::Range<usize>; 3] {
     }
 }
 
-/// Returns true if the headers differ in bytes outside of the byte ranges `without` and `last`. The
-/// ranges must be in ascending order.
+/// The ranges must be in ascending order.
 fn differs_without(
     one: &[u8],
     other: &[u8],
@@ -97,11 +91,9 @@ fn differs_without(
     one[from..] != other[from..]
 }
 
-/// A packet that may be merged with other packets of its flow.
 #[derive(Clone, Copy)]
 struct Candidate<'p> {
     packet: &'p [u8],
-    /// The offload work that the packet still needs.
     offload: Option<Offload>,
     layout: Layout,
 }
@@ -123,7 +115,6 @@ impl<'p> Candidate<'p> {
         if self.layout.protocol == protocol::TCP { be16(self.transport(), tcp::FLAGS_AT) & tcp::FLAGS } else { 0 }
     }
 
-    /// Returns true if the headers of this packet allow merging it with others.
     fn can_merge(&self) -> bool {
         let is_plain = if self.layout.protocol == protocol::TCP {
             self.tcp_flags() & (CWR | URG | SYN | RST) == 0
@@ -135,12 +126,11 @@ impl<'p> Candidate<'p> {
         is_plain && is_v6_plain && self.payload_bytes() > 0
     }
 
-    /// Returns true if splitting a super-frame restores the checksums of this packet. A wrong
-    /// checksum must stay wrong, so that the receiver detects the damage. In one's complement
-    /// arithmetic, 0 and 0xffff are the same number. When [`Segments`](super::Segments) splits a
-    /// frame, it writes this number as 0 in IPv4 and as 0xffff in TCP and UDP. A packet whose
-    /// checksum is the other one of these two numbers, 0 and 0xffff, is not merged. A partial
-    /// transport checksum counts as correct if completing it gives the correct value.
+    /// True if splitting a super-frame restores the checksums of this packet. A wrong checksum must
+    /// stay wrong, so that the receiver detects the damage. [`Segments`](super::Segments) writes
+    /// the number 0 (which equals 0xffff in one's complement) as 0 in IPv4 and as 0xffff in TCP and
+    /// UDP, so a packet with the other form is not merged. A partial checksum is correct if
+    /// completing it gives the correct value.
     fn is_sound(&self) -> bool {
         let network = &self.packet[self.layout.network_at..self.layout.transport_at];
         if self.layout.is_v4 && (finish(sum(network, 0)) != 0 || be16(network, ipv4::CHECKSUM_AT) == 0xffff) {
@@ -157,7 +147,6 @@ impl<'p> Candidate<'p> {
         if self.layout.is_v4 { be16(self.packet, self.layout.network_at + 4) } else { 0 }
     }
 
-    /// Returns true if this packet and `other` belong to the same flow, in the same direction.
     fn shares_flow(&self, other: &Self) -> bool {
         let ports = |of: &Self| be32(of.transport(), 0);
         let addresses = |of: &Self| -> &'p [u8] {
@@ -171,21 +160,14 @@ impl<'p> Candidate<'p> {
     }
 }
 
-/// Consecutive packets of a flow that will become a super-frame.
 struct Run<'p> {
     first: Candidate<'p>,
     last: Candidate<'p>,
     members: u64,
     count: u32,
     payload_bytes: usize,
-    /// True if all packets of the run have the same IP identification. `None` for a single packet,
-    /// and for IPv6.
     fixed: Option<bool>,
-    /// True if no more packets can be added to the run, because its last packet was shorter than
-    /// its first, or has the flag FIN or PSH.
     closed: bool,
-    /// True if the checksums of the run's first packet are correct. `None` before the checksums are
-    /// verified.
     sound: Option<bool>,
 }
 
@@ -226,9 +208,7 @@ impl<'p> Run<'p> {
         true
     }
 
-    /// Returns the new value of `fixed` (true if the IP identification is constant), or `None` if
-    /// the packet's identification is unexpected. The second packet of a run (packets that will be
-    /// merged) decides whether the IP identification is constant or counts up.
+    /// The second packet of a run decides whether the IP identification is constant or counts up.
     fn numbered(&self, next: &Candidate<'_>) -> Option<Option<bool>> {
         if !next.layout.is_v4 {
             return Some(None);
@@ -279,10 +259,9 @@ impl<'p> Run<'p> {
 }
 
 /// Merges consecutive packets of each flow, and passes each super-frame or single packet to `emit`.
-/// The function reads at most [`MERGED_MAX`] packets. The packets of each flow stay in order. A
-/// packet for which `packets` contains `None` must be sent unchanged, after all earlier packets and
-/// before all later packets. `packets` also contains the offload work that each packet needs,
-/// because the packet's transport checksum may be incomplete.
+/// Reads at most [`MERGED_MAX`] packets, each with its offload if its checksum may be partial. The
+/// packets of each flow stay in order. `None` in `packets` stands for a packet that must be sent
+/// unchanged, after all earlier and before all later packets.
 ///
 /// ```
 /// use steerage_flow::LinkType;

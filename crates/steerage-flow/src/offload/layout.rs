@@ -1,16 +1,12 @@
-//! The offsets of a packet's headers. Only packets that can be split and merged have a layout: TCP
-//! or UDP over IPv4 or IPv6, not fragmented.
+//! The offsets of a packet's headers, if it can be split or merged: TCP or UDP, not fragmented.
 
 use super::HEADER_BYTES_MAX;
 use crate::LinkType;
 use crate::wire::{be16, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp, vlan};
 
-/// The maximum number of VLAN tags that are read.
 const TAGS_MAX: usize = 2;
-/// The maximum number of IPv6 extension headers that are read: hop-by-hop and destination options.
 const EXTENSIONS_MAX: usize = 4;
 
-/// The offsets of a packet's headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) network_at: usize,
@@ -21,13 +17,11 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Returns the offset of the checksum within the transport header.
     pub(super) fn checksum_at(&self) -> usize {
         if self.protocol == protocol::TCP { tcp::CHECKSUM_AT } else { udp::CHECKSUM_AT }
     }
 }
 
-/// Returns the offset of the IP header, and whether it is an IPv4 header.
 fn network_at(frame: &[u8], link: LinkType) -> Option<(usize, bool)> {
     match link {
         LinkType::ETHERNET => {
@@ -49,8 +43,8 @@ fn network_at(frame: &[u8], link: LinkType) -> Option<(usize, bool)> {
     }
 }
 
-/// Reads the headers. Returns `None` if the packet is neither TCP nor UDP, if it is cut off, if
-/// further bytes follow it, or if its headers are too long.
+/// Returns `None` if the packet is not TCP or UDP, is cut off, or has headers that are too long, or
+/// if further bytes follow.
 pub(super) fn read(frame: &[u8], link: LinkType) -> Option<Layout> {
     let (network_at, is_v4) = network_at(frame, link)?;
     let packet = &frame[network_at..];

@@ -1,13 +1,12 @@
-//! Splits a super-frame (a frame that contains several packets) like `tcp_gso_segment` and
-//! `__udp_gso_segment` in Linux, but allocates no memory for the packets.
+//! Splits a super-frame like Linux's `tcp_gso_segment` and `__udp_gso_segment`, but allocates no
+//! memory.
 
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::wire::checksum::{finish, finish_transport, fold, pseudo_sum, sum};
 use crate::wire::tcp::{CWR, FIN, PSH};
 use crate::wire::{be16, be32, ipv4, ipv6, protocol, put, tcp, udp};
 
-/// One packet of a super-frame. Each packet has new headers, and its payload stays in the memory of
-/// the super-frame. See the example of [`Offload`].
+/// One packet of a super-frame: new headers, and a payload in the super-frame's memory.
 #[derive(Clone, Debug)]
 pub struct Segment<'a> {
     header: [u8; HEADER_BYTES_MAX],
@@ -21,7 +20,7 @@ impl<'a> Segment<'a> {
         &self.header[..self.header_bytes]
     }
 
-    /// Returns the packet's payload, the bytes after its headers.
+    /// Returns the bytes after the headers.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
@@ -32,8 +31,7 @@ impl<'a> Segment<'a> {
         self.header_bytes + self.payload.len()
     }
 
-    /// Copies the packet to the front of `to`, and returns the length of the packet. Returns `None`
-    /// if `to` is too short.
+    /// Copies the packet to the front of `to`. Returns its length, or `None` if `to` is too short.
     pub fn copy_to(&self, to: &mut [u8]) -> Option<usize> {
         let (header, rest) = to.split_at_mut_checked(self.header_bytes)?;
         header.copy_from_slice(self.header());
@@ -42,19 +40,17 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// Iterates over the packets of a super-frame, without copying the payload. See the example of
-/// [`Offload`]. `P` is an iterator over the memory ranges in which the payload is stored.
+/// Iterates over the packets of a super-frame without copying the payload, whose memory ranges `P`
+/// returns.
 #[derive(Clone, Debug)]
 pub struct Segments<'a, P = std::option::IntoIter<&'a [u8]>> {
     offload: Offload,
     header: &'a [u8],
     rest: &'a [u8],
     pieces: P,
-    /// The number of payload bytes that remain in `rest` and `pieces` together.
     bytes_left: usize,
-    /// The number of the next packet.
     nth: usize,
-    /// True if another packet follows. Even a super-frame without payload has one packet.
+    /// Even a super-frame without payload has one packet.
     more: bool,
     sums: bool,
     is_v4: bool,
@@ -68,17 +64,16 @@ impl<'a> Segments<'a> {
         Self::new(offload, header, payload)
     }
 
-    /// Does the same as [`of_pieces`](Self::of_pieces), for a payload that is one piece of memory.
+    /// Like [`of_pieces`](Self::of_pieces), for a payload that is contiguous in memory.
     pub fn new(offload: &Offload, header: &'a [u8], payload: &'a [u8]) -> Self {
         Self::of_pieces(offload, header, Some(payload).into_iter())
     }
 }
 
 impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
-    /// Iterates over the packets of a frame whose headers and payload are stored separately. The
-    /// payload of a packet must not extend over two pieces of memory. `header` must have
-    /// [`Offload::header_bytes`] bytes. If `header` has another length, or no longer contains the
-    /// headers of the frame, each piece of the payload becomes one packet with the header `header`.
+    /// Iterates over the packets of a frame whose payload is stored in pieces. No packet's payload
+    /// may extend over two pieces. If `header` is no longer the frame's header, each piece becomes
+    /// one packet.
     pub fn of_pieces(offload: &Offload, header: &'a [u8], mut pieces: P) -> Self {
         let mut offload = *offload;
         let version = header.get(offload.network_at()).map_or(0, |first| first >> 4);
@@ -100,15 +95,13 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         Self { offload, header, rest, pieces, bytes_left, nth: 0, more: true, sums: true, is_v4, protocol }
     }
 
-    /// Switches off the computation of TCP and UDP checksums. Use `without_checksums` in handlers
-    /// that only read the packets. Without the computation of checksums, each packet has the
-    /// checksum of the super-frame, which is wrong for the packet.
+    /// Leaves the super-frame's checksum, which is wrong there, in each packet, for handlers that
+    /// only read.
     #[must_use]
     pub fn without_checksums(self) -> Self {
         Self { sums: false, ..self }
     }
 
-    /// Returns how many packets of the super-frame remain.
     fn left(&self) -> usize {
         match self.offload.kind {
             _ if !self.more => 0,
@@ -117,7 +110,6 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         }
     }
 
-    /// Completes the headers of the current packet.
     fn finish_header(&self, header: &mut [u8], payload: &[u8], is_last: bool) {
         let offload = &self.offload;
         let (network, transport) = (usize::from(offload.network_at), usize::from(offload.transport_at));
@@ -150,23 +142,18 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         if self.sums && !is_unsummed {
             put(header, checksum_at, [0; 2]);
             let pseudo = pseudo_sum(&header[network..], self.is_v4, self.protocol, bytes);
-            // The sums over the headers and over the payload can be added, because the length of
-            // the headers is even.
+            // The sums can be added, because the length of the headers is even.
             let checksum = finish_transport(sum(payload, sum(&header[transport..], pseudo)));
             put(header, checksum_at, checksum.to_be_bytes());
         }
     }
 
-    /// Returns the only packet of a frame that need not be split, and completes its checksum if
-    /// necessary.
     fn single(&mut self) -> Segment<'a> {
         let mut header = [0; HEADER_BYTES_MAX];
         let header_bytes = self.header.len().min(HEADER_BYTES_MAX);
         header[..header_bytes].copy_from_slice(&self.header[..header_bytes]);
         let (start, at) = (usize::from(self.offload.transport_at), usize::from(self.offload.checksum_at));
         if self.sums && self.offload.checksum == ChecksumState::Partial && at + 2 <= header_bytes {
-            // The checksum must not depend on how the packet is divided into headers and payload,
-            // even if the headers have an odd length.
             let first = sum(&header[start..header_bytes], 0);
             let second = sum(self.rest, 0);
             let is_odd = (header_bytes - start) % 2 == 1;

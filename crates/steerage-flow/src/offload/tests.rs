@@ -24,7 +24,6 @@ impl Spec {
         if self.tags == 9 { LinkType::RAW } else { LinkType::ETHERNET }
     }
 
-    /// Returns the packet, with correct checksums.
     fn bytes(&self) -> Vec<u8> {
         let mut packet = Vec::new();
         if self.tags != 9 {
@@ -69,9 +68,7 @@ impl Spec {
         packet
     }
 
-    /// Returns the packet in the form in which its sender passes it to a network card: the checksum
-    /// field contains the partial checksum of the pseudo-header. If `is_wrong` is true, the
-    /// checksum field contains a wrong checksum instead.
+    /// Replaces the checksum by the sum of the pseudo-header, as a sender does, or by a wrong sum.
     fn begin(&self, packet: &[u8], is_wrong: bool) -> (Vec<u8>, Offload) {
         let layout = layout::read(packet, self.link()).unwrap();
         let (mut packet, at) = (packet.to_vec(), layout.transport_at + layout.checksum_at());
@@ -116,7 +113,6 @@ fn cut(offload: &Offload, frame: &[u8]) -> Vec<Vec<u8>> {
     Segments::of_frame(offload, frame).map(|segment| joined(&segment)).collect()
 }
 
-/// Verifies the checksums of a packet with an independent parser, and returns the payload.
 fn check_by_etherparse(packet: &[u8], link: LinkType) -> Vec<u8> {
     let sliced = if link == LinkType::ETHERNET {
         SlicedPacket::from_ethernet(packet).unwrap()
@@ -155,8 +151,6 @@ fn check_by_etherparse(packet: &[u8], link: LinkType) -> Vec<u8> {
 }
 
 proptest! {
-    /// Splits a frame, and checks the packets with an independent parser. The packets must contain
-    /// the payload in order. When the packets are merged, the original frame must be restored.
     #[test]
     fn cut_and_merged_is_the_same(spec in spec(), size in 1_usize..1500) {
         let size = size.max(spec.payload.len().div_ceil(MERGED_MAX));
@@ -173,8 +167,6 @@ proptest! {
             prop_assert_eq!(&packets[0], &frame);
             return Ok(());
         }
-        // TCP packets with the flag CWR are never merged. If a super-frame with the flag CWR is
-        // split, only its first packet has the flag.
         if spec.is_tcp && spec.flags & 0x80 != 0 {
             let at = usize::from(offload.transport_at) + 13;
             let first_alone = packets.iter().enumerate().all(|(nth, packet)| (packet[at] & 0x80 != 0) == (nth == 0));
@@ -188,17 +180,12 @@ proptest! {
             assert_eq!(again, Offload { checksum: ChecksumState::Partial, ..offload });
             let mut whole = header.to_vec();
             one.positions().for_each(|nth| whole.extend(&packets[nth][offload.header_bytes()..]));
-            // Completes the checksum of the merged packet as if it were one long packet, as a
-            // device does.
             let single = Offload { kind: OffloadKind::Single, segment_bytes: 0, network_at: 0, ..again };
             merged.push(cut(&single, &whole).concat());
         });
         prop_assert_eq!(merged, vec![frame]);
     }
 
-    /// Merges packets that arrive in any order, and splits them again. The test must get back each
-    /// packet once and unchanged. The packets of each flow stay in order. Partial checksums are
-    /// correct after merging and splitting.
     #[test]
     fn merged_and_cut_is_the_same(
         first in spec(),
@@ -224,7 +211,6 @@ proptest! {
             sequences[at] = spec.sequence.wrapping_add(step_size as u32);
             numbers[at] = numbers[at].wrapping_add(if fixed { 0 } else if numbered == 0 { 2 } else { 1 });
             let mut bytes = spec.bytes();
-            // A packet with a wrong checksum must keep this checksum.
             if step == 7 && !begun { *bytes.last_mut().unwrap() ^= 0x40; }
             packets.push((flow, bytes));
             wrong.push(step == 7);
@@ -251,7 +237,7 @@ proptest! {
             assert!(positions.iter().all(|nth| !wrong[*nth]), "a wrong checksum is made right");
             for (segment, nth) in Segments::new(&offload, header, &payload).zip(&positions) {
                 let mut bytes = joined(&segment);
-                // The IP identification of a packet that must not be fragmented has no meaning (RFC
+                // The identification has no meaning in a packet that must not be fragmented (RFC
                 // 6864).
                 if fixed && first.is_v4 {
                     let at = offload.network_at();
@@ -267,8 +253,6 @@ proptest! {
         }
     }
 
-    /// An `Offload` does not change when it is converted to bytes or to a virtio header and read
-    /// again.
     #[test]
     fn forms_are_read_as_written(spec in spec(), size in 1_usize..1500) {
         let (frame, link) = (spec.bytes(), spec.link());
@@ -279,19 +263,16 @@ proptest! {
         prop_assert_eq!(Offload::from_bytes(partial.to_bytes()), Some(partial));
         let header = partial.to_virtio(spec.is_v4).unwrap();
         prop_assert_eq!(Offload::from_virtio(&header, &frame, link), Ok(Some(partial)));
-        // A virtio header that contradicts the frame is rejected.
         let other = if spec.is_tcp { header[1] ^ 5 } else { 1 };
         for (at, wrong) in [(1, 3), (1, 7), (1, other), (6, header[6] ^ 1), (8, header[8] ^ 2)] {
             let mut header = header;
             header[at] = wrong;
             prop_assert!(Offload::from_virtio(&header, &frame, link).is_err(), "{} at {}", wrong, at);
         }
-        // A link header is added to the front of the frame and removed again.
         prop_assert_eq!(partial.shifted(14).and_then(|offload| offload.shifted(-14)), Some(partial));
         prop_assert_eq!(partial.shifted(-1000), None);
     }
 
-    /// Arbitrary bytes cause no panic.
     #[test]
     fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), link in 0_u8..3) {
         any_bytes(&bytes, link);
@@ -311,8 +292,7 @@ fn any_bytes(bytes: &[u8], link: u8) {
     }
 }
 
-/// In one's complement arithmetic, 0 and 0xffff are the same number. A checksum that is 0 or 0xffff
-/// is unchanged after merging and splitting.
+/// In one's complement arithmetic, 0 and 0xffff are the same number.
 #[test]
 fn both_forms_of_zero_are_kept() {
     for ((is_v4, is_tcp), in_network, form) in [(true, true), (true, false), (false, true), (false, false)]
@@ -335,8 +315,6 @@ fn both_forms_of_zero_are_kept() {
             };
             let layout = layout::read(&spec.bytes(), LinkType::RAW).unwrap();
             let at = if in_network { ipv4::CHECKSUM_AT } else { layout.transport_at + layout.checksum_at() };
-            // Writes a value into a 16-bit word that the checksum covers, so that the new checksum
-            // is 0 or 0xffff.
             let checksum = be16(&spec.bytes(), at);
             if in_network {
                 spec.number = checksum
@@ -357,8 +335,7 @@ fn both_forms_of_zero_are_kept() {
             let payload: Vec<u8> = positions.iter().flat_map(|nth| packets[*nth][header.len()..].to_vec()).collect();
             left.extend(Segments::new(&offload, header, &payload).map(|segment| joined(&segment)));
         });
-        // When a super-frame is split, the IP identifications of the packets count up, even if the
-        // packets must not be fragmented.
+        // Splitting counts the IP identifications up, even with "don't fragment".
         if is_v4 && are_merged {
             for at in [4, ipv4::CHECKSUM_AT] {
                 let word = be16(&packets[1], at);
@@ -370,8 +347,6 @@ fn both_forms_of_zero_are_kept() {
     }
 }
 
-/// Tests that the checksum of one packet is completed, for any offset of the checksum field and any
-/// length of the payload.
 #[test]
 fn a_checksum_is_finished() {
     for (len, header) in [(41_usize, 28_usize), (60, 28), (28, 28), (44, 27)] {

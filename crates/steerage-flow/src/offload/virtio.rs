@@ -1,36 +1,27 @@
-//! The virtio header, which describes offload work to a virtio network device (`struct
-//! virtio_net_hdr`, virtio 1.2, 5.1.6), without the field for the number of buffers. Linux puts a
-//! virtio header before each packet of a TUN or TAP device with `IFF_VNET_HDR`, and before each
-//! packet of a packet socket with `PACKET_VNET_HDR`. This module reads and writes the numbers in
-//! the virtio header in little-endian order. For a TUN device, steerage requests little-endian
-//! numbers (`TUNSETVNETLE`). A packet socket uses the byte order of the machine for the virtio
-//! header.
+//! The virtio header of a frame (`struct virtio_net_hdr`, virtio 1.2, 5.1.6), with little-endian
+//! numbers. Linux puts it before packets of TUN and TAP with `IFF_VNET_HDR` (and `TUNSETVNETLE`),
+//! and in the machine's byte order before packets of packet sockets with `PACKET_VNET_HDR`.
 
 use super::{BadOffload, ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::LinkType;
 
-/// The length of the virtio header in bytes.
+/// The length of the header in bytes.
 pub const VIRTIO_BYTES: usize = 10;
 
-/// The flag of a packet whose checksum must be completed. The checksum covers the bytes from
-/// `csum_start` on.
 const NEEDS_CSUM: u8 = 1;
 
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
-/// A flag that can be set in addition to the segmentation kind. The flag `GSO_ECN` means that the
-/// first segment has TCP's CWR flag.
+/// The first segment has TCP's CWR flag. This flag is set in addition to the kind.
 const GSO_ECN: u8 = 0x80;
 
 impl Offload {
-    /// Reads the virtio header of `frame`. Returns `None` if the frame needs no offload work. The
-    /// virtio header must agree with the frame's own headers.
+    /// Reads the virtio header of `frame`. Returns `None` if there is no offload work.
     ///
     /// # Errors
-    /// [`BadOffload`] if the virtio header cannot be correct. A frame with an impossible virtio
-    /// header cannot be used, so the frame counts as lost.
+    /// Returns [`BadOffload`] if the header contradicts the frame, which then counts as lost.
     #[inline]
     pub fn from_virtio(header: &[u8; VIRTIO_BYTES], frame: &[u8], link: LinkType) -> Result<Option<Self>, BadOffload> {
         let [flags, gso, ..] = *header;
@@ -65,8 +56,8 @@ impl Offload {
 
     fn single(start: usize, offset: usize, frame: &[u8]) -> Result<Self, BadOffload> {
         let end = start + offset + 2;
-        // The summed bytes must include at least one byte before the checksum field. The field must
-        // be in the headers.
+        // The sum must cover a byte before the checksum field, and the field must be in the
+        // headers.
         if offset == 0 || end > frame.len().min(HEADER_BYTES_MAX) {
             return Err(BadOffload::Checksum);
         }
@@ -82,10 +73,8 @@ impl Offload {
         })
     }
 
-    /// Returns the virtio header for a frame. `is_v4` is true if the frame is an IPv4 packet.
-    /// Returns `None` for a super-frame whose checksum is complete, because no device accepts such
-    /// a frame. Instead, the caller can split a super-frame with a complete checksum into packets.
-    /// [`coalesce`](super::coalesce) can then merge these packets again.
+    /// Returns the virtio header, or `None` for a super-frame whose checksum is complete, which no
+    /// device accepts. The caller can split and [`coalesce`](super::coalesce) it.
     #[inline]
     pub fn to_virtio(&self, is_v4: bool) -> Option<[u8; VIRTIO_BYTES]> {
         if self.checksum != ChecksumState::Partial {

@@ -1,23 +1,22 @@
-//! Reads and writes integers in network byte order. If the compiler knows the offset of a number
-//! and the length of `bytes`, it removes the bounds check.
+//! Reads and writes integers in network byte order. If the offset and the slice's length are known
+//! at compile time, there is no bounds check.
 
 /// Returns the 16-bit number at the offset `at` in `bytes`.
 ///
 /// # Panics
-/// Panics if the number is not completely within `bytes`. All functions of this module panic if the
-/// number does not lie completely within the slice.
+/// All functions of this module panic if the number is not completely within the slice.
 #[inline(always)]
 pub fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// Returns the 32-bit number at the offset `at` in `bytes`.
+/// Returns the 32-bit number at the offset `at`.
 #[inline(always)]
 pub fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Returns the 64-bit number at the offset `at` in `bytes`.
+/// Returns the 64-bit number at the offset `at`.
 #[inline(always)]
 pub fn be64(bytes: &[u8], at: usize) -> u64 {
     let mut number = [0; 8];
@@ -25,7 +24,7 @@ pub fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(number)
 }
 
-/// Returns the 128-bit number at the offset `at` in `bytes`.
+/// Returns the 128-bit number at the offset `at`.
 #[inline(always)]
 pub fn be128(bytes: &[u8], at: usize) -> u128 {
     let mut number = [0; 16];

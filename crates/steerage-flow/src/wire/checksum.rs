@@ -1,13 +1,11 @@
-//! Computes the Internet checksum (RFC 1071), and updates it when a 16-bit word of the summed data
-//! changes (RFC 1624).
+//! Computes the Internet checksum (RFC 1071), and updates it when a 16-bit word changes (RFC 1624).
 
 use super::{ipv4, ipv6};
 
-/// The number of bytes that the loop adds to the checksum in one step.
 const BLOCK: usize = 32;
 
-/// Adds the 16-bit words of `bytes` to `sum`. If `bytes` has an odd length, a zero byte is added
-/// after the last byte. Therefore only the last part of a packet may have an odd length.
+/// Adds the 16-bit words of `bytes` to `sum`. After an odd length, a zero byte is added, so only
+/// the last part of a packet may have an odd length.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::{finish, fold, sum};
@@ -18,19 +16,16 @@ const BLOCK: usize = 32;
 /// ```
 #[inline]
 pub fn sum(bytes: &[u8], sum: u64) -> u64 {
-    // Most headers are shorter than one block of `BLOCK` bytes.
     let (rest, sum) = if bytes.len() < BLOCK { (bytes, sum) } else { sum_blocks(bytes, sum) };
     let (pairs, last) = rest.split_at(rest.len() & !1);
     let words = pairs.chunks_exact(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]])));
     sum + words.sum::<u64>() + last.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
-/// Adds whole blocks of `BLOCK` bytes, and returns the bytes after the last whole block.
 fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
-    // If 16-bit words are added in the wrong byte order, the only effect is that the two bytes of
-    // the sum modulo 0xffff are swapped. Therefore the loop adds several four-byte words at a time,
-    // in the machine's byte order. The sum of four-byte words folds to the same value as the sum of
-    // two-byte words.
+    // The wrong byte order only swaps the two bytes of the sum modulo 0xffff, and four-byte words
+    // have the same sum as two-byte words. So the loop adds four-byte words in the machine's byte
+    // order.
     let mut blocks = bytes.chunks_exact(BLOCK);
     let mut lanes = [0_u64; BLOCK / 4];
     for block in &mut blocks {
@@ -41,12 +36,9 @@ fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
     (blocks.remainder(), sum + u64::from(u16::from_be(fold(lanes.iter().sum()))))
 }
 
-/// Folds the sum to 16 bits, as the Internet checksum requires. The summed words may have 16 or 32
-/// bits, because 2^16 equals 1 modulo 0xffff.
+/// Folds a sum of 16-bit or 32-bit words to 16 bits: 2^16 equals 1 modulo 0xffff.
 #[inline]
 pub const fn fold(sum: u64) -> u16 {
-    // After the addition, the upper half of the 64-bit word is the sum of both halves, plus the
-    // carry.
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
@@ -57,9 +49,8 @@ pub const fn finish(sum: u64) -> u16 {
     !fold(sum)
 }
 
-/// Returns the TCP or UDP checksum of data whose words have the sum `sum`. The returned checksum is
-/// never zero, because zero means "no checksum" in UDP (RFC 768). For TCP, the checksums 0 and
-/// 0xffff have the same meaning.
+/// Returns the TCP or UDP checksum of data whose words have the sum `sum`. Zero means "no checksum"
+/// in UDP (RFC 768), so the result is 0xffff instead, which means the same in TCP.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::{finish, finish_transport};
@@ -74,9 +65,9 @@ pub const fn finish_transport(sum: u64) -> u16 {
     }
 }
 
-/// Completes a TCP or UDP checksum. Before the call, the checksum field at the offset `at` must
-/// contain the sum of the pseudo-header. The checksum covers the packet's bytes from the offset
-/// `start` on. Returns false and changes nothing if the checksum field is outside of the packet.
+/// Completes a TCP or UDP checksum over the packet's bytes from `start` on. The field at the offset
+/// `at` must contain the sum of the pseudo-header. Returns false and changes nothing if the field
+/// is outside of the packet.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::complete;
@@ -95,8 +86,7 @@ pub fn complete(packet: &mut [u8], start: usize, at: usize) -> bool {
     true
 }
 
-/// Returns the checksum after the change of one covered 16-bit word from `old` to `new` (RFC 1624,
-/// equation 3).
+/// Returns the checksum after a 16-bit word changed from `old` to `new` (RFC 1624, equation 3).
 ///
 /// ```
 /// use steerage_flow::wire::checksum::adjusted;
@@ -109,9 +99,8 @@ pub const fn adjusted(checksum: u16, old: u16, new: u16) -> u16 {
     finish(!checksum as u64 + !old as u64 + new as u64)
 }
 
-/// Returns the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a packet. `header` is the
-/// packet's IPv4 or IPv6 header. `bytes` is the length of the transport header and the payload. The
-/// order of source and destination address does not change the sum.
+/// Returns the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1). `header` is the IP header,
+/// and `bytes` is the length of the transport header and the payload.
 #[inline]
 pub fn pseudo_sum(header: &[u8], is_v4: bool, protocol: u8, bytes: usize) -> u64 {
     sum(&header[if is_v4 { ipv4::ADDRESSES } else { ipv6::ADDRESSES }], bytes as u64 + u64::from(protocol))
@@ -124,9 +113,6 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The test creates a header with the checksum in its 16-bit word 5 (counted from 0), as in
-        /// IPv4. The updated checksum must equal the checksum that is computed over the whole
-        /// header.
         #[test]
         fn a_changed_word_is_as_summed_anew(mut header in prop::collection::vec(any::<u8>(), 20..=60), ttl in 1_u8..) {
             header[0] = ipv4::PLAIN;
@@ -136,13 +122,12 @@ mod tests {
             let old = u16::from_be_bytes([header[8], header[9]]);
             header[8] -= 1;
             let anew = finish(sum(&header, 0));
-            // In one's complement arithmetic, all ones and all zeros are the same number. No header
-            // has the sum zero: RFC 1624, section 3.
+            // All ones and all zeros are the same number here. No header has the sum zero (RFC
+            // 1624, 3).
             prop_assert_eq!(adjusted(before, old, old - 0x100), anew);
         }
 
-        /// RFC 1071 defines the sum as follows: add the 16-bit words, and then add the carries to
-        /// the sum.
+        /// RFC 1071: add the 16-bit words, then the carries.
         #[test]
         fn blocks_and_folds_follow_the_definition(bytes in prop::collection::vec(any::<u8>(), 0..1600), start in any::<u32>()) {
             let mut slow = u64::from(start);

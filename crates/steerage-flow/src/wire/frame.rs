@@ -6,7 +6,7 @@ use super::bytes::put;
 use super::checksum::{finish, finish_transport, sum};
 use super::{ethernet, ethertype, icmp, ipv4, ipv6, protocol, tcp, udp};
 
-/// The recommended default value of the TTL and the hop limit (IANA, "IP parameters").
+/// The default TTL and hop limit that IANA recommends ("IP parameters").
 const HOPS: u8 = 64;
 
 /// An IP header without options or extensions.
@@ -23,7 +23,7 @@ const HOPS: u8 = 64;
 pub struct IpHeader {
     /// The sender's address.
     pub source: IpAddr,
-    /// The receiver's address. The source and the destination must have the same IP version.
+    /// The receiver's address, of the same IP version as the source.
     pub destination: IpAddr,
     /// The protocol number of the payload.
     pub protocol: u8,
@@ -31,17 +31,14 @@ pub struct IpHeader {
     pub class: u8,
     /// The TTL or hop limit.
     pub hops: u8,
-    /// IPv4's identification. The identification has no meaning if the flag "don't fragment" is set
-    /// (RFC 6864). The EtherType after the last tag is not included. A new header has the flag
-    /// "don't fragment".
+    /// IPv4's identification, without meaning if the flag "don't fragment" is set (RFC 6864).
     pub identification: u16,
-    /// The flags and the fragment offset of IPv4.
+    /// IPv4's flags and fragment offset. A new header has the flag "don't fragment".
     pub fragment: u16,
 }
 
 impl IpHeader {
-    /// Creates an IP header with the default hop limit. An IPv4 header has the flag "don't
-    /// fragment".
+    /// Creates an IP header with a hop limit of 64 and, for IPv4, the flag "don't fragment".
     #[inline]
     pub fn new(source: impl Into<IpAddr>, destination: impl Into<IpAddr>, protocol: u8) -> Self {
         let (source, destination) = (source.into(), destination.into());
@@ -54,9 +51,9 @@ impl IpHeader {
         if self.source.is_ipv4() { ipv4::BYTES } else { ipv6::BYTES }
     }
 
-    /// Writes the IP header with its checksum to the beginning of `to`. `payload` is the length of
-    /// the payload in bytes. Returns the partial checksum of the pseudo-header. Returns `None` if
-    /// the addresses have different IP versions, the packet is too long, or `to` is too short.
+    /// Writes the header with its checksum to the beginning of `to`, for a payload of `payload`
+    /// bytes. Returns the partial checksum of the pseudo-header. Returns `None` if the addresses
+    /// have different IP versions, the packet is too long, or `to` is too short.
     #[inline]
     pub fn write(&self, to: &mut [u8], payload: usize) -> Option<u64> {
         let header = to.get_mut(..self.bytes())?;
@@ -87,8 +84,7 @@ impl IpHeader {
     }
 }
 
-/// Builds frames and packets with correct lengths and checksums for tests, generated traffic and
-/// experiments.
+/// Builds frames with correct lengths and checksums for tests, generated traffic and experiments.
 ///
 /// ```
 /// use steerage_flow::dissect::{Layers, flow_key};
@@ -101,7 +97,7 @@ impl IpHeader {
 /// ```
 #[derive(Clone, Debug)]
 pub struct FrameBuilder {
-    /// The Ethernet addresses and the VLAN tags, without the EtherType that follows the last tag.
+    /// The Ethernet addresses and the VLAN tags, without the EtherType after the last tag.
     link: Vec<u8>,
     ip: IpHeader,
     /// The transport header, without its length and checksum.
@@ -114,14 +110,13 @@ impl FrameBuilder {
         Self::between(from.into(), to.into(), protocol::UDP, udp::BYTES)
     }
 
-    /// Describes a TCP segment between two addresses and ports, with the flag ACK and the largest
-    /// window.
+    /// Describes a TCP segment between two addresses and ports, with the flag ACK and the window
+    /// 65,535.
     pub fn tcp(from: impl Into<SocketAddr>, to: impl Into<SocketAddr>) -> Self {
         Self::between(from.into(), to.into(), protocol::TCP, tcp::BYTES).flags(tcp::ACK).window(u16::MAX)
     }
 
-    /// Describes an ICMP or ICMPv6 message of the type `kind` and the code `code`. The IP version
-    /// of the addresses selects ICMP or ICMPv6.
+    /// Describes an ICMP message, or an ICMPv6 message if the addresses are IPv6.
     pub fn icmp(from: impl Into<IpAddr>, to: impl Into<IpAddr>, kind: u8, code: u8) -> Self {
         let from = from.into();
         let mut built = Self::ip(from, to, if from.is_ipv4() { protocol::ICMP } else { protocol::ICMP6 });
@@ -129,9 +124,9 @@ impl FrameBuilder {
         built
     }
 
-    /// Describes an IP packet without a transport header. The caller supplies the whole IP payload.
+    /// Describes an IP packet without a transport header. The payload is the whole IP payload.
     pub fn ip(from: impl Into<IpAddr>, to: impl Into<IpAddr>, protocol: u8) -> Self {
-        // Locally administered Ethernet addresses: the second bit of the first byte is set.
+        // Locally administered addresses: the second lowest bit of the first byte is set.
         let link = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1].to_vec();
         Self { link, ip: IpHeader::new(from, to, protocol), transport: Vec::new() }
     }
@@ -152,15 +147,14 @@ impl FrameBuilder {
         self
     }
 
-    /// Adds a VLAN tag (802.1Q) after the VLAN tags that were added earlier.
+    /// Adds a VLAN tag (802.1Q) after earlier tags.
     #[must_use]
     pub fn vlan(mut self, id: u16) -> Self {
         self.link.extend([ethertype::VLAN, id].map(u16::to_be_bytes).as_flattened());
         self
     }
 
-    /// Changes fields of the IP header, such as the hop limit. Do not change the addresses and the
-    /// protocol, because the constructor has set them.
+    /// Changes fields of the IP header, but not the addresses and the protocol.
     #[must_use]
     pub fn with_ip(mut self, change: impl FnOnce(&mut IpHeader)) -> Self {
         change(&mut self.ip);
@@ -198,12 +192,12 @@ impl FrameBuilder {
         self
     }
 
-    /// Returns the total length of the frame's headers in bytes.
+    /// Returns the total length of all headers in bytes.
     pub fn header_bytes(&self) -> usize {
         self.link.len() + 2 + self.ip.bytes() + self.transport.len()
     }
 
-    /// Returns the Ethernet frame with the payload `payload`.
+    /// Returns the Ethernet frame with this payload.
     ///
     /// # Panics
     /// Panics if the addresses have different IP versions, or the packet is longer than IP allows.
@@ -212,19 +206,18 @@ impl FrameBuilder {
         self.after([&self.link[..], &ethertype.to_be_bytes()].concat(), payload)
     }
 
-    /// Returns the Ethernet frame with a total length of `bytes` bytes and a payload of zeros.
+    /// Returns an Ethernet frame of `bytes` bytes, with a payload of zeros.
     ///
     /// # Panics
-    /// Panics if the headers are longer than `bytes`, and also in the cases in which
-    /// [`frame`](Self::frame) panics.
+    /// Panics if the headers are longer than `bytes`, or if [`frame`](Self::frame) panics.
     pub fn frame_of(&self, bytes: usize) -> Vec<u8> {
         self.frame(&vec![0; bytes.checked_sub(self.header_bytes()).expect("the headers are longer")])
     }
 
-    /// Returns the IP packet (without an Ethernet header) with the payload `payload`.
+    /// Returns the IP packet with this payload, without an Ethernet header.
     ///
     /// # Panics
-    /// Panics under the same conditions as [`frame`](Self::frame).
+    /// Panics if [`frame`](Self::frame) panics.
     pub fn packet(&self, payload: &[u8]) -> Vec<u8> {
         self.after(Vec::new(), payload)
     }
@@ -268,7 +261,6 @@ mod tests {
         bytes
     }
 
-    /// Compares frames of every kind with the frames that the library etherparse builds.
     #[test]
     fn frames_are_those_of_another_library() {
         let (one, other) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);

@@ -1,5 +1,5 @@
-//! Assigned numbers, in one module for each registry. Layouts of headers, in one module for each
-//! kind of header. All lengths and offsets are in bytes.
+//! Assigned numbers, one module for each registry, and layouts of headers, one module for each
+//! kind. All lengths and offsets are in bytes.
 
 /// EtherTypes (IEEE registration authority).
 pub mod ethertype {
@@ -13,36 +13,32 @@ pub mod ethertype {
     pub const VLAN: u16 = 0x8100;
     /// A provider's VLAN tag (IEEE 802.1ad).
     pub const VLAN_SERVICE: u16 = 0x88a8;
-    /// The EtherType of a provider's VLAN tag that was used before IEEE 802.1ad.
+    /// A provider's VLAN tag before IEEE 802.1ad.
     pub const VLAN_QINQ: u16 = 0x9100;
-    /// IEEE 802.3, annex 57A: The EtherType of LACP and other protocols between the two ends of a
-    /// link.
+    /// LACP and other protocols between the two ends of a link (IEEE 802.3, annex 57A).
     pub const SLOW_PROTOCOLS: u16 = 0x8809;
-    /// The EtherType of MPLS packets (RFC 5332): unicast, or all MPLS packets.
+    /// MPLS, unicast or all packets (RFC 5332).
     pub const MPLS: u16 = 0x8847;
     /// RFC 5332.
     pub const MPLS_MULTICAST: u16 = 0x8848;
-    /// PPPoE (RFC 2516) in the session stage, in which it carries packets. Frames of PPPoE's
-    /// discovery stage contain no IP.
+    /// PPPoE packets (RFC 2516). Frames of PPPoE's discovery stage contain no IP.
     pub const PPPOE_SESSION: u16 = 0x8864;
     /// RFC 1701: Ethernet frames in a tunnel ("transparent Ethernet bridging").
     pub const BRIDGED: u16 = 0x6558;
     /// RFC 2637: PPP in GRE version 1.
     pub const PPP: u16 = 0x880b;
-    /// Cisco MetaData: a security group tag that precedes the EtherType of the payload.
+    /// Cisco MetaData: a security group tag before the EtherType of the payload.
     pub const METADATA: u16 = 0x8909;
-    /// The tag of a provider backbone. A whole frame of a customer follows the tag (IEEE 802.1Q,
-    /// 9.5, formerly 802.1ah).
+    /// A provider backbone's tag, followed by a customer's whole frame (IEEE 802.1Q, 9.5).
     pub const BACKBONE: u16 = 0x88e7;
     /// Network service header (RFC 8300).
     pub const NSH: u16 = 0x894f;
     /// IEEE 802.1AE.
     pub const MACSEC: u16 = 0x88e5;
-    /// The smallest EtherType. A number in the EtherType field that is
-    /// smaller than `MIN` is the frame's length (IEEE 802.3, 3.2.6).
+    /// The smallest EtherType. A smaller number in its place is the frame's length (IEEE 802.3,
+    /// 3.2.6).
     pub const MIN: u16 = 0x0600;
-    /// The number that Linux uses in place of an EtherType if the EtherType field contains a length
-    /// (`ETH_P_802_2`). `ETH_P_802_2` is not a registered EtherType.
+    /// Linux's number, not a registered EtherType, for a frame with a length field (`ETH_P_802_2`).
     pub const LLC: u16 = 0x0004;
 }
 
@@ -75,12 +71,11 @@ pub mod protocol {
     pub const FRAGMENT: u8 = 44;
     /// IPv6 destination options (RFC 8200, 4.6).
     pub const DESTINATION: u8 = 60;
-    /// A protocol number that means that no header follows (RFC 8200, 4.7).
+    /// No header follows (RFC 8200, 4.7).
     pub const NOTHING: u8 = 59;
     /// IPv6 header of Shim6 (RFC 5533).
     pub const SHIM6: u8 = 140;
-    /// IPsec authentication header, for IPv4 or IPv6 (RFC 4302). The payload after an
-    /// authentication header is not encrypted.
+    /// IPsec authentication header (RFC 4302). The payload after this header is not encrypted.
     pub const AUTHENTICATION: u8 = 51;
 
     /// IPv4 in IP (RFC 2003).
@@ -96,19 +91,18 @@ pub mod protocol {
     /// RFC 8986.
     pub const ETHERNET: u8 = 143;
 
-    /// The protocols that have a name in the text form of a flow key.
+    /// Protocols that have a name in the text form of a flow key.
     const NAMES: [(u8, &str); 7] =
         [(ICMP, "icmp"), (TCP, "tcp"), (UDP, "udp"), (GRE, "gre"), (ESP, "esp"), (ICMP6, "icmp6"), (SCTP, "sctp")];
 
-    /// Returns the name of a protocol in the text form of a [`FlowKey`](crate::FlowKey), such as
-    /// `tcp`. Returns `None` if the text form has no name for the protocol, but uses its number.
+    /// Returns the protocol's name in the text form of a [`FlowKey`](crate::FlowKey), such as
+    /// `tcp`. Returns `None` if the text form uses the number.
     #[must_use]
     pub fn name(protocol: u8) -> Option<&'static str> {
         NAMES.iter().find(|(number, _)| *number == protocol).map(|(_, name)| *name)
     }
 
-    /// Returns the number of the protocol with the name `name`. The protocol's name must be in
-    /// lower case.
+    /// Returns the number of the protocol with this lower-case name.
     ///
     /// ```
     /// use steerage_flow::protocol;
@@ -120,8 +114,7 @@ pub mod protocol {
         NAMES.iter().find(|(_, known)| *known == name).map(|(number, _)| *number)
     }
 
-    /// Returns true if a header of this protocol begins with a source port and a destination port,
-    /// which RSS hashes.
+    /// Returns true if the protocol's header begins with two ports, which RSS hashes.
     ///
     /// ```
     /// use steerage_flow::protocol;
@@ -135,8 +128,8 @@ pub mod protocol {
     }
 }
 
-/// UDP ports of tunnels, and the ports of the services echo and discard. IANA assigned all of them,
-/// except for the ports of TZSP and the older port of VXLAN.
+/// UDP ports of tunnels and of the services echo and discard. IANA assigned all except those of
+/// TZSP and [`VXLAN_LINUX`](port::VXLAN_LINUX).
 pub mod port {
     /// RFC 862.
     pub const ECHO: u16 = 7;
@@ -166,12 +159,11 @@ pub mod port {
     pub const MPLS: u16 = 6635;
     /// The port that Linux, flannel and Cilium use for VXLAN.
     pub const VXLAN_LINUX: u16 = 8472;
-    /// TZSP's usual port. IANA has not assigned the port 37008 (of TZSP) to another service.
+    /// TZSP's usual port, which IANA has not assigned.
     pub const TZSP: u16 = 37008;
 }
 
-/// Protocol types that are valid only in GRE headers. All other protocol types in GRE are
-/// EtherTypes.
+/// Protocol types that are valid only in GRE. All other protocol types in GRE are EtherTypes.
 pub mod gre {
     /// ERSPAN, types I and II.
     pub const ERSPAN: u16 = 0x88be;
@@ -183,7 +175,7 @@ pub mod gre {
     pub const WCCP: u16 = 0x883e;
 }
 
-/// The payload types that NSH (RFC 8300, 2.2), VXLAN-GPE and LISP (RFC 9305) have in common.
+/// Payload types of NSH (RFC 8300, 2.2), VXLAN-GPE and LISP (RFC 9305).
 pub mod next_protocol {
     /// IPv4.
     pub const IPV4: u8 = 1;
@@ -199,7 +191,7 @@ pub mod next_protocol {
 
 /// PPP protocol numbers (IANA), and PPP's framing.
 pub mod ppp {
-    /// The address byte and the control byte at the beginning of PPP in HDLC framing (RFC 1662).
+    /// The address and control bytes of PPP in HDLC framing (RFC 1662).
     pub const IN_HDLC: [u8; 2] = [0xff, 3];
     /// RFC 1332.
     pub const IPV4: u16 = 0x0021;
@@ -215,12 +207,11 @@ pub mod ppp {
 pub mod ethernet {
     /// The length of an Ethernet header without tags.
     pub const BYTES: usize = 14;
-    /// The length of an Ethernet header with two tags. An interface's MTU does not include the
-    /// bytes of the Ethernet header.
+    /// The length with two tags. An interface's MTU does not include the Ethernet header.
     pub const TAGGED_BYTES: usize = BYTES + 2 * super::vlan::BYTES;
     /// The length of an Ethernet address.
     pub const ADDRESS_BYTES: usize = 6;
-    /// The offset of the EtherType, or of the first VLAN tag, in an Ethernet header.
+    /// The offset of the EtherType or of the first VLAN tag.
     pub const TYPE_AT: usize = 12;
 }
 
@@ -228,7 +219,7 @@ pub mod ethernet {
 pub mod vlan {
     /// The length of a tag.
     pub const BYTES: usize = 4;
-    /// The bits of a VLAN tag that contain the VLAN identifier.
+    /// The bits that contain the VLAN identifier.
     pub const ID: u16 = 0x0fff;
 }
 
@@ -238,25 +229,21 @@ pub mod ipv4 {
 
     /// The length of an IPv4 header without options.
     pub const BYTES: usize = 20;
-    /// The first byte of an IPv4 header without options. This first byte states version 4, and a
-    /// header length of five 32-bit words.
+    /// The first byte without options: version 4, and a header length of five 32-bit words.
     pub const PLAIN: u8 = 0x45;
-    /// The IPv4 flag that forbids fragmentation. The identification of a packet with the flag
-    /// "don't fragment" has no meaning (RFC 6864).
+    /// The flag that forbids fragmentation.
     pub const DONT_FRAGMENT: u16 = 0x4000;
-    /// The IPv4 flag that is set in all fragments except the last.
+    /// The flag that is set in all fragments except the last.
     pub const MORE_FRAGMENTS: u16 = 0x2000;
-    /// The bits of the fragment offset in an IPv4 header, in units of eight bytes. The bits of the
-    /// fragment offset are in the same 16-bit word as the IPv4 flags.
+    /// The bits of the fragment offset, in units of eight bytes, in the 16-bit word of the flags.
     pub const OFFSET: u16 = 0x1fff;
-    /// The bits in the 16-bit word of the IPv4 flags that mark fragments: an IPv4 packet is a
-    /// fragment if at least one of these bits is set.
+    /// A packet is a fragment if one of these bits is set in the 16-bit word of the flags.
     pub const FRAGMENT: u16 = MORE_FRAGMENTS | OFFSET;
-    /// The offset of the payload's protocol number in an IPv4 header.
+    /// The offset of the payload's protocol number.
     pub const PROTOCOL_AT: usize = 9;
-    /// The offset of the checksum in an IPv4 header.
+    /// The offset of the checksum.
     pub const CHECKSUM_AT: usize = 10;
-    /// The positions of the source address and the destination address in an IPv4 header.
+    /// The positions of the source address and the destination address.
     pub const ADDRESSES: Range<usize> = 12..20;
 }
 
@@ -266,17 +253,16 @@ pub mod ipv6 {
 
     /// The length of an IPv6 header without extension headers.
     pub const BYTES: usize = 40;
-    /// The first byte of an IPv6 header whose traffic class is below 16.
+    /// The first byte if the traffic class is below 16.
     pub const PLAIN: u8 = 0x60;
-    /// The bits in the third and fourth byte of an IPv6 fragment header that contain the fragment's
-    /// offset, in bytes (RFC 8200, 4.5).
+    /// The fragment offset in bytes, in the second 16-bit word of a fragment header (RFC 8200,
+    /// 4.5).
     pub const OFFSET: u16 = 0xfff8;
-    /// The flag in an IPv6 fragment header that is set in all fragments except the last.
+    /// The flag in a fragment header that is set in all fragments except the last.
     pub const MORE_FRAGMENTS: u16 = 1;
-    /// The offset of the payload's protocol, or of the first extension header's type, in an IPv6
-    /// header.
+    /// The offset of the payload's protocol, or of the first extension header's type.
     pub const PROTOCOL_AT: usize = 6;
-    /// The positions of the source address and the destination address in an IPv6 header.
+    /// The positions of the source address and the destination address.
     pub const ADDRESSES: Range<usize> = 8..40;
 }
 
@@ -284,19 +270,18 @@ pub mod ipv6 {
 pub mod tcp {
     /// The length of a TCP header without options.
     pub const BYTES: usize = 20;
-    /// The offset of the 16 bits that contain the length of the TCP header (in the upper four bits)
-    /// and the flags.
+    /// The offset of the 16-bit word with the header's length (the upper four bits) and the flags.
     pub const FLAGS_AT: usize = 12;
-    /// The offset of the checksum in a TCP header.
+    /// The offset of the checksum.
     pub const CHECKSUM_AT: usize = 16;
 
-    /// The bits of all TCP flags in the 16-bit word at [`FLAGS_AT`].
+    /// All flags in the 16-bit word at [`FLAGS_AT`].
     pub const FLAGS: u16 = 0x01ff;
     /// FIN: the sender has no more data.
     pub const FIN: u16 = 0x001;
-    /// SYN: the segment opens a connection, and states the sender's first sequence number.
+    /// SYN: the segment opens a connection.
     pub const SYN: u16 = 0x002;
-    /// The connection is reset.
+    /// RST: the connection is reset.
     pub const RST: u16 = 0x004;
     /// PSH: the receiver should not wait for more data.
     pub const PSH: u16 = 0x008;
@@ -314,11 +299,9 @@ pub mod tcp {
 pub mod udp {
     /// The length of a header.
     pub const BYTES: usize = 8;
-    /// The offset of the length field in a UDP header. The length field of UDP counts the header
-    /// and the data.
+    /// The offset of the length, which counts the header and the data.
     pub const LENGTH_AT: usize = 4;
-    /// The offset of the checksum in a UDP header. A UDP checksum of zero means that the packet has
-    /// no checksum.
+    /// The offset of the checksum. Zero means no checksum.
     pub const CHECKSUM_AT: usize = 6;
 }
 
@@ -330,13 +313,12 @@ pub mod sctp {
 
 /// The ICMP header (RFC 792), and its types.
 pub mod icmp {
-    /// The length of an ICMP or ICMPv6 header: type, code, checksum, and four bytes whose meaning
-    /// depends on the type.
+    /// The length of an ICMP or ICMPv6 header: type, code, checksum, and four type-specific bytes.
     pub const BYTES: usize = 8;
-    /// The offset of the checksum in an ICMP or ICMPv6 header.
+    /// The offset of the checksum.
     pub const CHECKSUM_AT: usize = 2;
 
-    /// The offset of the identifier in an ICMP or ICMPv6 query.
+    /// The offset of the identifier in a query.
     pub const IDENTIFIER_AT: usize = 4;
 
     /// Echo reply.
@@ -348,15 +330,15 @@ pub mod icmp {
     /// Time exceeded.
     pub const TIME_EXCEEDED: u8 = 11;
 
-    /// ICMP types that quote a packet: unreachable, source quench, redirect, time exceeded,
-    /// parameter problem (RFC 792).
+    /// Types that quote a packet: unreachable, source quench, redirect, time exceeded, parameter
+    /// problem.
     pub const ERRORS: [u8; 5] = [UNREACHABLE, 4, 5, TIME_EXCEEDED, 12];
-    /// ICMP requests and replies that have an identifier: echo, timestamp, information (RFC 792),
-    /// address mask (RFC 950), extended echo (RFC 8335).
+    /// Types with an identifier: echo, timestamp, information (RFC 792), address mask (RFC 950),
+    /// extended echo (RFC 8335).
     pub const QUERIES: [u8; 10] = [ECHO_REPLY, ECHO, 13, 14, 15, 16, 17, 18, 42, 43];
 }
 
-/// The types of ICMPv6. An ICMPv6 header is as long as an ICMP header: see [`icmp`].
+/// The types of ICMPv6. The header is as long as ICMP's: see [`icmp`].
 pub mod icmp6 {
     /// Destination unreachable (RFC 4443).
     pub const UNREACHABLE: u8 = 1;
@@ -379,9 +361,8 @@ pub mod icmp6 {
     /// Redirect (RFC 4861), the last type of neighbour discovery.
     pub const REDIRECT: u8 = 137;
 
-    /// ICMPv6 types that quote a packet: unreachable, packet too big, time exceeded, parameter
-    /// problem (RFC 4443).
+    /// Types that quote a packet: unreachable, packet too big, time exceeded, parameter problem.
     pub const ERRORS: [u8; 4] = [UNREACHABLE, TOO_BIG, TIME_EXCEEDED, 4];
-    /// ICMPv6 types that have an identifier: echo (RFC 4443), extended echo (RFC 8335).
+    /// Types with an identifier: echo (RFC 4443), extended echo (RFC 8335).
     pub const QUERIES: [u8; 4] = [ECHO, ECHO_REPLY, 160, 161];
 }

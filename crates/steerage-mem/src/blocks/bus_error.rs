@@ -1,17 +1,13 @@
-//! Keeps the process alive if bytes of a memory-mapped file cannot be read.
-//!
-//! The kernel reports a read error of a mapped file by SIGBUS. The cause is either a page that was
-//! removed from the page cache and cannot be read again, or a file that became shorter. The handler
-//! for SIGBUS replaces the page by a page of zeros, and records that the mapped range has failed.
-//! The reader of the file then reports an error. A SIGBUS for an address outside of the watched
-//! ranges is passed to the previous signal handler.
+//! Keeps the process alive if bytes of a memory-mapped file cannot be read, because a page is lost
+//! or the file became shorter. The handler of SIGBUS replaces the page by zeros, and records that
+//! the range has failed, which the reader of the file then reports. A SIGBUS for any other address
+//! goes to the previous handler.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// The maximum number of watched ranges in one process. Each open capture file has one range. If no
-/// range is free, a capture file is read without mapping it.
+/// Each open capture file has one range. If none is free, the file is read without mapping it.
 const RANGES_MAX: usize = 256;
 
 struct Range {
@@ -22,8 +18,7 @@ struct Range {
 
 impl Range {
     fn contains(&self, address: usize) -> bool {
-        // The acquire load of `end` pairs with the release store in `Watched::new`. The range stays
-        // watched while its bytes are accessed.
+        // Acquire: pairs with the release store in `Watched::new`.
         let end = self.end.load(Ordering::Acquire);
         (self.start.load(Ordering::Relaxed)..end).contains(&address)
     }
@@ -33,33 +28,27 @@ static RANGES: [Range; RANGES_MAX] =
     [const { Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), failed: AtomicBool::new(false) } };
         RANGES_MAX];
 
-/// The process's previous action for SIGBUS. `None` if this module's SIGBUS handler could not be
-/// installed.
+/// The previous action for SIGBUS, or `None` if this module's handler could not be installed.
 static PREVIOUS: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
-/// A range of addresses that the SIGBUS handler watches until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Watched(usize);
 
 impl Watched {
-    /// Watches `bytes` bytes at the address `start`. Returns `None` if too many ranges are watched,
-    /// or if the handler cannot be installed.
+    /// `None` if too many ranges are watched, or if the handler cannot be installed.
     pub(super) fn new(start: usize, bytes: usize) -> Option<Self> {
         PREVIOUS.get_or_init(install).as_ref()?;
         let claim = |range: &Range| {
-            // The acquire exchange pairs with the last store in `drop`. The exchange orders the
-            // stores of the range's previous owner to `end` and `failed` before the stores of the
-            // new owner.
+            // Acquire: pairs with the last store in `drop`, which orders the stores of the range's
+            // previous owner before those of the new owner.
             range.start.compare_exchange(0, start, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         let index = RANGES.iter().position(claim)?;
-        // The release store of `end` pairs with the load of `end` in `contains`, which then sees
-        // the value of `start` too.
+        // Release: pairs with the load of `end` in `contains`, which then sees `start` too.
         RANGES[index].end.store(start + bytes, Ordering::Release);
         Some(Self(index))
     }
 
-    /// Returns true if the SIGBUS handler has replaced a page of this range by zeros.
     pub(super) fn has_failed(&self) -> bool {
         // Relaxed: no memory is published through `failed`.
         RANGES[self.0].failed.load(Ordering::Relaxed)
@@ -74,8 +63,7 @@ impl Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         let range = &RANGES[self.0];
-        // `drop` stores `start` last. The store of `start` pairs with the exchange in `new` by the
-        // next owner of the range.
+        // `start` last: pairs with the exchange in `new` by the next owner of the range.
         range.end.store(0, Ordering::Release);
         range.failed.store(false, Ordering::Release);
         range.start.store(0, Ordering::Release);
@@ -106,9 +94,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     pass_on(signal, info, context, by_kernel);
 }
 
-/// Passes the signal to the previous handler of SIGBUS. If there was no previous handler, the
-/// previous action is restored, and the faulting instruction runs again. If another process, not a
-/// faulting instruction, caused the SIGBUS, the signal is raised again.
+/// Without a previous handler, the previous action takes effect when the instruction runs again.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, by_kernel: bool) {
     // SAFETY: as in `install`. The previous action has the address of a function of the form that
     // its flags state.
@@ -135,7 +121,6 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, by_k
     }
 }
 
-/// Maps a page of zeros in place of the page at `address`. Returns true if the page was replaced.
 fn replace_page(address: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     // SAFETY: the page belongs to a watched range, which is only read. `sysconf` and `mmap` may be
@@ -161,7 +146,6 @@ mod tests {
     const VARIABLE: &str = "STEERAGE_MEM_PREVIOUS_HANDLER";
 
     static CALLS: AtomicUsize = AtomicUsize::new(0);
-    /// The address of the next page at which the previous handler expects a fault.
     static FAULTS_AT: AtomicUsize = AtomicUsize::new(0);
 
     extern "C" fn plain(_: c_int) {
@@ -178,7 +162,6 @@ mod tests {
         plain(signal);
     }
 
-    /// Maps `pages` pages of a file, and then truncates the file to length 0.
     fn pages_without_bytes(pages: usize) -> usize {
         // SAFETY: the mapping is new, and the name ends with a zero.
         unsafe {
@@ -235,7 +218,7 @@ mod tests {
         assert_eq!((watched.has_failed(), CALLS.load(Ordering::SeqCst)), (true, calls), "the handler is gone");
     }
 
-    /// This test runs in a child process, because a process has only one handler for each signal.
+    /// In a child process, because a process has only one handler for each signal.
     #[test]
     fn a_previous_handler_gets_all_signals_for_other_addresses() {
         if let Ok(form) = std::env::var(VARIABLE) {
@@ -249,7 +232,6 @@ mod tests {
         }
     }
 
-    /// If no handler can replace the page, SIGBUS still terminates the process.
     #[test]
     fn a_fault_at_another_address_ends_a_process_without_a_handler() {
         if std::env::var_os(VARIABLE).is_some() {

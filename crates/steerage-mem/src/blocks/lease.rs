@@ -1,15 +1,11 @@
-//! [`LeasedFile`]: a file that no other process can change while it is mapped.
-
 use std::ffi::c_int;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// The magic numbers (statfs(2)) of local file systems, on which files change only through the
-/// kernel of this computer. A file on another file system, such as FUSE or NFS, can be changed by
-/// another computer without breaking the lease. overlayfs is not in this list, because its layers
-/// can be FUSE or NFS.
+/// The magic numbers (statfs(2)) of file systems whose files change only through this kernel,
+/// unlike FUSE or NFS. overlayfs is missing, because its layers can be FUSE or NFS.
 const LOCAL: [u64; 13] = [
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // xfs
@@ -26,12 +22,11 @@ const LOCAL: [u64; 13] = [
     0x4d44,      // vfat
 ];
 
-/// The value of `F_SETSIG` in asm-generic/fcntl.h.
+/// From asm-generic/fcntl.h.
 const F_SETSIG: c_int = 10;
 
-/// An open file with a read lease (fcntl(2), F_SETLEASE). If another process opens the file for
-/// writing or truncates it, the kernel makes that process wait until the lease is returned. The
-/// other process waits at most for the time in `/proc/sys/fs/lease-break-time` (45 s).
+/// An open file with a read lease (fcntl(2), F_SETLEASE). A process that opens the file for writing
+/// or truncates it waits for the lease, up to `/proc/sys/fs/lease-break-time` (45 s).
 #[derive(Debug)]
 pub struct LeasedFile {
     file: Arc<File>,
@@ -39,17 +34,13 @@ pub struct LeasedFile {
 }
 
 impl LeasedFile {
-    /// Requests a lease. Returns `None` if the kernel refuses the lease, because another user owns
-    /// the file or a process has the file open for writing. Also returns `None` if the file system
-    /// is not local.
+    /// `None` if the file is not local, another user owns it, or a process has it open for writing.
     pub(super) fn new(file: Arc<File>) -> Option<Arc<Self>> {
         if !is_local(&file) {
             return None;
         }
-        // By default, the kernel sends SIGIO when a lease is broken, and SIGIO would end the
-        // process. The lease is set to send SIGURG instead, which processes ignore by default.
-        // `is_undisturbed` must be called regularly, because it shows whether another process waits
-        // for the lease.
+        // By default, a broken lease sends SIGIO, which would end the process. Processes ignore
+        // SIGURG by default, so `is_undisturbed` must be called regularly.
         control(&file, F_SETSIG, libc::SIGURG).ok()?;
         control(&file, libc::F_SETLEASE, libc::F_RDLCK).ok()?;
         let leased = Self { bytes: 0, file };
@@ -72,14 +63,12 @@ impl LeasedFile {
         &self.file
     }
 
-    /// Returns true if no other process waits for the return of this lease.
     pub(super) fn is_undisturbed(&self) -> bool {
         control(&self.file, libc::F_GETLEASE, 0).is_ok_and(|kind| kind == libc::F_RDLCK)
     }
 
-    /// Returns the lease.
     pub(super) fn release(&self) {
-        // This `fcntl` call fails if the kernel has already withdrawn the lease.
+        // Fails if the kernel has already withdrawn the lease.
         let _ = control(&self.file, libc::F_SETLEASE, libc::F_UNLCK);
     }
 }

@@ -1,12 +1,8 @@
-//! Counts the frames of blocks as they are published or returned, many frames at a time. Most
-//! consecutive frames belong to the same block, and are added to that block's count together.
-
 use super::Blocks;
 use crate::page::{BLANK, Completion};
 
 impl Blocks {
-    /// Begins to take back lent frames (frames that lie in blocks). None of these frames is in a
-    /// ring.
+    /// Begins to take back lent frames that are in no ring.
     #[inline(always)]
     pub fn homecoming(&mut self) -> Homecoming<'_> {
         self.homecoming_from(NO_RING)
@@ -24,24 +20,20 @@ impl Blocks {
     }
 }
 
-/// The value that means "no ring" where a ring number is expected.
 const NO_RING: usize = usize::MAX;
 
-/// Counts the frames of a published list for each block. Takes back frames for which their ring
-/// would hold more blocks than its limit allows.
+/// Takes back frames for which their ring would hold more blocks than its limit allows.
 #[derive(Debug)]
 pub(crate) struct Publishing<'a> {
     blocks: &'a mut Blocks,
     ring: usize,
-    /// The index of the block that contains the latest frames, the block's page number, and the
-    /// number of these frames that the block's count does not include yet.
+    /// The block of the latest frames, its page number, and the number of frames not counted yet.
     block: u32,
     number: u32,
     frames: u32,
 }
 
 impl Publishing<'_> {
-    /// Returns `frame` if it may be published. Otherwise, takes `frame` back and returns `None`.
     #[inline(always)]
     pub(crate) fn publish(&mut self, frame: Completion) -> Option<Completion> {
         if frame.slot().page == self.number {
@@ -77,9 +69,8 @@ impl Drop for Publishing<'_> {
     }
 }
 
-/// Takes many frames back. Most consecutive frames belong to the same block, and are added to that
-/// block's count together. If frames were counted one by one, each addition would have to wait for
-/// the previous addition (1.5 ns per frame).
+/// Takes many frames back. Consecutive frames of one block are counted together: one by one, each
+/// addition would have to wait for the previous one (1.5 ns per frame).
 #[derive(Debug)]
 pub struct Homecoming<'a> {
     blocks: &'a mut Blocks,
@@ -90,13 +81,12 @@ pub struct Homecoming<'a> {
 }
 
 impl Homecoming<'_> {
-    /// Like [`Blocks::recycle`], but may reduce the block's count of lent frames later, at the
-    /// latest when this value is dropped.
+    /// Like [`Blocks::recycle`], but may count the frame as returned only when this value is
+    /// dropped.
     #[inline(always)]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
         let slot = frame.slot();
-        // No page of the pool has the page number of a block. Therefore a frame whose slot has the
-        // page number of a block lies in that block.
+        // No page of the pool has the page number of a block.
         if slot.page != self.number {
             let Some(block) = self.blocks.region.index_of(slot.page) else { return Err(frame) };
             self.count();

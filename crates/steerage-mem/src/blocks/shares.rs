@@ -1,32 +1,24 @@
 //! Limits how many blocks can be held by the frames that wait for one CPU.
 //!
-//! The device fills a block again only when all of the block's lent frames have returned. Therefore
-//! a single frame that waits for a CPU holds a whole block. Without a limit, the backlog of a
-//! stalled CPU would hold all blocks, and frames for other CPUs would be lost.
+//! The device fills a block again only when all of its lent frames have returned, so a single
+//! waiting frame holds a whole block. Without a limit, the backlog of a stalled CPU would hold all
+//! blocks, and frames for other CPUs would be lost.
 //!
-//! The limit depends on the number of free blocks: a CPU may hold one more block if the number of
-//! blocks that it then holds is at most the number of free blocks. Network switches whose ports
-//! share a packet buffer use the same limit, called a dynamic threshold (Choudhury and Hahne,
-//! 1998). If one CPU is stalled, it gets half of the blocks. If two CPUs are stalled, each gets a
-//! third. Some blocks are always free. A fixed share (the number of blocks divided by the number of
-//! CPUs) would waste memory: with 64 CPUs and 128 blocks, a burst for one CPU would get only two
-//! blocks. For a short frame, the limit is three times the number of free blocks. Therefore a CPU
-//! whose backlog is full of super-frames (long frames of many packets) still gets short frames.
+//! A CPU may hold one more block if it then holds at most as many blocks as are free: the dynamic
+//! threshold of network switches with a shared packet buffer (Choudhury and Hahne, 1998). One
+//! stalled CPU gets half of the blocks, each of two a third, and some blocks are always free. A
+//! fixed share would waste memory: with 64 CPUs and 128 blocks, a burst for one CPU would get only
+//! two. For a short frame, the limit is three times as high: a CPU whose backlog is full of
+//! super-frames (long frames of many packets) still gets short frames. A CPU may always hold one
+//! block.
 //!
-//! A CPU may always hold one block, so each CPU gets frames even if there are more CPUs than
-//! blocks.
-//!
-//! In this file, each ring counts as one CPU, and the parking lot (the queue for frames of moving
-//! buckets) counts as one more ring. Only the CPU that polls the queue updates the counts of held
-//! blocks, when a list of frames is published and when frames return. Therefore the counts are
-//! plain numbers and not atomics.
+//! Here, each ring counts as one CPU, and the parking lot is one more ring. Only the CPU that polls
+//! the queue updates the counts, so they are no atomics.
 
-/// The maximum length of a short frame, in bytes. Jumbo frames count as short frames, and most
-/// super-frames (TSO, USO or GRO) count as long frames.
+/// In bytes. Jumbo frames are short, and most super-frames (TSO, USO or GRO) are long.
 const LONG: usize = 16 << 10;
 
-/// If the next frame is short, the blocks that a ring holds may have this many times the units
-/// (sizes) of the free blocks.
+/// A ring may hold this many times the units of the free blocks if the next frame is short.
 const SHORT_TIMES: u64 = 3;
 
 #[derive(Debug, Default)]
@@ -41,14 +33,11 @@ pub(super) struct Shares {
 
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    /// The block's size in units.
     units: u32,
     rings: u32,
 }
 
 impl Shares {
-    /// Creates the counts for blocks that have one unit (of size) each. `units` is the sum of the
-    /// units (sizes) of all blocks.
     pub(super) fn new(blocks: usize, units: u32) -> Self {
         Self { units: units.into(), blocks: vec![Held { units: 1, rings: 0 }; blocks].into(), ..Self::default() }
     }
@@ -77,8 +66,7 @@ impl Shares {
         self.rings.get(ring).is_some_and(|held| *held > 0 && *held >= self.free())
     }
 
-    /// Returns true if `ring` may hold the block `block` of a frame of `len` bytes. In this case,
-    /// also counts the frame for the ring and the block.
+    /// Counts the frame and returns true, unless `ring` may not hold the block.
     #[inline]
     pub(super) fn take(&mut self, ring: usize, block: usize, len: usize) -> bool {
         let at = ring.wrapping_mul(self.blocks.len()).wrapping_add(block);

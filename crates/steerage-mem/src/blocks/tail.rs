@@ -1,16 +1,10 @@
-//! [`Tail`] lends the frames of a block, from front to back.
-
 use super::Lent;
 use crate::header::FrameHeader;
 use crate::page::{Completion, FRAME_BYTES_MAX, RecordForm};
 use crate::region::prefetch_read;
 
-/// In a window (a mapped part of a file), steerage prefetches the record that follows this many
-/// records after the current record. The estimate of the record's position assumes that records are
-/// as long as the current record. The prefetch distance is at least [`BYTES_AHEAD`], because
-/// several short records share a cache line. Reading the file's memory takes most of the time. A
-/// packet of 800 bytes takes 117 ns if steerage prefetches nothing or 4 records ahead. The packet
-/// takes 64 ns if steerage prefetches 12 or more records ahead.
+/// In a window, the distance of prefetches, in records of the current length. A packet of 800 bytes
+/// takes 117 ns with 0 or 4 records, and 64 ns with 12 or more.
 const RECORDS_AHEAD: usize = 12;
 const BYTES_AHEAD: usize = 2048;
 
@@ -18,9 +12,7 @@ const BYTES_AHEAD: usize = 2048;
 const LINES_AHEAD: usize = 2;
 const LINE_BYTES: usize = 64;
 
-/// The last part of a block: this part may still be written, and frames of this part may still be
-/// lent. The tail of a [window](super::FileWindows), a mapped part of a file, can be read and lent,
-/// but not written.
+/// The part of a block that was not lent yet. In a [window](super::FileWindows), it is read-only.
 #[derive(Debug)]
 pub struct Tail<'a> {
     start: *mut u8,
@@ -41,8 +33,7 @@ impl<'a> Tail<'a> {
 }
 
 impl Tail<'_> {
-    /// The bytes of the block that have not been lent yet, for writing. For a window (a mapped part
-    /// of a file), the slice is empty, because windows are read-only.
+    /// The bytes that have not been lent yet, for writing. Empty for a window.
     #[inline(always)]
     pub fn bytes(&mut self) -> &mut [u8] {
         if !self.writable {
@@ -52,8 +43,7 @@ impl Tail<'_> {
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
-    /// The bytes of the block that have not been lent yet, for reading. For a window (a mapped part
-    /// of a file), the slice contains the bytes that can be read.
+    /// The bytes that have not been lent yet and can be read.
     #[inline(always)]
     pub fn read(&self) -> &[u8] {
         // SAFETY: by `new`, these bytes are readable, and only `bytes` of this tail writes them.
@@ -74,9 +64,8 @@ impl Tail<'_> {
         self.lent.end as usize
     }
 
-    /// Lends `len` bytes as a frame that begins `at` bytes after the start of
-    /// [`bytes`](Self::bytes). After `lend`, the tail begins after the lent bytes. Returns `None`
-    /// if the bytes do not lie within the tail, or are more than [`FRAME_BYTES_MAX`].
+    /// Lends `len` bytes, `at` bytes after the start of the tail, and shortens the tail. `None` if
+    /// they lie outside of the tail or exceed [`FRAME_BYTES_MAX`].
     #[inline(always)]
     pub fn lend(&mut self, at: usize, len: usize) -> Option<Completion> {
         let end = at.checked_add(len).filter(|end| *end <= self.len && len <= FRAME_BYTES_MAX)?;
@@ -104,22 +93,21 @@ impl Tail<'_> {
 pub struct Spot {
     at: usize,
     len: usize,
-    /// The header as two words. If the header were assembled later from smaller fields, the CPU
-    /// would have to wait until the smaller stores are complete (3 ns per frame).
+    /// Two words. Later assembly from smaller fields would wait for their stores (3 ns per frame).
     header: [u64; 2],
     wire_len: u32,
     hash: Option<u32>,
 }
 
 impl Spot {
-    /// A frame of `len` bytes that begins `at` bytes after the start of the tail. `at` is at least
-    /// [`FrameHeader::BYTES`], because the frame's header is written before the frame.
+    /// A frame of `len` bytes that begins `at` bytes (at least [`FrameHeader::BYTES`]) into the
+    /// tail.
     #[inline(always)]
     pub fn new(at: usize, len: usize, header: FrameHeader) -> Self {
         Self { at, len, header: header.to_words(), wire_len: header.wire_len, hash: None }
     }
 
-    /// Returns this position in the tail, moved by `bytes` bytes towards the end of the block.
+    /// Moves this position by `bytes` bytes towards the end of the block.
     #[inline(always)]
     #[must_use]
     pub fn further(self, bytes: usize) -> Self {
@@ -141,15 +129,11 @@ impl Spot {
 }
 
 impl Tail<'_> {
-    /// Lends up to `count` consecutive frames, and appends them to `frames`. The function `next`
-    /// gets the bytes of the tail, and returns the position of the next frame. If `next` returns an
-    /// error, the loop ends and the error is returned. The function `outside` creates the error for
-    /// three cases: the position does not lie within the tail's bytes, the frame is longer than
-    /// [`FRAME_BYTES_MAX`], or the block is a window. `lend_each` writes the header of each frame
-    /// before the frame. The length of each frame on the wire is added to `wire_bytes`.
-    ///
-    /// `lend_each` has the same result as many calls of [`lend`](Self::lend). But `lend_each` keeps
-    /// the state that changes for each frame in registers.
+    /// Lends up to `count` consecutive frames, appends them to `frames`, writes the header before
+    /// each frame, and adds their lengths on the wire to `wire_bytes`. `next` gets the bytes of the
+    /// tail, and returns the next position or the error that ends the loop. `outside` creates the
+    /// error for a position outside of the tail, a frame longer than [`FRAME_BYTES_MAX`], and a
+    /// window. Unlike calls of [`lend`](Self::lend), `lend_each` keeps its state in registers.
     #[inline(always)]
     pub fn lend_each<E>(
         &mut self,
@@ -167,10 +151,8 @@ impl Tail<'_> {
         self.lend_all((frames, wire_bytes), count, None, outside, next)
     }
 
-    /// Like [`lend_each`](Self::lend_each), but also accepts a window: a mapped part of a file that
-    /// consists of records. In a window, the 16 bytes before each frame are the header of a record
-    /// in the format `form`, and are not changed. If `form` is `None`, no frame of a window is
-    /// lent.
+    /// Like [`lend_each`](Self::lend_each), but also for windows, if `form` is the format of the
+    /// record header in the 16 bytes before each frame. These bytes stay unchanged.
     #[inline(always)]
     pub fn lend_records<E>(
         &mut self,
@@ -188,9 +170,7 @@ impl Tail<'_> {
         self.lend_all((frames, wire_bytes), count, form.filter(|_| !self.writable), outside, next)
     }
 
-    /// With a `form`, the record header in the file serves as the header of each frame. Without a
-    /// `form`, the tail is writable, and `lend_each` writes a header before each frame. The
-    /// function `next` gets the start address and the length of the tail.
+    /// Without a `form`, the tail is writable.
     #[inline(always)]
     fn lend_all<E>(
         &mut self,
@@ -235,8 +215,7 @@ impl Tail<'_> {
             under_way.start = unsafe { under_way.start.add(end) };
             under_way.len -= end;
             under_way.on_wire += u64::from(wire_len);
-            // The count of frames cannot exceed the number of bytes in a block, which fits into 32
-            // bits.
+            // No overflow: a block has at most 2^32 bytes.
             under_way.lent = Lent { frames: under_way.lent.frames + 1, end: under_way.lent.end + end as u32 };
             under_way.push(frame.with_hash(hash));
         }
@@ -244,8 +223,7 @@ impl Tail<'_> {
     }
 }
 
-/// The state of the loop in [`Tail::lend_each`]. The state is written back when the loop ends. The
-/// loop's state is written back even after a panic, so that every lent frame is counted.
+/// Written back also after a panic, so that every lent frame is counted.
 struct UnderWay<'t, 'a> {
     start: *mut u8,
     len: usize,

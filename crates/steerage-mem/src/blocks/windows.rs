@@ -1,10 +1,8 @@
 //! Windows: blocks into which parts of files are mapped.
 //!
-//! A file is mapped into a window only while the process holds a lease on the file. Before another
-//! process changes the file, the thread of [`FileWindows::serve`] replaces the file's windows by
-//! copies and then returns the lease. The thread of `serve` runs until the last lent frame of a
-//! window has returned. Therefore frames in windows (mapped parts of files) stay valid as long as
-//! handlers keep them.
+//! A file is mapped only while the process holds a lease on it. Before another process changes the
+//! file, the thread of [`FileWindows::serve`] replaces the file's windows by copies and returns the
+//! lease. That thread runs until the last lent frame of a window has returned.
 
 use std::fs::File;
 use std::io;
@@ -21,23 +19,19 @@ use super::{Blocks, Claim};
 use crate::mapping::{HUGE_BYTES, RegionError, map_small, move_over, unmap};
 use crate::region::{Owner, Region};
 
-/// The time between two checks for processes that wait for the return of a file's lease.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
-/// A request to the thread of [`FileWindows::serve`]: a file, and the channel through which the
-/// thread returns the file with its lease. The thread sends `None` if the kernel grants no lease.
+/// A file, and the channel for its lease, or for `None` if the kernel grants no lease.
 pub type LeaseRequest = (Arc<File>, Sender<Option<Arc<LeasedFile>>>);
 
-/// The result of an attempt to map a window or to make more of its bytes readable.
+/// The result of mapping a window or of making more of its bytes readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// The window (the mapped part of a file) has this many more readable bytes.
+    /// The window has this many more readable bytes.
     Bytes(usize),
-    /// Another thread holds the lock on the windows, so the caller should try the operation again
-    /// later.
+    /// Another thread holds the lock on the windows. Try again later.
     Later,
-    /// The file has to be read without a window (a mapped part of the file): the file's lease was
-    /// returned, or the kernel cannot map or read the file.
+    /// Read the file without a window: its lease was returned, or the kernel cannot map or read it.
     Gone,
 }
 
@@ -45,31 +39,26 @@ pub enum Shown {
 #[derive(Debug)]
 pub struct FileWindows {
     range: Arc<Range>,
-    /// The number of memory blocks, which come before the first window (the first block that maps a
-    /// part of a file).
     before: usize,
     window_bytes: usize,
-    /// The owner of the blocks uses only `try_lock` for this lock, so the owner never waits.
+    /// The owner of the blocks uses only `try_lock`, so it never waits.
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// All files whose lease was not returned yet.
     files: Vec<Arc<LeasedFile>>,
     windows: Box<[Window]>,
 }
 
 #[derive(Debug, Default)]
 struct Window {
-    /// The file that is mapped. The field is `None` if no file is mapped into the window, or if a
-    /// copy has replaced the mapped file.
+    /// `None` if no file is mapped, or if a copy has replaced the mapped file.
     file: Option<Arc<LeasedFile>>,
     offset: u64,
     shown: usize,
 }
 
-/// The address range in which all blocks lie.
 #[derive(Debug)]
 struct Range {
     base: NonNull<u8>,
@@ -93,7 +82,6 @@ impl Drop for Range {
 }
 
 impl Range {
-    /// Reserves addresses for `bytes` bytes, aligned for huge pages.
     fn reserve(bytes: usize) -> io::Result<Self> {
         let more = bytes.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -107,9 +95,6 @@ impl Range {
         Ok(Self { base, mapped: (start as usize, more), watched: None })
     }
 
-    /// Replaces the mapping of the `bytes` bytes after offset `at` by memory, by a part of a file,
-    /// or by addresses that cannot be read.
-    ///
     /// # Safety
     /// The bytes lie in the range, and no code reads or writes them.
     unsafe fn map(&self, at: usize, bytes: usize, what: What<'_>) -> io::Result<()> {
@@ -128,7 +113,6 @@ impl Range {
         if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Gives the kernel advice about a part of the address range (madvise(2)).
     fn advise(&self, at: usize, bytes: usize, advice: libc::c_int) -> io::Result<()> {
         // SAFETY: the advice of this module does not change the contents of memory.
         match unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), bytes, advice) } {
@@ -137,8 +121,7 @@ impl Range {
         }
     }
 
-    /// Replaces a mapping of `bytes` bytes by new memory that begins with the same `used` bytes.
-    /// Threads that read these bytes see the same contents before and after the replacement.
+    /// Threads that read the `used` bytes see no change.
     fn copy(&self, at: usize, bytes: usize, used: usize) -> io::Result<()> {
         let (copy, _) = map_small(bytes)?;
         // SAFETY: the copy is new memory. Frames are read only in the first `used` bytes, which are
@@ -159,9 +142,8 @@ enum What<'a> {
 }
 
 impl Blocks {
-    /// Maps `memory.0` blocks of `memory.1` bytes, followed by `windows.0` windows (for parts of
-    /// files) of `windows.1` bytes each. Windows take no memory of their own, because they map the
-    /// pages of files in the kernel's page cache.
+    /// Maps `memory.0` blocks of `memory.1` bytes, followed by `windows.0` windows of `windows.1`
+    /// bytes each. Windows take no memory of their own.
     ///
     /// # Errors
     /// [`RegionError`] if a size is zero or too large, if a window is smaller than a block or is no
@@ -176,8 +158,7 @@ impl Blocks {
         let Some(bytes) = bytes else { return Err(wrong) };
         let failed = |error| RegionError::Map { bytes, error };
         let mut range = Range::reserve(bytes).map_err(failed)?;
-        // Memory blocks are mapped here, before their first use, so that they cause no page faults
-        // later.
+        // Map the memory blocks now, so that they cause no page faults later.
         let first_window = range.base.as_ptr() as usize + memory.0 * block_bytes;
         range.watched = Watched::new(first_window, windows.0 * block_bytes);
         let range = Arc::new(range);
@@ -186,8 +167,7 @@ impl Blocks {
             let at = block * block_bytes;
             // SAFETY: the bytes lie in the range, and no other code knows the range.
             unsafe { range.map(at, huge, What::Memory) }.map_err(failed)?;
-            // If the kernel provides no huge pages, the blocks still work, and reading them is only
-            // a little slower.
+            // Without huge pages, reading the blocks is only a little slower.
             let _ = range.advise(at, huge, libc::MADV_HUGEPAGE);
         }
         let region = Region::foreign(range.base, count, block_bytes, Owner::new(Arc::clone(&range)))?;
@@ -201,9 +181,8 @@ impl Blocks {
 }
 
 impl FileWindows {
-    /// Starts a thread that requests leases for files and returns the leases. The new thread calls
-    /// `begin` before anything else. The thread ends when the returned sender was dropped and no
-    /// frame in a window (a mapped part of a file) is in use any more.
+    /// Starts a thread that requests and returns leases, after a call of `begin`. The thread ends
+    /// when the returned sender was dropped and no frame in a window is in use any more.
     ///
     /// # Errors
     /// Returns the error that `begin` returned, or the error if the thread cannot be started.
@@ -231,8 +210,6 @@ impl FileWindows {
                 false => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match request {
-                // If the code that requested the lease no longer waits for the answer, the lease is
-                // dropped.
                 Ok((file, to)) => drop(to.send(self.lease(file))),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) if has_leases => thread::sleep(CHECK_EVERY),
@@ -242,8 +219,7 @@ impl FileWindows {
         }
     }
 
-    /// Requests a lease on a file: see [`LeasedFile`]. Only the thread of [`serve`](Self::serve)
-    /// may request a lease, because this thread returns the lease.
+    /// Only the thread of [`serve`](Self::serve) may request a lease, because it returns leases.
     fn lease(&self, file: Arc<File>) -> Option<Arc<LeasedFile>> {
         self.range.watched.as_ref()?;
         let leased = LeasedFile::new(file)?;
@@ -251,17 +227,14 @@ impl FileWindows {
         Some(leased)
     }
 
-    /// Returns to the kernel the leases of the files that are not used any more. If another process
-    /// waits for a file, copies replace the file's windows (mapped parts), and then the file's
-    /// lease is returned too. If there is too little memory for the copies, the next call of this
-    /// function tries again. Returns true if some files still have a lease: frames may then lie in
-    /// the windows (mapped parts) of these files.
+    /// Returns the leases of unused files. If another process waits for a file, copies first
+    /// replace the file's windows (if there is memory, or else in a later call). Returns true if
+    /// frames may still lie in windows of leased files.
     fn return_leases(&self) -> bool {
         let mut state = self.lock();
         let State { files, windows } = &mut *state;
         files.retain(|file| {
-            // The list has one reference. All further references to the file belong to the queue
-            // and to the windows (mapped parts of the file).
+            // One reference is in the list. All others belong to the queue and to the windows.
             let is_used = Arc::strong_count(file) > 1;
             if is_used && (file.is_undisturbed() || !self.copy_windows_of(file, windows)) {
                 return true;
@@ -269,8 +242,7 @@ impl FileWindows {
             file.release();
             false
         });
-        // `self` has one reference to the address range. The other references belong to the region
-        // of the blocks, which stays alive as long as a frame uses it.
+        // All references but one belong to the region of the blocks.
         !files.is_empty() && Arc::strong_count(&self.range) > 1
     }
 
@@ -285,17 +257,13 @@ impl FileWindows {
         })
     }
 
-    /// Returns true if bytes of a window (a mapped part of a file) were lost, because the kernel
-    /// could not read them again. Handlers get zeros in place of bytes of a file that the kernel
-    /// could not read again.
+    /// Returns true if the kernel could not read bytes of a window again. Handlers get zeros there.
     pub fn have_failed(&self) -> bool {
         self.range.watched.as_ref().is_some_and(Watched::has_failed)
     }
 
-    /// Maps the part of `file` after `offset` into a window (a block for mapped parts of files)
-    /// that has no lent frames. `offset` is a multiple of the page size. No bytes of the window can
-    /// be read yet: see [`extend`](Self::extend). Also closes all other windows that have no lent
-    /// frames.
+    /// Maps the part of `file` after `offset` (a multiple of the page size) into an unused window,
+    /// to be [extended](Self::extend). Closes all other windows that have no lent frames.
     pub fn show(
         &self,
         (blocks, claim): (&mut Blocks, &Claim),
@@ -315,25 +283,21 @@ impl FileWindows {
         if unsafe { self.range.map(self.at(window), self.window_bytes, what) }.is_err() {
             return Shown::Gone;
         }
-        // The advice `MADV_SEQUENTIAL` makes the kernel read the file ahead. Without the advice
-        // `MADV_SEQUENTIAL`, reading is slower.
+        // Makes the kernel read ahead. Without this advice, reading is slower.
         let _ = self.range.advise(self.at(window), self.window_bytes, libc::MADV_SEQUENTIAL);
         windows[window] = Window { file: Some(Arc::clone(file)), offset, shown: 0 };
         Shown::Bytes(0)
     }
 
-    /// Makes up to `most` more bytes of a window (a mapped part of a file) readable by the owner of
-    /// the blocks. `most` is a multiple of the page size. If necessary, the kernel reads the bytes
-    /// from the file into the page cache. At the end of the window or of the file, the result is 0
-    /// bytes.
+    /// Makes up to `most` (a multiple of the page size) more bytes of a window readable, or 0 bytes
+    /// at the end of the window or of the file.
     pub fn extend(&self, (blocks, claim): (&mut Blocks, &Claim), window: usize, most: usize) -> Shown {
         let Some(mut state) = self.try_lock(blocks, claim) else { return Shown::Later };
         let Some(state) = state.windows.get_mut(window) else { return Shown::Gone };
         let Some(file) = &state.file else { return Shown::Gone };
         let left = usize::try_from(file.bytes().saturating_sub(state.offset)).unwrap_or(usize::MAX);
         let bytes = left.min(self.window_bytes).saturating_sub(state.shown).min(most);
-        // Without this `madvise` call, reading a page that the kernel cannot provide would raise
-        // SIGBUS.
+        // Without this advice, reading a page that the kernel cannot provide would raise SIGBUS.
         if bytes > 0 && self.range.advise(self.at(window) + state.shown, bytes, MADV_POPULATE_READ).is_err() {
             return Shown::Gone;
         }
@@ -342,7 +306,7 @@ impl FileWindows {
         Shown::Bytes(bytes)
     }
 
-    /// Closes all windows (mapped parts of files) that have no lent frames.
+    /// Closes all windows that have no lent frames.
     pub fn close(&self, (blocks, claim): (&mut Blocks, &Claim)) -> Shown {
         let Some(mut state) = self.try_lock(blocks, claim) else { return Shown::Later };
         self.close_unused(blocks, &mut state.windows);
@@ -365,7 +329,6 @@ impl FileWindows {
         }
     }
 
-    /// The offset of a window in the address range of all blocks.
     fn at(&self, window: usize) -> usize {
         (self.before + window) * self.window_bytes
     }
@@ -374,8 +337,7 @@ impl FileWindows {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the state of the windows (mapped parts of files) for the owner of the blocks. Returns
-    /// `None` if another thread holds the lock, or if the windows belong to other blocks.
+    /// Returns `None` if another thread holds the lock, or if the windows belong to other blocks.
     fn try_lock(&self, blocks: &Blocks, claim: &Claim) -> Option<MutexGuard<'_, State>> {
         if !blocks.are_claimed_by(claim) || blocks.region().base() != self.range.base {
             return None;
@@ -388,8 +350,7 @@ impl FileWindows {
     }
 }
 
-/// Since Linux 5.14. Kernels before Linux 5.14 do not support the advice `MADV_POPULATE_READ`. If
-/// the kernel does not support `MADV_POPULATE_READ`, files are read without mapping them.
+/// Since Linux 5.14. On older kernels, files are read without mapping them.
 const MADV_POPULATE_READ: libc::c_int = 22;
 
 #[cfg(all(test, not(loom), not(miri)))]
@@ -406,8 +367,7 @@ mod tests {
     const RECORD_BYTES: usize = FrameHeader::BYTES + PACKET_BYTES;
     const STEP_BYTES: usize = 64 << 10;
 
-    /// A file of records. The value of each byte of a packet is the number of the packet's record.
-    /// The file is deleted when this value is dropped.
+    /// Each byte of a packet is the number of its record.
     struct Records(PathBuf);
 
     impl Records {
@@ -425,7 +385,7 @@ mod tests {
             Arc::new(File::open(&self.0).unwrap())
         }
 
-        /// Opens the file for writing, without waiting for a lease.
+        /// Does not wait for a lease.
         fn open_to_write(&self) -> io::Result<File> {
             OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&self.0)
         }
@@ -437,8 +397,7 @@ mod tests {
         }
     }
 
-    /// Creates blocks with two windows, maps a file into the first window, and lends all readable
-    /// records as frames.
+    /// A file mapped into the first of two windows, with all readable records lent as frames.
     struct Lent {
         blocks: Blocks,
         claim: Claim,
@@ -503,8 +462,7 @@ mod tests {
         assert!(!lent.windows.have_failed());
     }
 
-    /// In this test, a handler on another CPU still reads frames after the blocks, the file and the
-    /// windows were dropped, and no further request for a lease can arrive.
+    /// A handler still reads frames after the blocks, the file and the windows were dropped.
     #[test]
     fn a_lease_is_returned_as_long_as_there_are_frames() {
         let records = Records::new("outlived", 200);
@@ -518,13 +476,11 @@ mod tests {
         let memory = Memory::new(Region::map(1, 64).unwrap().0, Some(blocks.region().clone()));
         let serves = Arc::downgrade(&windows);
         drop((blocks, windows, requests, file));
-        // A process that opens the file for writing waits until the lease was returned.
         OpenOptions::new().write(true).open(&records.0).unwrap().set_len(0).unwrap();
         for (number, frame) in frames.iter().enumerate() {
             assert!(memory.bytes(frame) == [number as u8; PACKET_BYTES], "frame {number}");
         }
         drop(memory);
-        // The thread ends.
         while serves.strong_count() > 0 {
             thread::yield_now();
         }
@@ -537,8 +493,7 @@ mod tests {
         assert_eq!(error.to_string(), "planted");
     }
 
-    /// Only windows are watched. If the signal handler replaced a page of a memory block by zeros,
-    /// packets would be lost without being counted.
+    /// Zeros in place of a page of a memory block would lose packets without counting them.
     #[test]
     fn only_windows_are_watched() {
         let (blocks, _claim, windows) = Blocks::map_with_windows((2, 4096), (2, HUGE_BYTES)).unwrap();
@@ -559,7 +514,6 @@ mod tests {
         lent.frames.drain(..).for_each(|frame| lent.blocks.recycle(frame).unwrap());
         assert_eq!(lent.windows.close((&mut lent.blocks, &lent.claim)), Shown::Bytes(0));
         assert!(lent.blocks.readable(&lent.claim, 1).is_empty());
-        // The file is not used any more, so its lease is returned.
         drop((file, std::mem::replace(&mut lent.file, lent.windows.lease(Records::new("other", 1).open()).unwrap())));
         assert!(lent.windows.return_leases());
         assert!(records.open_to_write().is_ok());
@@ -569,8 +523,7 @@ mod tests {
     fn bytes_that_cannot_be_read_again_are_reported() {
         let records = Records::new("lost", 200);
         let Some(mut lent) = Lent::of(&records) else { return };
-        // Without a lease, another process can truncate the file, which removes pages from the
-        // mapping.
+        // Without a lease, another process can truncate the file, which unmaps pages.
         lent.file.release();
         records.open_to_write().unwrap().set_len(0).unwrap();
         assert_eq!(lent.extend(), Shown::Gone, "the kernel reads bytes that do not exist");

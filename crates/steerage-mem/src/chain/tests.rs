@@ -120,8 +120,6 @@ fn a_swapped_frame_leaves_as_many_pages() {
 }
 
 proptest! {
-    /// Resizing a frame of several pages at both ends gives the same result as resizing a frame of
-    /// one page. If the page has too little room for the longer frame, the frame does not change.
     #[test]
     fn a_chain_is_resized_as_a_row_of_bytes_is(
         lens in prop::collection::vec(0..40_usize, 2..5), steps in prop::collection::vec((-200..200_i32, -200..200_i32), 1..6),
@@ -135,9 +133,7 @@ proptest! {
         for (front, back) in steps {
             let (before, head, room) = (whole(kept.segments()), kept.len(), kept.room());
             let total = before.len() as i32;
-            // At the front of a frame of several pages, only bytes in the first page (the head) can
-            // be removed. At the front of a frame, bytes can be added only if the first page (the
-            // head) has room.
+            // At the front, only bytes in the head can be removed, and only its room can be used.
             let goes = front <= room.0 as i32 && -front <= head as i32 && total + front + back >= 0;
             prop_assert_eq!(kept.resize(front, back), goes && back <= room.1 as i32, "{} {}", front, back);
             let after = whole(kept.segments());
@@ -196,8 +192,7 @@ fn a_kept_frame_comes_home_with_all_of_its_pages() {
 
 #[test]
 fn a_frame_is_brought_into_one_page_where_one_is_long_enough() {
-    // The page of the frame's head has 256 bytes, of which 32 are before the frame and 124 after
-    // the frame.
+    // The head's page has 256 bytes: 32 before the frame and 124 after the frame.
     for (lens, whole) in [(vec![100, 124], true), (vec![100, 140, 0, 16], true), (vec![100, 100, 57], false)] {
         let (memory, mut pages) = memory();
         let chained = frame(&memory, &mut pages, &lens);

@@ -4,9 +4,7 @@ use crate::{Completion, Memory, Page, Region, SharedPool};
 
 const HEADERS: usize = 4;
 
-/// A ring of eight slots. The slots of the next five frames wrap around the end of the ring's
-/// buffer. Each frame has four bytes of headers. The payload of a frame is the frame's number,
-/// repeated `number + 1` times.
+/// Five frames wrap around the end of the buffer. Frame n has n + 1 payload bytes of the value n.
 struct World {
     region: Arc<Region>,
     producer: Producer,
@@ -46,8 +44,6 @@ fn numbers(hand: &mut Hand<'_>) -> Vec<usize> {
     hand.frames().map(|frame| frame.len() - HEADERS - 1).collect()
 }
 
-/// For each set of frames in the list, merges the frames of the set into one packet. Returns how
-/// many packets there are, and the headers of each packet.
 fn merged(world: &mut World, sets: &[u64]) -> (Option<usize>, Vec<Option<Kept>>) {
     let mut copies: Vec<_> = (0..BATCH_MAX).map(|_| None).collect();
     let pages = Pages { spare: &world.spare, kept: &world.kept, headroom: 64 };
@@ -58,7 +54,6 @@ fn merged(world: &mut World, sets: &[u64]) -> (Option<usize>, Vec<Option<Kept>>)
     (packets, copies)
 }
 
-/// Returns the bytes of each frame in the batch, without the frame's headers.
 fn payloads(hand: &mut Hand<'_>) -> Vec<Vec<u8>> {
     hand.frames().map(|frame| frame.bytes()[HEADERS..].to_vec()).collect()
 }
@@ -67,7 +62,7 @@ fn payloads(hand: &mut Hand<'_>) -> Vec<Vec<u8>> {
 fn hidden_frames_are_read_behind_their_packet_and_nowhere_else() {
     let payload = |number: usize| vec![number as u8; number + 1];
     for (sets, shown, behind) in [
-        // The slots of the hidden frames lie both before and after the end of the ring's buffer.
+        // The hidden frames lie before and after the end of the ring's buffer.
         (&[0b11111_u64][..], vec![0], vec![vec![0, 1, 2, 3, 4]]),
         (&[0b10101, 0b01010], vec![0, 1], vec![vec![0, 2, 4], vec![1, 3]]),
         (&[0b11000], vec![0, 1, 2, 3], vec![vec![], vec![], vec![], vec![3, 4]]),
@@ -93,8 +88,7 @@ fn hidden_frames_are_read_behind_their_packet_and_nowhere_else() {
             }
         });
         assert_eq!(hand.len(), 5);
-        // When the batch is taken again, no frame is hidden, so no packet has payload in other
-        // frames.
+        // In the next batch, no frame is hidden, so no packet has payload in other frames.
         let [frame, ..] = &hand.frames().collect::<Vec<_>>()[..] else { panic!() };
         assert!(copies[0].as_ref().is_none_or(|copy| copy.behind(frame).count() == 1));
         drop(copies);
@@ -126,7 +120,6 @@ fn an_order_without_each_frame_once_changes_nothing() {
     assert_eq!(numbers(&mut hand), [4, 0, 3, 1, 2]);
 }
 
-/// The first of two packets is split, and its frames get headers that are two bytes longer.
 #[test]
 fn a_packet_that_is_split_is_its_frames_again() {
     let mut world = World::new();
@@ -136,8 +129,7 @@ fn a_packet_that_is_split_is_its_frames_again() {
     let mut verdicts: [usize; BATCH_MAX] = from_fn(|nth| nth);
     let mut hand = world.consumer.hand();
     assert_eq!(show(&mut hand, &mut copies, &mut verdicts, (2, 0b01)), 4);
-    // The first packet consists of the frames 0, 2 and 4. The second packet consists of the frame 1
-    // and the hidden frame 3.
+    // The second packet is the frame 1 and the hidden frame 3.
     assert_eq!((numbers(&mut hand), &verdicts[..5]), (vec![0, 2, 4, 1, 3], &[0, 2, 3, 1, 4][..]));
     let pages = Pages { spare: &world.spare, kept: &world.kept, headroom: 64 };
     let headers = |frames: &[Option<Frame<'_>>], copy: &Kept, to: &mut [[u8; 8]; BATCH_MAX]| {

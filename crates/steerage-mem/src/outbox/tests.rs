@@ -9,8 +9,7 @@ use crate::ring::{Consumer, RingOptions, parking_lot, ring};
 use crate::{Claim, Memory, Page, Region};
 
 const CPUS: usize = 4;
-/// The CPU that polls the queue. The frames for this CPU (the owner) stay in the lane, which has no
-/// limit.
+/// Polls the queue. Its frames stay in the lane, which has no limit.
 const OWNER: usize = 3;
 const BLOCKS: usize = 8;
 const UNITS: u64 = 12;
@@ -52,13 +51,11 @@ struct Known {
 }
 
 impl Known {
-    /// The length and the arrival number of a frame, as a handler sees them.
     fn seen(&self) -> (usize, u64) {
         (self.number + if self.long { LONG } else { 0 }, self.number as u64)
     }
 }
 
-/// The frames that should be in a ring or in the lane, oldest first.
 #[derive(Default)]
 struct Expected {
     finished: VecDeque<Known>,
@@ -125,8 +122,7 @@ impl World {
         }
     }
 
-    /// For each ring, the blocks that the ring's frames hold. Blocks of frames in the lane are not
-    /// counted.
+    /// For each ring but not for the lane, the blocks that its frames hold.
     fn held(&self) -> impl Iterator<Item = BTreeSet<usize>> {
         self.expected.iter().enumerate().filter(|(ring, _)| *ring != OWNER).map(|(_, frames)| frames.holds())
     }
@@ -200,8 +196,6 @@ impl World {
         finished.extend(frames);
     }
 
-    /// Lent frames that stay in the lane (the polling CPU's own frames) return to their block
-    /// immediately.
     fn handle_lane(&mut self, most: usize) {
         let mut hand = self.outbox.lane().take(most, false);
         let seen: Vec<(usize, u64)> = hand.frames().map(|frame| (frame.len(), frame.arrival().unwrap())).collect();
@@ -297,8 +291,7 @@ fn a_stalled_cpu_gets_a_half_and_the_others_go_on() {
     assert!(world.outbox.has_room(1, 1));
     assert_eq!(publish_each(&mut world, 1, &all, true), BLOCKS / 2);
     assert!(!world.outbox.has_room(1, 1) && world.outbox.has_room(2, 1), "the stalled CPU's share is full");
-    // If earlier frames of the ring already hold a frame's block, the frame takes no further
-    // memory. The ring admits short frames in cases in which it refuses long frames.
+    // A frame in a block that the ring already holds takes no further memory.
     assert_eq!(publish_each(&mut world, 1, &all[..4], true), 4);
     assert_eq!(publish_each(&mut world, 1, &all[4..], false), 2);
     assert_eq!(publish_each(&mut world, 2, &[7], true), 1);

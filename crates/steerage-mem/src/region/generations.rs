@@ -1,13 +1,7 @@
-//! In debug and fuzz builds, detects pages that are used after their release.
-//!
-//! Safe code cannot use a page after its release, because the release consumes the page's token
-//! (the right to use the page). But a released page can be used because of a mistake in this crate,
-//! or by a device that writes to the page too late. Therefore a released page is filled with a
-//! pattern. When a released page is taken again, its pattern must be unchanged. A new generation of
-//! a page begins whenever the page is released and whenever it is taken. A page that a handler
-//! keeps after the batch must always have the generation that it had when it was kept.
-//!
-//! In other builds, a [`Generation`] takes no memory, and its functions do nothing.
+//! In debug and fuzz builds, detects pages that are used after their release, by a mistake in this
+//! crate or by a device that writes too late. A released page is filled with a pattern, which must
+//! be unchanged when the page is taken again. A new generation of a page begins at each release and
+//! each take, and a kept page must always have the generation that it had when it was kept.
 
 #[cfg(any(debug_assertions, fuzzing))]
 pub(crate) use checked::{Generation, Generations};
@@ -16,26 +10,19 @@ pub(crate) use unchecked::{Generation, Generations};
 
 #[cfg(any(debug_assertions, fuzzing))]
 mod checked {
-    // The generations use the atomics of `std` even under loom, because no other memory depends on
-    // them.
+    // The atomics of `std` even under loom: no other memory depends on generations.
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// The byte of the pattern. The kernel's slab allocator uses the same byte for free memory
-    /// (`POISON_FREE`, include/linux/poison.h).
+    /// As in the kernel's slab allocator (`POISON_FREE`, include/linux/poison.h).
     const POISON: u8 = 0x6b;
 
-    /// The pattern as an array of 4096 bytes, so that 4096 bytes are compared at a time.
     const POISONED: [u8; 4096] = [POISON; 4096];
 
-    /// The generation of a page. An odd generation number means that the page is released. The
-    /// generation number wraps around, but no holder of a page sees two generations that are 2^32
-    /// apart.
+    /// Odd: the page is released. No holder of a page sees two generations that are 2^32 apart.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Generation(u32);
 
-    /// The current generation of each page of a region. All accesses to the generations are
-    /// relaxed: a page is handed over by other atomics, so the next holder sees the generation of
-    /// the previous holder or a later one.
+    /// Relaxed: the atomics that hand a page over order the accesses.
     #[derive(Debug)]
     pub(crate) struct Generations(Box<[AtomicU32]>);
 

@@ -10,22 +10,18 @@ use crate::mapping::{HUGE_BYTES, RegionError};
 pub struct Part {
     /// The number of pages in the part, at least 1.
     pub pages: usize,
-    /// The NUMA node of the part's memory. If the node is `None`, each page lies on the node of the
-    /// CPU that accesses it first.
+    /// The NUMA node, or `None` for the node of the CPU that accesses a page first.
     pub node: Option<u32>,
 }
 
-/// The highest possible number of a NUMA node, plus one. The kernel has the same limit of 1024
-/// nodes (`CONFIG_NODES_SHIFT` is at most 10).
+/// As in the kernel (`CONFIG_NODES_SHIFT` is at most 10).
 const NODES_MAX: u32 = 1024;
 
-/// Returns the end of each part, as a number of pages from the beginning of the region. Every part
-/// but the last is up to 2 MiB longer than requested, so that the next part's memory begins with a
-/// new huge page. A page that crosses the border of two parts belongs to the first part.
+/// Returns the end of each part, in pages from the beginning of the region. Every part but the last
+/// is up to 2 MiB longer than requested, so that the next part begins with a new huge page.
 ///
 /// # Errors
-/// [`RegionError::Size`] if there are no parts, if a part has no pages, or if the size cannot be
-/// addressed.
+/// [`RegionError::Size`] if there are no parts or pages, or if the size cannot be addressed.
 pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, RegionError> {
     let asked = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.pages));
     let wrong = || RegionError::Size { pages: asked, page_bytes };
@@ -45,15 +41,12 @@ pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, Region
     Ok(ends)
 }
 
-/// Asks the kernel to take the memory of each part from the part's NUMA node, as long as that node
-/// has free memory. The caller must not have touched any page of the region before. Returns the
-/// kernel's error if the kernel refuses to place the memory. If the kernel refuses, each page lies
-/// on the node of the CPU that touches the page first.
+/// Prefers each part's NUMA node. If the kernel refuses, or for pages that were touched before, the
+/// node of the first CPU that touches a page is used.
 pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes: usize) -> Result<(), io::Error> {
     let mut from = 0;
     for (nth, (part, end)) in parts.iter().zip(ends).enumerate() {
-        // The last part ends at the end of the mapping. The size of the whole mapping is also a
-        // multiple of the huge page size.
+        // The mapping ends with the last part, at a multiple of the huge page size.
         let border = (end * page_bytes) / HUGE_BYTES * HUGE_BYTES;
         let to = if nth + 1 < parts.len() { border } else { (end * page_bytes).next_multiple_of(HUGE_BYTES) };
         if let Some(node) = part.node {
@@ -81,7 +74,7 @@ fn prefer(base: NonNull<u8>, from: usize, bytes: usize, node: u32) -> Result<(),
             bytes,
             libc::MPOL_PREFERRED,
             mask.as_ptr(),
-            // The system call expects the number of bits in the node mask, plus one.
+            // The number of bits in the node mask, plus one.
             libc::c_ulong::from(NODES_MAX + 1),
             0_u32,
         )
@@ -128,7 +121,6 @@ mod tests {
         assert_eq!(region.part_of(&others[0]), 0, "a page of other memory is nobody's, and no panic");
     }
 
-    /// Every machine has a NUMA node 0, unless its kernel does not support NUMA.
     #[test]
     #[cfg_attr(miri, ignore = "there is no kernel")]
     #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]

@@ -1,10 +1,6 @@
-//! [`View`] is the address range of a region.
-
 use super::Region;
 
-/// The fields of a region that are needed to find a page. Loops over many pages use a `View`
-/// instead of a [`Region`]. The compiler can keep a `View` in registers. If a loop used a
-/// [`Region`] instead, the fields would be read from memory for each page.
+/// What is needed to find a page. Unlike a [`Region`], a `View` stays in registers in a loop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     base: *mut u8,

@@ -1,5 +1,3 @@
-//! [`Finished`]: finished slots, which the producer reclaims.
-
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -7,9 +5,7 @@ use crate::page::{BLANK, Completion, Page, Slot};
 use crate::region::Region;
 use crate::sync::UnsafeCell;
 
-/// The maximum number of slots that are passed to the function `home` in one call. Some slots are
-/// read twice. The number of slots is limited, so that their cache lines are still in the cache at
-/// the second read.
+/// For each call of `home`: few enough that slots are still in the cache when read again.
 pub(super) const TOGETHER: u64 = 64;
 
 /// Finished slots that are adjacent in memory and belong to the producer again.
@@ -30,19 +26,16 @@ impl<'a> Finished<'a> {
         self.0.len()
     }
 
-    /// Returns the first `count` slots (or all slots if there are fewer) and the remaining slots.
+    /// Returns the first `count` slots, if there are so many, and the remaining slots.
     #[inline(always)]
     pub fn split_at(self, count: usize) -> (Self, Self) {
         let (first, rest) = self.0.split_at(count.min(self.0.len()));
         (Self(first), Self(rest))
     }
 
-    /// Appends the pages of the slots to `home`, and returns how many pages were appended. `Err`
-    /// returns the slots if a slot is not a frame in a single page, or if its page number is not in
-    /// `own`. The page numbers in `own` belong to `region`.
-    ///
-    /// If each frame were passed to a function, returning a page would take three times as many
-    /// instructions.
+    /// Appends the pages of the slots to `home`, and returns their number. `Err` returns the slots
+    /// if one is no frame in a single page with a number in `own`, the numbers of `region`. Passing
+    /// each frame to a function would take three times as many instructions.
     #[inline(always)]
     pub fn pages_to(self, home: &mut Vec<Page>, (region, own): (&Region, &Range<u32>)) -> Result<usize, Self> {
         if self.0.is_empty() {
@@ -59,9 +52,7 @@ impl<'a> Finished<'a> {
         Ok(count)
     }
 
-    /// Writes the page of each slot to `to`, which has as many entries as there are slots. Returns
-    /// true if each slot is a frame in a single page, and all page numbers are in `own`. The page
-    /// number of a blanked slot is never in `own`.
+    /// Returns false if a slot is no frame in a single page with a number in `own`.
     #[inline(always)]
     fn copy_pages(&self, to: &mut [MaybeUninit<Page>], own: &Range<u32>) -> bool {
         let (fours, rest) = self.0.split_at(self.0.len() / 4 * 4);
@@ -94,7 +85,7 @@ fn copy(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Range<u3
 #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom)))))]
 use copy as copy_fours;
 
-/// Does the same as `copy`, but for groups of four slots, because four slots fill one cache line.
+/// Four slots fill one cache line.
 #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
 #[inline(always)]
 fn copy_fours(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Range<u32>) -> bool {
@@ -105,14 +96,12 @@ fn copy_fours(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Ra
     // SAFETY: x86-64 has SSE2. A slot consists of four 32-bit words, in the order of its fields,
     // and no code writes it. A page is one such word.
     unsafe {
-        // SSE2 can only compare signed numbers. To compare unsigned numbers, half of the 32-bit
-        // range is added to both sides.
+        // SSE2 only compares signed numbers: half of the 32-bit range is added to both sides.
         let half = _mm_set1_epi32(i32::MIN);
         let (start, last) = (_mm_set1_epi32(own.start as i32), _mm_xor_si128(_mm_set1_epi32(last as i32), half));
         let (parts, none) = (_mm_set1_epi32(Slot::NO_WHOLE_PAGE as i32), _mm_setzero_si128());
         let mut bad = none;
-        // `chunks_exact` would be slow here: if the program that uses this crate is compiled in
-        // several parts without link-time optimisation, the compiler does not inline all of it.
+        // `chunks_exact` would not be completely inlined without link-time optimisation.
         let mut at = 0;
         while at + 4 <= slots.len() {
             let (four, to) = (&slots[at..at + 4], &mut to[at..at + 4]);

@@ -1,5 +1,4 @@
-//! The frames that a CPU has *in hand*: the CPU has taken them from a ring or a lane, and has not
-//! finished them yet.
+//! The frames that a CPU has *in hand*: taken from a ring or a lane, and not finished.
 
 use crate::chain::{Behind, Segments, SegmentsMut};
 use crate::header::FrameHeader;
@@ -7,17 +6,15 @@ use crate::memory::Memory;
 use crate::page::{BLANK, Completion, Page, Slot};
 use crate::sync::{AtomicU64, Ordering, UnsafeCell};
 
-/// The slots between two positions of a buffer. Only one CPU may read and rewrite these slots.
+/// Slots of a buffer that only one CPU may read and rewrite.
 #[derive(Debug)]
 pub(super) struct InHand {
     pub(super) slots: *const UnsafeCell<Slot>,
-    /// The arrival numbers of the slots, or a null pointer.
     pub(super) arrivals: *const AtomicU64,
     pub(super) mask: u32,
     pub(super) begin: u64,
     pub(super) end: u64,
-    /// The position after the last hidden frame (a frame that the handler does not see). The hidden
-    /// frames begin at the position `end`. The value is 0 if no frame is hidden.
+    /// The position after the last hidden frame (which the handler does not see), or 0.
     pub(super) hidden_end: u64,
     pub(super) memory: Memory,
 }
@@ -33,16 +30,14 @@ impl InHand {
         unsafe { (*self.cell(at)).with(|slot| *slot) }
     }
 
-    /// The slot at a position of this buffer. The holder of the `InHand` may access this slot. The
-    /// masked position is less than the capacity of the buffer.
+    /// The masked position is less than the capacity of the buffer.
     #[inline(always)]
     pub(super) fn cell(&self, at: u64) -> *const UnsafeCell<Slot> {
         self.slots.wrapping_add((at as u32 & self.mask) as usize)
     }
 }
 
-/// The frames that one CPU has in hand. The frames in hand (taken and not finished) are borrowed
-/// from their [`Consumer`](super::Consumer) or [`Lane`](super::Lane).
+/// The frames in hand, borrowed from their [`Consumer`](super::Consumer) or [`Lane`](super::Lane).
 #[derive(Debug)]
 pub struct Hand<'a>(pub(super) &'a mut InHand);
 
@@ -60,11 +55,10 @@ impl Hand<'_> {
         Frames::of(self.0)
     }
 
-    /// Calls `run` with the first `count` frames only. The frames after the first `count` are
-    /// hidden while `run` runs: `run` can only read the bytes of hidden frames, as the continuation
-    /// of the frame into which they are [merged](crate::merged).
+    /// Calls `run` with the first `count` frames. All other frames are hidden: `run` can only read
+    /// their bytes, as the continuation of the frame into which they are [merged](crate::merged).
     pub fn with_first<R>(&mut self, count: usize, run: impl FnOnce(Hand<'_>) -> R) -> R {
-        /// When this value is dropped, the hidden frames are shown again, even if `run` panics.
+        /// Shows the hidden frames again, even if `run` panics.
         struct Hidden<'h>(&'h mut InHand);
 
         impl Drop for Hidden<'_> {
@@ -79,9 +73,8 @@ impl Hand<'_> {
         run(Hand(hidden.0))
     }
 
-    /// Sorts the frames by `order`: the frame that is now at `order[nth]` becomes frame number
-    /// `nth`. Arrival numbers are not moved. Returns `false` and changes nothing if `order` does
-    /// not contain each frame exactly once.
+    /// The frame at `order[nth]` becomes frame number `nth`. Arrival numbers are not moved. Changes
+    /// nothing and returns `false` if `order` does not contain each frame exactly once.
     pub(crate) fn reorder(&mut self, order: &[u8]) -> bool {
         let hand = &*self.0;
         let seen = order.iter().fold(0_u64, |seen, nth| seen | 1_u64.checked_shl(u32::from(*nth)).unwrap_or(0));
@@ -138,17 +131,12 @@ impl<'a> Iterator for Frames<'a> {
 impl ExactSizeIterator for Frames<'_> {}
 
 impl Hand<'_> {
-    /// Passes the batch's *common frames* (defined below) to the function `read`. A common frame
-    /// lies in one page, has no [extra record](Frame::extra), and has `link` as its [kind of
-    /// header](Frame::link). If the batch's first frame has a [device header](Frame::header), a
-    /// common frame has one too. Otherwise, a common frame has no device header. `read` gets each
-    /// frame with its number in the batch, and returns true if it has handled the frame. If a frame
-    /// has no device header, `read` gets a header without a time. The result has one bit for each
-    /// of the first 64 frames: the bit is set if `read` did not handle the frame. The caller then
-    /// handles the frames in the result one by one.
-    ///
-    /// `read_common` takes about half of the instructions of a loop over single frames, because
-    /// fields that all of the frames share are read once.
+    /// Passes the batch's *common frames*, with their numbers, to `read`, which returns true if it
+    /// has handled the frame. A common frame lies in one page, has no [extra record](Frame::extra),
+    /// has `link` as its [kind of header](Frame::link), and has a [device header](Frame::header) if
+    /// and only if the first frame has one. A frame without one gets a header without a time. The
+    /// result has one bit for each of the first 64 frames that `read` has not handled. This takes
+    /// about half of the instructions of a loop over single frames.
     #[inline(always)]
     pub fn read_common(&mut self, link: u8, mut read: impl FnMut(usize, &[u8], FrameHeader) -> bool) -> u64 {
         const BYTES: usize = FrameHeader::BYTES;
@@ -172,8 +160,7 @@ impl Hand<'_> {
                 // SAFETY: the span was checked, the slot is held, and writing a frame needs a
                 // `Frame`, for which the hand would have to be borrowed.
                 let all = unsafe { std::slice::from_raw_parts(start, before + len) };
-                // The code contains only one call of `read`, because the compiler would not inline
-                // two calls.
+                // Only one call of `read`, because the compiler would not inline two.
                 let (frame, header) = match all.split_first_chunk() {
                     Some((header, frame)) if headed => (frame, slot.header_of(*header)),
                     _ => (all, FrameHeader::of_whole(len)),
@@ -188,9 +175,8 @@ impl Hand<'_> {
     }
 }
 
-/// One frame that a handler has in hand. A frame is not `Clone`. Only [`Hand::frames`] creates
-/// frames, and this function borrows the hand mutably. Therefore two `Frame` values for one slot
-/// never exist at the same time.
+/// One frame in hand. Two `Frame` values for one slot never exist at the same time, because a frame
+/// is not `Clone`, and [`Hand::frames`] borrows the hand mutably.
 #[derive(Debug)]
 pub struct Frame<'a> {
     hand: &'a InHand,
@@ -205,16 +191,14 @@ impl<'a> Frame<'a> {
         (self.at - self.hand.begin) as usize
     }
 
-    /// The bytes of a frame. If the frame lies in several pages, only the bytes of its first part
-    /// are returned.
+    /// The bytes of the frame, or of its first part if the frame lies in several pages.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the slot is in hand, and writing needs `&mut self`.
         unsafe { self.hand.memory.slice(&self.slot) }
     }
 
-    /// The frame's bytes for writing. Returns `None` for a lent frame, because other code may read
-    /// its block.
+    /// The bytes for writing. `None` for a lent frame, because other code may read its block.
     #[inline(always)]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if self.slot.is_lent() {
@@ -232,8 +216,7 @@ impl<'a> Frame<'a> {
         unsafe { self.hand.memory.segments_of(&self.slot) }
     }
 
-    /// The frame's bytes for writing, part by part. Returns `None` for a lent frame, because other
-    /// code may read its block.
+    /// The bytes for writing, part by part. `None` for a lent frame.
     #[inline]
     pub fn segments_mut(&mut self) -> Option<SegmentsMut<'_>> {
         if self.slot.is_lent() {
@@ -243,8 +226,7 @@ impl<'a> Frame<'a> {
         Some(unsafe { self.hand.memory.segments_mut_of(&self.slot) })
     }
 
-    /// The memory that the frame occupies, in bytes: all of its pages, including unused bytes. A
-    /// lent frame occupies only its own bytes and the bytes of its header.
+    /// The memory of the frame, in bytes: all of its pages, or a lent frame's bytes and header.
     pub fn truesize(&self) -> usize {
         self.hand.memory.truesize(&self.slot)
     }
@@ -261,9 +243,8 @@ impl<'a> Frame<'a> {
         self.slot.is_chained()
     }
 
-    /// The bytes of this frame after its first `skip` bytes, followed by the bytes of `count`
-    /// hidden frames without their first `skip` bytes. `from` is the position of the first hidden
-    /// frame in the batch. See [`with_first`](Hand::with_first).
+    /// The bytes of this frame and of `count` [hidden](Hand::with_first) frames from the position
+    /// `from` on in the batch, each without its first `skip` bytes.
     #[inline]
     pub fn behind(&self, skip: usize, from: usize, count: usize) -> Behind<'_> {
         let hand = self.hand;
@@ -284,8 +265,7 @@ impl<'a> Frame<'a> {
         Behind::new(&hand.memory, self.bytes(), slots, skip)
     }
 
-    /// The last `len` bytes of the frame, for writing. Returns `None` for a lent frame, or if the
-    /// frame's last part is shorter than `len` bytes.
+    /// The last `len` bytes, for writing. `None` for a lent frame, or if the last part is shorter.
     #[inline]
     pub fn tail_mut(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.slot.is_lent() {
@@ -298,10 +278,9 @@ impl<'a> Frame<'a> {
         bytes.get_mut(from..)
     }
 
-    /// Copies the bytes of all of the frame's pages into its first page. All other pages still
-    /// belong to the frame until the frame returns. The headroom may become smaller. Returns
-    /// `false` and changes nothing if a page is too short for the frame, or if the frame was taken
-    /// out of its batch.
+    /// Copies the bytes of all pages into the first page. The other pages belong to the frame until
+    /// it returns. Returns `false` and changes nothing if a page is too short for the frame, or if
+    /// the frame was taken out of its batch.
     #[inline]
     pub fn linearise(&mut self) -> bool {
         if !self.slot.is_chained() || self.slot.page == BLANK {
@@ -314,19 +293,17 @@ impl<'a> Frame<'a> {
         true
     }
 
-    /// The number of free bytes before the frame in its first page, and after the frame in its last
-    /// page. 0 for a lent frame.
+    /// The free bytes before the frame in its first page, and after it in its last page. 0 if lent.
     #[inline]
     pub fn room(&self) -> (usize, usize) {
         self.hand.memory.room(&self.slot)
     }
 
-    /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end, in
-    /// place. If `front` or `back` is negative, the frame becomes shorter at that end. Added bytes
-    /// have the values that were in the page before. If there is room for the header that the
-    /// device wrote, the header moves with the front of the frame, and the length on the wire in
-    /// the header is corrected. Returns `false` and changes nothing in three cases: the page is too
-    /// short, the frame is lent, or the frame was taken out of its batch.
+    /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end, or
+    /// shorter if negative. Added bytes keep the values that the page has there. The device's
+    /// header moves with the front if there is room, with a corrected length on the wire. Returns
+    /// `false` and changes nothing if the page is too short, the frame is lent, or the frame was
+    /// taken out of its batch.
     #[inline]
     pub fn resize(&mut self, front: i32, back: i32) -> bool {
         if self.slot.page == BLANK {
@@ -339,8 +316,7 @@ impl<'a> Frame<'a> {
         true
     }
 
-    /// Replaces the kind of the frame's first header, which [`Completion::set_link`] set. Does
-    /// nothing if the frame was taken out of its batch.
+    /// Replaces the kind of the frame's first header, unless the frame was taken out of its batch.
     #[inline]
     pub fn set_link(&mut self, link: u8) {
         if self.slot.page != BLANK {
@@ -356,15 +332,14 @@ impl<'a> Frame<'a> {
         unsafe { (*self.hand.cell(self.at)).with_mut(|slot| *slot = changed) };
     }
 
-    /// The header that the device wrote for the frame, if the device wrote one, and the frame's
-    /// bytes.
+    /// The header that the device wrote, if any, and the frame's bytes.
     #[inline(always)]
     pub fn with_header(&self) -> (Option<FrameHeader>, &[u8]) {
         // SAFETY: as `bytes` and `header`.
         unsafe { self.hand.memory.framed(&self.slot) }
     }
 
-    /// The header that the device wrote for the frame, if the device wrote one.
+    /// The header that the device wrote, if any.
     #[inline]
     pub fn header(&self) -> Option<FrameHeader> {
         // SAFETY: the slot is in hand; its page is written only through `&mut self`, and a block is
@@ -372,15 +347,12 @@ impl<'a> Frame<'a> {
         unsafe { self.hand.memory.header(&self.slot) }
     }
 
-    /// Returns true if the device wrote an extra record before the header: see
-    /// [`extra`](Self::extra).
+    /// Returns true if the device wrote an [extra record](Self::extra) before the header.
     #[inline(always)]
     pub fn has_extra(&self) -> bool {
         self.slot.has_extra()
     }
 
-    /// Sets or clears the mark of frames that need more work than a plain packet: see
-    /// [`has_extra`](Self::has_extra).
     pub(crate) fn mark_extra(&mut self, yes: bool) {
         self.rewrite(self.slot.with_extra(yes));
     }
@@ -390,23 +362,20 @@ impl<'a> Frame<'a> {
         self.rewrite(self.slot.with_extra(false).with_link(link));
     }
 
-    /// Returns true if the frame's bytes can be written in place. Bytes cannot be written in place
-    /// if the frame is lent. The bytes cannot be written in place either if other frames are merged
-    /// into the frame and its headers are in a copy.
+    /// Returns false if the frame is lent, or if other frames are merged into it.
     #[inline(always)]
     pub fn is_writable(&self) -> bool {
         self.slot.is_writable()
     }
 
-    /// The extra record that the device wrote before the header, if the device wrote one.
+    /// The extra record that the device wrote before the header, if any.
     #[inline]
     pub fn extra(&self) -> Option<[u8; FrameHeader::EXTRA_BYTES]> {
         // SAFETY: as `header`.
         unsafe { self.hand.memory.extra(&self.slot) }
     }
 
-    /// The length of the frame's part in its first page, in bytes. For a frame of one page, the
-    /// part is the whole frame.
+    /// The length of the frame's part in its first page, in bytes.
     #[inline(always)]
     #[expect(clippy::len_without_is_empty, reason = "a frame's length, not a collection's")]
     pub fn len(&self) -> usize {
@@ -419,7 +388,7 @@ impl<'a> Frame<'a> {
         self.slot.offset
     }
 
-    /// The flow hash by which the frame was steered, if the frame was hashed.
+    /// The flow hash by which the frame was steered, if any.
     #[inline(always)]
     pub fn hash(&self) -> Option<u32> {
         self.slot.hash()
@@ -447,14 +416,12 @@ impl<'a> Frame<'a> {
         // ring, which are written atomically. Only this thread accesses the arrival numbers in a
         // lane (the CPU's own frames).
         let number = unsafe { &*self.hand.arrivals.add((self.at as u32 & self.hand.mask) as usize) };
-        // The load is relaxed: the arrival number became visible together with the slot, by the
-        // load C1.
+        // Relaxed: the load C1 made the arrival number visible together with the slot.
         Some(number.load(Ordering::Relaxed))
     }
 
-    /// Takes the frame out of the ring and blanks its slot, so that its page does not return
-    /// through the finished index. Returns `Err` for a lent frame, which cannot be kept, and for a
-    /// frame that was taken out before.
+    /// Takes the frame out of the ring and blanks its slot, so that its page does not return with
+    /// the slot. `Err` for a lent frame, and for a frame that was taken out before.
     pub fn take(self) -> Result<Completion, Self> {
         if self.slot.is_lent() || self.slot.page == BLANK {
             return Err(self);
@@ -465,11 +432,9 @@ impl<'a> Frame<'a> {
         Ok(Completion::from_slot(self.slot))
     }
 
-    /// Takes the frame with its pages out of the ring. In exchange for the frame's pages, the same
-    /// number of pages is taken from the end of `pages` and returns through the ring. The frame in
-    /// the ring is empty afterwards. Returns `None` and changes nothing if `pages` has too few
-    /// pages, or if the pages belong to other memory. Also returns `None` if the frame is lent or
-    /// was taken out before.
+    /// Takes the frame with its pages out of the ring, in exchange for an empty frame with as many
+    /// pages from the end of `pages`. `None` if `pages` has too few pages or pages of other memory,
+    /// if the frame is lent, or if it was taken out before.
     #[inline]
     pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
         if self.slot.is_lent() || self.slot.page == BLANK {

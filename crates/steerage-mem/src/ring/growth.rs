@@ -1,10 +1,8 @@
 //! How a ring grows while it is in use: from one position on, its frames lie in a larger buffer.
 //!
-//! The producer chooses the position of the growth, and publishes it together with the slots after
-//! the position. The consumer switches to the larger buffer when all slots before the position of
-//! the growth are finished. Until the consumer switches to the larger buffer, the producer reclaims
-//! slots from both buffers. Until the consumer switches to the larger buffer, the producer does not
-//! grow the ring again, unless no frame was staged after the position of the growth.
+//! The producer publishes the position of the growth together with the slots after it. The consumer
+//! switches to the larger buffer when all slots before this position are finished. Until then, the
+//! producer does not grow the ring again unless no frame was staged after this position.
 
 use super::{Consumer, Producer, RingBuffer};
 use crate::page::Slot;
@@ -14,8 +12,7 @@ use crate::sync::{Ordering, UnsafeCell};
 pub(super) struct Grown(u64);
 
 impl Grown {
-    /// From position `at` on, the ring has `capacity` slots, which is a power of 2. The field `at`
-    /// has 59 bits, so it does not overflow within a century.
+    /// `capacity` is a power of 2. `at` has 59 bits, and does not overflow within a century.
     pub(super) fn new(at: u64, capacity: usize) -> Self {
         Self(at << 5 | u64::from(capacity.ilog2()))
     }
@@ -35,15 +32,13 @@ impl Grown {
 
 impl RingBuffer {
     pub(super) fn grown(&self) -> Grown {
-        // Relaxed: the store P1 of `published` makes the value of `grown` visible together with the
-        // slots in the larger buffer.
+        // Relaxed: the store P1 makes it visible with the slots in the larger buffer.
         Grown(self.to_consumer.grown.load(Ordering::Relaxed))
     }
 }
 
 impl Producer {
-    /// Applies the limit. If the limit exceeds the capacity, the ring grows, unless the consumer
-    /// has not yet switched to the larger buffer of the last growth.
+    /// The ring grows if the limit exceeds its capacity, unless the last growth is not complete.
     #[inline(always)]
     pub(super) fn make_room(&mut self) {
         if self.limit > self.mask + 1 {
@@ -86,8 +81,7 @@ impl Producer {
 }
 
 impl Consumer {
-    /// Switches to the larger buffer if all slots before the position at which that buffer begins
-    /// are finished. Returns how many of the next `count` slots lie in the same buffer.
+    /// Returns how many of the next `count` slots lie in the same buffer.
     #[cold]
     #[inline(never)]
     pub(super) fn follow(&mut self, count: u64) -> u64 {

@@ -1,9 +1,6 @@
-//! [`Lane`]: the frames that stay on the CPU that received them.
-//!
-//! The frames of a poll arrive in the lane's list. Steering takes the frames for other CPUs out of
-//! the list. The rest of the list *is* the next batch of this CPU: no slot is copied, published or
-//! reclaimed, and no atomic operation is needed. The lane has three positions in its list:
-//! `finished <= taken <= len`.
+//! The frames of a poll arrive in the lane's list. Steering takes the frames for other CPUs out,
+//! and the rest *is* the next batch of this CPU: no slot is copied, published or reclaimed, and no
+//! atomic operation is needed. The lane's positions are `finished <= taken <= len`.
 
 use super::finished::Finished;
 use super::frames::{Hand, InHand};
@@ -12,16 +9,12 @@ use crate::memory::Memory;
 use crate::page::{Completion, Slot};
 use crate::sync::{AtomicU64, UnsafeCell};
 
-/// The list of the frames that a queue's owner receives and handles itself.
-///
-/// The list owns its frames until they are finished. While a frame is in hand (taken and not
-/// finished), or is finished but still in the list, no other code can access the list.
+/// The list of the frames that a queue's owner receives and handles itself. No other code can
+/// access the list while frames are in hand, or are finished and still in the list.
 #[derive(Debug)]
 pub struct Lane {
-    /// The frames of the list. The first `taken` frames are in hand (taken and not finished) or
-    /// finished, so their entries are no longer tokens.
+    /// The first `taken` entries are in hand or finished, and no longer tokens.
     frames: Vec<Completion>,
-    /// The arrival numbers of the frames, if the rings of the queue keep arrival numbers.
     arrivals: Vec<AtomicU64>,
     numbered: bool,
     /// The frames from `finished` to `taken`.
@@ -29,8 +22,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Creates a lane that has room for `frames` frames, whose bytes lie in `memory`. If `numbered`
-    /// is true, the lane keeps arrival numbers.
+    /// Creates a lane with room for `frames` frames in `memory`.
     pub fn new(frames: usize, numbered: bool, memory: Memory) -> Self {
         // An empty slice needs a pointer that is not null.
         let (slots, arrivals) = (std::ptr::NonNull::dangling().as_ptr(), std::ptr::null());
@@ -42,15 +34,12 @@ impl Lane {
         }
     }
 
-    /// Returns the lane's list of frames. A poll adds frames to the list, and steering removes
-    /// frames from it. Returns `None` if frames were taken from the list and not all of its frames
-    /// are finished.
+    /// The list of frames. `None` while frames were taken and not all frames are finished.
     #[inline(always)]
     pub fn list(&mut self) -> Option<&mut Vec<Completion>> {
         (self.hand.end == 0).then_some(&mut self.frames)
     }
 
-    /// Records `arrival` for the first frame in the list that has no arrival number yet.
     #[inline(always)]
     fn note_arrival(&mut self, arrival: u64) {
         if self.numbered {
@@ -58,8 +47,7 @@ impl Lane {
         }
     }
 
-    /// Records which frames of a poll stay on this CPU: the frames whose bits are set in `stay`.
-    /// The first frame of the poll has the arrival number `arrival`.
+    /// Records arrival numbers, from `arrival` on, for the frames of a poll in the set `stay`.
     #[inline(always)]
     pub fn note_arrivals_of(&mut self, stay: u64, arrival: u64) {
         if self.numbered {
@@ -67,8 +55,7 @@ impl Lane {
         }
     }
 
-    /// Records that all frames of a poll stay on this CPU. The first frame of the poll has the
-    /// arrival number `arrival`.
+    /// Like [`note_arrivals_of`](Self::note_arrivals_of) if all frames of a poll stay on this CPU.
     #[inline(always)]
     pub fn note_arrivals(&mut self, arrival: u64) {
         if self.numbered {
@@ -76,8 +63,7 @@ impl Lane {
         }
     }
 
-    /// Adds a frame at the end of the list. `push` is always inlined, so that the frame is not
-    /// stored in memory first: see `Outbox::stage`.
+    /// Adds a frame. Always inlined, as `Outbox::stage` explains.
     #[inline(always)]
     pub fn push(&mut self, frame: Completion, arrival: u64) {
         self.frames.push(frame);
@@ -109,10 +95,8 @@ impl Lane {
         Hand(&mut self.hand)
     }
 
-    /// Takes up to `most` of the waiting frames, unless earlier frames are still in hand (taken and
-    /// not finished). If `fetch` is true, prefetches the first cache line of each frame.
-    /// Prefetching is useful for frames that this CPU has neither written nor read. Returns the
-    /// frames in hand.
+    /// Takes up to `most` frames, unless earlier frames are in hand. `fetch` prefetches their first
+    /// cache line, for frames that this CPU has neither written nor read.
     #[inline(always)]
     pub fn take(&mut self, most: usize, fetch: bool) -> Hand<'_> {
         if self.in_hand() == 0 {
@@ -125,19 +109,18 @@ impl Lane {
         self.hand()
     }
 
-    /// Points `hand` (the taken frames) to the list, because the list may have moved in memory.
+    /// The list may have moved in memory.
     #[inline(always)]
     fn point(&mut self) {
         self.hand.slots = self.frames.as_mut_ptr().cast::<UnsafeCell<Slot>>();
         if self.numbered {
-            // Each frame gets an entry in `arrivals`, so that an access never goes past the end of
-            // `arrivals`.
+            // Each frame gets an entry, so that no access goes past the end of `arrivals`.
             self.arrivals.resize_with(self.frames.len(), AtomicU64::default);
             self.hand.arrivals = self.arrivals.as_ptr();
         }
     }
 
-    /// Finishes the frames in hand (the taken frames), and passes their slots to `home`.
+    /// Finishes the frames in hand, and passes their slots to `home`.
     #[inline(always)]
     pub fn finish(&mut self, home: impl FnOnce(Finished<'_>)) {
         // The position of the first unfinished frame is set before `home` is called. If `home`
@@ -167,8 +150,6 @@ impl Lane {
     #[inline(always)]
     fn clear(&mut self) {
         (self.hand.begin, self.hand.end) = (0, 0);
-        // The tokens (rights of access) of the finished frames are dropped here. They have no
-        // `Drop`.
         self.frames.clear();
         self.arrivals.clear();
     }
@@ -195,9 +176,6 @@ mod tests {
         home
     }
 
-    /// Tests a CPU that takes the frames of a lane in several steps. Between two calls of `take`,
-    /// more frames are added to the lane, and its list moves in memory. Waiting frames are
-    /// withdrawn, and another frame is added afterwards.
     #[test]
     fn a_lane_is_a_queue_that_owns_its_frames() {
         let (mut lane, mut frames) = lane(100);
@@ -230,7 +208,7 @@ mod tests {
         assert_eq!((lane.take(1, false).len(), finish(&mut lane)), (0, vec![]));
     }
 
-    /// If an arrival number was not recorded, it is 0.
+    /// An arrival number that was not recorded is 0.
     #[test]
     fn a_frame_without_a_number_is_the_first() {
         let (mut lane, frames) = lane(3);
@@ -240,9 +218,6 @@ mod tests {
         assert_eq!(arrivals(&mut lane), [(0, 9), (1, 0), (2, 0)]);
     }
 
-    /// One call of `read_common` reads the frames that lie in one page. If the first frame has a
-    /// device header, all frames that `read_common` reads have a device header. If the first frame
-    /// has no device header, none of these frames has one.
     #[test]
     fn common_frames_are_read_together() {
         const LINK: u8 = 3;

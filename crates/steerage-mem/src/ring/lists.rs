@@ -1,32 +1,25 @@
 //! Stages the frames of a poll as lists, with one list for each target ring.
 //!
-//! The target of each frame is determined first, in a loop without branches. Then each ring number
-//! is compared with the targets of all frames in one step. The result of the comparison has one bit
-//! for each frame that goes to the ring. The slots of each ring are written one after another,
-//! while a register holds the ring's tail (the position of the next slot). Staging frame by frame
-//! takes more time. Each store has to wait for the ring's tail, and the CPU changes to another
-//! cache line before the current cache line is full.
+//! A loop without branches determines the target of each frame. Comparing a ring number with all
+//! targets gives the set of frames for that ring, whose slots are then written one after another,
+//! with the ring's tail in a register. Frame by frame, each store would wait for the tail, and the
+//! CPU would leave a cache line before the line is full.
 
 use crate::{Completion, ring::Producer};
 
 /// The maximum number of frames that are staged together: the frames of one poll.
 const LIST_MAX: usize = 64;
 
-/// The maximum number of lists into which one poll is divided. With 16 lists, each list has only
-/// four frames on average. Staging by lists then made the receiving CPU 1.12 times as slow as
-/// staging without lists (lab/notes/path.md).
+/// The maximum number of lists for one poll. 16 lists (four frames on average) made the receiving
+/// CPU 1.12 times as slow as without lists (lab/notes/path.md).
 pub const LISTS_MAX: usize = 8;
 
-/// Stands for "no ring". `NO_RING` is the number of the last bit in a set, which belongs to no
-/// ring.
+/// The last bit of a set belongs to no ring.
 const NO_RING: usize = u64::BITS as usize - 1;
 
 impl Producer {
-    /// Stages the first frames of `frames`, as many as the ring has room for. Frames for which
-    /// there is no room stay in `frames`. The result is the same as after one call of
-    /// [`stage`](Self::stage) per frame, but the position of the next slot stays in a register. The
-    /// first frame has the arrival number `arrival`, and each further frame has the next number.
-    /// The function `staged` is called for each staged frame, with the frame's index in `frames`.
+    /// Stages the first of `frames`, as many as there is room for, with arrival numbers from
+    /// `arrival` on. `staged` gets the index of each staged frame.
     #[inline(always)]
     pub fn stage_all(&mut self, frames: &mut Vec<Completion>, arrival: u64, mut staged: impl FnMut(usize)) {
         let count = self.room().min(frames.len() as u64) as usize;
@@ -45,17 +38,13 @@ impl Producer {
         self.staged = first + count as u64;
     }
 
-    /// Stages the `frames` as lists, one ring after another. The function `target` returns the ring
-    /// number of a frame. Within each ring, the frames keep their order. Frames for the ring `own`
-    /// are not staged: they stay in `frames`, in order. The first frame has the arrival number
-    /// `arrival`, and each further frame has the next number. The function `staged` is called once
-    /// for each staged frame, with the arguments 0, 1, 2 and so on.
+    /// Stages the `frames` as lists, one for each ring. `target` returns the ring number of a
+    /// frame. Frames for the ring `own` stay in `frames`, and all keep their order. Arrival numbers
+    /// begin with `arrival`. `staged` is called with 0, 1, 2 and so on.
     ///
-    /// Either all frames for rings other than `own` are staged, or none. No frame is staged if the
-    /// frames need more than [`LISTS_MAX`] lists, or if a ring may have too little room. If no
-    /// frame is staged, the result is `None`, and the caller should stage the frames one by one. If
-    /// frames are staged, the result has two sets of bits. The first set has the rings on which
-    /// frames were staged. The second set has the frames that stayed in `frames`.
+    /// Returns the set of rings on which frames were staged, and the set of frames that stayed.
+    /// `None`, without any effect, if there would be more than [`LISTS_MAX`] lists or too little
+    /// room in a ring.
     #[inline(always)]
     pub fn stage_lists(
         rings: &mut [Self],
@@ -81,8 +70,7 @@ impl Producer {
         if lists.count_ones() as usize > LISTS_MAX || !bits(lists).all(fit) {
             return None;
         }
-        // If `staged` panics, all tokens are dropped here, so that no frame is both in a ring and
-        // in the list.
+        // If `staged` panics, no frame is both in a ring and in the list.
         let mut tokens = std::mem::take(frames);
         let mut done = 0;
         for number in bits(lists) {
@@ -161,9 +149,7 @@ mod tests {
         limits.iter().map(|limit| ring(options(limit), memory.clone()).0).collect()
     }
 
-    /// Returns, for each ring, the lengths of its unpublished frames. In these tests, a frame's
-    /// length is its index in the list. If the ring keeps arrival numbers, each frame's number must
-    /// be [`FIRST`] plus its index.
+    /// The unpublished frames of each ring, identified by their lengths. Checks arrival numbers.
     fn held(rings: &mut [Producer]) -> Vec<Vec<usize>> {
         let each = |ring: &mut Producer| {
             let mut places = Vec::new();
@@ -184,7 +170,6 @@ mod tests {
         #[test]
         fn lists_are_what_one_by_one_would_be(
             limits in prop::collection::vec(prop_oneof![3 => Just(SLOTS), 1 => 1..=SLOTS], 1..70),
-            // Most test cases use few rings, because frames for many rings are not staged as lists.
             spread in prop_oneof![3 => 1..6_usize, 1 => 1..70_usize],
             targets in prop::collection::vec(any::<usize>(), 0..=70),
             own in prop_oneof![3 => 0..6_usize, 1 => 0..=NO_RING],

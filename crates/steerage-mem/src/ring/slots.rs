@@ -1,10 +1,6 @@
-//! The memory for the slots of all rings of a queue. The memory for slots is reserved once, for the
-//! longest backlog that the rings may get later. The kernel provides a page of the reserved memory
-//! when a ring first uses that page. Therefore a ring that was never used takes no memory.
-//!
-//! Each ring has one buffer for each of its possible capacities, which are powers of two. Therefore
-//! a ring that grows continues in a larger buffer, while frames in the smaller buffer are still
-//! being handled.
+//! The memory for the slots of all rings of a queue, reserved once for the longest possible
+//! backlog. Each ring has one buffer for each of its possible capacities, which are powers of two:
+//! a ring that grows continues in a larger buffer while the smaller buffer is still in use.
 //!
 //! ```text
 //!  | capacity 4: ring 0, ring 1, ... | capacity 8: ring 0, ring 1, ... | capacity 16: ...
@@ -17,12 +13,9 @@ use room::Room;
 use crate::page::Slot;
 use crate::sync::{AtomicU64, UnsafeCell};
 
-/// The distance between two buffers, in slots. Five cache lines lie between two buffers, so that
-/// the same positions of many rings do not fall into the same cache set.
+/// In slots, so that the same positions of many rings do not fall into the same cache set.
 const APART: usize = 20;
 
-/// The slots of several rings. If the rings keep arrival numbers, this memory also holds the
-/// arrival numbers of their frames.
 #[derive(Debug)]
 pub(super) struct SlotMemory {
     slots: Room<UnsafeCell<Slot>>,
@@ -39,9 +32,7 @@ unsafe impl Sync for SlotMemory {}
 unsafe impl Send for SlotMemory {}
 
 impl SlotMemory {
-    /// Reserves memory for rings that begin with `least` slots and may grow to `most` slots.
-    /// `least` and `most` are powers of two. If there is too little address space for the larger
-    /// buffers, the rings cannot grow.
+    /// Powers of two. Without address space for larger buffers, the rings cannot grow.
     pub(super) fn reserve(rings: usize, least: usize, most: usize, arrivals: bool) -> io::Result<Self> {
         let reserve = |most: usize| {
             let all = before(least, 2 * most).checked_mul(rings).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -65,13 +56,11 @@ impl SlotMemory {
     }
 
     pub(super) fn slots(&self, ring: usize, capacity: usize) -> *const UnsafeCell<Slot> {
-        // The returned pointer may be used for all slots of the buffer. A pointer that was created
-        // from a reference to the first slot could be used for that slot only.
+        // Valid for the whole buffer, unlike a pointer from a reference to the first slot.
         self.slots.all()[self.first(ring, capacity)..][..capacity].as_ptr()
     }
 
-    /// Like [`slots`](Self::slots), but returns a pointer to the arrival numbers. The pointer is
-    /// null if the rings keep no arrival numbers.
+    /// Null if the rings keep no arrival numbers.
     pub(super) fn arrivals(&self, ring: usize, capacity: usize) -> *const AtomicU64 {
         let all = |numbers: &Room<AtomicU64>| numbers.all()[self.first(ring, capacity)..][..capacity].as_ptr();
         self.arrivals.as_ref().map_or(std::ptr::null(), all)

@@ -34,8 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A ring, and its model, which consists of two queues: the frames that were staged and not taken,
-/// and the frames that were taken and not reclaimed.
+/// The model is two queues: frames staged and not taken, and frames taken and not reclaimed.
 struct World {
     producer: Producer,
     consumer: Consumer,

@@ -5,10 +5,8 @@ use crate::page::Completion;
 use crate::sync::Ordering;
 
 impl Producer {
-    /// Takes back up to `most` of the newest unpublished frames, and passes them to `each`, oldest
-    /// first. Two kinds of producers take frames back. The first kind is a producer whose CPU was
-    /// declared dead: its frames were steered by a table that is outdated. The second kind is a
-    /// producer whose staged frames exceed the consumer's limit.
+    /// Takes back up to `most` of the newest unpublished frames, oldest first, because the
+    /// producer's CPU was declared dead, or because the frames exceed the consumer's limit.
     pub fn withdraw(&mut self, most: u64, mut each: impl FnMut(Completion)) {
         let end = self.staged;
         self.staged = self.published.max(end.saturating_sub(most));
@@ -18,8 +16,7 @@ impl Producer {
         self.grow_no_later();
     }
 
-    /// Passes the unpublished frames to `keep`, oldest first. The frames that `keep` returns stay
-    /// in the ring, in order. The frames that `keep` does not return leave the ring.
+    /// Passes the unpublished frames to `keep`, oldest first. Only frames that `keep` returns stay.
     pub fn retain_unpublished(&mut self, mut keep: impl FnMut(Completion) -> Option<Completion>) {
         let (first, end) = (self.published, self.staged);
         self.staged = first;
@@ -53,13 +50,12 @@ impl Producer {
             self.shared.arrival(if is_before { self.mask_before } else { self.mask }, at)
         };
         if let (Some(from), Some(to)) = (of(from), of(to)) {
-            // The access is relaxed, for the same reason as in `note_arrival`.
+            // Relaxed, as in `note_arrival`.
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
-    /// If the ring was to grow after the last staged frame, it now grows after the last of the
-    /// frames that stay.
+    /// A growth after the last staged frame now happens after the last frame that stays.
     fn grow_no_later(&mut self) {
         if self.mask_before != 0 && self.staged < self.shared.grown().at() {
             self.grows_at(self.staged);

@@ -1,8 +1,8 @@
 //! A lock-free stack of free pages. One call takes or gives many pages.
 //!
-//! The pages of the stack lie in *bundles*. Each bundle contains the number of the bundle below it.
-//! All bundles below the top bundle are full. One 64-bit value, the [head](Head), contains the
-//! number of the top bundle and how many of its pages are left:
+//! The pages of the stack lie in *bundles*, each with the number of the bundle below it. All
+//! bundles below the top bundle are full. The [head](Head), one 64-bit value, contains the number
+//! of the top bundle and how many of its pages are left:
 //!
 //! ```text
 //!   head: gives, len 3, top ──► bundle of page 7: 7 2 9          (3 left, the others were taken)
@@ -10,24 +10,17 @@
 //!                                        └► ...
 //! ```
 //!
-//! [`take`](BundleStack::take) reads the requested number of pages, beginning at the top, and then
-//! exchanges the head. [`give`](BundleStack::give) writes new bundles and then exchanges the head.
-//! If the top bundle is not full, `give` copies its pages to the first new bundle, which replaces
-//! the top bundle. Therefore each call moves up to [`BULK_MAX`] pages with one atomic exchange. If
-//! a thread takes some pages of a bundle, the bundle's other pages stay in the stack. To a caller,
-//! the stack appears empty only if it is empty.
+//! [`take`](BundleStack::take) reads pages from the top and then exchanges the head.
+//! [`give`](BundleStack::give) writes new bundles, with the pages of a top bundle that is not full,
+//! and then exchanges the head. Each call moves up to [`BULK_MAX`] pages with one atomic exchange.
 //!
-//! # A bundle's memory
+//! The table of bundles has an entry for each page. A bundle is stored in the entry of its *first*
+//! page, which `take` takes last. Only the holder of that page writes the entry, and never while
+//! the stack uses it.
 //!
-//! The table of bundles has an entry for each page, so bundles cannot run out. A bundle is stored
-//! in the table entry of its *first* page, which `take` takes last. Therefore only the holder of a
-//! page writes the bundle in the page's table entry, and no thread writes the entry while the stack
-//! uses it.
-//!
-//! A thread that has read an old head may read a bundle while the page's holder writes it. Such a
-//! thread may read arbitrary values from the bundle, but its exchange of the head then fails. The
-//! head also contains the number of calls of `give`. Between two calls of `give`, pages are only
-//! taken from the stack. Therefore, if the head has not changed, the stack has not changed.
+//! A thread that has read an old head may read arbitrary values from a bundle that the page's
+//! holder writes, but its exchange of the head then fails: the head contains the number of calls of
+//! `give`, and between two calls of `give`, pages are only taken.
 
 use crossbeam_utils::CachePadded;
 
@@ -36,21 +29,17 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 pub(crate) const BULK_MAX: usize = 64;
 
-/// The number of pages in a full bundle. Together with the fields `below` and `pages_below`, these
-/// pages fill a cache line. Loom needs small models.
+/// With `below` and `pages_below`, the pages fill a cache line. Loom needs small models.
 pub(crate) const BUNDLE_PAGES: usize = if cfg!(loom) { 2 } else { 14 };
 
-/// A bundle stores each page as the page's index in the region. All accesses to a bundle's fields
-/// are relaxed, because the accesses to the head order them.
+/// Pages are indices in the region. All accesses are relaxed: the accesses to the head order them.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Bundle {
     /// The number of the first page of the full bundle below this bundle, or `BLANK`.
     below: AtomicU32,
-    /// The number of pages in all bundles below this bundle.
     pages_below: AtomicU32,
-    /// Each 64-bit entry contains two page numbers, with the earlier page in the lower half. So one
-    /// access moves two pages.
+    /// Two page numbers in each entry, the earlier page in the lower half: one access moves both.
     pairs: [AtomicU64; BUNDLE_PAGES / 2],
 }
 
@@ -95,12 +84,10 @@ const _: () = assert!(BUNDLE_PAGES as u64 <= LEN_MAX);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     top: u32,
-    /// The number of pages that are left in the top bundle (group of pages). The number is 0 only
-    /// if the stack is empty.
+    /// The number of pages that are left in the top bundle: 0 only if the stack is empty.
     len: usize,
-    /// The number of calls of `give` so far, in 28 bits. A thread mistakes one head for another
-    /// only if exactly 2^28 calls of `give` (or a multiple) occur between its load and its
-    /// exchange. 2^28 calls take at least several seconds.
+    /// The number of calls of `give`, in 28 bits: a thread mistakes one head for another only after
+    /// 2^28 calls between its load and its exchange, which take several seconds.
     gives: u64,
 }
 
@@ -121,7 +108,6 @@ impl Head {
     }
 }
 
-/// A stack of pages. A page is in at most one stack, so all stacks share one table of [`Bundle`]s.
 #[derive(Debug)]
 pub(crate) struct BundleStack {
     head: CachePadded<AtomicU64>,
@@ -132,14 +118,11 @@ impl BundleStack {
         Self { head: CachePadded::new(AtomicU64::new(Head::EMPTY.to_word())) }
     }
 
-    /// Takes up to `most` pages from the top of the stack, at most [`BULK_MAX`]. Writes the pages
-    /// to the end of `taken`. `take` returns the pages in the order in which they were given.
+    /// Writes the pages to the end of `taken`, in the order in which they were given.
     pub(crate) fn take<'a>(&self, table: &[Bundle], taken: &'a mut [u32; BULK_MAX], most: usize) -> &'a [u32] {
         let most = most.min(BULK_MAX);
-        // The memory order B2 (acquire) pairs with B1 of all earlier calls of `give` and `take`.
-        // Each change of the head is a read-modify-write operation, so it continues the release
-        // sequences of all earlier calls. Therefore this thread sees the bundles and pages as
-        // `give` wrote them.
+        // B2, acquire: pairs with B1 of all earlier calls, because each change of the head is a
+        // read-modify-write operation and continues their release sequences.
         let mut word = self.head.load(Ordering::Acquire);
         loop {
             let (mut head, mut begin) = (Head::from_word(word), BULK_MAX);
@@ -155,11 +138,10 @@ impl BundleStack {
             if begin == BULK_MAX {
                 return &[];
             }
-            // The memory order B1 (release) pairs with B2 of the thread that takes the first page
-            // of a bundle. This call of `take` has read the bundle before. Therefore this thread
-            // reads the bundle before the other thread writes it. If another thread finds the stack
-            // empty, it sees the pages that this thread has already given to other stacks. On
-            // failure acquire: B2 of the next attempt.
+            // B1, release: pairs with B2 of the thread that takes the first page of a bundle, so
+            // that this thread reads the bundle before the other writes it. A thread that finds the
+            // stack empty sees what this thread gave to other stacks before. On failure acquire: B2
+            // of the next attempt.
             match self.head.compare_exchange_weak(word, head.to_word(), Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return &taken[begin..],
                 Err(now) => word = now,
@@ -171,13 +153,11 @@ impl BundleStack {
         if pages.is_empty() {
             return;
         }
-        // The memory order is B2 (acquire), as in `take`, for the pages of a bundle that this call
-        // replaces.
+        // B2, acquire, as in `take`: for the pages of a bundle that this call replaces.
         let mut word = self.head.load(Ordering::Acquire);
         loop {
             let head = bundled(table, Head::from_word(word), pages);
-            // The memory order B1 (release) pairs with B2 of the thread that takes the pages. If
-            // the exchange fails, the load is acquire, as in `take`.
+            // B1, release: pairs with B2 of the thread that takes the pages. On failure acquire.
             match self.head.compare_exchange_weak(word, head.to_word(), Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return,
                 Err(now) => word = now,
@@ -186,35 +166,27 @@ impl BundleStack {
     }
 
     pub(crate) fn gives(&self) -> u64 {
-        // The load is relaxed: the caller reads the number of calls of `give` twice, and takes
-        // pages between the two reads. The operations that take pages are ordered with both loads
-        // of the number of calls of `give`.
+        // Relaxed: taking pages between two loads of this number orders both loads.
         Head::from_word(self.head.load(Ordering::Relaxed)).gives
     }
 
-    /// The number of pages. If other threads take or give pages at the same time, the result is
-    /// wrong by at most the number of pages that these threads move.
+    /// Wrong by at most the number of pages that other threads move at the same time.
     pub(crate) fn len(&self, table: &[Bundle]) -> usize {
-        // The memory order `Relaxed` suffices: if no thread takes or gives pages at the same time,
-        // the result is exact. If no thread takes or gives pages at the same time, other operations
-        // have already ordered the changes of the head before this load.
+        // Relaxed: if nothing runs at the same time, other operations have ordered this load.
         let head = Head::from_word(self.head.load(Ordering::Relaxed));
         let below = table.get(head.top as usize).map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
         head.len + below as usize
     }
 }
 
-/// Writes new bundles that contain `pages`, on top of the bundles of `head`. Returns the new head.
 fn bundled(table: &[Bundle], head: Head, pages: &[u32]) -> Head {
     let top = table.get(head.top as usize);
-    // If the top bundle is not full, a new bundle replaces it and contains its pages too.
     let partial = top.filter(|_| head.len < BUNDLE_PAGES);
     let old = partial.map_or([0; BUNDLE_PAGES], Bundle::pages);
     let mut inherited = &old[..if partial.is_some() { head.len } else { 0 }];
     let base = partial.map_or(head, |bundle| head.below(bundle));
     let mut pages_below = top.map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
-    // The addition wraps around: if another thread is writing the bundle, the number that this
-    // thread reads is arbitrary, but then the exchange of the head fails.
+    // Wraps: an arbitrary number, if another thread writes the bundle, makes the exchange fail.
     if partial.is_none() {
         pages_below = pages_below.wrapping_add(head.len as u32);
     }

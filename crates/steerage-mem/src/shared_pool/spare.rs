@@ -1,6 +1,3 @@
-//! [`Spare`]: the pages that a CPU has for copies of lent frames. A CPU takes these pages from the
-//! shared pool in bulk.
-
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -11,7 +8,7 @@ use crate::page::Page;
 
 const BULK: usize = 64;
 
-/// The pages that one CPU has for copies of lent frames.
+/// The pages that one CPU has for copies of lent frames, taken from the shared pool in bulk.
 #[derive(Debug)]
 pub struct Spare {
     pages: RefCell<Vec<Page>>,
@@ -19,20 +16,15 @@ pub struct Spare {
 }
 
 impl Spare {
-    /// Creates an empty set of pages. The CPU takes pages from the pool `shared` when it needs
-    /// them.
+    /// Creates an empty set, which takes pages from `shared` when it needs them.
     pub fn new(shared: Arc<SharedPool>) -> Self {
-        // The list has room for one more page than the CPU takes from the pool at a time, because
-        // the CPU may put a page back into the list.
+        // One more than `BULK`, because a page may be put back.
         Self { pages: RefCell::new(Vec::with_capacity(BULK + 1)), shared }
     }
 
-    /// Copies `parts`, joined together, to a new page, as [`KeptPages::keep_copy`] does. The new
-    /// page is one of this CPU's pages. If this CPU has no pages, it takes pages from the shared
-    /// pool. If the shared pool is empty too, the CPU takes returned pages from `kept_pages`. The
-    /// queue's owner has not collected the returned pages yet, perhaps because it sleeps. Returns
-    /// `None` in three cases: no page is free, the parts are too long for a page, or handlers keep
-    /// too many frames.
+    /// Copies the joined `parts` to a page, as [`KeptPages::keep_copy`] does: a page of this CPU,
+    /// of the shared pool, or one that has returned to `kept_pages`. `None` if no page is free, the
+    /// parts are too long, or handlers keep too many frames.
     pub fn copy(
         &self,
         kept_pages: &Arc<KeptPages>,

@@ -1,5 +1,3 @@
-//! Tests the shared pool against a model, under contention, and in corner cases.
-
 use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Kept, Memory, Part};
 
-/// Each part of a region takes at least 2 MiB, and this test uses long pages, so that a part has
-/// only a few pages.
+/// A part takes at least 2 MiB: with long pages, a part has only a few pages.
 const PAGE_BYTES: usize = 16 << 10;
 const BULK: usize = BULK_MAX;
 
@@ -198,9 +195,7 @@ fn no_page_is_in_two_hands() {
     assert_whole(&region, &pools[0]);
 }
 
-/// The pool has 64 pages (one bulk) for each thread. Therefore a thread without pages always finds
-/// 64 pages, no matter what the other threads do. This test would fail if the pool held pages back
-/// while another thread takes or returns pages.
+/// The pool has one bulk for each thread, so a thread without pages always finds 64 pages.
 #[test]
 fn contention_hides_no_page() {
     let (region, pages) = Region::map(THREADS * BULK, PAGE_BYTES).unwrap();
@@ -219,8 +214,7 @@ fn contention_hides_no_page() {
     assert_whole(&region, pool);
 }
 
-/// Like the test before, but with a stack for each thread: pages move between stacks all the time,
-/// and every thread must still find pages.
+/// Like the test before, but with a stack for each thread.
 #[test]
 fn pages_that_change_between_stacks_are_found() {
     let (region, pages) = Region::map(THREADS, PAGE_BYTES).unwrap();

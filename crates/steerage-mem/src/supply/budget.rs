@@ -1,7 +1,5 @@
-//! Computes how much packet memory an instance needs, and which limits are reduced if this memory
-//! exceeds the cap.
-//!
-//! An instance has a page for every frame that can be in flight. Therefore a stalled CPU delays or
+//! Computes how much packet memory an instance needs, and which limits are reduced if it exceeds
+//! the cap. There is a page for every frame that can be in flight, so that a stalled CPU delays or
 //! loses only its own packets:
 //!
 //! | for | pages |
@@ -12,27 +10,22 @@
 //! | local page caches, if several queues receive into pages | their size, if the cap allows it |
 //! | memory that does not depend on the backlog | as the caller says |
 //!
-//! All live queues (queues that cannot wait) share the pages for a CPU's backlog. If several queues
-//! receive into pages, the number of pages for backlogs is doubled. The pages are doubled because
-//! finished frames stay with their queue until its owner reclaims them, and an owner may stall. A
-//! queue that can wait, such as a file, has pages of its own, because it fills its rings without
-//! loss. If there is only one queue, its local page cache uses the pages of its own backlogs.
-//!
-//! If the memory of all these pages exceeds the cap, the backlog is shortened until the pages fit.
-//! The limits for parking lots and kept packets are reduced too. If the memory would exceed the
-//! cap, each CPU gets an equal share of the pages, and the length of its backlog is the number of
-//! pages in this share.
+//! All live queues (queues that cannot wait) share the pages for a CPU's backlog. If several of
+//! them receive into pages, these pages are doubled, because finished frames stay with their queue
+//! until its owner reclaims them, and an owner may stall. A queue that can wait, such as a file,
+//! has pages of its own, because it fills its rings without loss. The local page cache of a single
+//! queue uses the pages of its own backlogs. Above the cap, each CPU gets an equal share of the
+//! pages as its backlog, and the limits for parking lots and kept packets are reduced too.
 
-/// The shortest backlog for which memory is divided, in frames: the frames of one poll.
+/// The shortest backlog, in frames: the frames of one poll.
 pub const BACKLOG_LEAST: usize = 64;
 
-/// The number of slots that a parking lot has if there is enough memory.
+/// The number of slots of a parking lot if there is enough memory.
 pub const LOT_SLOTS: usize = 1024;
 
 /// The maximum factor by which the backlog can grow after the start.
 const GROWTH: usize = 16;
 
-/// The smallest size of a parking lot, in slots.
 const LOT_LEAST: usize = 128;
 
 /// The needs of one queue.
@@ -40,11 +33,9 @@ const LOT_LEAST: usize = 128;
 pub struct QueueNeeds {
     /// The number of pages that the longest frame of the queue takes.
     pub segments: usize,
-    /// True if the queue's device provides memory blocks for its frames. If the device provides
-    /// blocks, only kept frames need pages.
+    /// True if the device provides memory blocks: only kept frames need pages.
     pub lends: bool,
-    /// True if the queue can wait, as a file can. A queue that can wait is polled only if there is
-    /// room for its frames.
+    /// True if the queue can wait, as a file can, until there is room for its frames.
     pub waits: bool,
     /// True if the queue has a local page cache.
     pub caches: bool,
@@ -53,15 +44,13 @@ pub struct QueueNeeds {
 }
 
 impl QueueNeeds {
-    /// Returns true if the queue's local page cache needs additional pages, because the queue's
-    /// other pages are too few for the cache. `live` is the number of live queues that share the
-    /// pages of the backlogs.
+    /// `live` queues share the pages of the backlogs.
     fn cache_needs_pages(&self, live: usize) -> bool {
         self.caches && (self.lends || !self.waits && live > 1)
     }
 }
 
-/// The purposes for which an instance needs memory.
+/// What an instance needs memory for.
 ///
 /// ```
 /// use steerage_mem::supply::{LOT_SLOTS, Needs, QueueNeeds};
@@ -93,7 +82,7 @@ pub struct Needs {
     pub backlog: usize,
     /// The number of slots that each queue's parking lot has.
     pub lot_slots: usize,
-    /// The number of packets of each queue that handlers may keep at the same time.
+    /// The number of packets of each queue that handlers may keep.
     pub kept_max: usize,
     /// The size of each queue's local page cache, in pages: see [`fit_caches`](Self::fit_caches).
     pub cache_pages: usize,
@@ -114,10 +103,9 @@ pub struct Budget {
     pub backlog: usize,
     /// The number of slots that each queue's parking lot has.
     pub lot_slots: usize,
-    /// The number of packets of each queue that handlers may keep at the same time.
+    /// The number of packets of each queue that handlers may keep.
     pub kept_max: usize,
-    /// The maximum size of each queue's local page cache, in pages. The value is `usize::MAX` if
-    /// the caches need no additional pages.
+    /// The maximum size of each queue's local page cache, in pages, or `usize::MAX`.
     pub cache_pages: usize,
     /// The pages of each queue.
     pub of_queues: Vec<usize>,
@@ -143,8 +131,8 @@ impl Needs {
         self.queues.iter().filter(|queue| !queue.waits).count() > 1
     }
 
-    /// Returns the memory that an instance with this backlog needs. If this backlog is shorter than
-    /// requested, the limits for parking lots and kept packets are reduced in proportion.
+    /// Returns the memory for this backlog. A shorter backlog than requested reduces the limits for
+    /// parking lots and kept packets in proportion.
     pub fn with_backlog(&self, backlog: usize) -> Budget {
         let scaled =
             |full: usize| (full as u128 * backlog.min(self.backlog) as u128 / self.backlog.max(1) as u128) as usize;
@@ -201,8 +189,7 @@ impl Needs {
         }
     }
 
-    /// Reduces the local page caches, so that the caches and the backlogs together fit under the
-    /// cap.
+    /// Reduces the local page caches, so that they and the backlogs together fit under the cap.
     #[must_use]
     pub fn fit_caches(self, cap: u64) -> Self {
         let wanted = self.cache_pages;
@@ -212,8 +199,7 @@ impl Needs {
         Self { cache_pages: wanted.min(each), ..without }
     }
 
-    /// The memory for a backlog that is [`GROWTH`] times as long, and for the largest local page
-    /// caches. If this memory exceeds the cap, the result is smaller. Backlogs have priority.
+    /// Up to [`GROWTH`] times the backlog, and then larger local page caches, within the cap.
     pub(crate) fn with_room_for_more(&self, cap: u64) -> Budget {
         let backlog = self.within(cap, self.backlog).backlog;
         let longer = self.within(cap, backlog.saturating_mul(GROWTH));
@@ -224,14 +210,11 @@ impl Needs {
         Self { cache_pages, queues, ..self.clone() }.with_backlog(longer.backlog)
     }
 
-    /// Returns the memory for the longest backlog, up to `backlog`, that fits into `cap` bytes. If
-    /// even a backlog of [`BACKLOG_LEAST`] does not fit, returns the memory for [`BACKLOG_LEAST`].
+    /// Returns the memory for the longest backlog up to `backlog` that fits, or [`BACKLOG_LEAST`].
     pub fn within(&self, cap: u64, backlog: usize) -> Budget {
         self.largest(backlog, |budget| budget.bytes <= cap)
     }
 
-    /// Returns the memory for the longest backlog, up to `backlog`, for which the function `is_fit`
-    /// returns true.
     pub(crate) fn largest(&self, backlog: usize, is_fit: impl Fn(&Budget) -> bool) -> Budget {
         let (mut fits, mut most) = (backlog.min(BACKLOG_LEAST), backlog);
         while fits < most {
@@ -246,31 +229,24 @@ impl Needs {
     }
 }
 
-// Local page caches (LPC) are named after the caches in Amazon's ENA driver. ENA states the size of
-// a cache in units of 1024 pages. Here the unit is one page.
-
-/// The default number of pages in the local page caches of all queues that one CPU polls. The ENA
-/// driver has the same default for one queue.
+/// The default number of pages in the local page caches (LPC) of all queues of one CPU, as in
+/// Amazon's ENA driver for one queue.
 ///
-/// A queue takes finished pages back only when its cache has too few pages for a poll. Therefore
-/// the queue uses all pages of its local page cache one after another. For this reason, the pages
-/// of a local page cache should fit in the CPU's hardware caches and in its TLB. With frames of
-/// 1,500 bytes, a local page cache of 2048 pages costs no more than having no cache. With a local
-/// page cache of 4096 pages, a run took 1.7 times as long (lab/notes/pages.md, "Many queues,
-/// frames, and the size of the cache").
+/// A queue takes finished pages back only when its cache has too few pages for a poll, and
+/// therefore uses all pages of the cache in turn, which should fit in the CPU's hardware caches and
+/// in its TLB. With frames of 1,500 bytes, 2048 pages cost no more than no cache, but with 4096
+/// pages a run took 1.7 times as long (lab/notes/pages.md, "Many queues, frames, and the size of
+/// the cache").
 pub const LPC_PAGES_PER_CPU: usize = 2048;
 
-/// The maximum size of a local page cache, in pages: ENA's maximum. Under Miri, the maximum is
-/// smaller, because Miri takes seconds for a thousand pages.
+/// The maximum size of a local page cache, in pages, as in ENA. Miri is slow with many pages.
 pub const LPC_PAGES_MAX: usize = if cfg!(miri) { 512 } else { 32 * 1024 };
 
-/// The smallest default size of a local page cache: enough pages for one poll. All default sizes of
-/// local page caches are multiples of this smallest size.
+/// The smallest default size of a local page cache, in pages, and the unit of default sizes.
 pub const LPC_PAGES_LEAST: usize = 64;
 
-/// By default, all local page caches together take at most the memory divided by this number. "The
-/// memory" here means the memory limit of the instance, or the machine's memory if that is smaller.
-/// It does no harm if the local page caches take an eighth of the memory.
+/// By default, local page caches take at most this part of the memory limit, or of the machine's
+/// memory if that is smaller. An eighth does no harm.
 pub const LPC_MEMORY_PART: u64 = 8;
 
 /// The maximum memory of all local page caches, in bytes: queues x pages x page size.
@@ -302,11 +278,10 @@ impl LpcMemory {
         self.pages().saturating_mul(self.page_bytes as u64)
     }
 
-    /// The default size of each local page cache, in pages. The queues that one CPU polls share
-    /// [`LPC_PAGES_PER_CPU`] pages, and each of them gets at least [`LPC_PAGES_LEAST`]. All caches
-    /// together take at most one [`LPC_MEMORY_PART`]th of `memory_bytes`. `per_cpu` is the largest
-    /// number of queues that one CPU polls. The result is 0 if there is too little memory for a
-    /// cache.
+    /// The default size of each local page cache, in pages, or 0 if there is too little memory. The
+    /// queues of one CPU, at most `per_cpu`, share [`LPC_PAGES_PER_CPU`] pages, and each gets at
+    /// least [`LPC_PAGES_LEAST`]. All of them take at most one [`LPC_MEMORY_PART`]th of
+    /// `memory_bytes`.
     ///
     /// ```
     /// use steerage_mem::supply::LpcMemory;

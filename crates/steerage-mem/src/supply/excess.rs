@@ -1,5 +1,3 @@
-//! [`Excess`] describes why the packet memory of an instance exceeds its limit.
-
 use std::error::Error;
 use std::fmt;
 
@@ -20,24 +18,24 @@ pub struct Excess {
     pub needed: u64,
     /// The limit, in bytes.
     pub limit: u64,
-    /// The purpose for which the largest part of the memory is needed.
+    /// What most of the memory is for.
     pub cause: ExcessCause,
 }
 
-/// The purpose for which the largest part of the packet memory is needed.
+/// What most of the packet memory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExcessCause {
-    /// Most of the memory is for packets that handlers may keep.
+    /// Packets that handlers may keep.
     KeptMax {
         /// The number of packets of each queue that handlers may keep.
         kept_max: usize,
         /// The memory for all kept packets, in bytes.
         bytes: u64,
-        /// The largest number of kept packets of each queue for which the memory would suffice.
+        /// The largest number of kept packets of each queue that would fit.
         fits: usize,
     },
-    /// Most of the memory is for frames that wait for CPUs, and for the rings in which they wait.
+    /// Frames that wait for CPUs, and their rings.
     Backlogs {
         /// The number of receive queues.
         queues: usize,
@@ -48,14 +46,12 @@ pub enum ExcessCause {
         /// The memory for the waiting frames and their rings, in bytes.
         bytes: u64,
     },
-    /// Most of the memory is for pages that each CPU, queue and output needs, whatever the backlog
-    /// is. The pages that do not depend on the backlog include the pages in rings of devices and
-    /// the pages of packets that handlers create.
+    /// Pages that do not depend on the backlog: in rings of devices, and for handlers' own packets.
     Pages {
-        /// The memory for the pages that do not depend on the backlog, in bytes.
+        /// The memory for these pages, in bytes.
         bytes: u64,
     },
-    /// Most of the memory is supplied by devices, such as the rings of AF_PACKET.
+    /// The memory of devices, such as the rings of AF_PACKET.
     Devices {
         /// The size of the devices' memory, in bytes.
         bytes: u64,
@@ -106,11 +102,10 @@ impl fmt::Display for Excess {
 impl Error for Excess {}
 
 impl Needs {
-    /// Checks that the memory of `budget`, plus `lent` bytes of device memory, fits into `limit`
-    /// bytes.
+    /// Checks that the memory of `budget` and `lent` bytes of device memory fit into `limit` bytes.
     ///
     /// # Errors
-    /// If this memory does not fit, returns [`Excess`], which names the largest part of the memory.
+    /// [`Excess`] if they do not fit. Names the largest part of the memory.
     pub fn check(&self, budget: &Budget, lent: u64, limit: u64) -> Result<(), Excess> {
         let needed = budget.bytes.saturating_add(lent);
         if needed <= limit { Ok(()) } else { Err(Excess { needed, limit, cause: self.most(budget, lent, limit) }) }
@@ -129,7 +124,7 @@ impl Needs {
             ExcessCause::KeptMax { kept_max: self.kept_max, bytes: bytes(kept_pages), fits: 0 },
         ];
         match causes.into_iter().max_by_key(ExcessCause::bytes) {
-            // If the backlog was made shorter, `kept_max` was reduced in `budget` too.
+            // `budget.kept_max` was reduced if the backlog was made shorter.
             Some(ExcessCause::KeptMax { kept_max, .. }) => {
                 let left = limit.saturating_sub(lent);
                 let others = Self { kept_max: 0, ..self.clone() }.within(left, self.backlog).bytes;

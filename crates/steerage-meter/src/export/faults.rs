@@ -1,6 +1,6 @@
-//! Tests in which the n-th file operation of an output fails, for n = 1, 2, 3 and so on until no
-//! operation fails. After each run, the counts of written and lost records must add up, and the
-//! files must have exactly the records that count as written.
+//! The n-th file operation of an output fails, for n = 1, 2, 3 and so on. After each run, the
+//! counts of written and lost records must add up, and the files must have exactly the written
+//! records.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,11 +18,9 @@ use super::tests::{S, START, records};
 use super::*;
 use steerage_guard::file::FilePattern;
 
-/// The maximum number of file operations in a run. If a run needs more file operations than this,
-/// the test assumes that the run never ends.
+/// A run that needs more file operations is assumed never to end.
 const OPERATIONS_MAX: u64 = 10_000;
 
-/// For each message to the output, the time in seconds of the message's first record.
 const BATCHES: [u64; 4] = [0, 100, 300, 600];
 
 const FORMATS: [FlowFormat; 4] = [FlowFormat::Csv, FlowFormat::JsonLines, FlowFormat::Ipfix, FlowFormat::Parquet];
@@ -32,8 +30,6 @@ const RECORDS: u64 = 60;
 #[derive(Clone, Copy, Debug)]
 enum To {
     File,
-    /// The output writes a file for each of three periods. The first file is completed while later
-    /// files are open.
     Rotated,
     Stdout,
 }
@@ -44,7 +40,6 @@ struct Outcome {
     is_partial: bool,
 }
 
-/// Runs an output to its end with a planned fault of the disk, and checks the ledger and the files.
 fn run(to: To, format: FlowFormat, fault: Fault) -> Outcome {
     let (scratch, case) = (Scratch::new(), format!("{to:?} {format:?} {fault:?}"));
     let name = format!("flows-%H%M.{}", end_of(format));
@@ -82,8 +77,7 @@ fn run(to: To, format: FlowFormat, fault: Fault) -> Outcome {
     let operations = fault::operations();
     fault::plan(Fault::None);
     state.end(WriterEnd::GivenUp);
-    // At this point of the test, the meters have not noticed that the output has ended, so they
-    // send more records.
+    // The meters have not noticed the end of the output.
     let late = records(&[1, 2, 3]);
     outlet.send(&Arc::new(late.clone()), Volume::of(&late), START * S);
 
@@ -91,8 +85,6 @@ fn run(to: To, format: FlowFormat, fault: Fault) -> Outcome {
     assert_eq!(written + lost, handed + 3, "{case}");
     let error = result.err().map(|error| error.to_string());
     assert!(lost == 3 || error.is_some(), "{case}: {lost} lost without an error");
-    // If the output could not truncate a file after a failed write, the output's error message says
-    // so.
     let is_whole = error.as_ref().is_none_or(|error| !error.contains("ends within a record"));
     let files: BTreeMap<String, u64> = fs::read_dir(&*scratch)
         .unwrap()
@@ -121,8 +113,6 @@ fn end_of(format: FlowFormat) -> &'static str {
     }
 }
 
-/// Counts the records in a file. If `is_whole` is false, the file may end in the middle of a
-/// record.
 fn count(path: &Path, format: FlowFormat, is_whole: bool) -> u64 {
     let mut bytes = fs::read(path).unwrap();
     if let FlowFormat::Csv | FlowFormat::JsonLines = format {
@@ -158,8 +148,6 @@ fn count_ipfix(mut bytes: &[u8], is_whole: bool) -> usize {
         while !sets.is_empty() {
             let (id, (mut set, later)) = (word(sets, 0), sets.split_at(usize::from(word(sets, 2))));
             set = &set[4..];
-            // The ids of templates and options templates, with the number of scope fields of each
-            // template.
             let elements = [(2, 4), (3, 6)].into_iter().find(|(templates, _)| *templates == id);
             while let (Some((_, from)), false) = (elements, set.is_empty()) {
                 let (mut at, mut length) = (from, 0);
@@ -193,8 +181,7 @@ fn without_a_fault_all_records_are_written() {
     for (to, format) in cases() {
         let Outcome { operations, error, .. } = run(to, format, Fault::None);
         assert_eq!(error, None);
-        // Creating the file and renaming the file are two operations. If a run has more than these
-        // two file operations, it has also written to the file.
+        // Creating and renaming the file are two operations.
         assert!(operations > 4, "{to:?} {format:?}: {operations}");
     }
 }
@@ -221,20 +208,17 @@ fn every_operation_may_fail() {
             assert!(nth < OPERATIONS_MAX);
             nth += 1;
         }
-        // If all later file operations fail, the footer of a Parquet file cannot be written either.
+        // If all later operations fail, the footer of a Parquet file cannot be written either.
         let is_lasting = matches!(plan(nth), Fault::From(..) | Fault::ShortFrom(..));
         let may_have_nothing = is_lasting && format == FlowFormat::Parquet && matches!(to, To::File);
         assert!(nth > 4 && (partial > 0 || may_have_nothing), "{to:?} {format:?} {:?}", plan(nth));
     }
 }
 
-/// For each size of the simulated disk, the file has the records that fit on the disk, and the
-/// output reports the error.
 #[test]
 fn a_disk_may_be_full_at_any_byte() {
     for (to, format) in cases() {
         let mut room = 0;
-        // The disk sizes in this test are not multiples of the size of a record or of a buffer.
         let mut partial = 0;
         loop {
             let Outcome { error, is_partial, .. } = run(to, format, Fault::Room(room));
@@ -244,15 +228,11 @@ fn a_disk_may_be_full_at_any_byte() {
             }
             room = room * 5 / 4 + 977;
         }
-        // The footer of a Parquet file is longer than a row group with as few rows as in this test.
-        // Therefore a disk that is too small for the second row group is also too small for the
-        // footer.
+        // The footer of a Parquet file is longer than such a short row group.
         assert!(partial > 0 || format == FlowFormat::Parquet, "{to:?} {format:?}: {room}");
     }
 }
 
-/// If the disk is full and the file cannot be truncated, the error says that the file may end in
-/// the middle of a record.
 #[test]
 fn a_file_that_cannot_be_shortened_is_reported() {
     let scratch = Scratch::new();

@@ -1,5 +1,3 @@
-//! The address of an IPFIX collector, and the options for sending records to it.
-
 use std::fmt;
 use std::time::Duration;
 
@@ -7,13 +5,12 @@ use super::pace::ExportRate;
 
 /// IANA's port for IPFIX.
 const PORT: u16 = 4739;
-/// The default MTU for messages over UDP. Most networks support this MTU.
+/// Most networks support this MTU.
 const MTU_DEFAULT: usize = 1500;
-/// The smallest MTU that an address may set: the minimum MTU of IPv6 networks (RFC 8200).
+/// The minimum MTU of IPv6 networks (RFC 8200).
 pub(super) const MTU_MIN: usize = 1280;
 const MTU_MAX: usize = 65_535;
-/// The default interval between two transmissions of the templates over UDP. A restarted collector
-/// receives the templates after this time at the latest.
+/// A restarted collector receives templates over UDP after this time at the latest.
 const REFRESH_DEFAULT: Duration = Duration::from_secs(10);
 const DOMAIN_DEFAULT: u32 = 1;
 
@@ -23,7 +20,7 @@ pub(super) enum Transport {
     Tcp,
 }
 
-/// The address of an IPFIX collector, with the options for sending records to it.
+/// The address of an IPFIX collector, with options for sending records to it.
 ///
 /// ```
 /// use steerage_meter::Collector;
@@ -39,14 +36,11 @@ pub struct Collector {
     pub(super) transport: Transport,
     pub(super) host: String,
     pub(super) port: u16,
-    /// The maximum length of an IP packet. Only UDP uses this value.
     pub(super) mtu: usize,
-    /// The interval between two transmissions of statistics. Over UDP, templates are sent at the
-    /// same interval.
+    /// How often statistics are sent, and templates over UDP.
     pub(super) refresh: Duration,
     pub(super) domain: u32,
     pub(super) rate: Option<ExportRate>,
-    /// True if each record describes both directions of a flow.
     pub(super) biflows: bool,
 }
 
@@ -56,14 +50,14 @@ pub struct Collector {
 pub struct ParseCollectorError(String);
 
 impl Collector {
-    /// Returns true if `text` is a collector's address and not a file name.
+    /// Returns true if `text` is an address and not a file name.
     pub fn is_address(text: &str) -> bool {
         text.contains("://")
     }
 
-    /// Parses an address: `ipfix://HOST[:PORT]` for UDP or `ipfix+tcp://HOST[:PORT]` for TCP.
-    /// Options may follow after a question mark: `mtu=BYTES`, `refresh=DURATION`, `domain=N`,
-    /// `rate=N` and `biflow=no`, separated by `&`.
+    /// Parses `ipfix://HOST[:PORT]` (UDP) or `ipfix+tcp://HOST[:PORT]`, and options after a
+    /// question mark: `mtu=BYTES`, `refresh=DURATION`, `domain=N`, `rate=N`, `biflow=no`, separated
+    /// by `&`.
     ///
     /// # Errors
     /// Returns an error if `text` is not a valid collector address.
@@ -81,19 +75,16 @@ impl Collector {
         Ok(collector)
     }
 
-    /// Sets the rate of records, unless the address has the option `rate`. If no rate is set, a
-    /// collector over UDP gets records at a rate that suits a receive buffer of the default size. A
-    /// collector over TCP gets all records without delay. If no rate is set, and more than half of
-    /// the queue of a live run is in use, a collector over UDP also gets the records as fast as
-    /// they are produced.
+    /// Sets the rate of records, unless the address has the option `rate`. Without a rate, UDP is
+    /// sent at a rate for default receive buffers (at once if more than half of a live run's queue
+    /// is in use), and TCP at once.
     #[must_use]
     pub fn or_rate(mut self, rate: Option<ExportRate>) -> Self {
         self.rate = self.rate.or(rate);
         self
     }
 
-    /// If this address is for UDP, returns the same address for TCP, with the options that TCP
-    /// supports. TCP has an advantage: over UDP, the sending program cannot find out which records
+    /// Returns an address for UDP as an address for TCP. Over UDP, a sender cannot find out what
     /// arrived.
     pub fn over_tcp(&self) -> Option<String> {
         if self.transport == Transport::Tcp {
@@ -147,7 +138,7 @@ impl Collector {
     }
 }
 
-/// Formats the address without its options.
+/// The options of the address are not printed.
 impl fmt::Display for Collector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.transport {
@@ -163,7 +154,6 @@ fn wrong(what: &str) -> ParseCollectorError {
     ParseCollectorError(what.to_owned())
 }
 
-/// Splits an address into a host and a port. IPv6 addresses are in brackets.
 fn host_and_port(address: &str) -> Result<(String, u16), ParseCollectorError> {
     let (host, port) = match address.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, None),
@@ -202,8 +192,6 @@ mod tests {
         assert_eq!(collector.to_string(), "ipfix+tcp://[::1]:99");
     }
 
-    /// The address for TCP contains neither the options that exist only for UDP nor the rate,
-    /// because only UDP needs a rate.
     #[test]
     fn the_address_for_tcp_has_the_same_options() {
         let over_tcp = |text: &str| Collector::parse(text).unwrap().over_tcp();

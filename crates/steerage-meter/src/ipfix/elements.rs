@@ -1,18 +1,14 @@
-//! Information elements. Each constant is the number of an IPFIX element in IANA's registry or in
-//! the registry of an enterprise.
+//! Information elements, by their numbers in IANA's registry or in an enterprise's.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Element {
     pub(super) id: u16,
-    /// The private enterprise number of the element, or 0 for IANA's elements.
     pub(super) enterprise: u32,
 }
 
-/// The enterprise number of reverse elements, which describe the reverse direction of a flow (RFC
-/// 5103).
+/// Reverse elements describe the reverse direction of a flow (RFC 5103).
 const REVERSE: u32 = 29_305;
-/// ntop's enterprise number. For TCP health and for names, collectors use the elements that ntop
-/// has defined, if they support such data at all.
+/// ntop: for TCP health and names, collectors use its elements, if any.
 const NTOP: u32 = 35_632;
 
 const fn iana(id: u16) -> Element {

@@ -1,10 +1,8 @@
 //! The thread that sends records to a collector.
 //!
-//! The socket to the collector is opened before the run starts. Packet CPUs put records into the
-//! thread's bounded queue, and never wait for an unreachable collector. While the connection is
-//! down, records stay in the queue for up to [`DOWN_MAX`]. Records that do not fit into the
-//! thread's queue are lost. When the connection has been down for [`DOWN_MAX`], all records are
-//! lost until the collector is back. Lost records are counted.
+//! The socket is opened before the run starts. Packet CPUs never wait for an unreachable collector.
+//! While the connection is down, records wait in a bounded queue for up to [`DOWN_MAX`].
+//! Afterwards, all records are lost and counted until the collector is back.
 
 use std::fmt;
 use std::io;
@@ -21,15 +19,13 @@ use super::message::{Encoder, Statistics};
 use super::pace::Pace;
 use super::transport::{Sent, TRAIN_MESSAGES, Train, Way};
 
-/// The maximum time for which records wait for a new connection to the collector. Restarting a
-/// collector takes less time than this maximum.
+/// How long records wait for a new connection. Restarting a collector takes less time.
 const DOWN_MAX: Duration = Duration::from_secs(10);
 
-/// The longest time for which the sending thread sleeps. The thread must notice a request to stop
-/// soon.
+/// The longest sleep, so that the thread notices a request to stop soon.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A function that returns how many packets were lost before the meters saw them.
+/// Returns how many packets were lost before the meters saw them.
 pub(in super::super) type Ignored = Box<dyn Fn() -> u64 + Send>;
 
 pub(in super::super) struct Export {
@@ -42,21 +38,18 @@ pub(in super::super) struct Export {
     records: u64,
     refresh_at: Instant,
     pace: Pace,
-    /// True if lost records are an error. `must_arrive` is true if the packet source waits for the
-    /// collector.
+    /// Lost records are an error, because the packet source waits for the collector.
     must_arrive: bool,
 }
 
 /// A collector with an open socket.
 ///
-/// A program that drops privileges should open the socket first, then drop the privileges, and then
-/// start the thread.
+/// A program should drop privileges after opening the socket and before starting the thread.
 #[derive(Debug)]
 pub struct OpenCollector {
     collector: Collector,
     way: Way,
-    /// The error of the first attempt to connect to the collector. It is kept until a connection
-    /// exists.
+    /// Why the first attempt to connect failed.
     refused: Option<io::Error>,
 }
 
@@ -67,10 +60,10 @@ impl OpenCollector {
 }
 
 impl Collector {
-    /// Resolves the host name and opens the socket. For TCP, this function also tries to connect.
+    /// Resolves the host name, opens the socket, and for TCP tries to connect.
     ///
     /// # Errors
-    /// Returns an error if the host name has no address, or if the socket cannot be opened.
+    /// Returns an error if the name has no address, or the socket cannot be opened.
     pub fn open(self) -> Result<OpenCollector, ExportError> {
         match Way::open(&self) {
             Ok((way, refused)) => Ok(OpenCollector { collector: self, way, refused }),
@@ -91,9 +84,7 @@ impl fmt::Debug for Export {
 }
 
 impl Export {
-    /// Creates the state of the sending thread. If `must_arrive` is true, lost records and a
-    /// collector that does not answer are errors. If `must_arrive` is false, the thread tries to
-    /// connect again later.
+    /// If `must_arrive` is true, lost records and a collector that does not answer are errors.
     pub(in super::super) fn new(
         opened: OpenCollector,
         must_arrive: bool,
@@ -134,8 +125,8 @@ impl Export {
         }
     }
 
-    /// If the connection is down, waits for a new connection, but only until the connection has
-    /// been down for [`DOWN_MAX`]. Returns true if records can be sent.
+    /// Returns true if records can be sent. Waits until the connection has been down for
+    /// [`DOWN_MAX`].
     fn reconnect(&mut self) -> bool {
         while let (Some(since), Some(retry_at)) = (self.way.down_since(), self.way.retry_at()) {
             let hurried = self.shared.is_hurried();
@@ -153,7 +144,7 @@ impl Export {
         true
     }
 
-    /// Sends `records`. Records that could not be sent remain in `unwritten` and count as lost.
+    /// Records that could not be sent stay in `unwritten`, and so count as lost.
     fn send(&mut self, mut records: &[FlowRecord], mut unwritten: Unwritten) {
         while !records.is_empty() && self.reconnect() {
             self.refresh_if_due();
@@ -175,8 +166,7 @@ impl Export {
             match sent {
                 Sent::Yes => {}
                 Sent::AfterRefusal => {
-                    // Another program may now listen at the collector's address. A new program at
-                    // the address does not know the templates.
+                    // A new program at the collector's address does not know the templates.
                     self.encoder.forget_templates();
                     self.shared.note_refusal();
                 }
@@ -189,7 +179,6 @@ impl Export {
                     self.shared.note_refusal();
                     continue;
                 }
-                // The collector did not receive all of the message, so the records are sent again.
                 Sent::Broken | Sent::NotTogether => continue,
                 Sent::TooLong | Sent::No => drop(unwritten.split(Volume::of(these))),
             }
@@ -197,11 +186,9 @@ impl Export {
         }
     }
 
-    /// Encodes records from the front of `records`, as many as can be sent in one system call.
-    /// Returns the number of encoded records. The second result is true if the records form a
-    /// single message. The encoder does not count a single message as sent yet. A message with
-    /// templates is sent in a system call of its own, because sending several messages at once may
-    /// fail.
+    /// Returns the number of encoded records, and whether their message is sent alone. The encoder
+    /// does not count such a message as sent yet. A message with templates is sent alone, because
+    /// sending several messages at once may fail.
     fn load_train(&mut self, records: &[FlowRecord]) -> (usize, bool) {
         let takes_trains = self.way.takes_trains();
         let together = self.pace.together().unwrap_or(TRAIN_MESSAGES);
@@ -237,11 +224,9 @@ impl Export {
         sent
     }
 
-    /// Waits until the rate allows sending further records, and counts `count` records towards the
-    /// rate. If the source is live and the user has set no rate, records are sent without delay
-    /// while more than half of the queue is in use. The collector might lose records that come too
-    /// fast. But if records were delayed and the queue became full, records would be lost in any
-    /// case.
+    /// If the source is live and the user has set no rate, there is no wait while more than half of
+    /// the queue is in use: the collector might lose records that come too fast, but a full queue
+    /// loses them for sure.
     fn wait_for_pace(&mut self, count: usize) {
         let may_be_urgent = self.pace.is_default() && !self.must_arrive;
         loop {

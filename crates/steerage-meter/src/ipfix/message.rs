@@ -1,4 +1,4 @@
-//! IPFIX messages: a header, followed by sets of templates and records.
+//! IPFIX messages: a header, and sets of templates and records.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,21 +13,16 @@ const OPTIONS_TEMPLATE_SET: u16 = 3;
 const STATISTICS: u16 = OPTIONS_FROM;
 const LOSSES: u16 = OPTIONS_FROM + 1;
 const SELECTOR: u16 = OPTIONS_FROM + 2;
-/// The id of the meter's flow selector, and the number of its algorithm: hash-based selection (RFC
-/// 7014, section 6.2.2).
+/// The meter's flow selector, and its algorithm: hash-based selection (RFC 7014, section 6.2.2).
 const SELECTOR_ID: u64 = 1;
 const BY_HASH: u16 = 6;
-/// The number of scope fields in an options record of this encoder. A scope field identifies the
-/// object that the options record describes.
 const SCOPES: u16 = 1;
-/// The maximum length of a message in bytes, because the length field has 16 bits.
+/// The length field of a message has 16 bits.
 pub(in super::super) const MESSAGE_MAX: usize = 65_535;
-/// The value that a template contains as the length of an element with variable length. In a
-/// record, a length byte of 255 (the upper byte of this value) announces a length field of two more
-/// bytes.
+/// The length 65,535 in a template means a variable length. In a record, the byte 255 announces two
+/// bytes of length.
 const ANY_LENGTH: u16 = 65_535;
 const LONG_TEXT: u8 = 255;
-/// The bit in an element's number that marks an enterprise-specific element.
 const OF_ENTERPRISE: u16 = 0x8000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,17 +30,15 @@ pub(in super::super) struct Statistics {
     pub(in super::super) messages: u64,
     pub(in super::super) records: u64,
     pub(in super::super) bytes: u64,
-    /// The number of records that were lost before they could be sent. The next two fields of this
-    /// structure are the numbers of packets and bytes of the lost records.
+    /// Records that were lost, and their packets and bytes.
     pub(in super::super) lost: u64,
     pub(in super::super) lost_packets: u64,
     pub(in super::super) lost_bytes: u64,
-    /// The number of packets that were lost before the meters saw them.
     pub(in super::super) ignored: u64,
     pub(in super::super) sample: u32,
 }
 
-/// Builds messages. The caller must send or drop each message before it builds the next message.
+/// The caller must send or drop each message before it builds the next.
 #[derive(Debug)]
 pub(in super::super) struct Encoder {
     domain: u32,
@@ -54,8 +47,7 @@ pub(in super::super) struct Encoder {
     sequence: u32,
     known: Box<[bool; Shape::ALL]>,
     knows_options: bool,
-    /// The current message. The following fields of this structure describe the contents of the
-    /// message, and become valid when the message is sent.
+    /// The current message. The following fields become valid when it is sent.
     message: Vec<u8>,
     data_records: u32,
     fresh: Vec<Shape>,
@@ -92,8 +84,7 @@ impl Encoder {
         self.sequence
     }
 
-    /// Resets the sequence number to that of an earlier message, because the later messages were
-    /// not sent. The messages that were not sent contain no templates.
+    /// The later messages, which must not contain templates, were not sent.
     pub(in super::super) fn back_to_sequence(&mut self, sequence: u32) {
         self.sequence = sequence;
     }
@@ -102,7 +93,6 @@ impl Encoder {
         !self.fresh.is_empty() || (self.has_options && !self.knows_options)
     }
 
-    /// Makes the encoder send each template again before the next record that uses the template.
     pub(in super::super) fn forget_templates(&mut self) {
         self.known.fill(false);
         self.knows_options = false;
@@ -113,8 +103,7 @@ impl Encoder {
         self.sequence = 0;
     }
 
-    /// Builds a message from the first records that fit. Returns the number of records in the
-    /// message.
+    /// Builds a message from the first records that fit, and returns their number.
     pub(in super::super) fn encode(&mut self, records: &[FlowRecord], now: SystemTime) -> usize {
         self.begin(now);
         let mut encoded = 0;
@@ -125,8 +114,7 @@ impl Encoder {
             } else {
                 View::each(record).for_each(|view| self.record(&view));
             }
-            // A message with a single record may exceed the limit. If such a message is too long
-            // for the network, sending it fails with an error.
+            // A single record may exceed the limit. Sending it then fails.
             if self.message.len() > self.limit && encoded > 0 {
                 self.back_to(&before);
                 break;
@@ -175,8 +163,7 @@ impl Encoder {
         &self.message
     }
 
-    /// Records that the caller has sent the current message. The records of the message now count
-    /// as sent, and its templates count as known to the collector.
+    /// Only now do the records count as sent, and the templates as known to the collector.
     pub(in super::super) fn sent(&mut self) {
         self.sequence = self.sequence.wrapping_add(self.data_records);
         for shape in self.fresh.drain(..) {
@@ -186,8 +173,7 @@ impl Encoder {
     }
 
     fn begin(&mut self, now: SystemTime) {
-        // The time field of the message header has 32 bits, and the time in seconds wraps around in
-        // 2106.
+        // The time field has 32 bits of seconds, and wraps around in 2106.
         let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as u32;
         self.message.clear();
         self.message.extend_from_slice(&VERSION.to_be_bytes());
@@ -211,8 +197,7 @@ impl Encoder {
         self.data_records += 1;
     }
 
-    /// Writes an options record. If the collector does not know the template of the record, writes
-    /// the template first. The first element of an options record is its scope.
+    /// The first element of an options record is its scope.
     fn options(&mut self, id: u16, elements: &[(Element, Number)]) {
         let put =
             |to: &mut dyn NumberFields| elements.iter().for_each(|(element, number)| to.number(*element, *number));
@@ -252,8 +237,7 @@ impl Encoder {
         Mark { len: self.message.len(), set: self.set, data_records: self.data_records, fresh: self.fresh.len() }
     }
 
-    /// Restores an earlier state of the message. If a set of the message was already closed in that
-    /// state, `close` writes the set's length again.
+    /// If a set was already closed in that state, `close` writes its length again.
     fn back_to(&mut self, mark: &Mark) {
         self.message.truncate(mark.len);
         self.fresh.truncate(mark.fresh);
@@ -297,7 +281,7 @@ impl Fields for Values<'_> {
         self.0.extend_from_slice(&value);
     }
 
-    /// Writes the length of the text and then the text (RFC 7011, section 7).
+    /// The length of a text precedes the text (RFC 7011, section 7).
     fn put_text(&mut self, _: Element, value: &str) {
         match u8::try_from(value.len()) {
             Ok(length) if length < LONG_TEXT => self.0.push(length),
@@ -337,7 +321,6 @@ impl Template<'_> {
     }
 }
 
-/// Writes a template record. For an options template, `scopes` is the number of its scope fields.
 fn template(message: &mut Vec<u8>, id: u16, scopes: Option<u16>, elements: impl FnOnce(&mut Template<'_>)) {
     message.extend_from_slice(&id.to_be_bytes());
     let count_at = message.len();

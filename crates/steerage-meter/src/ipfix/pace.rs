@@ -1,34 +1,26 @@
-//! Limits the rate at which records are sent, so that a collector's receive buffer does not
-//! overflow.
+//! Limits the rate of records, so that a collector's receive buffer does not overflow.
 //!
-//! Linux gives a UDP socket a receive buffer of 212,992 bytes by default (`net.core.rmem_default`).
-//! For each datagram, the kernel counts all memory that it has allocated for the datagram. A full
-//! datagram counts as 2,304 bytes on loopback, and as up to 4,352 bytes if a network card received
-//! it. Therefore 48 to 92 full messages fit into the receive buffer while the collector does not
-//! read.
+//! Linux gives a UDP socket a receive buffer of 212,992 bytes (`net.core.rmem_default`), and counts
+//! all memory of a datagram: for a full one 2,304 bytes on loopback, and up to 4,352 bytes from a
+//! network card. So 48 to 92 full messages fit while the collector does not read.
 
 use std::fmt;
 use std::num::NonZero;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// The default rate over UDP, in records per second: 500 full messages per second. At this rate,
-/// even a receive buffer for 48 messages is not full until the collector has read nothing for 90
-/// ms.
+/// 10,000 records per second are 500 full messages. A receive buffer for 48 messages is full after
+/// 90 ms without a read.
 const UDP_DEFAULT: u64 = 10_000;
 
-/// The largest number of messages that are sent in one system call if a rate is set. Together these
-/// messages fill a sixth of a receive buffer for 48 messages.
+/// Messages in one system call if a rate is set: a sixth of a receive buffer for 48 messages.
 const TOGETHER_MAX: u64 = 8;
 
-/// The number of messages that one system call may send is the rate, in records per second, divided
-/// by this number. At a rate of 2,000 records per second, the rate allows one message of 20 records
-/// every 10 ms.
+/// The rate (records per second) divided by this number is the number of messages that one system
+/// call may send. At 2,000 records per second, one message of 20 records is sent every 10 ms.
 const RATE_TOGETHER: u64 = 2000;
 
-/// If the sending thread is late, it sends faster to make up for the delay. But it makes up for at
-/// most 10 ms of delay. Making up for a longer delay would cause a burst of messages. At the
-/// default rate, 5 messages are sent in 10 ms.
+/// A longer delay of the thread is not made up for, to avoid bursts. (10 ms are 5 messages.)
 const CATCH_UP_MAX: Duration = Duration::from_millis(10);
 
 /// The highest rate at which records are sent to a collector.
@@ -60,7 +52,6 @@ impl fmt::Display for ExportRate {
     }
 }
 
-/// Decides at which times records may be sent.
 #[derive(Debug)]
 pub(super) struct Pace {
     rate: Option<u64>,
@@ -80,24 +71,19 @@ impl Pace {
         Self { rate: records, is_default: rate.is_none(), is_udp, is_hurried: false, next_at: now }
     }
 
-    /// Returns the maximum number of messages that may be sent in one system call. Returns `None`
-    /// if the rate is not limited.
     pub(super) fn together(&self) -> Option<usize> {
         self.rate.map(|rate| (rate / RATE_TOGETHER).clamp(1, TOGETHER_MAX) as usize)
     }
 
-    /// Returns true if the user has set no rate, so that this program chooses the rate.
     pub(super) fn is_default(&self) -> bool {
         self.is_default
     }
 
-    /// Returns the time to wait before the next records are sent.
     pub(super) fn wait(&self, now: Instant) -> Duration {
         self.next_at.saturating_duration_since(now)
     }
 
-    /// Called after a request to stop: from then on, records are sent at the default rate or
-    /// faster, and over TCP without a limit.
+    /// After a request to stop, sends at the default rate or faster, and over TCP without a limit.
     pub(super) fn hurry(&mut self, now: Instant) {
         if !std::mem::replace(&mut self.is_hurried, true) {
             self.rate = self.rate.filter(|_| self.is_udp).map(|rate| rate.max(UDP_DEFAULT));
@@ -105,7 +91,6 @@ impl Pace {
         }
     }
 
-    /// Counts `count` records as sent now.
     pub(super) fn sent(&mut self, count: usize, now: Instant) {
         let Some(rate) = self.rate else { return };
         let from = now.checked_sub(CATCH_UP_MAX).map_or(self.next_at, |earliest| self.next_at.max(earliest));
@@ -117,9 +102,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Simulates sending for `time`, with messages of `count` records. Each time that the sender
-    /// sends, it is late by `late`. Returns the number of records in total, and the largest number
-    /// of records within 10 ms.
+    /// Returns the number of records in total, and the most within 10 ms. Each send is late by
+    /// `late`.
     fn run(pace: &mut Pace, start: Instant, time: Duration, count: usize, late: Duration) -> (usize, usize) {
         let (mut now, mut sent, mut all) = (start, Vec::<(Instant, usize)>::new(), 0);
         while now < start + time {
@@ -145,8 +129,7 @@ mod tests {
             assert!((19_000..=20_300).contains(&all), "{all} records in 2 s, {late:?} late");
             assert!(burst <= 240, "{burst} records in 10 ms, {late:?} late");
         }
-        // If the sender did not run for a second, it does not send the records of that second
-        // later.
+        // The records of a second without sending are not made up for.
         let mut pace = Pace::new(None, true, start);
         let late = start + Duration::from_secs(1);
         let (_, burst) = run(&mut pace, late, Duration::from_millis(100), 20, Duration::ZERO);
@@ -168,7 +151,6 @@ mod tests {
         assert_eq!(waits(Some("1000000"), true, false), 0.0);
         assert_eq!([waits(Some("max"), true, false), waits(None, false, false)], [0.0, 0.0]);
         assert_eq!(waits(None, true, false), 10.0);
-        // The third argument of `waits` is true after a request to stop.
         assert_eq!([waits(Some("100"), true, true), waits(Some("100"), false, true)], [10.0, 0.0]);
         let mut slow = Pace::new("1".parse().ok(), true, now);
         assert_eq!(slow.together(), Some(1));

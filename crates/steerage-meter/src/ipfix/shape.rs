@@ -1,11 +1,9 @@
-//! The shape of a record, which determines the IPFIX elements of the record.
+//! The shape of a record: which IPFIX elements the record has.
 //!
-//! A shape has one bit for each property of a record on which the record's elements depend. The id
-//! of a shape's template is computed from these bits, so there is no table of templates. The
-//! template of a shape is sent before the first record of this shape.
+//! A shape has one bit for each property on which the elements depend. A template's id is computed
+//! from these bits, so there is no table of templates.
 //!
-//! [`fields`] lists each element of a record together with its value. `fields` writes both
-//! templates and records, so that the two always agree.
+//! [`fields`] writes templates and records, so that both always agree.
 
 use steerage::flow::{HeaderKind, protocol};
 
@@ -15,25 +13,23 @@ use super::super::record::FlowRecord;
 use super::super::tcp::TcpDirection;
 use super::elements::*;
 
-/// The lowest possible id of a template (RFC 7011, section 3.4.1).
+/// The lowest id that a template may have (RFC 7011, section 3.4.1).
 const TEMPLATES_FROM: u16 = 256;
 
-/// The number of seconds from 1900, the start of NTP time, to 1970.
+/// The seconds from 1900 (NTP) to 1970.
 const NTP_BEFORE_UNIX: u64 = 2_208_988_800;
 
-/// The segment type for VXLAN, in the upper byte of layer2SegmentId (IANA).
+/// The segment type VXLAN in the upper byte of layer2SegmentId (IANA).
 const SEGMENT_IS_VXLAN: u64 = 0x01 << 56;
 
-/// The value of the element for the direction in a record of both directions: packets of the
-/// initiator have the forward direction (RFC 5103, section 6.3).
+/// Packets of the initiator have the forward direction (RFC 5103, section 6.3).
 const DIRECTION_INITIATOR: u8 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape(u16);
 
 impl Shape {
-    // The lowest three bits of a shape are the `Kind` of the flow's key. Each of the following
-    // constants is the mask of further bits of a shape.
+    // The lowest three bits are the `Kind` of the key.
     const TCP: u16 = 1 << 3;
     const ICMP: u16 = 1 << 4;
     const BACK: u16 = 1 << 5;
@@ -90,7 +86,7 @@ impl Shape {
     }
 }
 
-/// The first id of an options template: the id that follows all ids of the templates of flows.
+/// The ids of options templates follow the ids of the flows' templates.
 pub(super) const OPTIONS_FROM: u16 = TEMPLATES_FROM + Shape::ALL as u16;
 
 type Direction = (Traffic, u16, TcpDirection);
@@ -201,9 +197,8 @@ fn key(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
         }
         Kind::Link => to.put(ETHERNET_TYPE, ports.0.to_be_bytes()),
         Kind::Mpls => {
-            // MPLS labels belong to one direction, so the endpoints of this key are never swapped.
-            // In this key, `source` contains the first label, and `destination` contains the last
-            // label.
+            // MPLS endpoints are never swapped: `source` has the first label, `destination` the
+            // last.
             let [first, last] = [source, destination].map(|end| (end >> 64) as u32);
             to.put(MPLS_TOP_LABEL_STACK_SECTION, label(first, first == last));
             to.put(MPLS_LABEL_STACK_SECTION_2, label(last, true));
@@ -234,8 +229,7 @@ fn tags(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     to.put(TUNNEL_ID, id.to_be_bytes());
 }
 
-/// Writes the names that were found in the flow's packets. Neither IPFIX nor ntop has an element
-/// for the protocols that a TLS client offers (ALPN).
+/// Neither IPFIX nor ntop has an element for ALPN.
 fn names(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     let Some(names) = view.record.names() else { return };
     let text = |name: &Option<Box<str>>| name.clone().unwrap_or_default();
@@ -255,7 +249,6 @@ fn names(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     }
 }
 
-/// Encodes an MPLS label without its traffic class. `is_last` sets the bottom-of-stack bit.
 fn label(label: u32, is_last: bool) -> [u8; 3] {
     let [_, a, b, c] = (label << 4 | u32::from(is_last)).to_be_bytes();
     [a, b, c]
@@ -265,8 +258,7 @@ fn millis(nanos: u64) -> [u8; 8] {
     (nanos / 1_000_000).to_be_bytes()
 }
 
-/// Converts a time to NTP format: the seconds since 1900, and a fraction of 32 bits, rounded to the
-/// nearest value.
+/// Seconds since 1900, and a fraction of 32 bits, rounded to the nearest value.
 fn ntp(nanos: u64) -> [u8; 8] {
     let (seconds, part) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
     let fraction = ((part << 32) + 500_000_000) / 1_000_000_000;
@@ -279,10 +271,9 @@ mod tests {
 
     #[test]
     fn times_are_those_of_ntp() {
-        // Figure 4 of RFC 5905 gives 2,208,988,800 as the NTP time of 1 January 1970.
+        // RFC 5905, figure 4: 2,208,988,800 is 1 January 1970.
         assert_eq!(ntp(0), [0x83, 0xaa, 0x7e, 0x80, 0, 0, 0, 0]);
         assert_eq!(ntp(500_000_000)[4..], [0x80, 0, 0, 0]);
-        // Different nanoseconds must have different fractions.
         for nanos in [1, 2, 999_999_998, 999_999_999] {
             let fraction = u64::from(u32::from_be_bytes(ntp(nanos)[4..].try_into().unwrap()));
             assert_eq!((fraction * 1_000_000_000 + (1 << 31)) >> 32, nanos);

@@ -1,5 +1,4 @@
-//! The transport to a collector: UDP datagrams, or a TCP connection that is opened again after it
-//! breaks.
+//! UDP datagrams, or a TCP connection that is opened again after it breaks.
 
 use std::io::{self, IoSlice, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -13,22 +12,19 @@ use steerage::flow::wire::{ipv4, ipv6, udp};
 use super::collector::{Collector, MTU_MIN, Transport};
 
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// The minimum and the maximum wait between two attempts to connect to a collector. The wait begins
-/// with the minimum, doubles after each attempt up to the maximum, and then stays at the maximum.
+/// The wait between two attempts to connect doubles from the minimum to the maximum.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// The timeout of a write, after which the sending thread checks for a request to stop.
+/// After this time, a blocked write checks for a request to stop.
 pub(super) const WRITE_LOOK: Duration = Duration::from_millis(250);
-/// The size of the IP header and the UDP header together, in bytes.
 const UDP_OVER_IPV4: usize = ipv4::BYTES + udp::BYTES;
 const UDP_OVER_IPV6: usize = ipv6::BYTES + udp::BYTES;
-/// The size of messages over TCP. The protocol TCP has no limit for the size of a message.
+/// TCP itself has no limit for a message.
 const TCP_MESSAGE: usize = 16 << 10;
-/// The maximum number of messages in a *train*: messages that are sent with one system call. Linux
-/// accepts at least 64 datagrams in one system call (`UDP_MAX_SEGMENTS`).
+/// A *train* is sent with one system call. Linux accepts at least 64 datagrams
+/// (`UDP_MAX_SEGMENTS`).
 pub(super) const TRAIN_MESSAGES: usize = 64;
-/// The maximum length of a train in bytes: the length of the longest IP packet, minus the length of
-/// the longest headers (IPv6 and UDP).
+/// The longest IP packet without the longest headers (IPv6 and UDP).
 const TRAIN_BYTES: usize = 65_535 - UDP_OVER_IPV6;
 
 #[derive(Debug)]
@@ -39,9 +35,8 @@ pub(super) struct Way {
     error: Option<io::Error>,
 }
 
-/// A train: messages that are sent with one system call. All messages of a train have the length of
-/// the first message, except the last message, which may be shorter. The kernel splits the train
-/// into datagrams (`UDP_SEGMENT`), which costs less than a system call for each datagram.
+/// Messages of one length, except for a shorter last one. The kernel splits the train into
+/// datagrams (`UDP_SEGMENT`), which costs less than a system call for each.
 #[derive(Debug, Default)]
 pub(super) struct Train {
     bytes: Vec<u8>,
@@ -56,8 +51,7 @@ impl Train {
         (self.length, self.messages, self.records) = (0, 0, 0);
     }
 
-    /// Adds a message with `records` data records, if the train has room for it. Returns true if
-    /// the message was added.
+    /// Returns false if the train has no room for the message.
     pub(super) fn add(&mut self, message: &[u8], records: u32, messages_max: usize) -> bool {
         if self.messages == 0 {
             self.length = message.len();
@@ -90,7 +84,7 @@ impl Train {
 enum Open {
     Udp(UdpSocket),
     Tcp(TcpStream),
-    /// The transport is TCP, and there is no connection to the collector.
+    /// The transport is TCP, and there is no connection.
     Down {
         since: Instant,
         retry_at: Instant,
@@ -101,24 +95,21 @@ enum Open {
 #[derive(Debug)]
 pub(super) enum Sent {
     Yes,
-    /// The message was sent. But the collector's host had refused an earlier message, because no
-    /// program was listening when that message arrived.
+    /// The message was sent, but the collector's host had refused an earlier one.
     AfterRefusal,
     TooLong,
-    /// The kernel does not accept several datagrams in one system call, so no message was sent.
+    /// Nothing was sent: the kernel does not accept several datagrams in one call.
     NotTogether,
-    /// The collector's host had refused an earlier message, so the messages of this train were not
-    /// sent.
+    /// Nothing was sent: the collector's host had refused an earlier message.
     Refused,
     No,
     Broken,
 }
 
 impl Way {
-    /// Opens the socket. For TCP, this function also tries to connect.
+    /// Opens the socket, and for TCP tries to connect.
     ///
-    /// If the collector does not answer, the transport tries to connect again later. If the
-    /// collector does not answer, the second result is the reason.
+    /// The second result is the reason why the collector does not answer.
     pub(super) fn open(collector: &Collector) -> io::Result<(Self, Option<io::Error>)> {
         let addresses: Vec<_> = (collector.host.as_str(), collector.port).to_socket_addrs()?.collect();
         match collector.transport {
@@ -142,7 +133,7 @@ impl Way {
         }
     }
 
-    /// Returns the length in bytes of the longest message that every network supports.
+    /// The longest message that every network supports.
     pub(super) fn message_min(&self) -> usize {
         self.message_max(MTU_MIN)
     }
@@ -151,7 +142,6 @@ impl Way {
         if socket.local_addr().is_ok_and(|address| address.is_ipv6()) { UDP_OVER_IPV6 } else { UDP_OVER_IPV4 }
     }
 
-    /// Returns the time since which the collector has been unreachable.
     pub(super) fn down_since(&self) -> Option<Instant> {
         match self.open {
             Open::Down { since, .. } => Some(since),
@@ -174,15 +164,14 @@ impl Way {
         self.error.take()
     }
 
-    /// Tries to connect to each address of the collector. Returns true if a connection exists.
+    /// Tries each address. Returns true if a connection exists.
     pub(super) fn connect(&mut self) -> bool {
         let Open::Down { since, wait, .. } = self.open else { return true };
         let mut error = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
         for address in &self.addresses {
             let connected = TcpStream::connect_timeout(address, CONNECT_MAX).and_then(|stream| {
                 stream.set_write_timeout(Some(WRITE_LOOK))?;
-                // Nagle's algorithm is off: messages are as large as possible, so the algorithm
-                // would bring no advantage.
+                // Messages are as large as possible, so Nagle's algorithm would bring no advantage.
                 stream.set_nodelay(true)?;
                 Ok(stream)
             });
@@ -203,9 +192,7 @@ impl Way {
         self.takes_trains
     }
 
-    /// Sends all messages of a train, or none of them. If the collector is slow, this function
-    /// calls `progress(true)` each time the collector has accepted some bytes. If the collector has
-    /// accepted no bytes for a while, this function calls `progress(false)`.
+    /// If the collector is slow, calls `progress` for each write: true if it has accepted bytes.
     pub(super) fn send(&mut self, train: &Train, mut progress: impl FnMut(bool)) -> Sent {
         match &mut self.open {
             Open::Udp(socket) => {
@@ -248,8 +235,6 @@ fn udp(addresses: &[SocketAddr]) -> io::Result<UdpSocket> {
     Err(error)
 }
 
-/// Sends the messages of a train. If sending fails permanently, this function stores the error in
-/// `why`.
 fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>) -> Sent {
     let length = train.length as u16;
     let cut = [ControlMessage::UdpGsoSegments(&length)];
@@ -258,10 +243,8 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
     let send = || sendmsg::<SockaddrStorage>(socket.as_raw_fd(), &bytes, cut, MsgFlags::empty(), None);
     match send() {
         Ok(_) => Sent::Yes,
-        // The kernel reports that the collector's host has refused an earlier datagram. When the
-        // kernel reports this error, it does not send the current datagram. The program that now
-        // listens at the collector's address may not know the templates. If a new program was
-        // started at the collector's address, it must get at most one message without templates.
+        // The host has refused an earlier datagram, and the kernel has not sent this one. A new
+        // program at the address must get at most one message without templates.
         Err(Errno::ECONNREFUSED) if train.messages > 1 => Sent::Refused,
         Err(Errno::ECONNREFUSED) => match send() {
             Ok(_) => Sent::AfterRefusal,
@@ -270,9 +253,8 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
                 Sent::No
             }
         },
-        // EIO means that the interface does not support checksum offload, which was required before
-        // Linux 6.11. The other error codes in this match arm mean that the datagrams are too long,
-        // that there are too many of them, or that the kernel does not support `UDP_SEGMENT`.
+        // EIO: no checksum offload, which Linux required before 6.11. The other errors: too long,
+        // too many, or no `UDP_SEGMENT`.
         Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP) if train.messages > 1 => {
             Sent::NotTogether
         }
@@ -283,8 +265,7 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
     }
 }
 
-/// Returns an error if the collector has closed the connection. Without this check, the next write
-/// would appear to succeed although its message is lost.
+/// The next write would appear to succeed although its message is lost.
 fn check(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let peeked = stream.peek(&mut [0]);

@@ -5,9 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::text::Text;
 
 const HEADER_LEN: usize = 12;
-/// The maximum number of answer records that are read from a DNS message.
 const RECORDS_MAX: u16 = 32;
-/// The maximum number of labels in a name: 127 labels of one byte each, in 255 bytes.
+/// 127 labels of one byte each, in 255 bytes.
 const LABELS_MAX: usize = 127;
 const RESPONSE: u16 = 0x8000;
 const OPCODE: u16 = 0x7800;
@@ -29,8 +28,6 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Reads a DNS message. The end of the DNS message may be missing. Returns `None` if the bytes are
-/// not a DNS message.
 pub(super) fn read(message: &[u8]) -> Option<Message> {
     let header: &[u8; HEADER_LEN] = message.first_chunk()?;
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
@@ -90,8 +87,7 @@ fn read_record(message: &[u8], at: usize, text: &mut Text) -> Option<usize> {
     Some(end)
 }
 
-/// Adds an address or a name to the text of the answers if the whole value fits. A space separates
-/// the new value from an earlier value.
+/// Only whole values are added, with a space between them.
 fn put(text: &mut Text, value: std::fmt::Arguments<'_>) {
     if text.is_empty() {
         text.put(value)
@@ -100,9 +96,8 @@ fn put(text: &mut Text, value: std::fmt::Arguments<'_>) {
     };
 }
 
-/// Reads the name at `start`. Returns the name, and the offset after the part of the name that
-/// begins at `start`. In a compressed name, each part must lie before the part that refers to it.
-/// Therefore the loop ends.
+/// In a compressed name, each part must lie before the part that refers to it, so the loop ends.
+/// The returned offset is after the part at `start`.
 fn name(message: &[u8], start: usize) -> Option<(Box<str>, usize)> {
     let mut text = Text::default();
     let (mut at, mut part, mut behind) = (start, start, None);
@@ -163,8 +158,7 @@ mod tests {
     fn a_query_and_its_response() {
         let query = read(&message(0x0100, 1, 0, QUESTION)).unwrap();
         assert_eq!(query, Message { id: 7, question: Some(("www.example.org".into(), 1)), response: None });
-        // The DNS answer has three kinds of records: a name that refers to `example.org`, a text
-        // record that is skipped, and an address of each family (IPv4 and IPv6).
+        // A name that refers to `example.org`, a text record (skipped), and two addresses.
         let records = [
             &b"\xc0\x0c\x00\x05\x00\x01\x00\x00\x00\x09\x00\x04\x01a\xc0\x10"[..],
             b"\xc0\x0c\x00\x10\x00\x01\x00\x00\x00\x09\x00\x02\x01x",
@@ -174,23 +168,19 @@ mod tests {
         let response = message(0x8180, 1, 4, &[QUESTION, &records.concat()].concat());
         let expected = "a.example.org 10.0.0.1 fd00::2";
         assert_eq!(read(&response).unwrap().response, Some((0, Some(expected.into()))));
-        // A record that is cut off is ignored.
         assert_eq!(read(&response[..response.len() - 1]).unwrap().response, Some((0, Some(expected[..22].into()))));
         assert_eq!(read(&message(0x8183, 1, 0, QUESTION)).unwrap().response, Some((3, None)));
     }
 
     #[test]
     fn names_that_do_not_end() {
-        // In the first message, the name refers to itself. In the second message, the name refers
-        // to a later offset. In the third message, the name has a label, and then refers to its own
-        // beginning.
+        // Names that refer to themselves, to a later offset, and to their own beginning.
         for rest in [&b"\xc0\x0c\0\x01\0\x01"[..], b"\xc0\x0e\xc0\x0c\0\x01\0\x01", b"\x01a\xc0\x0c\0\x01\0\x01"] {
             assert_eq!(read(&message(0, 1, 0, rest)), None, "{rest:?}");
         }
         assert_eq!(read(&message(0, 1, 0, &b"\x01a".repeat(200))), None);
         assert_eq!(read(&message(0, 1, 0, b"\0\0\x02\0\x01")).unwrap().question, Some((".".into(), 2)));
-        // A DNS query has exactly one question. DNS messages with other opcodes have other types of
-        // records.
+        // A query has exactly one question. Other opcodes have other types of records.
         assert!(read(&message(0, 2, 0, QUESTION)).is_none() && read(&message(0x2800, 1, 0, QUESTION)).is_none());
     }
 }

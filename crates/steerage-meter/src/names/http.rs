@@ -3,30 +3,24 @@
 use super::outcome::Read;
 use super::text::Text;
 
-/// The length of the longest known HTTP method, in bytes: UPDATEREDIRECTREF (RFC 4437).
+/// The longest known method: UPDATEREDIRECTREF (RFC 4437).
 const METHOD_MAX: usize = 17;
-/// The end of an HTTP request line, without the minor version of HTTP.
 const VERSION: &[u8] = b" HTTP/1.";
 
-/// The HTTP method that requests a tunnel. After the CONNECT request, another message follows in
-/// the tunnel.
+/// After a CONNECT request, another message follows in the tunnel.
 const TUNNEL: &[u8] = b"CONNECT ";
 
-/// Returns true if a stream with this beginning may be an HTTP request. An HTTP request begins with
-/// a method (capital letters, `_` and `-`), followed by a space.
+/// A request begins with a method (capital letters, `_` and `-`) and a space.
 pub(super) fn may_begin(stream: &[u8]) -> bool {
     let is_of_method = |byte: &&u8| byte.is_ascii_uppercase() || matches!(byte, b'_' | b'-');
     let method = stream.iter().take(METHOD_MAX).take_while(is_of_method).count();
     stream.first().is_some_and(u8::is_ascii_uppercase) && stream.get(method).is_none_or(|byte| *byte == b' ')
 }
 
-/// Returns true if the HTTP request has the method CONNECT, which requests a tunnel.
 pub(super) fn asks_for_tunnel(stream: &[u8]) -> bool {
     stream.starts_with(TUNNEL)
 }
 
-/// Returns the bytes after the headers of a request. Returns `None` if some of the request's
-/// headers have not arrived.
 pub(super) fn after_headers(stream: &[u8]) -> Option<&[u8]> {
     let mut rest = stream;
     loop {
@@ -38,8 +32,6 @@ pub(super) fn after_headers(stream: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Reads an HTTP request at the beginning of a stream. The result is the host that the HTTP request
-/// contains.
 pub(super) fn read(stream: &[u8]) -> Read<Option<Box<str>>> {
     if !may_begin(stream) {
         return Read::Other;

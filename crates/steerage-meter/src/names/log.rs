@@ -1,28 +1,21 @@
-//! A log of what was read in one piece of a flow. The logs of all pieces together give the names of
-//! the flow.
+//! What was read in one piece of a flow. The logs of all pieces give the names of the flow.
 //!
-//! A flow is read until its names are known, and for at most [`LOOKS_MAX`] segments in each
-//! direction. If a recording was cut, the meter of the part after the cut does not know how much of
-//! the flow was read before. Therefore this meter keeps the result of each *look* (each packet that
-//! it searched for names). The looks (searched packets) of all pieces, in order, give the names of
-//! the flow. Only names in a message that the cut has divided are not found.
+//! A flow is read until its names are known, and for at most [`LOOKS_MAX`] segments per direction.
+//! After a cut of a recording, the meter does not know how much was read before, so it keeps the
+//! result of each *look* (each searched packet).
 
 use std::sync::Arc;
 
 use super::{FlowNames, LOOKS_MAX, dns};
 use crate::code::{Coder, MalformedEdges};
 
-/// The maximum length in bytes of an encoded text. All texts of names are shorter.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// The looks at a piece of a flow (the packets that were searched for names), in the order of the
-/// packets.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Log(Vec<Look>);
 
 #[derive(Clone, Debug)]
 struct Look {
-    /// The direction of the packet.
     side: bool,
     found: Found,
 }
@@ -30,9 +23,8 @@ struct Look {
 #[derive(Clone, Debug)]
 pub(super) enum Found {
     Nothing,
-    /// A DNS message in a datagram.
     Message(dns::Message),
-    /// Names in a TCP stream, and for each direction whether no more packets need to be searched.
+    /// Also states for each direction whether no more packets need to be searched.
     Names(Arc<FlowNames>, [bool; 2]),
 }
 
@@ -45,8 +37,6 @@ impl Log {
         self.0.push(Look { side: side > 0, found });
     }
 
-    /// Adds the looks (searches of packets) at the next piece of the flow, up to the maximum number
-    /// of looks per direction.
     pub(in super::super) fn join(&mut self, later: &Self) {
         for look in &later.0 {
             if self.wants(usize::from(look.side)) {
@@ -55,13 +45,10 @@ impl Log {
         }
     }
 
-    /// For each look (search of a packet), returns the packet's direction and the result of the
-    /// search.
     pub(super) fn looks(&self) -> impl Iterator<Item = (usize, &Found)> {
         self.0.iter().map(|look| (usize::from(look.side), &look.found))
     }
 
-    /// Writes or reads the looks.
     pub(in super::super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         let mut count = self.0.len() as u64;
         coder.number(&mut count)?;
@@ -129,7 +116,6 @@ fn code_names(coder: &mut impl Coder, names: &mut FlowNames, settled: &mut [bool
     settled.iter_mut().try_for_each(|side| coder.flag(side))
 }
 
-/// Writes or reads a number of at most 16 bits, which may be missing.
 fn code_option<N: Copy + Into<u64> + TryFrom<u64>>(
     coder: &mut impl Coder,
     number: &mut Option<N>,

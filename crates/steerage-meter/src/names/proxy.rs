@@ -1,16 +1,13 @@
-//! Finds the end of a PROXY header, which a load balancer sends before the bytes of its client
+//! A load balancer sends a PROXY header before its client's bytes
 //! (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>).
 
 const TEXT: &[u8] = b"PROXY ";
-/// The maximum length in bytes of a version 1 header, including the end of its line.
 const TEXT_MAX: usize = 107;
-/// The first bytes of a version 2 header. The fixed part of a version 2 header ends with the length
-/// of the variable part, in two bytes.
+/// The fixed part of a version 2 header ends with the length of the rest in two bytes.
 const BINARY: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const BINARY_MIN: usize = 16;
 
-/// Returns the bytes after a PROXY header, or the whole stream if it begins with no such header.
-/// Returns `None` if a part of the PROXY header has not arrived.
+/// Returns the bytes after a PROXY header, if any. `None` if the header is incomplete.
 pub(super) fn skip(stream: &[u8]) -> Option<&[u8]> {
     if begins(stream, TEXT) {
         let line = &stream[..stream.len().min(TEXT_MAX)];
@@ -28,8 +25,6 @@ pub(super) fn skip(stream: &[u8]) -> Option<&[u8]> {
     Some(stream)
 }
 
-/// Returns true if the stream begins with these bytes. If the stream is shorter than these bytes,
-/// only the bytes that have arrived are compared.
 fn begins(stream: &[u8], bytes: &[u8]) -> bool {
     let length = stream.len().min(bytes.len());
     length > 0 && stream[..length] == bytes[..length]

@@ -1,6 +1,3 @@
-//! Names as text. The text of a name has a limited length and only printable characters, without
-//! spaces and commas.
-
 use std::fmt::Write;
 
 use super::TEXT_MAX;
@@ -9,8 +6,8 @@ use super::TEXT_MAX;
 pub(super) struct Text(String);
 
 impl Text {
-    /// Adds the bytes of a name. Spaces, backslashes, commas, the bytes in `also`, and bytes that
-    /// are not printable ASCII are written as `\DDD`, as in DNS zone files.
+    /// Spaces, backslashes, commas, bytes in `also` and unprintable bytes are written as `\DDD`, as
+    /// in DNS zone files.
     pub(super) fn name(&mut self, bytes: &[u8], also: &[u8]) -> &mut Self {
         for byte in bytes {
             if byte.is_ascii_graphic() && !matches!(byte, b'\\' | b',') && !also.contains(byte) {
@@ -29,7 +26,7 @@ impl Text {
         self
     }
 
-    /// Adds the formatted text completely, or adds nothing if the text does not fit.
+    /// Adds nothing if the text does not fit completely.
     pub(super) fn put(&mut self, part: std::fmt::Arguments<'_>) -> &mut Self {
         let before = self.0.len();
         let _ = self.0.write_fmt(part);

@@ -9,7 +9,7 @@ const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
 const PROTOCOLS: u16 = 16;
-/// The upper byte of the version number of all TLS versions and of SSL 3.
+/// The upper version byte of all TLS versions and SSL 3.
 const VERSION: u8 = 3;
 const RECORD_HEADER: usize = 5;
 const MESSAGE_HEADER: usize = 4;
@@ -28,7 +28,7 @@ pub(super) fn read(stream: &[u8]) -> Read<Greeting> {
     if !may_begin(stream) {
         return Read::Other;
     }
-    // A TLS message may be spread over several TLS records.
+    // A message may be spread over several records.
     let (mut message, mut rest) = (Vec::new(), stream);
     while let Some(header) = rest.first_chunk::<RECORD_HEADER>() {
         let [kind, version, _, high, low] = *header;
@@ -56,8 +56,6 @@ pub(super) fn read(stream: &[u8]) -> Read<Greeting> {
     Read::Part
 }
 
-/// Removes a field from the front of the bytes and returns it. The field begins with its length,
-/// which has `N` bytes.
 fn take<'a, const N: usize>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = from.first_chunk::<N>()?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
     let part = from.get(N..N + length)?;
@@ -140,7 +138,6 @@ pub(super) mod tests {
         assert_eq!(read(&server), Read::Other);
         assert_eq!(read(b"\x16\x02\x01\0\x05"), Read::Other);
         assert_eq!(read(b"GET / HTTP/1.1\r\n"), Read::Other);
-        // A ClientHello without extensions contains no server name.
         let plain = [&[22, 3, 1, 0, 45, 1, 0, 0, 41, 3, 3][..], &[0; 32], &[0, 0, 2, 0, 47, 1, 0]].concat();
         assert_eq!(read(&plain), Read::Whole(Greeting::default()));
     }

@@ -1,5 +1,3 @@
-//! Finds messages in the packets of one flow.
-
 use std::sync::Arc;
 
 use super::log::{Found, Log};
@@ -9,7 +7,6 @@ use super::{FlowNames, LOOKS_MAX, STREAM_MAX, dns, http, proxy, tls};
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Payload<'a> {
     pub(in super::super) data: &'a [u8],
-    /// The TCP sequence number. `None` for a datagram.
     pub(in super::super) sequence: Option<u32>,
     pub(in super::super) is_whole: bool,
 }
@@ -20,8 +17,6 @@ pub(super) struct Watch {
     query: Option<u16>,
     left: [u8; 2],
     begun: [Option<Box<Begun>>; 2],
-    /// The log of what each look (search of a packet) found, if the flow may continue a flow of
-    /// another part of the recording.
     log: Option<Box<Log>>,
 }
 
@@ -38,12 +33,9 @@ struct Begun {
 }
 
 impl Begun {
-    /// Adds the bytes of a segment, except for bytes that have arrived before. Returns false if
-    /// bytes before the segment are missing.
+    /// Returns false if bytes before the segment are missing.
     fn add(&mut self, sequence: u32, data: &[u8]) -> bool {
-        // The number of bytes of this segment that earlier segments have already brought. If bytes
-        // before the segment are missing, the subtraction of sequence numbers wraps around to a
-        // huge number.
+        // If bytes are missing, the difference wraps around to a huge number.
         let known = self.next.wrapping_sub(sequence) as usize;
         if known > STREAM_MAX {
             return false;
@@ -57,8 +49,6 @@ impl Begun {
 }
 
 impl Watch {
-    /// Creates the `Watch` (the search for names) of a flow, if the meter is for a part of a
-    /// recording.
     pub(super) fn with_log() -> Self {
         Self { log: Some(Box::default()), ..Self::default() }
     }
@@ -67,12 +57,9 @@ impl Watch {
         self.log
     }
 
-    /// Returns true if a packet of this direction is to be searched for names. `is_stream` is true
-    /// if the packet is a TCP segment.
     pub(super) fn wants(&self, side: usize, is_stream: bool) -> bool {
         match &self.log {
-            // Each packet that is not a TCP segment may be the response to a DNS query in an
-            // earlier part of the recording.
+            // A datagram may be the response to a DNS query in an earlier part of the recording.
             Some(log) if !is_stream => log.wants(side),
             _ => self.left[side] > 0,
         }
@@ -86,8 +73,6 @@ impl Watch {
         self.names.clone()
     }
 
-    /// Searches a packet of the direction `side` for names. An incomplete message is kept only if
-    /// `may_wait` is true.
     pub(super) fn look(&mut self, side: usize, payload: &Payload<'_>, is_dns: bool, may_wait: bool) {
         let Some(mut log) = self.log.take() else { return self.look_once(side, payload, is_dns, may_wait) };
         let found = if payload.sequence.is_none() {
@@ -109,7 +94,6 @@ impl Watch {
         self.log = Some(log);
     }
 
-    /// Repeats a look at a packet.
     fn look_again(&mut self, side: usize, found: &Found) {
         if self.left[side] == 0 {
             return;
@@ -138,7 +122,7 @@ impl Watch {
         let read = match &mut self.begun[side] {
             Some(begun) => {
                 if !begun.add(sequence, payload.data) {
-                    // A segment of the stream is missing, so the later segments cannot be read.
+                    // A segment of the stream is missing, so later segments cannot be read.
                     return self.settle(side);
                 }
                 let bytes = std::mem::take(&mut begun.bytes);
@@ -205,14 +189,13 @@ impl Watch {
             message
         };
         if message.is_empty() && !stream.is_empty() {
-            // After a missing segment, the next segment is read as if the stream began with it.
+            // The next segment is read as if the stream began with it.
             self.begun[side] = None;
             return Read::Whole(());
         }
         self.read_message(message)
     }
 
-    /// Reads the first message of TLS or HTTP in a stream.
     fn read_message(&mut self, stream: &[u8]) -> Read<()> {
         match tls::read(stream) {
             Read::Whole(greeting) => {
@@ -243,8 +226,7 @@ impl Watch {
         }
     }
 
-    /// Stores the first DNS query and its response. If there was no DNS query, stores the first
-    /// response.
+    /// Stores the first DNS query and its response, or without a query the first response.
     fn note_message(&mut self, side: usize, message: dns::Message) {
         let dns::Message { id, question, response } = message;
         let is_first = self.query.is_none();
@@ -272,15 +254,12 @@ impl Watch {
     }
 }
 
-/// Returns the names that follow from the looks (searches of packets) at several pieces of a flow.
 pub(in super::super) fn names_of(log: &Log) -> Option<Arc<FlowNames>> {
     let mut watch = Watch::default();
     log.looks().for_each(|(side, found)| watch.look_again(side, found));
     watch.names()
 }
 
-/// Returns the names in a stream of segments, and the number of segments that were searched (for
-/// the fuzzer). `is_dns` is true if one of the ports is the DNS port.
 pub(in super::super) fn read_stream<'a>(
     packets: impl IntoIterator<Item = (bool, Payload<'a>)>,
     is_dns: bool,
@@ -307,7 +286,6 @@ mod tests {
     }
 
     fn segments_from<'a>(begin: usize, bytes: &'a [u8], lengths: &[usize]) -> Vec<(bool, Payload<'a>)> {
-        // In this stream, the sequence numbers wrap around.
         let (mut rest, mut sequence, mut all) = (bytes, (u32::MAX - 100).wrapping_add(begin as u32), Vec::new());
         let mut lengths = lengths.iter().cycle();
         while !rest.is_empty() {
@@ -329,13 +307,12 @@ mod tests {
         assert_eq!(sni(segments(&hello, &[2000])), name);
         let mut parts = segments(&hello, &[1, 300, 200]);
         assert_eq!(sni(parts.clone()), name);
-        // The client repeats a segment, and the server's first bytes arrive between the two copies.
         parts.insert(2, parts[1]);
         parts.insert(2, (true, Payload { data: b"\x16\x03\x03\0\x7a\x02", sequence: Some(9), is_whole: true }));
         assert_eq!(sni(parts.clone()), name);
         parts.remove(1);
         assert_eq!(sni(parts[..1].iter().chain(&parts[3..]).copied().collect()), None);
-        // If the capture contains only a part of a segment, the segments are not joined.
+        // Segments that the capture cut off are not joined.
         let mut cut = segments(&hello, &[300]);
         cut[0].1.is_whole = false;
         assert_eq!(sni(cut), None);
@@ -351,8 +328,6 @@ mod tests {
         assert_eq!(sni(alone.collect()), name);
     }
 
-    /// This test divides the request for a tunnel and the first message in the tunnel into
-    /// segments, at every possible position.
     #[test]
     fn a_message_follows_a_request_for_a_tunnel() {
         let hello = tls::tests::hello("www.example.org", &["h2"], 1 << 14);
@@ -391,7 +366,6 @@ mod tests {
         assert_eq!(query(read_stream(segments(&stream, &[1, 5]), true).0), Some("a".into()));
         let datagram = Payload { data: message, sequence: None, is_whole: true };
         assert_eq!(query(read_stream([(false, datagram)], true).0), Some("a".into()));
-        // A DNS response to another query is ignored.
         let mut response = message.to_vec();
         (response[1], response[2]) = (8, 0x81);
         let other = Payload { data: &response, sequence: None, is_whole: true };

@@ -1,5 +1,4 @@
-//! One column of a row group. In a row group, a column has a page of values and a description. If a
-//! dictionary makes the column shorter, the column also has a page with the dictionary.
+//! One column of a row group: a page of values, and a dictionary if it makes the column shorter.
 
 use std::io::{self, Write};
 
@@ -9,12 +8,10 @@ use flate2::write::GzEncoder;
 use super::encode::{dictionary, differences, runs, width_of};
 use super::thrift::{Thrift, structure};
 
-/// The maximum length, in bytes, of a text in the statistics of a column. Statistics of longer
-/// texts are left out, because a reader reads the statistics of all columns before the first page.
+/// A reader reads all statistics before the first page, so longer texts are left out.
 const STATISTICS_BYTES_MAX: usize = 64;
 
-/// The numbers that the Parquet format uses for compression, page types, encodings, physical types
-/// and repetition.
+/// Parquet's numbers for compression, page types, encodings, physical types and repetition.
 const GZIP: i32 = 2;
 const DATA_PAGE: i32 = 0;
 const DICTIONARY_PAGE: i32 = 2;
@@ -28,7 +25,6 @@ const BYTE_ARRAY: i32 = 6;
 const REQUIRED: i32 = 0;
 const OPTIONAL: i32 = 1;
 
-/// The name and the type of a column.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Field {
     pub(super) name: &'static str,
@@ -56,13 +52,12 @@ impl Field {
         }
     }
 
-    /// Writes the structure `SchemaElement` of the Parquet format.
+    /// Writes Parquet's structure `SchemaElement`.
     pub(super) fn describe(&self, to: &mut Thrift<'_>) {
         to.i32(1, self.physical());
         to.i32(3, if self.is_optional { OPTIONAL } else { REQUIRED });
         to.binary(4, self.name.as_bytes());
-        // The next field is the older description of the column's type (`ConvertedType`). This
-        // older description has no type for nanoseconds.
+        // The older type description `ConvertedType` has no type for nanoseconds.
         match self.kind {
             Kind::Time => {}
             Kind::Count => to.i32(6, 14),
@@ -90,13 +85,11 @@ fn unsigned(bits: u8, to: &mut Thrift<'_>) {
     });
 }
 
-/// A column of the open row group.
 #[derive(Debug)]
 pub(super) struct Column {
     pub(super) field: Field,
     pub(super) values: Values,
-    /// The number 1 for each row that has a value, and 0 for each row without a value. The vector
-    /// is empty if every row has a value.
+    /// Empty if every row has a value. Otherwise 1 for each row with a value, and 0 for the others.
     pub(super) present: Vec<u32>,
 }
 
@@ -105,20 +98,17 @@ pub(super) enum Values {
     Times(Vec<i64>),
     Counts(Vec<u64>),
     Numbers(Vec<u32>),
-    /// The bytes of all texts, and the position at which each text ends.
+    /// All texts, and the position at which each text ends.
     Texts {
         text: Vec<u8>,
         ends: Vec<u32>,
     },
 }
 
-/// The encoded values of a page.
 struct Encoded {
     encoding: i32,
     bytes: Vec<u8>,
-    /// The encoded entries of the dictionary, and the number of entries.
     dictionary: Option<(Vec<u8>, usize)>,
-    /// The smallest and the largest value of the page.
     range: Option<[Vec<u8>; 2]>,
 }
 
@@ -133,8 +123,7 @@ impl Column {
         Self { field, values, present: Vec::new() }
     }
 
-    /// Appends the pages of the column to `group`, which begins at the position `start` of the file.
-    /// The column is empty afterwards.
+    /// Appends the pages to `group`, which begins at `start` in the file, and empties the column.
     pub(super) fn write(&mut self, start: u64, rows: usize, group: &mut Vec<u8>) -> io::Result<Chunk> {
         let Encoded { encoding, bytes, dictionary, range } = self.values.encode();
         let mut page = Vec::new();
@@ -177,14 +166,11 @@ impl Column {
     }
 }
 
-/// Converts the length of a page to the integer type that the format requires. A page must have
-/// less than 2 GiB.
+/// A page must have less than 2 GiB.
 fn length(bytes: usize) -> io::Result<i32> {
     i32::try_from(bytes).map_err(|_| io::Error::other("the texts of a row group are too long for Parquet"))
 }
 
-/// Compresses a page, and appends it with its header. Returns the length of the page before
-/// compression, in bytes.
 fn write_page(kind: i32, bytes: &[u8], group: &mut Vec<u8>, describe: impl FnOnce(&mut Thrift<'_>)) -> io::Result<u64> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes)?;
@@ -202,12 +188,10 @@ fn write_page(kind: i32, bytes: &[u8], group: &mut Vec<u8>, describe: impl FnOnc
 }
 
 impl Values {
-    /// Encodes the values of the column, and empties the column.
     fn encode(&mut self) -> Encoded {
         match self {
             Self::Times(values) => {
-                // The times in a column increase slowly and are rarely equal. Therefore the
-                // differences between consecutive times are encoded.
+                // Times increase slowly and are rarely equal, so differences are encoded.
                 let mut bytes = Vec::new();
                 differences(values, &mut bytes);
                 let range = range(values.iter(), |time| time.to_le_bytes().to_vec());
@@ -224,7 +208,7 @@ impl Values {
                     to.extend((text.len() as u32).to_le_bytes());
                     to.extend_from_slice(text);
                 });
-                // In the statistics of a column, a text is stored without its length.
+                // The statistics of a column have texts without their lengths.
                 encoded.range = encoded.range.map(|range| range.map(|text| text[size_of::<u32>()..].to_vec()));
                 encoded.range =
                     encoded.range.filter(|range| range.iter().all(|text| text.len() <= STATISTICS_BYTES_MAX));
@@ -236,9 +220,7 @@ impl Values {
     }
 }
 
-/// Writes the values of a column. If a dictionary makes the column shorter, writes a dictionary and
-/// the index of each value. If no dictionary makes the column shorter, each value is written in
-/// full. `plain` appends one value.
+/// Writes a dictionary and indices if this is shorter than all values. `plain` appends one value.
 fn encoded<T: Copy + Eq + Ord + std::hash::Hash>(
     values: impl ExactSizeIterator<Item = T>,
     plain: impl Fn(T, &mut Vec<u8>),
@@ -253,7 +235,7 @@ fn encoded<T: Copy + Eq + Ord + std::hash::Hash>(
     match dictionary(values.iter().copied()).filter(|(entries, _)| !entries.is_empty()) {
         None => Encoded { encoding: PLAIN, bytes: each(&values), dictionary: None, range },
         Some((entries, indices)) => {
-            // Some Parquet readers reject dictionary indices with a width of 0 bits.
+            // Some readers reject dictionary indices of 0 bits.
             let width = width_of(entries.len() as u64 - 1).max(1);
             let mut bytes = vec![width as u8];
             runs(&indices, width, &mut bytes);
@@ -262,8 +244,6 @@ fn encoded<T: Copy + Eq + Ord + std::hash::Hash>(
     }
 }
 
-/// Returns the smallest and the largest value of a column, as bytes. Returns `None` if there are no
-/// values.
 fn range<'a, T: Ord + 'a>(
     values: impl Iterator<Item = &'a T> + Clone,
     bytes: impl Fn(&T) -> Vec<u8>,
@@ -272,7 +252,6 @@ fn range<'a, T: Ord + 'a>(
     Some([bytes(least), bytes(largest)])
 }
 
-/// The description of a column in a row group that was written to the file.
 #[derive(Debug)]
 pub(super) struct Chunk {
     field: Field,
@@ -282,20 +261,17 @@ pub(super) struct Chunk {
     range: Option<[Vec<u8>; 2]>,
     dictionary_at: Option<u64>,
     data_at: u64,
-    /// The length in bytes of the column's pages and their headers before compression. The next
-    /// field of this structure is the length of the pages and their headers in the file.
     pub(super) plain_bytes: u64,
     file_bytes: u64,
 }
 
 impl Chunk {
-    /// Writes the structure `ColumnChunk` of the Parquet format.
+    /// Writes Parquet's structure `ColumnChunk`.
     pub(super) fn describe(&self, to: &mut Thrift<'_>) {
         to.i64(2, self.dictionary_at.unwrap_or(self.data_at));
         to.structure(3, |to| {
             to.i32(1, self.field.physical());
-            // The list of encodings also contains `RLE` ("runs"), which encodes the presence of
-            // values, and `PLAIN`, which encodes the dictionary.
+            // `RLE` encodes the presence of values, and `PLAIN` the dictionary.
             let all = [self.encoding, RLE, PLAIN];
             to.numbers(2, if self.dictionary_at.is_some() { &all } else { &all[..2] });
             to.texts(3, &[self.field.name]);

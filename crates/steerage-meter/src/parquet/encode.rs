@@ -1,28 +1,21 @@
-//! The encodings of Parquet: numbers of variable length, runs of equal values, differences, and
-//! dictionaries. The document `Encodings.md` of the Parquet format describes the encodings.
+//! Parquet's encodings, as in its document `Encodings.md`.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The number of values that are packed into consecutive bits together. With eight values, packed
-/// values of any width fill whole bytes.
+/// With eight values, packed values of any width fill whole bytes.
 const GROUP: usize = 8;
 
-/// The number of values in a block of differences. The next constant is the number of values in
-/// each part of a block. The Parquet format does not allow smaller values for these two constants.
+/// The smallest sizes of blocks and their parts that the format allows.
 const BLOCK: usize = 128;
 const PART: usize = 32;
 
-/// The maximum number of values in a dictionary. With this limit, the index of a value has at most
-/// two bytes.
+/// The index of a value then has at most two bytes.
 const DICTIONARY_MAX: usize = 1 << 16;
 
-/// After this many values, the dictionary is dropped if it has more than half as many entries as
-/// there were values. A dictionary with more entries than that would be longer than the values
-/// themselves.
+/// After this many values, a dictionary of more than half as many would be longer than the values.
 const DICTIONARY_TRIAL: usize = 4096;
 
-/// Appends a number in groups of 7 bits, the lowest bits first.
 pub(super) fn varint(mut value: u64, to: &mut Vec<u8>) {
     while value >= 0x80 {
         to.push(value as u8 | 0x80);
@@ -31,12 +24,10 @@ pub(super) fn varint(mut value: u64, to: &mut Vec<u8>) {
     to.push(value as u8);
 }
 
-/// Appends a signed number in zigzag encoding, in which the lowest bit is the sign.
 pub(super) fn zigzag(value: i64, to: &mut Vec<u8>) {
     varint((value << 1 ^ value >> 63) as u64, to);
 }
 
-/// Appends values of `width` bits each, the lowest bit first.
 fn pack(values: impl Iterator<Item = u64>, width: u32, to: &mut Vec<u8>) {
     let (mut waiting, mut bits) = (0_u128, 0);
     for value in values {
@@ -53,13 +44,10 @@ fn pack(values: impl Iterator<Item = u64>, width: u32, to: &mut Vec<u8>) {
     }
 }
 
-/// Returns the number of bits that are needed for the largest of these values.
 pub(super) fn width_of(largest: u64) -> u32 {
     u64::BITS - largest.leading_zeros()
 }
 
-/// Appends values of `width` bits each. A run of equal values is stored as its length and one
-/// value. Other values are packed.
 pub(super) fn runs(values: &[u32], width: u32, to: &mut Vec<u8>) {
     let (mut packed_from, mut at) = (0, 0);
     while at < values.len() {
@@ -77,8 +65,6 @@ pub(super) fn runs(values: &[u32], width: u32, to: &mut Vec<u8>) {
     packed(&values[packed_from..], width, to);
 }
 
-/// Appends a run of bit-packed values. The run consists of groups of eight values. The last group
-/// of the run is filled up with zeros.
 fn packed(values: &[u32], width: u32, to: &mut Vec<u8>) {
     if values.is_empty() {
         return;
@@ -90,8 +76,6 @@ fn packed(values: &[u32], width: u32, to: &mut Vec<u8>) {
     pack(values.iter().map(|value| u64::from(*value)).chain(zeros), width, to);
 }
 
-/// Appends values in the encoding `DELTA_BINARY_PACKED`, which stores the differences between
-/// consecutive values.
 pub(super) fn differences(values: &[i64], to: &mut Vec<u8>) {
     varint(BLOCK as u64, to);
     varint((BLOCK / PART) as u64, to);
@@ -114,8 +98,7 @@ pub(super) fn differences(values: &[i64], to: &mut Vec<u8>) {
     }
 }
 
-/// Returns the distinct values in the order of their first occurrence, and the index of each value.
-/// Returns `None` if there are so many distinct values that a dictionary would not be shorter.
+/// Values are in the order of their first occurrence. `None` if a dictionary would not be shorter.
 pub(super) fn dictionary<T: Copy + Eq + Hash>(values: impl Iterator<Item = T>) -> Option<(Vec<T>, Vec<u32>)> {
     let (mut entries, mut indices, mut known) = (Vec::new(), Vec::new(), HashMap::new());
     let mut last: Option<(T, u32)> = None;
@@ -141,7 +124,7 @@ pub(super) fn dictionary<T: Copy + Eq + Hash>(values: impl Iterator<Item = T>) -
 mod tests {
     use super::*;
 
-    /// The test uses the examples in the documentation of the Parquet format.
+    /// The examples of Parquet's documentation.
     #[test]
     fn numbers_are_encoded_as_in_the_format() {
         let encoded = |encode: &dyn Fn(&mut Vec<u8>)| {
@@ -152,11 +135,9 @@ mod tests {
         assert_eq!(encoded(&|to| varint(300, to)), [0xac, 0x02]);
         assert_eq!(encoded(&|to| zigzag(-1, to)), [1]);
         assert_eq!(encoded(&|to| zigzag(i64::MIN, to)).len(), 10);
-        // In this encoding, the numbers 0 to 7 have three bits each.
         assert_eq!(encoded(&|to| runs(&[0, 1, 2, 3, 4, 5, 6, 7], 3, to)), [3, 0b1000_1000, 0b1100_0110, 0b1111_1010]);
         assert_eq!(encoded(&|to| runs(&[4; 100], 3, to)), [200, 1, 4]);
         assert_eq!(encoded(&|to| runs(&[], 3, to)), [0; 0]);
-        // The test encodes the numbers 1 to 5, so each difference is 1.
         let header = [0x80, 0x01, 4, 5, 2];
         assert_eq!(encoded(&|to| differences(&[1, 2, 3, 4, 5], to)), [&header[..], &[2, 0, 0, 0, 0]].concat());
     }

@@ -1,11 +1,10 @@
-//! Reads the Parquet files that this crate writes. Only tests use this module.
+//! Reads the Parquet files that this crate writes, for tests.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 
 use flate2::read::GzDecoder;
 
-/// A value of Thrift's compact protocol.
 #[derive(Clone, Debug)]
 enum Item {
     Number(i64),
@@ -141,7 +140,6 @@ impl<'a> Cursor<'a> {
         values
     }
 
-    /// Reads `count` values of a physical type, which are stored one after another.
     fn plain(&mut self, kind: i64, count: usize) -> Vec<Vec<u8>> {
         let one = |_| {
             let length = match kind {
@@ -154,7 +152,6 @@ impl<'a> Cursor<'a> {
         (0..count).map(one).collect()
     }
 
-    /// Reads a page. Returns the page's header and the page's bytes.
     fn page(&mut self) -> (Item, Vec<u8>) {
         let header = self.fields();
         let mut bytes = Vec::new();
@@ -164,7 +161,6 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Reads the footer, which describes a Parquet file and is at its end.
 fn footer(file: &[u8]) -> Item {
     let rest = file.strip_suffix(b"PAR1").unwrap();
     let (rest, length) = rest.split_at(rest.len() - 4);
@@ -173,21 +169,17 @@ fn footer(file: &[u8]) -> Item {
     Cursor(&rest[rest.len() - length..]).fields()
 }
 
-/// Returns the number of rows of a Parquet file.
 pub(crate) fn count(file: &[u8]) -> usize {
     let rows = rows(file).1.len();
     assert_eq!(rows as i64, footer(file).number(3));
     rows
 }
 
-/// Returns the names of the columns of a Parquet file.
 pub(super) fn names(file: &[u8]) -> Vec<String> {
     let of = |field: &Item| String::from_utf8(field.bytes(4).to_vec()).unwrap();
     footer(file).list(2)[1..].iter().map(of).collect()
 }
 
-/// Returns the number of rows of each row group, and the values of all rows as text. The text of an
-/// absent value is empty.
 pub(super) fn rows(file: &[u8]) -> (Vec<usize>, Vec<Vec<String>>) {
     let footer = footer(file);
     let fields = &footer.list(2)[1..];

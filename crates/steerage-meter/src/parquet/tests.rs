@@ -1,5 +1,3 @@
-//! Tests that write Parquet files and read them back.
-
 use std::fs;
 use std::sync::{Arc, mpsc};
 
@@ -36,8 +34,7 @@ fn record(nth: u32) -> FlowRecord {
     FlowRecord::new(flow, FlowEnd::Idle).with_names(names)
 }
 
-/// Returns the values of the records as they would be in a CSV file, except for the format of
-/// times.
+/// The values are those of a CSV file, except for the format of times.
 fn expected(records: &[FlowRecord]) -> Vec<Vec<String>> {
     let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     records.iter().for_each(|record| csv.serialize(record).unwrap());

@@ -1,5 +1,4 @@
-//! Writes structures in Thrift's compact protocol, in which Parquet files describe their contents
-//! and pages.
+//! Thrift's compact protocol, in which Parquet files describe their contents and pages.
 
 use super::encode::{varint, zigzag};
 
@@ -12,14 +11,12 @@ const BINARY: u8 = 8;
 const LIST: u8 = 9;
 const STRUCT: u8 = 12;
 
-/// A Thrift structure that is being written. The fields must be written in the order of their
-/// numbers.
+/// Fields must be written in the order of their numbers.
 pub(super) struct Thrift<'a> {
     to: &'a mut Vec<u8>,
     last: u8,
 }
 
-/// Returns the bytes of a complete Thrift structure.
 pub(super) fn structure(fields: impl FnOnce(&mut Thrift<'_>)) -> Vec<u8> {
     let mut bytes = Vec::new();
     append(&mut bytes, fields);
@@ -32,8 +29,6 @@ fn append(to: &mut Vec<u8>, fields: impl FnOnce(&mut Thrift<'_>)) {
 }
 
 impl Thrift<'_> {
-    /// Writes the type of a field, and the difference between the field's number and the number of
-    /// the previous field.
     fn field(&mut self, number: u8, kind: u8) {
         debug_assert!(number > self.last && number - self.last < 16, "{number} after {}", self.last);
         self.to.push((number - self.last) << 4 | kind);

@@ -1,10 +1,8 @@
-//! The edges of parts as rows of a table, for other processes and machines that use the same
-//! version of steerage.
+//! The edges of parts as rows of a table, for other processes with this version of steerage.
 //!
-//! A row describes one piece: its flow in the columns of a record, the facts about the flow that
-//! later parts need, and the column `state`, from which [`PartEdges::read`] creates the edges
-//! again. One more row contains the waiting fragments and the known datagrams, if there are any.
-//! The values of the column `state` of all rows, one after another, are the edges as bytes.
+//! A row is one piece: its flow in the columns of a record, and the column `state`, from which
+//! [`PartEdges::read`] creates the edges. One more row has the waiting fragments and known
+//! datagrams. The `state` of all rows, one after another, is the edges as bytes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,17 +17,13 @@ use crate::timeouts::Timeouts;
 
 const ENDS: [FlowEnd; 5] = [FlowEnd::Idle, FlowEnd::Active, FlowEnd::Finished, FlowEnd::Forced, FlowEnd::Resources];
 
-/// The first bytes of a value in the column `state`, with the number of the format. The length of
-/// the remaining bytes follows, as a number of four bytes.
+/// The number of the format. The length of the rest of the `state` follows in four bytes.
 const MAGIC: [u8; 4] = *b"SEE3";
 
-/// The columns of records that the rows of edges do not have: the reason why the record ended, and
-/// the names.
 const LEFT_OUT: [&str; 8] =
     ["end", "dns_query", "dns_type", "dns_rcode", "dns_answer", "tls_sni", "tls_alpn", "http_host"];
 
-/// The edges of consecutive parts of a recording (the flows that earlier and later parts may
-/// continue), with the number of the first part and of the last part.
+/// The edges of consecutive parts of a recording, with the numbers of the first and the last part.
 #[derive(Clone, Debug)]
 pub struct PartEdges {
     /// The number of the first part.
@@ -40,7 +34,7 @@ pub struct PartEdges {
     pub edges: Edges,
 }
 
-/// The error if the given rows are not exactly the rows that describe the edges of some parts.
+/// The error if rows are not exactly those of the edges of some parts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EdgesError {
@@ -68,8 +62,7 @@ impl PartEdges {
         name(self.first, self.last)
     }
 
-    /// Returns one row for each piece of a flow. Adds a row without a piece if there are waiting
-    /// fragments, or if there is no piece.
+    /// One row has no piece, if there are waiting fragments or no pieces.
     fn rows(&self) -> Vec<(bool, Option<&Piece>)> {
         let mut flows: Vec<_> = self.edges.flows.iter().collect();
         // The rows are sorted, because the order of a hash table differs between runs.
@@ -89,7 +82,6 @@ impl PartEdges {
         let mut head =
             Head { first: self.first, last: self.last, nth: nth as u64, rows: rows as u64, ..Head::of(&self.edges) };
         let mut writer = Writer::default();
-        // Writing never fails.
         let _ = head.code(&mut writer);
         let _ = writer.flag(&mut piece.is_some());
         let _ = match piece {
@@ -167,7 +159,6 @@ impl PartEdges {
                             true
                         });
                     }
-                    // If a part has no flows, its row has no values in the columns of records.
                     _ if piece.is_none() && matches!(column.values(), Values::Text(..)) => {
                         column.push_bytes(|_| false);
                     }
@@ -178,12 +169,10 @@ impl PartEdges {
         }
     }
 
-    /// Reads the values of the column `state` of some rows. The rows may be in any order and belong
-    /// to several parts.
+    /// Reads the values of the column `state`, in any order and of any number of parts.
     ///
     /// # Errors
-    /// Returns an error if the bytes are not edges, if another version wrote them, if a row is
-    /// missing, or if a row occurs twice.
+    /// Returns an error for bytes of another version, and if a row is missing or occurs twice.
     pub fn read(mut bytes: &[u8]) -> Result<Vec<Self>, EdgesError> {
         let mut parts: BTreeMap<(u64, u64), Vec<RowState>> = BTreeMap::new();
         while !bytes.is_empty() {
@@ -231,12 +220,10 @@ fn name(first: u64, last: u64) -> String {
     if first == last { format!("part {first}") } else { format!("parts {first} to {last}") }
 }
 
-/// The data about the parts, which every row contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     first: u64,
     last: u64,
-    /// The number of this row, and the number of all rows of these parts.
     nth: u64,
     rows: u64,
     begin: Option<u64>,
@@ -269,16 +256,12 @@ impl Head {
     }
 }
 
-/// What a row has.
 enum Content {
-    /// A piece of a flow that may continue a flow of an earlier part.
     Piece(Piece),
-    /// A flow that began in the parts.
     Open(Piece),
     Fragments(Fragments),
 }
 
-/// The decoded `state` of a row: its head, and its content.
 type RowState = (Head, Content);
 
 fn read_state(state: &[u8]) -> Result<RowState, MalformedEdges> {

@@ -1,17 +1,12 @@
 //! Fragments whose datagrams may have begun before the part of the recording.
 //!
-//! Only the first fragment of a datagram contains ports. If a part begins between the fragments of
-//! a datagram, the flow of the later fragments is known only from the parts before it. Therefore a
-//! fragment *waits* under three conditions: it is not the first fragment, its datagram is new to
-//! the part, and the part has begun so recently that the datagram may have begun earlier. Further
-//! fragments of a datagram wait if one of its fragments waits. A first fragment waits too if it
-//! arrives so soon after the beginning of the part that other fragments of its datagram may have
-//! overtaken it.
+//! Only a datagram's first fragment has ports. A fragment *waits* for an earlier part if it is not
+//! the first, its datagram is new to the part, and the part has begun so recently that the datagram
+//! may have begun earlier. All further fragments of that datagram wait too. A first fragment waits
+//! if other fragments of its datagram may have overtaken it before the part.
 //!
-//! The edges of a part contain the waiting fragments, and the datagrams that are known at the end
-//! of the part. When two parts are joined, fragments of the later part are assigned to the flows of
-//! datagrams of the earlier part, by the rule of
-//! [`Datagram::follow`].
+//! When two parts are joined, waiting fragments of the later part get the flows of datagrams that
+//! are known at the end of the earlier part, by the rule of [`Datagram::follow`].
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -26,32 +21,24 @@ use crate::flow::{Flow, Seen, code_tunnel};
 use crate::fragments::{FlowsOfDatagrams, alone};
 use crate::key::{Directed, Key};
 
-/// The maximum number of fragments of a part that wait. Further fragments do not wait: they are
-/// counted with the knowledge of the part alone, so that a flood of fragments cannot exhaust the
-/// memory.
+/// Further fragments do not wait, so that a flood of fragments cannot exhaust the memory.
 const WAITING_MAX: usize = 16_384;
 
-/// The first fragment of a datagram waits only if fewer fragments than this number wait already. If
-/// a cut between two parts divides a datagram, the datagram is among the first datagrams of the
-/// later part.
+/// A datagram that the cut divides is among the first datagrams of the later part.
 const FIRST_MAX: usize = 1024;
 
-/// The time after the beginning of a part during which first fragments wait: fragments may be late
-/// on both sides of the cut.
+/// First fragments wait for this time: fragments may be late on both sides of the cut.
 const FIRST_WINDOW: u64 = 2 * LATE;
 
-/// The time after the beginning of a part during which fragments wait. After this time, a datagram
-/// that began before the part, or whose first fragment waits, is complete or has timed out.
+/// Afterwards, a datagram that began earlier, or whose first fragment waits, is complete or has
+/// timed out.
 const WINDOW: u64 = FRAGMENT_TIME.as_nanos() as u64 + FIRST_WINDOW;
 
-/// A flow can have waiting fragments only if it begins at most this time after the beginning of the
-/// part.
+/// A flow with waiting fragments begins at most this time after the beginning of the part.
 pub(super) const EARLY: u64 = WINDOW + 2 * LATE;
 
-/// A fragment that waits. `seen.flow` is the flow that the fragment's own headers show.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// The number of waiting fragments of the part that arrived before this fragment.
     number: u64,
     datagram: FlowKey,
     is_first: bool,
@@ -60,14 +47,11 @@ struct Waiting {
 
 impl Waiting {
     fn fragment(&self) -> Fragment {
-        // Only the datagram's name, and whether the fragment is the first fragment, determine the
-        // fragment's flow.
+        // The flow depends only on the datagram's name, and on whether the fragment is the first.
         let bytes = if self.is_first { 0..8 } else { 8..16 };
         Fragment::new(0, 0, bytes, true, self.datagram)
     }
 
-    /// Finds the fragment's flow by the datagrams in `known`. Returns the number of the fragment,
-    /// and the fragment with this flow. Updates `known`.
     fn settle(mut self, known: &mut HashMap<FlowKey, Datagram<Directed>>) -> (u64, Seen) {
         let (fragment, own) = (self.fragment(), self.seen.flow);
         let own = if self.is_first { own } else { alone(own, &fragment) };
@@ -79,12 +63,10 @@ impl Waiting {
     }
 }
 
-/// The hosts between which waiting fragments (of flows from an earlier part) were sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hosts {
     hosts: HashSet<Key>,
-    /// True if a waiting fragment carries an encapsulated packet, whose flow may be between any
-    /// hosts.
+    /// A waiting fragment carries an encapsulated packet, whose flow may be between any hosts.
     has_carriers: bool,
 }
 
@@ -96,15 +78,12 @@ impl Hosts {
             !matches!(key.protocol(), protocol::TCP | protocol::UDP | protocol::ICMP | protocol::ICMP6);
     }
 
-    /// Returns true if waiting fragments (whose flow only an earlier part knows) may belong to the
-    /// flow. If fragments carry a tunnel, their flow is between the hosts inside the tunnel.
     pub(super) fn may_have(&self, flow: &Flow) -> bool {
         let is_inside = self.has_carriers || flow.tunnel().is_some();
         !self.hosts.is_empty() && (is_inside || self.hosts.contains(&flow.key.hosts()))
     }
 }
 
-/// The waiting fragments while a part is metered.
 #[derive(Debug, Default)]
 pub(super) struct Keeping {
     waiting: Vec<Waiting>,
@@ -112,22 +91,19 @@ pub(super) struct Keeping {
     hosts: Hosts,
 }
 
-/// The datagrams of the waiting fragments, and whether the first fragment of each is among them.
 #[derive(Debug, Default)]
 struct Unknown(HashMap<FlowKey, bool>);
 
 impl Unknown {
-    /// Returns true if the next fragment of a datagram waits. If the fragment waits, also records
-    /// the datagram. `since_begin` is the time since the beginning of the part. `is_known` returns
-    /// true if the datagram is known in the part.
+    /// Returns true if the next fragment of a datagram waits. `since_begin` is the time since the
+    /// beginning of the part. `is_known` is true if the part knows the datagram.
     fn waits(&mut self, datagram: &FlowKey, is_first: bool, since_begin: u64, is_known: impl FnOnce() -> bool) -> bool {
         if since_begin >= WINDOW {
             return false;
         }
         match self.0.entry(*datagram) {
             Entry::Occupied(first_came) if is_first && *first_came.get() => {
-                // If a second first fragment arrives, it begins another datagram, whatever packets
-                // came before the part.
+                // Another first fragment begins another datagram, whatever came before the part.
                 first_came.remove();
                 false
             }
@@ -147,8 +123,6 @@ impl Unknown {
 }
 
 impl Keeping {
-    /// If an earlier part may know the fragment's flow, keeps the fragment and returns true.
-    /// `since_begin` is the time since the beginning of the part.
     pub(super) fn keep(
         &mut self,
         fragment: &Fragment,
@@ -158,7 +132,7 @@ impl Keeping {
     ) -> bool {
         let count = self.waiting.len();
         let is_first = fragment.offset == 0;
-        // A fragment with a SYN may begin another record, and therefore does not wait.
+        // A fragment with a SYN may begin another record, so it does not wait.
         let may_wait = count < WAITING_MAX && !seen.opens();
         let is_known = || known.knows(fragment) || is_first && count >= FIRST_MAX;
         if !may_wait || !self.datagrams.waits(&fragment.datagram, is_first, since_begin, is_known) {
@@ -174,21 +148,17 @@ impl Keeping {
         &self.hosts
     }
 
-    /// What the edges need. `datagrams` are the known datagrams at the end of the part.
     pub(super) fn ended(self, datagrams: Vec<Datagram<Directed>>) -> Fragments {
         let known = datagrams.into_iter().map(|known| (*known.name(), known)).collect();
         Fragments { count: self.waiting.len() as u64, waiting: self.waiting, known }
     }
 }
 
-/// The fragments at the edges of a part.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fragments {
-    /// The fragments that wait for an earlier part, in the order of their arrival.
     waiting: Vec<Waiting>,
-    /// The number of fragments that have waited, including those whose flow has become known.
+    /// How many fragments have waited, including those whose flow is now known.
     count: u64,
-    /// The datagrams that are known at the end of the part.
     known: HashMap<FlowKey, Datagram<Directed>>,
 }
 
@@ -207,20 +177,19 @@ impl Fragments {
         hosts
     }
 
-    /// Removes the datagrams that are too old for fragments after the time `end`.
+    /// Removes datagrams that are too old for fragments after `end`.
     pub(super) fn forget(&mut self, end: u64) {
         self.known.retain(|_, known| !known.is_old(end.saturating_sub(LATE)));
     }
 
-    /// Appends the fragments of the next part, which ends at the time `end`. `begin` is the
-    /// beginning of this part. If the flows of fragments of the next part have become known,
-    /// returns these fragments, with the numbers that they have in the next part.
+    /// Returns the next part's fragments whose flows have become known, with their numbers. This
+    /// part begins at `begin`, and the next part ends at `end`.
     pub(super) fn join(&mut self, later: Self, begin: u64, end: u64) -> Vec<(u64, Seen)> {
         let (before, mut settled, mut unknown) = (self.count, Vec::new(), Unknown::default());
         self.waiting.iter().for_each(|one| *unknown.0.entry(one.datagram).or_default() |= one.is_first);
         for one in later.waiting {
-            // As in a single part, all waiting fragments of the joined part are close to its
-            // beginning, as the margins of all decisions assume.
+            // All waiting fragments are close to the beginning of the joined part, as all margins
+            // assume.
             let since_begin = one.seen.time.abs_diff(begin);
             let is_known = self.known.contains_key(&one.datagram);
             if !is_known && unknown.waits(&one.datagram, one.is_first, since_begin, || false) {
@@ -235,7 +204,6 @@ impl Fragments {
         settled
     }
 
-    /// Returns the flows of the waiting fragments for the case that no earlier part exists.
     pub(super) fn finish(&mut self) -> Vec<(u64, Seen)> {
         let mut known = HashMap::new();
         self.waiting.drain(..).map(|one| one.settle(&mut known)).collect()
@@ -269,8 +237,6 @@ impl Fragments {
     }
 }
 
-/// Writes or reads the number of values and each value. Each value that is read is `empty` at
-/// first.
 fn list<C: Coder, T: Copy>(
     coder: &mut C,
     values: &mut Vec<T>,
@@ -295,7 +261,6 @@ fn name_bytes(name: &FlowKey) -> ([u8; 40], usize) {
     }
 }
 
-/// Writes or reads the name of a datagram: 11 bytes for IPv4, or 36 bytes for IPv6.
 fn code_name(coder: &mut impl Coder, name: &mut FlowKey) -> Result<(), MalformedEdges> {
     let (mut bytes, len) = name_bytes(name);
     let mut len = len as u64;
@@ -307,8 +272,7 @@ fn code_name(coder: &mut impl Coder, name: &mut FlowKey) -> Result<(), Malformed
 }
 
 impl Seen {
-    /// Writes or reads a fragment, which has no TCP segment. The hash of the flow is valid only
-    /// within a run, and is therefore left out.
+    /// A fragment has no TCP segment, and the hash is valid only within a run.
     fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         self.flow.code(coder)?;
         coder.number(&mut self.time)?;

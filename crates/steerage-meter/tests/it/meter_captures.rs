@@ -32,9 +32,7 @@ const FIELDS: [&str; 17] = [
     "icmpv6.echo.identifier",
 ];
 
-/// One direction of a flow: the sender's address and port, the receiver's address and port, and the
-/// protocol. The direction is `None` for all packets without IP, because tshark assigns these
-/// packets to no flow.
+/// `None` for packets without IP, which tshark assigns to no flow.
 type Way = Option<(SocketAddr, SocketAddr, u8)>;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,16 +66,13 @@ impl<'a> Told<'a> {
         self.fields[at].split(',').filter(|text| !text.is_empty())
     }
 
-    /// The index of the IP layer that defines the flow: the innermost IP layer that is not quoted
-    /// in an ICMP error.
+    /// The innermost IP layer outside of an ICMP error's quotation.
     fn ip(&self) -> Option<usize> {
         let is_ip = |layer: &&str| matches!(*layer, "ip" | "ipv6");
         let end = self.layers.iter().position(|layer| matches!(*layer, "icmp" | "icmpv6")).unwrap_or(self.layers.len());
         self.layers[..end].iter().rposition(is_ip)
     }
 
-    /// A field of the layer at `at`. Several layers of a packet (such as two IP headers) may have
-    /// the same field.
     fn of_layer(&self, at: usize, field: &str) -> Option<&'a str> {
         let before = self.layers[..at].iter().filter(|layer| **layer == self.layers[at]).count();
         self.all(field).nth(before)
@@ -96,7 +91,7 @@ impl<'a> Told<'a> {
             ports.next().zip(ports.next()).unwrap_or((0, 0))
         };
         let twice = |field: &str| match self.all(field).last() {
-            // The packet that an ICMP error quotes has its own ICMP identifier.
+            // A quoted packet has its own ICMP identifier.
             Some(id) if !self.quotes(ip) => (number(id) as u16, number(id) as u16),
             _ => (0, 0),
         };
@@ -114,8 +109,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The total packets and bytes of all frames, according to tshark. If the first fragment of a
-/// datagram arrived first, the later fragments belong to its flow.
+/// If the first fragment of a datagram arrives first, the others belong to its flow.
 fn told(frames: &[Vec<String>]) -> Ways {
     let mut ways: Ways = BTreeMap::new();
     let mut datagrams: HashMap<(String, String, String), Way> = HashMap::new();
@@ -155,7 +149,6 @@ fn way_of(key: &FlowKey) -> Way {
     Some((key.source()?, key.destination()?, key.protocol()?))
 }
 
-/// The sums of the records. Each key of the map is one direction of a flow.
 fn metered(records: &[FlowRecord]) -> Ways {
     let mut ways: Ways = BTreeMap::new();
     let mut add = |way: Way, traffic: Traffic| {
@@ -171,14 +164,14 @@ fn metered(records: &[FlowRecord]) -> Ways {
     ways
 }
 
-/// Returns options with timeouts that no flow reaches, so that all records are written at the end.
+/// No flow reaches these timeouts, so all records are written at the end.
 pub(crate) fn endless() -> MeterOptions {
     let long = Duration::from_secs(1 << 32);
     MeterOptions { active: long, inactive: long, ..default() }
 }
 
 fn default() -> MeterOptions {
-    // In this test, the meter runs long after the packets were recorded.
+    // The meter runs long after the packets were recorded.
     let epoch = WallTime::from_nanos(4_000_000_000_000_000_000);
     MeterOptions { top: usize::from(u16::MAX), epoch, ..MeterOptions::default() }
 }
@@ -259,7 +252,6 @@ fn moves_lose_nothing() {
         while change && !handle.is_finished() {
             let list = ["0", "1-3", "0-3", "2", "0,3"][masks % 5];
             let mask = CpuMask::parse_list(list, cpus).expect("a list");
-            // A run that has just ended no longer accepts new CPU masks.
             let _ = handle.set_rps_cpus(&mask);
             masks += 1;
             std::thread::yield_now();

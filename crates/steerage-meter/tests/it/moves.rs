@@ -7,7 +7,6 @@ use steerage::testing::{self, Frame, HandlerTester, TesterOptions};
 use steerage::{Builder, CpuId, CpuMask, WallTime};
 use steerage_meter::{FlowRecord, FlowWriter, Meter, MeterOptions, Metered, Metering};
 
-/// A packet of a flow, with its time in seconds since the start of the recording.
 fn packet(flow: u8, second: u64) -> Frame {
     let frame = FrameBuilder::udp(([192, 0, 2, flow], 9), ([192, 0, 2, 200], 9)).frame(b"data");
     Frame::new(frame).with_time(WallTime::from_nanos((1_700_000_000 + second) * 1_000_000_000))
@@ -18,8 +17,6 @@ fn tester(metering: Metering) -> HandlerTester<Meter> {
     HandlerTester::with(options, move |_cpu| metering.meter())
 }
 
-/// Packets that waited while their bucket moved are counted after packets of other flows with much
-/// later timestamps. These later timestamps must not time out the flows of the waiting packets.
 #[test]
 fn a_flow_that_moves_does_not_time_out_before_its_waiting_packets_come() {
     let mut tester = tester(Metering::new(MeterOptions { can_wait: true, ..MeterOptions::default() }, None));
@@ -32,8 +29,6 @@ fn a_flow_that_moves_does_not_time_out_before_its_waiting_packets_come() {
     assert_eq!(metered.total, 3, "flow 1 until second 10, flow 1 again, and flow 2");
 }
 
-/// Soon after a bucket has moved to another CPU, the bucket's flows can time out again, even before
-/// the run ends.
 #[test]
 fn a_flow_that_has_moved_times_out() {
     let records = Arc::<Mutex<Vec<FlowRecord>>>::default();
@@ -48,8 +43,6 @@ fn a_flow_that_has_moved_times_out() {
     let mut tester = tester(metering);
     tester.handle([packet(1, 0)]);
     tester.move_to(CpuId(1));
-    // While packets wait for the move of their bucket, later packets of other flows can be handled
-    // first.
     for second in 1000..1100 {
         tester.handle((0..64).map(|_| packet(2, second)));
     }
@@ -59,9 +52,7 @@ fn a_flow_that_has_moved_times_out() {
     assert_eq!(sources, ["192.0.2.1:9"], "flow 2 is open at the end");
 }
 
-/// A recording has bursts with long pauses between them. While a bucket moves, its packets from one
-/// burst wait. Meanwhile, the bucket's old CPU already handles packets from the next burst. Each
-/// flow has one record for each burst, however often buckets move.
+/// Packets of one burst wait while the old CPU already handles packets of the next.
 #[test]
 fn packets_that_wait_for_a_move_do_not_begin_another_record() {
     const FLOWS: u8 = 50;
@@ -72,7 +63,6 @@ fn packets_that_wait_for_a_move_do_not_begin_another_record() {
     let running = builder.build(move |_| metering.meter()).unwrap().start().unwrap();
     let handle = running.handle();
     for list in ["0", "1-2", "0-2", "2", "0-1"].into_iter().cycle() {
-        // A run that has just ended no longer accepts new CPU masks.
         let _ = handle.set_rps_cpus(&CpuMask::parse_list(list, 3).unwrap());
         if handle.is_finished() {
             break;

@@ -1,5 +1,4 @@
-//! Meters a pcapng file in which some packets have a time and some have none. A Simple Packet Block
-//! (a block type of pcapng) has no timestamp.
+//! A pcapng file with and without times: a Simple Packet Block has no timestamp.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +12,6 @@ use crate::meter_captures::{endless, meter};
 /// 2023-11-14 22:13:20 UTC.
 const START: u64 = 1_700_000_000;
 
-/// A packet of this source port. The packet's time is in seconds after `START`.
 fn packet(port: u16, seconds: Option<u64>) -> (Option<u64>, Vec<u8>) {
     (seconds, FrameBuilder::udp(([10, 0, 0, 1], port), ([10, 0, 0, 2], 2)).frame(b"data"))
 }
@@ -46,8 +44,6 @@ fn capture(name: &str, packets: &[(Option<u64>, Vec<u8>)]) -> PathBuf {
     path
 }
 
-/// Returns four values for each source port: the number of records, the number of packets, and the
-/// times of the first and the last packet in seconds.
 fn flows(capture: &Path, cpus: usize) -> BTreeMap<u16, (usize, u64, u64, u64)> {
     let mut flows = BTreeMap::new();
     let seconds = |time: WallTime| (time.as_nanos() / 1_000_000_000).wrapping_sub(START);
@@ -68,7 +64,6 @@ fn they_take_the_time_of_the_packet_before() {
     let path = capture("one-time.pcapng", &packets);
     assert_eq!(flows(&path, 2), BTreeMap::from([(1, (1, 201, 0, 0))]));
 
-    // At whichever packet a batch begins, the second flow must begin before the third flow.
     packets.extend((0..100).map(|_| packet(2, None)));
     packets.push(packet(3, Some(50)));
     packets.push(packet(2, None));
@@ -82,7 +77,6 @@ fn before_all_times_they_take_the_first() {
     assert_eq!(flows(&path, 2), BTreeMap::from([(1, (1, 3, 7, 7))]));
 }
 
-/// The fragments of a datagram stay in one flow, although only the first fragment has a time.
 #[test]
 fn a_fragment_stays_with_its_datagram() {
     let (_, mut first) = packet(1, None);

@@ -1,5 +1,4 @@
-//! If the parts of a recording are metered separately and then joined, the flows are those of the
-//! whole recording.
+//! Parts of a recording, metered separately and joined, have the flows of the whole.
 
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
@@ -17,7 +16,7 @@ use steerage_meter::{
 const MS: u64 = 1_000_000;
 const START: u64 = 1_700_000_000_000 * MS;
 
-/// The number of packets in a batch. Flows time out between batches.
+/// Flows time out between batches.
 const BATCH: usize = 3;
 
 fn options(clock: Option<Duration>) -> MeterOptions {
@@ -25,8 +24,6 @@ fn options(clock: Option<Duration>) -> MeterOptions {
     MeterOptions { active, active_by_clock, names: true, flows_max: 256, ..MeterOptions::default() }
 }
 
-/// Runs meters over frames. Returns the records that the meter passed to its writer, and the
-/// meter's report.
 fn meter(
     frames: &[Frame],
     metering: impl FnOnce(steerage_meter::Exporter) -> Metering,
@@ -68,7 +65,6 @@ fn bytes(edges: &Edges) -> Vec<u8> {
     PartEdges { first: 7, last: 9, edges: edges.clone() }.to_bytes()
 }
 
-/// Reads the edges of one part from bytes, as if another process had written them.
 fn read(bytes: &[u8]) -> Edges {
     let mut parts = PartEdges::read(bytes).unwrap();
     assert_eq!(parts.len(), 1);
@@ -77,7 +73,6 @@ fn read(bytes: &[u8]) -> Edges {
     part.edges
 }
 
-/// Returns those fields of the records that must be equal, as sorted lines of text.
 fn rows(records: &[FlowRecord]) -> Vec<String> {
     let row = |record: &FlowRecord| {
         format!(
@@ -108,26 +103,21 @@ struct Step {
     vlan: Option<u16>,
     pause: u64,
     late: u64,
-    /// For a fragmented datagram: for each fragment except the first, the number of steps after
-    /// which that fragment arrives.
     fragments: Vec<usize>,
     first: First,
     has_name: bool,
 }
 
-/// Says when the first fragment of a fragmented datagram arrives, relative to the other fragments.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum First {
     Before,
-    /// One later fragment arrives before the first fragment.
     Between,
     Never,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let flags = prop::sample::select(vec![ACK, ACK, ACK, ACK, SYN, SYN | ACK, FIN | ACK, FIN | ACK, RST]);
-    // The pauses are close to the timeouts of 2 s and 60 s. Some pauses also include `LATE_MAX`,
-    // the time by which packets may be late.
+    // Close to the timeouts of 2 s and 60 s, with and without `LATE_MAX`.
     let pause = prop::sample::select(vec![
         0, 0, 1, 100, 500, 900, 1500, 1999, 2000, 2500, 2999, 3000, 3500, 9000, 30_000, 57_000, 59_000, 59_999, 60_000,
         60_500, 61_000, 62_500, 130_000,
@@ -154,10 +144,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// The number of the flow in [`steps`] that has DNS messages.
 const DNS: u16 = 5;
 
-/// Returns a DNS query for a name of one byte, or a response to this query without an answer.
 fn dns_message(id: u16, is_response: bool, name: u8) -> Vec<u8> {
     let flags = if is_response { 0x8183 } else { 0x0100 };
     let header = [id, flags, 1, 0, 0, 0].map(u16::to_be_bytes).concat();
@@ -167,8 +155,6 @@ fn dns_message(id: u16, is_response: bool, name: u8) -> Vec<u8> {
 fn frames(steps: &[Step]) -> Vec<Frame> {
     let mut now = START + 1000 * MS;
     let mut frames = Vec::new();
-    // For each fragment except the first: the step after which the fragment arrives, and the frame
-    // with the fragment.
     let mut later: Vec<(usize, Vec<u8>)> = Vec::new();
     for (nth, step) in steps.iter().enumerate() {
         now += step.pause * MS;
@@ -176,7 +162,6 @@ fn frames(steps: &[Step]) -> Vec<Frame> {
         let (host, server) = (([10, 0, 0, 1], 1000 + step.flow), ([192, 0, 2, 1], if is_dns { 53 } else { 443 }));
         let (from, to) = if step.is_reply { (server, host) } else { (host, server) };
         let tag = |builder| step.vlan.into_iter().fold(builder, FrameBuilder::vlan);
-        // The flows with the numbers 3 and above use UDP, so they have no connections.
         let (protocol, header, packet) = if step.flow >= 3 {
             (protocol::UDP, 8, FrameBuilder::udp(from, to))
         } else {
@@ -198,7 +183,7 @@ fn frames(steps: &[Step]) -> Vec<Frame> {
                 let ip = tag(FrameBuilder::ip(from.0, to.0, protocol));
                 (nth + after, later_fragment(ip, id, (3 + at, at < last)))
             });
-            // No later fragment of a SYN overtakes the first fragment.
+            // No later fragment of a SYN overtakes the first.
             let is_syn = step.flow < 3 && step.flags == SYN;
             if step.first == First::Between && !is_syn {
                 due.extend(rest.next().map(|(_, frame)| frame));
@@ -217,31 +202,26 @@ fn frames(steps: &[Step]) -> Vec<Frame> {
     frames
 }
 
-/// The first fragment of a datagram.
 fn first_fragment(datagram: FrameBuilder, id: u16, data: &[u8]) -> Vec<u8> {
     datagram.with_ip(|ip| (ip.identification, ip.fragment) = (id, MORE_FRAGMENTS)).frame(data)
 }
 
-/// Returns a fragment with an offset in units of eight bytes. `more` is true if more fragments
-/// follow.
 fn later_fragment(ip: FrameBuilder, id: u16, (offset, more): (u16, bool)) -> Vec<u8> {
     let flags = if more { MORE_FRAGMENTS } else { 0 };
     ip.with_ip(|ip| (ip.identification, ip.fragment) = (id, flags | offset)).frame(b"fragment")
 }
 
-/// The number of random recordings. A recording has up to 17 parts, and a meter runs for each part.
+/// A recording has up to 17 parts, each with its own meter.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64)
 }
 
-/// proptest first shrinks a failed case, and only then writes its seed to
-/// `tests/proptest-regressions`. Therefore the number of shrinking steps is limited.
+/// proptest writes the seed (to `tests/proptest-regressions`) only after shrinking.
 fn config() -> ProptestConfig {
     ProptestConfig { max_shrink_iters: 2000, ..ProptestConfig::with_cases(cases()) }
 }
 
-/// Prints the first failed case before proptest shrinks the case. Therefore the case is not lost if
-/// the test is stopped.
+/// Prints the case before it is shrunk, so that the case is not lost if the test is stopped.
 #[expect(clippy::print_stderr, reason = "the case would be lost")]
 fn print_first_failure(case: impl FnOnce() -> String) {
     static FIRST: Once = Once::new();
@@ -269,8 +249,7 @@ proptest! {
             records.extend(more);
             edges
         }).collect();
-        // Adjacent parts are joined in random order, as in a random binary tree. Before two parts
-        // are joined, their edges are written to bytes and read again, as between processes.
+        // Adjacent parts are joined in random order, through bytes as between processes.
         for at in tree.iter().take(parts.len() - 1) {
             let at = at.index(parts.len() - 1);
             let later = read(&bytes(&parts.remove(at + 1)));
@@ -295,8 +274,6 @@ fn at(second: u64, from_client: bool, flags: u16) -> Frame {
     Frame::new(builder.frame(b"")).with_time(WallTime::from_nanos(START + second * 1000 * MS))
 }
 
-/// A packet of a UDP flow. `fragment` has the IP identification, the offset, and a flag that is
-/// true if more fragments follow.
 fn udp(second: u64, fragment: Option<(u16, u16, bool)>) -> Frame {
     let (from, to) = (([10, 0, 0, 1], 1000), ([192, 0, 2, 1], 53));
     let frame = match fragment {
@@ -307,8 +284,6 @@ fn udp(second: u64, fragment: Option<(u16, u16, bool)>) -> Frame {
     Frame::new(frame).with_time(WallTime::from_nanos(START + second * 1000 * MS))
 }
 
-/// First joins all parts except the first part, from left to right. Then joins the first part with
-/// the result.
 fn rows_of_parts(frames: &[Frame], cuts: &[usize]) -> Vec<String> {
     let begins = [0].into_iter().chain(cuts.iter().copied());
     let ends = cuts.iter().copied().chain([frames.len()]);
@@ -324,9 +299,7 @@ fn rows_of_parts(frames: &[Frame], cuts: &[usize]) -> Vec<String> {
     rows(&records)
 }
 
-/// The packet before the first cut has a later time than the packet after the first cut. The last
-/// packet of the recording is late as well. Because of the late packets before and after the middle
-/// part, the flow's pause in that part seems to exceed the timeout by up to 2 s.
+/// Late packets before and after the middle part make the pause there seem up to 2 s longer.
 #[test]
 fn late_packets_on_both_sides_of_a_pause_keep_a_flow() {
     let frame = |millis: u64, port: u16| {
@@ -345,7 +318,7 @@ fn late_packets_on_both_sides_of_a_pause_keep_a_flow() {
     }
 }
 
-/// The middle part contains neither the beginning nor the end of the datagram.
+/// The middle part has neither the beginning nor the end of the datagram.
 #[test]
 fn fragments_after_a_cut_are_in_the_flow_of_their_first_one() {
     let frames = [
@@ -359,8 +332,7 @@ fn fragments_after_a_cut_are_in_the_flow_of_their_first_one() {
         udp(31, Some((7, 4, false))),
     ];
     let whole = rows(&whole(&frames, None));
-    // The first flow is the UDP flow with five packets. The second flow has two fragments of the
-    // datagram without a first fragment. The third flow has one fragment that came too late.
+    // The UDP flow, two fragments without a first one, and one fragment that came too late.
     assert_eq!(whole.len(), 3);
     assert!(whole.iter().any(|row| row.contains("10.0.0.1:1000") && row.contains("packets: 5")), "{whole:?}");
     for cuts in [[2, 4], [2, 5], [3, 4], [2, 6], [3, 7], [4, 6], [1, 2]] {
@@ -368,8 +340,7 @@ fn fragments_after_a_cut_are_in_the_flow_of_their_first_one() {
     }
 }
 
-/// The first fragment of the datagram is missing. The other fragments are one flow, although each
-/// fragment arrives 40 s after the previous fragment.
+/// The first fragment is missing. The others are one flow, 40 s apart.
 #[test]
 fn fragments_long_after_the_beginning_do_not_wait() {
     let fragment = |second, offset| udp(second, Some((9, offset, true)));
@@ -381,12 +352,11 @@ fn fragments_long_after_the_beginning_do_not_wait() {
     }
 }
 
-/// In the part after the cut, the flow seems to pause for longer than its timeout. The pause is
-/// shorter if the fragment between its packets belongs to the flow.
+/// The fragment shortens a pause that otherwise exceeds the timeout.
 #[test]
 fn a_fragment_of_an_earlier_datagram_keeps_a_flow_from_ending() {
     let before = [udp(0, Some((7, 0, true))), udp(1, None), udp(25, Some((7, 1, false)))];
-    // The meter checks the timeouts of flows between batches.
+    // The meter checks timeouts between batches.
     let others = vec![at(65, true, ACK); 200];
     let frames = [&before[..], &others, &[udp(70, None), udp(80, None)]].concat();
     let whole = whole(&frames, None);
@@ -396,9 +366,7 @@ fn a_fragment_of_an_earlier_datagram_keeps_a_flow_from_ending() {
     }
 }
 
-/// The flow is closed. The pause between two packets of a closed flow is longer than the timeout of
-/// closed flows, but a fragment arrives between these packets. The part after the cut cannot know
-/// that the fragment belongs to the flow.
+/// The part after the cut cannot know the flow of the fragment, which shortens the pause.
 #[test]
 fn a_fragment_keeps_a_closed_connection() {
     let of_tcp = |millis: u64, frame: Vec<u8>| Frame::new(frame).with_time(WallTime::from_nanos(START + millis * MS));
@@ -425,9 +393,8 @@ fn a_fragment_keeps_a_closed_connection() {
     }
 }
 
-/// The flow is closed, and a later fragment of a datagram begins the flow's next record. The first
-/// fragment of this datagram is in an earlier part. The last packet belongs to the same record as
-/// the fragment, but no part can know this before the flow of the first fragment is known.
+/// The last packet belongs to the record that the fragment begins, but no part can know this before
+/// the flow of the datagram's first fragment is known.
 #[test]
 fn a_fragment_that_waits_begins_a_record() {
     let of_tcp =
@@ -446,8 +413,7 @@ fn a_fragment_that_waits_begins_a_record() {
     }
 }
 
-/// The fragments have the addresses of a tunnel's gateways, and their flow has the addresses of the
-/// hosts in the tunnel.
+/// The fragments have the gateways' addresses, and their flow has those of hosts in the tunnel.
 #[test]
 fn fragments_of_a_tunnel_keep_the_flow_in_it() {
     let inner = FrameBuilder::udp(([10, 0, 0, 1], 1000), ([10, 0, 0, 2], 53)).packet(b"data");
@@ -465,7 +431,6 @@ fn fragments_of_a_tunnel_keep_the_flow_in_it() {
     }
 }
 
-/// A recording can have any number of fragments whose first fragment is missing.
 #[test]
 fn the_fragments_that_wait_are_limited() {
     let frames: Vec<Frame> = (0..20_000u32).map(|nth| udp(0, Some((nth as u16, 1, false)))).collect();
@@ -476,29 +441,25 @@ fn the_fragments_that_wait_are_limited() {
     assert_eq!(records.iter().map(|record| record.forth().packets).sum::<u64>(), 20_000);
 }
 
-/// The part after the cut cannot know that the connection was closed before the cut.
+/// The part after the cut cannot know that the connection was closed before.
 #[test]
 fn a_flow_that_was_closed_before_the_cut_ends_after_it() {
     let frames = [at(0, true, ACK), at(1, true, RST), at(2, false, ACK), at(12, false, ACK), at(22, false, ACK)];
     let (mut one, first) = part(&frames[..2]);
     let (two, second) = part(&frames[2..]);
     assert!(first.is_empty() && second.is_empty());
-    // The first flow may have begun in an earlier part of the recording, so the flow stays in the
-    // edges (the flows that other parts may continue).
+    // The first flow stays in the edges, because an earlier part may have its beginning.
     assert!(one.join(two).unwrap().is_empty());
     let records = one.finish();
     assert_eq!(records.len(), 2);
     assert_eq!((records[0].forth().packets, records[0].back().packets), (2, 1));
-    // The packets after the pause are a separate flow. The source of this flow is the server,
-    // because the server sends its first packet.
+    // The server, which sends first after the pause, is the source.
     assert_eq!((records[1].forth().packets, records[1].source()), (2, "192.0.2.1:443".to_owned()));
 }
 
 #[test]
 fn finished_flows_leave_the_edges() {
     let (edges, records) = part(&[at(0, true, ACK), at(100, true, ACK), at(200, true, ACK), at(300, true, ACK)]);
-    // The flow of the first record may have begun in an earlier part, and a later part may continue
-    // the last record.
     assert_eq!((records.len(), edges.flows()), (2, 1));
     assert_eq!(edges.finish().len(), 2);
 }
@@ -525,7 +486,6 @@ fn other_bytes_and_other_timeouts_are_refused() {
     for at in 0..written.len() {
         let mut changed = written.clone();
         changed[at] ^= 0xff;
-        // For any bytes, `PartEdges::read` returns edges or an error, and does not panic.
         for part in PartEdges::read(&changed).into_iter().flatten() {
             drop(part.edges.finish());
         }
@@ -537,8 +497,7 @@ fn other_bytes_and_other_timeouts_are_refused() {
     }
 }
 
-/// A flow may often pause for longer than the timeout of closed flows. Even such a flow needs only
-/// a few pieces in the edges of a part.
+/// A flow that often pauses for longer than the timeout of closed flows needs few pieces.
 #[test]
 fn a_connection_with_pauses_stays_small() {
     let frames: Vec<Frame> = (0..500).map(|n| at(10 * n, n % 2 == 0, ACK)).collect();
@@ -558,8 +517,6 @@ fn fin_of_one_side_before_the_cut_and_of_the_other_after_it_close_the_flow() {
     assert_eq!(records.len(), 2);
 }
 
-/// With the option `clock`, records end at multiples of the active timeout since 1970, and not when
-/// this timeout has passed since the first packet.
 #[test]
 fn the_clock_cuts_records_at_its_multiples() {
     let clock = Some(Duration::from_secs(60));
@@ -575,8 +532,7 @@ fn the_clock_cuts_records_at_its_multiples() {
     let server = || "192.0.2.1:443".to_owned();
     assert_eq!(shown(&records), [(0, 1, server()), (40, 1, server())]);
     assert_eq!(records.iter().filter(|record| record.end() == FlowEnd::Active).count(), 1);
-    // The records after the cut keep the same source, although only the part before the cut shows
-    // which endpoint is the source.
+    // Only the part before the cut shows which endpoint is the source.
     let (mut one, mut parts) = part_by(&frames[..1], clock);
     let (two, more) = part_by(&frames[1..], clock);
     parts.extend(more);
@@ -585,8 +541,6 @@ fn the_clock_cuts_records_at_its_multiples() {
     assert_eq!(rows(&parts), rows(&records));
 }
 
-/// Each row of the edges contains the state of one piece of a flow. Therefore the rows of the edges
-/// may be in any order, but all rows must be present.
 #[test]
 fn the_rows_of_edges_are_all_needed() {
     let frames = [at(0, true, ACK), at(1, false, SYN), at(40, true, ACK)];

@@ -1,5 +1,4 @@
-//! Meters super-frames. Each super-frame must count as the packets on the wire that were merged
-//! into it.
+//! A super-frame must count as the packets on the wire that were merged into it.
 
 use steerage::flow::wire::FrameBuilder;
 use steerage::flow::wire::tcp::ACK;
@@ -10,7 +9,6 @@ use steerage_meter::{Meter, MeterOptions, MeterReport, Metered, Metering, Traffi
 const SEGMENTS: u32 = 12;
 const BYTES: u32 = 100;
 
-/// A meter, and the number of packets that were passed to it.
 struct Counting(Meter, usize);
 
 impl Handler for Counting {
@@ -27,7 +25,7 @@ impl Handler for Counting {
     }
 }
 
-/// Meters the segments of a TCP connection, which the instance may merge into super-frames.
+/// The instance may merge the segments into super-frames.
 fn run(make: impl Fn() -> Meter + Send + Sync + 'static, merges: bool) -> MeterReport {
     let (from, to) = (([10, 0, 0, 1], 1000), ([10, 0, 0, 2], 80));
     let frame = |nth: u32| {
@@ -48,8 +46,7 @@ fn traffic(report: MeterReport) -> Traffic {
     records[0].forth()
 }
 
-/// If names, flow statistics or parts of a recording are enabled, other functions of the meter
-/// count the packets.
+/// With names or statistics, and for parts, other functions count the packets.
 #[test]
 fn merged_packets_count_as_the_packets_of_the_wire() {
     let plain = MeterOptions::default();

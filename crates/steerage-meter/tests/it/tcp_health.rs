@@ -17,15 +17,10 @@ use crate::meter_captures::{endless, meter};
 /// 2023-11-14 22:13:20 UTC.
 const START: u64 = 1_700_000_000;
 
-/// For each direction of a connection: the numbers of retransmissions, out-of-order segments,
-/// segments with a zero window, and resets. The map's key consists of the direction's sender and
-/// receiver.
+/// Retransmissions, out-of-order segments, zero windows and resets, by sender and receiver.
 type Counts = BTreeMap<(String, String), [u64; 4]>;
-/// The handshake time of each connection in microseconds. The map's key is the flow's source and
-/// destination.
 type Handshakes = BTreeMap<(String, String), u64>;
 
-/// A simulated connection whose packets are recorded.
 struct Connection {
     client: u16,
     now: u64,
@@ -35,7 +30,7 @@ struct Connection {
 
 impl Connection {
     fn begin(client: u16, now: u64, random: &mut Rng) -> Self {
-        // Some of the initial sequence numbers are so high that they soon wrap around.
+        // Some sequence numbers soon wrap around.
         let next = [random.u32(..), if random.u64(..3) == 0 { u32::MAX - 2000 } else { 77 }];
         Self { client, now, frames: Vec::new(), next }
     }
@@ -44,7 +39,6 @@ impl Connection {
         self.now += micros;
     }
 
-    /// Records a segment that `side` sends.
     fn segment(&mut self, side: usize, sequence: u32, flags: u16, bytes: usize, window: u16) {
         let ends = [([10, 0, 0, 1], self.client), ([10, 0, 0, 2], 80)];
         let (from, to) = (ends[side], ends[1 - side]);
@@ -69,7 +63,6 @@ impl Connection {
         self.segment(0, self.next[0], ACK, 0, 1000);
     }
 
-    /// Records data segments that one side sends, with a random event such as a loss.
     fn data(&mut self, side: usize, random: &mut Rng) {
         let (first, bytes) = (self.next[side], 100 + random.usize(..900));
         let second = first.wrapping_add(bytes as u32);
@@ -83,16 +76,14 @@ impl Connection {
                 send(self, first, bytes);
                 self.next[side] = second;
             }
-            // The second segment arrives before the first segment. The time between them is less
-            // than any round-trip time.
+            // The second segment overtakes the first, in less than any round-trip time.
             1 => {
                 send(self, second, 200);
                 self.wait(20 + random.u64(..60));
                 send(self, first, bytes);
                 self.next[side] = second.wrapping_add(200);
             }
-            // The first segment is lost before it reaches the capture. The receiver requests the
-            // lost segment, and the sender retransmits it.
+            // A loss before the capture, and the retransmission that the receiver requests.
             2 => {
                 send(self, second, 200);
                 self.wait(10);
@@ -111,8 +102,7 @@ impl Connection {
                 self.wait(200_000);
                 self.segment(1 - side, self.next[1 - side], ACK, 0, 2000);
             }
-            // A keep-alive after a long pause: a segment whose sequence number is one below the
-            // next sequence number. The other side acknowledges this segment.
+            // A keep-alive is one below the next sequence number, and is acknowledged.
             4 => {
                 send(self, first, bytes);
                 self.next[side] = second;
@@ -131,7 +121,6 @@ impl Connection {
         self.segment(1 - side, self.next[1 - side], ACK, 0, 1000 + random.u16(..100));
     }
 
-    /// Closes the connection, and returns the side that closed it.
     fn close(&mut self, random: &mut Rng) -> Option<ClosedBy> {
         let side = random.usize(..2);
         self.wait(60_000);
@@ -216,7 +205,7 @@ fn made_connections() {
     let (mut frames, mut closed) = (Vec::new(), BTreeMap::new());
     for nth in 0..400 {
         let mut connection = Connection::begin(20_000 + nth, START * 1_000_000 + random.u64(..5_000_000), &mut random);
-        // The recording of some connections begins only after the handshake.
+        // Some recordings begin after the handshake.
         if random.u64(..8) != 0 {
             connection.open(&mut random);
         }
@@ -225,7 +214,7 @@ fn made_connections() {
             connection.data(side, &mut random);
         }
         let by = connection.close(&mut random);
-        // The source of a flow is the endpoint that sent the first packet.
+        // The source is the endpoint that sent first.
         if connection.frames.first().is_some_and(|(_, first)| first[29] == 1) {
             closed.insert(format!("10.0.0.1 {}", connection.client), by);
         }
@@ -237,7 +226,7 @@ fn made_connections() {
     fs::write(&capture, file).unwrap();
     let Some((counts, handshakes)) = of_tshark(&capture) else { return };
     let (found, found_handshakes, found_closed) = of_records(&capture);
-    // Each of the four counted events occurs often enough for the comparison to be meaningful.
+    // Each event is frequent enough for the comparison to be meaningful.
     let total = |nth: usize| counts.values().map(|counts| counts[nth]).sum::<u64>();
     assert!((0..4).all(|nth| total(nth) > 50), "{:?}", [0, 1, 2, 3].map(total));
     assert!(handshakes.len() > 200, "{}", handshakes.len());
@@ -259,8 +248,8 @@ fn recorded_connections() {
     }
 }
 
-/// Records segments of one connection that follow no rules: repeated and late data, SYNs with old
-/// and new numbers, FINs with data, keep-alives, probes and resets.
+/// Repeated and late data, SYNs with old and new numbers, FINs with data, keep-alives, probes,
+/// resets.
 fn lawless(client: u16, random: &mut Rng) -> Connection {
     let mut connection = Connection::begin(client, START * 1_000_000 + random.u64(..5_000_000), random);
     if random.u64(..4) != 0 {
@@ -271,7 +260,6 @@ fn lawless(client: u16, random: &mut Rng) -> Connection {
         let side = random.usize(..2);
         if random.u64(..8) == 0 {
             // Wireshark forgets duplicate acknowledgements after 20 ms, and steerage does not.
-            // Therefore, no duplicate acknowledgement in the test precedes a long pause.
             for side in [0, 1, 0] {
                 connection.wait(1);
                 connection.segment(side, connection.next[side], ACK, 1, 1000);
@@ -311,9 +299,7 @@ fn lawless(client: u16, random: &mut Rng) -> Connection {
     connection
 }
 
-/// tshark and steerage agree even on segments that no real TCP implementation sends. Only the
-/// handshake time may differ, because tshark also derives this time from acknowledgements that do
-/// not belong to the handshake.
+/// tshark also takes the handshake time from acknowledgements outside of the handshake.
 #[test]
 fn lawless_connections() {
     let mut random = Rng::with_seed(54);
@@ -327,13 +313,11 @@ fn lawless_connections() {
     let total = |nth: usize| counts.values().map(|counts| counts[nth]).sum::<u64>();
     assert!((0..4).all(|nth| total(nth) > 200), "{:?}", [0, 1, 2, 3].map(total));
     let wrong: Vec<_> = counts.iter().filter(|(key, counts)| found.get(key) != Some(counts)).collect();
-    // If a SYN is repeated, Wireshark and steerage use different acknowledgements to derive the
-    // handshake time. Because of the repeated SYN, the counts of a few directions may differ.
+    // After a repeated SYN, Wireshark derives the handshake time from another acknowledgement.
     assert!(wrong.len() * 100 < counts.len(), "{} of {}: {wrong:?}", wrong.len(), counts.len());
 }
 
-/// In captures that were made by hand, sequence numbers often begin at 0. A second connection with
-/// the same ports is a new connection, whether the first connection was closed or not.
+/// Sequence numbers that begin at 0 are frequent in captures that were made by hand.
 #[test]
 fn initial_numbers_of_zero() {
     let mut random = Rng::with_seed(7);

@@ -1,5 +1,3 @@
-//! Tests the rules of groups (queues with the same mask), one by one.
-
 use crate::MoveCause;
 
 use super::known::{in_slices_of, moves, play_all, play_slice};
@@ -34,8 +32,7 @@ fn queues_with_the_same_mask_share_a_group_from_the_start() {
         Plan { order: order.to_vec(), active: 2 }
     });
     assert_eq!(groups_of(&moves, 4).0, [0, 1, 0, 2]);
-    // In a group's order of CPUs, CPUs that poll queues come first, and then CPUs that are near to
-    // them. If none of the CPUs polls a queue, the first CPU counts as polling.
+    // CPUs that poll queues come first (or else the first CPU), and then CPUs near to them.
     assert_eq!(seen, [(vec![3, 2, 1], 2), (vec![1], 1), (vec![0, 1], 1)]);
     assert_eq!(moves.mask_of(0), [1, 2, 3]);
     assert_eq!(map_of(&moves, 0), [3, 3, 3, 3, 2, 2, 2, 2]);
@@ -195,8 +192,7 @@ fn a_group_without_queues_that_are_open_is_not_joined_again() {
     assert_eq!(groups_of(&moves, 2).0, [1, 1]);
     mask(&mut moves, &[0], &[0]);
     assert_eq!((groups_of(&moves, 2).1, moves.group(0).0.begun), (vec![0, 1], 3));
-    // Queue 0 ends. The group keeps its number, because flow state may still be stored under this
-    // number.
+    // Queue 0 ends. The group keeps its number, under which flow state may still be stored.
     let mut moves = start;
     on(&mut moves, Event::Closed { queue: 0 });
     mask(&mut moves, &[1], &[0]);
@@ -292,7 +288,7 @@ fn a_group_that_a_slice_moves_to_keeps_its_number() {
     let mut moves = moves(&[&[0], &[0], &[0], &[3]]);
     mask(&mut moves, &[0], &[1]);
     assert_eq!(groups_of(&moves, 4), (vec![0, 0, 0, 1], vec![2, 0, 0, 1]));
-    // Queue 0 is moving to group 2, and will leave group 2 as soon as it has arrived there.
+    // Queue 0 will leave group 2 as soon as it has arrived there.
     mask(&mut moves, &[0], &[3]);
     mask(&mut moves, &[1], &[2]);
     assert_eq!(groups_of(&moves, 4), (vec![0, 0, 0, 1], vec![1, 3, 0, 1]));

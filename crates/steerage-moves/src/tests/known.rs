@@ -1,10 +1,8 @@
-//! Tests the functions that read the state of the state machine, and tests which CPUs watch a move.
-
 use crate::MoveCause;
 
 use crate::{Actions, CpuIndex, Event, MovePhase, Moves, Plan, QueueSetup, Setup};
 
-/// Creates a state machine with four CPUs and eight buckets. CPU n polls queue n.
+/// Four CPUs and eight buckets. CPU n polls queue n.
 pub(super) fn moves(masks: &[&[CpuIndex]]) -> Moves {
     in_slices_of(8, masks)
 }
@@ -65,8 +63,6 @@ fn only_those_watch_that_wait_for_a_move() {
     assert_eq!((watchers(&moves), moves.concerns(0), moves.concerns(1)), (vec![1], false, true));
     play_slice(&mut moves, &[1]);
     assert_eq!(watchers(&moves), [0; 0]);
-    // A queue that changes its group waits for the move of its buckets. If the waiting queue ends,
-    // it no longer waits.
     moves.on(Event::Mask { queues: &[0], cpus: &[3] }, &mut Actions::default());
     assert_eq!(watchers(&moves), [0]);
     let epoch = moves.slice().expect("a slice is moving").epoch;

@@ -1,5 +1,3 @@
-//! Tests the rules of each phase of a move, one by one.
-
 use crate::MoveCause;
 
 use super::known::{in_slices_of, moves};
@@ -59,8 +57,7 @@ fn a_part_of_a_slice_wakes_those_of_the_next_phase_alone() {
     mask(&mut moves, &[0], &[1]);
     mask(&mut moves, &[1], &[1]);
     mask(&mut moves, &[2], &[3]);
-    // Queue 1 joins the group of queue 0, by getting the same mask. Queue 1 moves before the other
-    // queues that wait for a move. Queue 2 waits until the move of queue 1 is done.
+    // Queue 1 joins the group of queue 0 by getting the same mask, and moves first. Queue 2 waits.
     assert_eq!(on(&mut moves, Event::Overdue { by: 0, open: &[] }).wake, [0; 0]);
     assert_eq!(parked(&mut moves, 0).wake, [0]);
     assert_eq!(left(&mut moves, 0, &[0]).wake, [1]);
@@ -130,8 +127,7 @@ fn the_late_are_suspected_but_not_whoever_asks_nor_the_dead() {
     let mut moves = moves(&[&[0, 1], &[0, 1]]);
     mask(&mut moves, &[0, 1], &[2, 3]);
     let asks = |moves: &mut Moves, by, open: &[CpuIndex]| on(moves, Event::Overdue { by, open }).asks;
-    // The park phase waits for queues that have not parked their frames yet, and for CPUs that
-    // still have frames to finish.
+    // The park phase waits for queues that have not parked, and for CPUs with unfinished frames.
     assert_eq!(asks(&mut moves, 0, &[0, 3]), [Ask::Declare(3), Ask::Declare(1)]);
     parked(&mut moves, 0);
     assert_eq!(asks(&mut moves, 1, &[]), [Ask::Declare(1); 0]);
@@ -235,7 +231,6 @@ fn a_cpu_that_is_back_takes_part_in_what_moves_now() {
     on(&mut ended, Event::Closed { queue: 0 });
     assert_eq!(comes_back(&ended), [1]);
     parked(&mut moves, 1);
-    // An old CPU of the buckets that is declared dead has no flow state to return.
     assert_eq!((phase(&moves), waits(&moves)), (Some(MovePhase::Leave), vec![0, 1]));
     assert_eq!(comes_back(&moves), [1]);
     left(&mut moves, 0, &[0, 1, 2, 3]);
@@ -350,7 +345,6 @@ fn a_death_in_each_phase_ends_what_it_waits_for() {
         let mut moves = moves.clone();
         let actions = on(&mut moves, Event::Died(cpu));
         let slice = moves.slice().expect("a slice is moving");
-        // Each queue is polled by the CPU with the same number.
         assert!(slice.waiting.iter().all(|who| actions.wake.contains(&(*who as CpuIndex))), "{slice:?}");
         let to = slice.moves.iter().map(|m| m.to).collect::<Vec<_>>();
         (slice.phase, slice.waiting.clone(), to, actions.changed)
@@ -393,8 +387,7 @@ fn what_a_dead_cpu_gave_up_or_took_does_not_count() {
         (phase(&moves), waits(&moves), with_state(&moves)),
         (Some(MovePhase::Arrive), vec![2], vec![0, 1, 2, 3])
     );
-    // A queue that joins a group takes the group's map unchanged. Therefore flow state that was to
-    // move to the dead CPU does not move to another CPU instead.
+    // Flow state that was to move to the dead CPU does not move to another CPU instead.
     on(&mut moves, Event::Died(2));
     assert_eq!(phase(&moves), Some(MovePhase::Release));
     let mut moves = self::moves(&[&[0], &[2, 3]]);
@@ -432,8 +425,7 @@ fn nothing_is_overdue_if_nothing_moves_or_a_source_can_wait() {
     assert_eq!(overdue(&mut moves), (false, vec![], false));
     mask(&mut moves, &[0, 1], &[2]);
     assert_eq!(overdue(&mut moves), (false, vec![], false));
-    // The slice (the moving buckets) had no time limit, because queue 1 could wait without losing
-    // frames. After queue 1 has ended, the move of the slice has a time limit.
+    // The slice has no time limit while queue 1 can wait without losing frames.
     on(&mut moves, Event::Closed { queue: 1 });
     assert_eq!(overdue(&mut moves), (true, vec![Ask::Declare(1)], true));
 }

@@ -1,6 +1,3 @@
-//! Runs random sequences of events in worlds (models of an instance) that are too large to visit
-//! every state.
-
 use proptest::prelude::*;
 
 use super::world::{Request, Scenario, Step, World};

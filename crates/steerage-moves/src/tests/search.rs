@@ -1,5 +1,3 @@
-//! Visits every state that a small world (the model of a small instance) can reach.
-
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::hash::{Hash, Hasher};
@@ -7,8 +5,7 @@ use std::hash::{Hash, Hasher};
 use super::world::{Request, Scenario, Step, World};
 use crate::{CpuIndex, Plan, QueueSetup};
 
-/// A state is identified by two hashes. The probability that two of a hundred million states have
-/// the same two hashes is lower than the probability of a memory error.
+/// Two hashes. A collision among a hundred million states is less likely than a memory error.
 fn fingerprint(world: &World) -> u128 {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
@@ -21,16 +18,14 @@ fn fingerprint(world: &World) -> u128 {
 
 #[derive(Default)]
 struct Graph {
-    /// For each step: the state before the step, the state after the step, and the CPU that takes
-    /// the step.
+    /// The state before each step, the state after the step, and the CPU that takes the step.
     steps: Vec<(u32, u32, Option<CpuIndex>)>,
     is_over: Vec<bool>,
     is_settled: Vec<bool>,
     holds_up: Vec<Vec<bool>>,
 }
 
-/// Visits all states, and checks that the end state can be reached from each state. Returns the
-/// number of states.
+/// Checks that the end can be reached from each state. Returns the number of states.
 fn search(scenario: &Scenario) -> usize {
     let mut numbers: HashMap<u128, u32> = HashMap::new();
     let mut graph = Graph { holds_up: vec![Vec::new(); scenario.cpus], ..Graph::default() };
@@ -69,8 +64,7 @@ impl Graph {
         }
     }
 
-    /// Returns the states from which the search can reach one of `goals` although the CPU `stalled`
-    /// does nothing.
+    /// The states from which one of `goals` can be reached although the CPU `stalled` does nothing.
     fn reach(&self, goals: &[bool], stalled: Option<CpuIndex>) -> Vec<bool> {
         let mut before: Vec<Vec<u32>> = vec![Vec::new(); goals.len()];
         for (from, to, actor) in &self.steps {
@@ -108,8 +102,7 @@ fn queue(owner: CpuIndex, mask: &[CpuIndex]) -> QueueSetup {
     QueueSetup { owner, can_wait: false, mask: mask.to_vec() }
 }
 
-/// Three CPUs have two queues. Two buckets move, one after the other. Each queue has 2 packets, or
-/// as many as the environment variable `STEERAGE_MOVES_PACKETS` says.
+/// Three CPUs, two queues with `STEERAGE_MOVES_PACKETS` packets, and two buckets.
 fn scenario(queues: [QueueSetup; 2], requests: Vec<Request>) -> Scenario {
     let more: usize = std::env::var("STEERAGE_MOVES_PACKETS").ok().and_then(|more| more.parse().ok()).unwrap_or(2);
     let packets = |first: u16| (0..more).map(|nth| (nth as u16 + first) % 2).collect();

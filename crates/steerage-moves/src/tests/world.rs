@@ -1,9 +1,5 @@
-//! A model of a small instance around the state machine: queues, rings, parking lots, handlers and
-//! gates.
-//!
-//! All actions that can happen in any order are [`Step`]s of the model. A CPU that takes no steps
-//! models a stalled CPU. A step that is taken later models a CPU that did not get the control lock
-//! immediately.
+//! A model of a small instance around the state machine. A stalled CPU takes no [`Step`]s. A CPU
+//! that does not get the control lock immediately takes its step later.
 
 mod participant;
 mod queue;
@@ -23,10 +19,7 @@ pub(super) struct Scenario {
     pub(super) slice_buckets: usize,
     pub(super) queues: Vec<QueueSetup>,
     pub(super) packets: Vec<Vec<u16>>,
-    /// The steps of control threads, in the order in which they happen. A control thread's next
-    /// step can happen at any time.
     pub(super) requests: Vec<Request>,
-    /// The number of CPUs that may be declared dead.
     pub(super) deaths: usize,
 }
 
@@ -39,13 +32,10 @@ pub(super) enum Request {
     Owner(usize, CpuIndex),
 }
 
-/// Identifies a handler's state of the flows of one queue in one bucket, by three numbers: group,
-/// bucket, queue. A handler identifies state by the number of the group.
+/// The state of the flows of one queue in one bucket, in a handler: group, bucket, queue.
 type FlowState = (u16, u16, usize);
 
-/// Identifies the state of the flows of one queue in one bucket while the state moves to another
-/// handler. The two numbers are bucket and queue. The group is not included, because the new
-/// handler may identify the state by a different group.
+/// Flow state on its way to another handler, which may use another group: bucket, queue.
 type Moved = (u16, usize);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,12 +56,10 @@ enum Report {
 #[derive(Clone, Debug, Hash)]
 struct Cpu {
     busy: Busy,
-    /// True if the gate was closed while the CPU was in its handler, which means that the CPU was
-    /// declared dead.
+    /// The gate was closed while the CPU was in its handler.
     is_declared_dead: bool,
     pending_report: Report,
-    /// The field `has` is the flow state that the handler stores. The field `carries` is the flow
-    /// state that is on its way between the handler and the state machine.
+    /// `has` is stored in the handler; `carries` is between the handler and the state machine.
     has: BTreeSet<FlowState>,
     carries: Vec<Moved>,
 }
@@ -82,15 +70,11 @@ pub(super) struct World {
     queues: Vec<Queue>,
     cpus: Vec<Cpu>,
     in_transit: (u64, Vec<Moved>),
-    /// Flow state that was created or has moved since a CPU was last declared dead. Therefore it
-    /// must still exist.
+    /// Flow state that was created or has moved since the last death of a CPU. It must still exist.
     known: BTreeSet<FlowState>,
-    /// The requested mask of each queue.
     masks: Vec<Vec<CpuIndex>>,
-    /// For each queue, the CPU that should poll the queue from now on.
     wanted: Vec<Option<CpuIndex>>,
-    /// For each queue, the CPU that may take the queue from the CPU that polls it. After a queue's
-    /// owner has released the queue, no CPU polls it until a CPU takes it.
+    /// For each queue, the CPU that may take it. Until then, no CPU polls the queue.
     offered: Vec<Option<CpuIndex>>,
     requests_done: usize,
     deaths: usize,
@@ -99,20 +83,15 @@ pub(super) struct World {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Request,
-    /// The CPU that owns the queue receives a frame from the queue.
     Receive(usize),
     Take(CpuIndex, usize),
     Return(CpuIndex),
     Follow(CpuIndex),
-    /// The CPU detects that the current phase of the move takes too long. If the step names a
-    /// second CPU, the second CPU is declared dead.
+    /// The phase takes too long. The second CPU, if any, is declared dead.
     Hurry(CpuIndex, Option<CpuIndex>),
     Close(usize),
-    /// The CPU that owns the queue releases the queue. The next polling CPU can then take the
-    /// queue.
     Offer(usize),
-    /// The CPU takes a queue that another CPU has released for it. Or the CPU takes back a queue
-    /// that it has released itself.
+    /// Takes a queue that was offered to this CPU, or that this CPU has offered itself.
     Adopt(CpuIndex, usize),
 }
 
@@ -191,8 +170,7 @@ impl World {
             if self.is_free(owner) && is_quiet && self.wanted[at].is_some_and(|to| !self.moves.is_dead(to)) {
                 steps.push(Step::Offer(at));
             }
-            // A queue that can wait is not polled while there is no room for its frames. In this
-            // model, a queue has no room for frames while frames are parked.
+            // Parked frames take up the room of a queue that can wait.
             let waits = scenario.queues[at].can_wait && queue.parked.is_some();
             if self.is_free(owner) && queue.fates.contains(&Fate::ToCome) && !waits {
                 steps.push(Step::Receive(at));
@@ -225,8 +203,6 @@ impl World {
         steps
     }
 
-    /// Returns true if the CPU was not declared dead and is between two phases of a round (one pass
-    /// of its loop).
     fn is_free(&self, cpu: CpuIndex) -> bool {
         let cpu = &self.cpus[usize::from(cpu)];
         cpu.busy == Busy::No && !cpu.is_declared_dead
@@ -253,8 +229,6 @@ impl World {
         }
     }
 
-    /// Returns true if the world has reached its end: no packets will come, none are in flight, and
-    /// all masks are in effect.
     pub(super) fn is_over(&self, scenario: &Scenario) -> bool {
         let fates = self.queues.iter().flat_map(|queue| &queue.fates);
         self.requests_done == scenario.requests.len()
@@ -263,8 +237,7 @@ impl World {
             && fates.into_iter().all(|fate| matches!(fate, Fate::Delivered | Fate::Dropped))
     }
 
-    /// Returns true if `cpu` is in its handler, and another CPU waits for `cpu`. The other CPU is
-    /// alive and may declare `cpu` dead.
+    /// A live CPU waits for `cpu`, which is in its handler, and may declare it dead.
     pub(super) fn is_held_up_by(&self, scenario: &Scenario, cpu: CpuIndex) -> bool {
         let others_watch = (0..self.cpus.len() as CpuIndex)
             .any(|other| other != cpu && self.owned(other).any(|at| self.watches_on(at)));
@@ -279,14 +252,11 @@ impl World {
             && !has_frames_that_wait
     }
 
-    /// Returns true if the CPU that owns the queue watches the move now and will still do so later.
-    /// A queue that has ended will be closed. After a queue was closed, its owner does not watch
-    /// the move.
+    /// The owner of a closed queue does not watch the move, and an ended queue will be closed.
     fn watches_on(&self, queue: usize) -> bool {
         self.moves.awaits_move(queue) && !self.queues[queue].has_ended()
     }
 
-    /// Takes a step. Panics if the step violates a rule of the protocol.
     pub(super) fn take(&mut self, step: Step, scenario: &Scenario) {
         match step {
             Step::Request => self.request(scenario),
@@ -386,8 +356,7 @@ impl World {
         }
     }
 
-    /// The handler returns. If the CPU was declared dead while it was in the handler, its batch
-    /// does not count as handled.
+    /// A CPU that was declared dead in its handler does not count its batch as handled.
     fn returns(&mut self, index: CpuIndex, scenario: &Scenario) {
         let cpu = &mut self.cpus[usize::from(index)];
         let counts = !cpu.is_declared_dead;
@@ -430,8 +399,6 @@ impl World {
         let elsewhere =
             self.cpus.iter().enumerate().find(|(at, other)| *at != usize::from(cpu) && other.has.contains(&state));
         let is_on_its_way = self.in_transit.1.contains(&(state.1, state.2)) && self.is_moving_group(state.0);
-        // State in the handler of a dead CPU is ignored, because the dead CPU's handler will be
-        // replaced.
         let elsewhere = elsewhere.filter(|(_, other)| !other.is_declared_dead);
         assert!(elsewhere.is_none() && !is_on_its_way, "CPU {cpu} handles {state:?}, whose state is elsewhere");
         if self.cpus[usize::from(cpu)].has.insert(state) {
@@ -439,21 +406,18 @@ impl World {
         }
     }
 
-    /// The queue leaves its group while other queues stay. The state of the queue's flows stays in
-    /// the old group.
+    /// The state of the queue's flows stays in the old group, with the other queues.
     fn forget_flows_of(&mut self, queue: usize) {
         self.cpus.iter_mut().for_each(|cpu| cpu.has.retain(|state| state.2 != queue));
         self.known.retain(|state| state.2 != queue);
     }
 
     fn is_moving_group(&self, group: u16) -> bool {
-        // If no handler has taken a piece of flow state by the end of the arrive phase, the state
-        // was meant for a dead CPU without a replacement. This state is lost.
+        // State that no handler has taken by the end of the arrive phase is lost.
         let is_under_way = |slice: &Slice| slice.epoch == self.in_transit.0 && slice.phase != MovePhase::Release;
         self.moves.slice().is_some_and(|slice| slice.group_after == group && is_under_way(slice))
     }
 
-    /// Loses a packet, to show that `check` detects the loss.
     pub(super) fn lose_a_packet(mut self, scenario: &Scenario) {
         self.queues.iter_mut().flat_map(|queue| &mut queue.rings).for_each(|ring| ring.waiting.clear());
         self.check(scenario);
@@ -479,8 +443,7 @@ impl World {
         }
     }
 
-    /// Checks that, when every mask is in effect, no open queue sends frames to a CPU outside of
-    /// the queue's mask.
+    /// When every mask is in effect, no open queue sends frames to a CPU outside of its mask.
     fn check_settled(&self) {
         if !self.moves.is_settled() {
             return;
@@ -492,8 +455,7 @@ impl World {
         }
     }
 
-    /// Checks that a bucket is on only one CPU at a time. Frames of the bucket do not count if they
-    /// are on a dead CPU.
+    /// A bucket is on only one CPU at a time, except for frames on a dead CPU.
     fn check_bucket(&self, at: usize, bucket: u16) {
         let (map, _) = self.moves.map_of(at);
         let target = self.queues[at].table[usize::from(bucket)];

@@ -13,8 +13,7 @@ const ETHTOOL_A_CHANNELS_RX_COUNT: u16 = 6;
 const ETHTOOL_A_CHANNELS_TX_COUNT: u16 = 7;
 const ETHTOOL_A_CHANNELS_COMBINED_COUNT: u16 = 9;
 
-/// The number of an interface's queues of each kind. If the driver has no queues of a kind, the
-/// number of these queues is 0.
+/// The numbers of an interface's queues, or 0 for a kind that the driver lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channels {
     /// The number of queues that only receive.
@@ -42,7 +41,7 @@ impl Channels {
 }
 
 impl Ethtool {
-    /// Returns how many queues of each kind the interface with this name has.
+    /// Returns the numbers of an interface's queues.
     ///
     /// # Errors
     /// Fails if no interface has this name, its driver does not report queues, or the kernel does
@@ -59,12 +58,11 @@ impl Ethtool {
         })
     }
 
-    /// Changes the numbers of an interface's queues. If the given number for one kind of queue is
-    /// `None`, the interface keeps its number of these queues. Many drivers take the link down
-    /// briefly when the numbers of queues change.
+    /// Changes the numbers of an interface's queues. `None` keeps a number. Many drivers take the
+    /// link down for a moment.
     ///
     /// # Errors
-    /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a number of queues.
+    /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a number.
     pub fn set_channels(
         &mut self,
         interface: &str,

@@ -1,5 +1,4 @@
-//! Reads and changes the features of an interface, which are mostly offloads (`ethtool -k`,
-//! `ethtool -K`).
+//! The features of an interface, which are mostly offloads (`ethtool -k`, `ethtool -K`).
 
 use std::io;
 
@@ -18,8 +17,7 @@ const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
 const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
 const ETHTOOL_A_BITSET_BIT_VALUE: u16 = 3;
 
-/// The features of an interface, with the kernel's names, such as `rx-gro`, `rx-lro` or
-/// `rx-hashing`.
+/// The features of an interface, in the kernel's words, such as `rx-gro` or `rx-hashing`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// The features that are on.
@@ -49,8 +47,7 @@ impl Ethtool {
         Ok(Features { on: names(ETHTOOL_A_FEATURES_ACTIVE), changeable })
     }
 
-    /// Turns a feature of an interface on or off. If other features depend on this feature, the
-    /// kernel may turn them on or off too.
+    /// Turns a feature on or off. The kernel may also change features that depend on it.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or if the feature cannot be changed.
@@ -61,8 +58,7 @@ impl Ethtool {
         }
         let bits = nested(ETHTOOL_A_BITSET_BITS, &[nested(ETHTOOL_A_BITSET_BITS_BIT, &bit)]);
         self.set(ETHTOOL_MSG_FEATURES_SET, interface, vec![nested(ETHTOOL_A_FEATURES_WANTED, &[bits])])?;
-        // The kernel reports success even if it did not change the feature. Therefore this function
-        // reads the feature again after the change.
+        // The kernel reports success even if it did not change the feature.
         match self.features(interface)?.is_on(name) == on {
             true => Ok(()),
             false => Err(io::ErrorKind::Unsupported.into()),
@@ -70,8 +66,7 @@ impl Ethtool {
     }
 }
 
-/// Returns the names of the set bits in a bitset of the kernel. A bitset without a mask lists only
-/// the set bits. A bitset with a mask lists all bits of the mask, set or not.
+/// A bitset without a mask lists only the set bits. With a mask, it lists all bits of the mask.
 pub(super) fn bit_names(bitset: &[u8]) -> Vec<String> {
     let bits = each(find(bitset, ETHTOOL_A_BITSET_BITS).unwrap_or_default());
     let lists_only_set = find(bitset, ETHTOOL_A_BITSET_NOMASK).is_some();

@@ -12,8 +12,7 @@ const ETHTOOL_A_RINGS_TX_MAX: u16 = 5;
 const ETHTOOL_A_RINGS_RX: u16 = 6;
 const ETHTOOL_A_RINGS_TX: u16 = 9;
 
-/// The sizes of an interface's descriptor rings, in descriptors. If the driver has no rings of a
-/// kind (receive or transmit), the size of these rings is 0.
+/// The sizes of an interface's rings, in descriptors, or 0 for a kind that the driver lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
     /// The size of each receive ring.
@@ -27,7 +26,7 @@ pub struct Rings {
 }
 
 impl Ethtool {
-    /// Returns the sizes of the rings of the interface with this name.
+    /// Returns the sizes of an interface's rings.
     ///
     /// # Errors
     /// Fails if no interface has this name, its driver does not report rings, or the kernel does
@@ -43,12 +42,11 @@ impl Ethtool {
         })
     }
 
-    /// Changes the sizes of an interface's descriptor rings. If the given size for one kind of ring
-    /// is `None`, these rings keep their size. Many drivers take the link down for a moment when
-    /// the sizes of the rings change.
+    /// Changes the sizes of an interface's rings. `None` keeps a size. Many drivers take the link
+    /// down for a moment.
     ///
     /// # Errors
-    /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a ring size.
+    /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a size.
     pub fn set_rings(&mut self, interface: &str, rx: Option<u32>, tx: Option<u32>) -> io::Result<()> {
         let sizes = [(ETHTOOL_A_RINGS_RX, rx), (ETHTOOL_A_RINGS_TX, tx)];
         self.set(ETHTOOL_MSG_RINGS_SET, interface, numbers(&sizes))

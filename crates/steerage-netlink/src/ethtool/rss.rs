@@ -1,5 +1,5 @@
-//! Receive side scaling: the table that maps hashes to receive queues, and the key of the hash
-//! (`ethtool -x`, `ethtool -X`).
+//! Receive side scaling (`ethtool -x`, `ethtool -X`): the indirection table and the key of the
+//! hash.
 
 use std::io;
 
@@ -11,19 +11,17 @@ const ETHTOOL_MSG_RSS_SET: u8 = 48;
 const ETHTOOL_A_RSS_INDIR: u16 = 4;
 const ETHTOOL_A_RSS_HKEY: u16 = 5;
 
-/// How a network card spreads packets over its receive queues. A field is empty if the driver does
-/// not report the setting.
+/// How a network card spreads packets over its receive queues. Unknown settings are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rss {
-    /// For each entry of the indirection table, its receive queue.
+    /// The receive queue for each entry of the indirection table.
     pub table: Vec<u32>,
     /// The key of the hash.
     pub key: Vec<u8>,
 }
 
 impl Ethtool {
-    /// Returns how the network card of this interface spreads packets over its receive queues. The
-    /// request for the RSS settings exists since Linux 6.3.
+    /// Returns how the network card spreads packets over its receive queues.
     ///
     /// # Errors
     /// Fails if no interface has this name, if its driver has no indirection table, or if the
@@ -38,7 +36,7 @@ impl Ethtool {
         })
     }
 
-    /// Changes the indirection table of an interface, which is possible since Linux 6.17.
+    /// Changes the indirection table.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, if the driver refuses the table, or if the kernel is older
@@ -48,7 +46,7 @@ impl Ethtool {
         self.set(ETHTOOL_MSG_RSS_SET, interface, vec![attribute(ETHTOOL_A_RSS_INDIR, bytes)])
     }
 
-    /// Changes the key of an interface's hash, which is possible since Linux 6.17.
+    /// Changes the key of the hash.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, if the driver refuses the key, or if the kernel is older than

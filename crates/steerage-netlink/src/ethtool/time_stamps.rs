@@ -9,17 +9,15 @@ use crate::attributes::find;
 const ETHTOOL_MSG_TSINFO_GET: u8 = 25;
 const ETHTOOL_A_TSINFO_RX_FILTERS: u16 = 4;
 
-/// The kernel's name for the receive filter that gives no frame a time stamp.
 const NONE: &str = "none";
 
 impl Ethtool {
-    /// Returns the kinds of received frames to which the card of this interface can add time
-    /// stamps. The names of the kinds are those of the kernel, such as `all` or `ptpv2-event`. The
-    /// list is empty if the card adds no time stamps.
+    /// Returns the kinds of received frames that the card can stamp, in the kernel's words, such as
+    /// `all` or `ptpv2-event`. The list is empty if the card stamps no frames.
     ///
     /// # Errors
-    /// Fails if no interface has this name, or the kernel does not reply. The request for time
-    /// stamp settings exists since Linux 5.8.
+    /// Fails if no interface has this name, the kernel does not reply, or the kernel is older than
+    /// 5.8.
     pub fn stamped_frames(&mut self, interface: &str) -> io::Result<Vec<String>> {
         let reply = self.get(ETHTOOL_MSG_TSINFO_GET, interface)?;
         let mut filters = find(&reply, ETHTOOL_A_TSINFO_RX_FILTERS).map(bit_names).unwrap_or_default();

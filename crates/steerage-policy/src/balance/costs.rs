@@ -1,7 +1,6 @@
-//! Estimates of the costs of a packet in nanoseconds, and the uncertainty of each estimate. A
-//! Kalman filter without covariances updates all estimates. An observation is a measured time,
-//! which is a weighted sum of costs. If an observation differs from the expected sum, each cost's
-//! estimate is corrected in proportion to the uncertainty of that estimate.
+//! Estimates of the costs of a packet in nanoseconds, updated by a Kalman filter without
+//! covariances. An observation is a measured time: a weighted sum of costs. The difference from the
+//! expected sum corrects each cost in proportion to its uncertainty.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use crate::limits::Tuning;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Estimate {
     pub(crate) mean: f64,
-    /// The variance, which is infinite if nothing is known about the estimated number.
+    /// Infinite if nothing is known.
     pub(crate) var: f64,
 }
 
@@ -34,8 +33,7 @@ impl Estimate {
         observe(&mut [(self, 1.0)], seen, noise);
     }
 
-    /// Combines two independent estimates of the same number. The result is the mean of the two
-    /// estimates, weighted by their inverse variances.
+    /// Combines two independent estimates of the same number, weighted by their inverse variances.
     pub(crate) fn with(self, other: Self) -> Self {
         match (self.is_known(), other.is_known()) {
             (_, false) => self,
@@ -48,24 +46,19 @@ impl Estimate {
         }
     }
 
-    /// Makes the estimate less certain as time passes: its relative deviation grows with the square
-    /// root of time.
+    /// The relative deviation grows with the square root of time.
     pub(crate) fn forget(&mut self, seconds: f64, drift: f64) {
         self.var += (self.mean * drift).powi(2) * seconds;
     }
 }
 
-/// Updates the cost estimates in `parts` with an observation (a measured sum of the costs). `seen`
-/// is the observed weighted sum of the costs, and `noise` is the standard deviation of this
-/// observation. Returns the difference between the observed and the expected sum, in standard
-/// deviations. Returns `None` if there was no expected sum, because one of the costs was unknown.
+/// Updates `parts` with a weighted sum of the costs, `seen`, with the standard deviation `noise`.
+/// Returns the deviation from the expected sum, or `None` if a cost was unknown.
 pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64) -> Option<f64> {
     let expected: f64 = parts.iter().map(|(part, weight)| part.mean * weight).sum();
     let error = seen - expected;
     let unknown = parts.iter().filter(|(part, weight)| !part.is_known() && *weight != 0.0).count() as f64;
     if unknown > 0.0 {
-        // The known costs are subtracted from the observed sum. The remainder is divided equally
-        // among the unknown costs.
         let known: f64 = parts.iter().filter(|(part, _)| part.is_known()).map(|(part, a)| part.var * a * a).sum();
         for (part, weight) in parts.iter_mut().filter(|(part, weight)| !part.is_known() && *weight != 0.0) {
             part.mean = (error / unknown / *weight).max(0.0);
@@ -85,11 +78,9 @@ pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64)
     Some(error / var.sqrt())
 }
 
-/// Like [`observe`], but for observations in which some of the costs occur for the first time. If
-/// the observation differs from the expected sum by more than `sure` standard deviations, the
-/// previous estimates of the new costs were wrong. If the estimates of new costs were wrong, each
-/// new cost may change by up to its bound in `bounds`, as far as the observation requires. A cost
-/// with a bound of 0 keeps its estimate.
+/// Like [`observe`], for costs that may occur for the first time. If the observation differs by
+/// more than `sure` standard deviations, the estimates of the new costs were wrong, and each cost
+/// may change by up to its bound in `bounds`. A cost with a bound of 0 keeps its estimate.
 pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], seen: f64, noise: f64, sure: f64) {
     let before: Vec<Estimate> = parts.iter().map(|(part, _)| **part).collect();
     let error = seen - before.iter().zip(parts.iter()).map(|(before, (_, weight))| before.mean * weight).sum::<f64>();
@@ -102,35 +93,27 @@ pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], se
     }
 }
 
-/// The costs of handing a packet from one CPU to another, for all pairs of CPUs at the same
-/// distance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crossing {
-    /// The distance of the two CPUs: the time that a cache line takes from one CPU to the other.
-    /// The distance is `None` if this time was not measured.
+    /// The time that a cache line takes from one CPU to the other, if measured.
     pub(crate) apart: Option<Duration>,
     pub(crate) prior: f64,
-    /// The time that the CPU that polls the queue needs to hand a packet over to the other CPU.
     pub(crate) give: Estimate,
-    /// The additional time that the other CPU needs for a packet, compared with the queue's owner
-    /// (the CPU that polls the queue).
+    /// The additional time of the other CPU for a packet, compared with the queue's owner.
     pub(crate) take: Estimate,
 }
 
 /// The costs of a packet, in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Costs {
-    /// The cost of receiving without hashing. (Packets are not hashed if one CPU has all buckets.)
+    /// Without hashing. (Packets are not hashed if one CPU has all buckets.)
     pub(crate) receive: Estimate,
-    /// The additional cost of receiving if packets are hashed.
     pub(crate) hash: Estimate,
     pub(crate) work: Estimate,
-    /// The costs of handing a packet over, with one entry for each distance. The first entry is for
-    /// pairs of CPUs whose distance was not measured.
+    /// One entry for each distance. The first entry is for unmeasured distances.
     pub(crate) crossings: Vec<Crossing>,
-    /// For each CPU: its time for a packet, as a multiple of the time that the owners of queues
-    /// (the CPUs that poll them) need. A CPU is slow if its sibling thread is busy or its clock
-    /// frequency is lower.
+    /// For each CPU, its time for a packet as a multiple of that of the queues' owners. A CPU is
+    /// slow if its sibling thread is busy or its clock frequency is lower.
     pub(crate) slowness: Vec<Estimate>,
 }
 
@@ -148,10 +131,9 @@ impl Costs {
         costs
     }
 
-    /// Creates costs that are known exactly, in nanoseconds: the costs of receiving, of hashing (if
-    /// several CPUs have buckets), and of the packet function. The list `crossings` has one entry
-    /// for each class of distances. An entry has two costs of a packet: the cost for the CPU that
-    /// hands the packet over, and the additional cost for the CPU that takes the packet.
+    /// Creates exact costs, in nanoseconds: of receiving, of hashing (with several CPUs), and of
+    /// the packet function. For each class of distances, `crossings` has the costs of handing a
+    /// packet over, and the additional costs of taking it.
     pub fn exact(receive: f64, hash: f64, work: f64, crossings: &[(f64, f64)]) -> Self {
         let [receive, hash, work] = [receive, hash, work].map(|cost| Estimate::new(cost, 0.0));
         let crossing = |(give, take): &(f64, f64)| {
@@ -161,8 +143,6 @@ impl Costs {
         Self { receive, hash, work, crossings: crossings.iter().map(crossing).collect(), slowness: Vec::new() }
     }
 
-    /// Returns the index of the entry in `crossings` (the hand-over costs by distance) for the
-    /// distance `apart`. A distance that equals no known distance gets a new entry.
     pub(crate) fn class(&mut self, apart: Option<Duration>, tuning: &Tuning) -> usize {
         if let Some(known) = self.known_class(apart, tuning) {
             return known;
@@ -185,8 +165,7 @@ impl Costs {
         self.slowness.iter_mut().for_each(|slowness| slowness.forget(seconds, drift));
     }
 
-    /// Makes room for `count` CPUs. A CPU whose speed is unknown is assumed to be as fast as the
-    /// owners of queues.
+    /// A CPU of unknown speed is assumed to be as fast as the owners of queues.
     pub(crate) fn cpus(&mut self, count: usize, tuning: &Tuning) {
         self.slowness.resize(count, Estimate::new(1.0, tuning.noise));
     }
@@ -212,22 +191,18 @@ pub struct PathCosts {
     pub receive: f64,
     /// The cost of hashing a packet and choosing its CPU.
     pub hash: f64,
-    /// The time that the receiving CPU needs to hand a packet over. The first number is for
-    /// hand-overs to a CPU that shares a cache with the receiving CPU, and the second number is for
-    /// hand-overs to any other CPU.
+    /// The time to hand a packet over: to a CPU that shares a cache, and to any other CPU.
     pub hand_over: [f64; 2],
-    /// The time that the other CPU needs to take a packet over. The two numbers have the same order
-    /// as in `hand_over`.
+    /// The time of the other CPU to take a packet over, in the order of `hand_over`.
     pub take_over: [f64; 2],
 }
 
 impl PathCosts {
-    /// The costs on the machine that docs/performance.md describes. `lab/scale/zen5.toml` explains
-    /// how these costs are derived from the table in docs/performance.md.
+    /// The costs on the machine of docs/performance.md, derived in `lab/scale/zen5.toml`.
     pub const MEASURED: Self = Self { receive: 4.9, hash: 2.8, hand_over: [2.1, 8.1], take_over: [2.4, 8.0] };
 
-    /// Combines the costs of the packet path with `work`, the cost of a packet function. CPUs that
-    /// share a cache with the receiving CPU are in class 0, and all other CPUs are in class 1.
+    /// Adds the cost of a packet function, `work`. CPUs that share a cache with the receiving CPU
+    /// are in class 0, and all other CPUs are in class 1.
     pub fn with_work(&self, work: f64) -> Costs {
         let [near, far] = [0, 1].map(|class| (self.hand_over[class], self.take_over[class]));
         Costs::exact(self.receive, self.hash, work, &[near, far])

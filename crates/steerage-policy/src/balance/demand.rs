@@ -1,28 +1,22 @@
-//! [`Demand`]: the peak load of the last one or two seconds, and whether the CPUs are short of
-//! time.
+//! The peak load of the last one or two seconds, and whether the CPUs are short of time.
 
 use std::time::Duration;
 
 use steerage_flow::Timestamp;
 
-/// The peak of the demand (the load that the group has to handle), in packets per nanosecond.
+/// The peak load, in packets per nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Demand {
-    /// The demand's peak in the current period and in the previous period. A period of demand lasts
-    /// for the time `dwell`. The current and the previous period together last for one to two times
-    /// `dwell`.
+    /// The peaks of the current and the previous period, each `dwell` long.
     now: f64,
     before: f64,
     since: Timestamp,
-    /// The time of the last load check that found CPUs short of time.
     short: Option<Timestamp>,
 }
 
 impl Demand {
-    /// Records a load check. Returns true if the group is pressed, which means that its CPUs were
-    /// short of time in two load checks within the time `dwell`. A load check that is late counts
-    /// as two. A single load check that is on time is not enough, because it may have been
-    /// disturbed.
+    /// Returns true if the CPUs were short of time in two load checks within `dwell`, or in one
+    /// late check. A single check on time may have been disturbed.
     pub(super) fn note(&mut self, now: Timestamp, rate: f64, is_short: bool, is_late: bool, dwell: Duration) -> bool {
         if now.since(self.since) >= dwell {
             (self.before, self.now, self.since) = (self.now, 0.0, now);

@@ -1,6 +1,5 @@
-//! Learns two things from the load checks: the costs of a packet, and the throughput of the regimes
-//! (ways of spreading packets) that were tried. From the costs and the measured throughputs, the
-//! policy derives the value (estimated throughput) of each regime.
+//! Learns the costs of a packet and the throughput of the tried regimes (ways of spreading
+//! packets), and derives the value (estimated throughput) of each regime.
 
 use std::time::Duration;
 
@@ -10,40 +9,31 @@ use super::seen::Seen;
 use crate::limits::{JOIN_AT_ONCE, MIN_SAMPLES, Tuning};
 use crate::packing::members;
 
-/// Identifies a regime by its CPUs and their distances.
 #[derive(Clone, Debug, PartialEq)]
 struct RegimeKey {
     kind: RegimeKind,
-    /// The CPUs that own no queue, in ascending order. The second number of each pair is the index
-    /// of the CPU's entry in `crossings` (the hand-over costs by distance).
+    /// The CPUs without a queue, in ascending order, with the index of their entry in `crossings`.
     others: Vec<(u16, usize)>,
 }
 
-/// A regime to which the group could switch.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
     pub(super) regime: Regime,
     pub(super) value: Estimate,
-    /// True if the regime's value was predicted as a multiple of the current throughput. A value
-    /// that was predicted in this way has the same relative error as the current throughput.
+    /// True if the value is a multiple of the current throughput, with its relative error.
     pub(super) is_relative: bool,
     pub(super) predicted: Estimate,
-    /// The share of the packets that the owners of queues (the CPUs that poll them) get together.
-    /// The shares of the other CPUs follow, in the order of `Regime::others`.
+    /// The share of all owners of queues together, and the shares of `Regime::others`.
     pub(super) shares: (f64, Vec<f64>),
 }
 
-/// Everything that the policy has learned.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub(super) costs: Costs,
     measured: Vec<(RegimeKey, Estimate)>,
-    /// The regime of the most recent failed probe (trial of a regime). The group enters a refuted
-    /// regime (whose probe failed) again only in another probe, even if the prediction for the
-    /// regime is good.
+    /// The regime of the last failed probe, which the group enters again only in another probe.
     refuted: Option<RegimeKey>,
-    /// The number of load checks in a row whose throughput differed from the earlier measurements
-    /// by more than random error.
+    /// The load checks in a row whose throughput differed by more than random error.
     surprises: u32,
 }
 
@@ -56,14 +46,11 @@ impl Known {
         let seconds = time.as_secs_f64();
         self.costs.forget(seconds, tuning.drift);
         self.measured.iter_mut().for_each(|(_, rate)| rate.forget(seconds, tuning.drift));
-        // If the standard deviation of an estimate is as large as its mean, the estimate is
-        // worthless.
+        // An estimate whose standard deviation is as large as its mean is worthless.
         self.measured.retain(|(_, rate)| rate.sd() < rate.mean);
     }
 
-    /// Starts to learn again, after the work per packet or the CPUs have changed. After a change of
-    /// the work per packet or of the CPUs, earlier measurements no longer count, and any cost may
-    /// be wrong.
+    /// Earlier measurements no longer count, and any cost may be wrong.
     pub(super) fn start_over(&mut self) {
         self.measured.clear();
         self.refuted = None;
@@ -77,8 +64,6 @@ impl Known {
         *self.measured(seen, regime, tuning) = Estimate::UNKNOWN;
     }
 
-    /// Records that a probe (trial) of the current regime has shown no improvement over the
-    /// previous regime.
     pub(super) fn refute(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
         self.refuted = Some(self.key(seen, &seen.regime, tuning));
     }
@@ -100,8 +85,6 @@ impl Known {
         self.costs.class(seen.load.apart[usize::from(cpu)], tuning)
     }
 
-    /// Returns the index of the entry in `crossings` (the hand-over costs by distance) for this
-    /// distance. If `crossings` has no entry for the distance, the distance counts as unmeasured.
     pub(super) fn class_of(&self, apart: Option<Duration>, tuning: &Tuning) -> usize {
         self.costs.known_class(apart, tuning).unwrap_or(0)
     }
@@ -120,27 +103,21 @@ impl Known {
         RegimeKey { kind: regime.kind, others }
     }
 
-    /// Updates the measured throughput of the current regime. Returns true if the workload has
-    /// changed.
     pub(super) fn learn_rate(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> bool {
         let measured = self.measured(seen, &seen.regime, tuning);
         let surprise = observe(&mut [(measured, 1.0)], seen.rate, tuning.noise * seen.rate);
-        // A difference of more than `sure * sure` standard deviations cannot be a random error. A
-        // large difference in two load checks in a row cannot be the effect of a short disturbance.
+        // Neither a random error nor, in two load checks, a short disturbance.
         let is_surprise = surprise.is_some_and(|surprise| surprise.abs() > tuning.sure * tuning.sure);
         self.surprises = if is_surprise { self.surprises + 1 } else { 0 };
         self.surprises > 1
     }
 
-    /// Returns true if the last load check differed from the earlier measurements by more than
-    /// random error. After a surprising load check, decisions wait for the next load check.
+    /// After a surprising load check, decisions wait for the next load check.
     pub(super) fn is_surprised(&self) -> bool {
         self.surprises > 0
     }
 
-    /// Updates the throughput of the current regime while its CPUs have time left. The maximum
-    /// throughput is then unknown. The observed throughput counts only if it is higher than the
-    /// estimate.
+    /// While CPUs have time left, a throughput counts only if it is above the estimate.
     pub(super) fn learn_enough(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
         let value = self.choice(seen, seen.regime.clone(), tuning).value;
         if value.is_known() && seen.rate > value.mean {
@@ -155,24 +132,21 @@ impl Known {
         }
         let regime = &seen.regime;
         let classes: Vec<usize> = regime.others.iter().map(|cpu| self.class(seen, *cpu, tuning)).collect();
-        // In small batches, each packet costs more time. Therefore an observation with small
-        // batches counts only as long as little is known about the costs. `noise` is a function
-        // that returns the standard deviation of the measured cost `seen`. `timed` is an additional
-        // deviation, because only some rounds (passes of a CPU's loop) were timed.
+        // In small batches, each packet costs more time, so such an observation counts only while
+        // little is known. `noise` returns the standard deviation of the cost `seen`, with the
+        // additional deviation `timed`, because only some rounds were timed.
         let noise = |is_full: bool, seen: f64, timed: f64, known: &[Estimate]| {
             let is_vague =
                 known.iter().any(|cost| !cost.is_known() || cost.sd() > cost.mean * tuning.noise * tuning.sure);
             (is_full || is_vague).then(|| (seen * if is_full { tuning.noise } else { 1.0 }).hypot(timed))
         };
-        // In the first load checks at a new distance, only the costs of a hand-over can be far from
-        // their estimates.
+        // At a new distance, only the costs of a hand-over can be far from their estimates.
         let measured = *self.measured(seen, &seen.regime, tuning);
         let is_new = !measured.is_known() || measured.sd() * tuning.sure > measured.mean * tuning.noise;
         let sure = if is_new { tuning.sure * tuning.sure } else { f64::INFINITY };
         let is_full = seen.is_full(seen.owners, tuning);
         let Costs { receive, hash, work, crossings, slowness } = &mut self.costs;
         let received = seen.time(seen.owners, |cpu| cpu.receive) / total;
-        // The time per packet that one timed round (pass of a CPU's loop) contributes.
         let busy = seen.time(seen.owners, |cpu| cpu.busy) / total;
         let likely = received.max(receive.mean);
         let timed = if likely > 0.0 { likely.min(busy) } else { busy } / seen.timed(seen.owners);
@@ -210,20 +184,15 @@ impl Known {
             let (take, slowness) = (&mut crossings[*class].take, &mut slowness[usize::from(*cpu)]);
             let known = [*work, Estimate { mean: work.mean, ..*take }];
             if let Some(noise) = noise(is_full, worked, 0.0, &known) {
-                // The CPU's time for a packet is the product of a cost and a factor. The product is
-                // linearised at the current values of the cost and the factor.
+                // The time is a cost times a factor, linearised at their current values.
                 let (factor, cost) = (slowness.mean, work.mean + take.mean);
                 let parts = &mut [(&mut *work, factor), (take, factor), (slowness, cost)];
-                // A hand-over may cost a few times as much as was assumed before the first
-                // measurement. The rest of the difference from the expected time is attributed to
-                // the slowness of the CPU.
+                // A hand-over may cost a few times as much as assumed. The rest is slowness.
                 let bounds = [0.0, prior * tuning.sure * tuning.sure, f64::INFINITY];
                 observe_new(parts, &bounds, worked + factor * cost, noise, sure);
             }
         }
-        // One error corrects all uncertain costs, which can make an estimated cost negative. No
-        // real cost is negative. A CPU that is faster than the owners of queues (the CPUs that poll
-        // them) has a slowness below 1.
+        // One error corrects all uncertain costs, which can make an estimated cost negative.
         self.costs.all_mut().for_each(|cost| cost.mean = cost.mean.max(0.0));
     }
 
@@ -231,8 +200,7 @@ impl Known {
         seen.capacity(cpu, tuning) / self.costs.slowness[usize::from(cpu)].mean.max(f64::MIN_POSITIVE)
     }
 
-    /// Returns, for each class of distances, the capacity of those CPUs of the regime that own no
-    /// queue. Also returns the relative variance of their total capacity.
+    /// The capacity of other CPUs by class of distances, and the relative variance of its sum.
     fn workers(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> (Vec<Workers>, f64) {
         let mut workers: Vec<Workers> = Vec::new();
         let (mut all, mut var) = (0.0, 0.0);
@@ -254,18 +222,15 @@ impl Known {
         let (workers, slowness_var) = self.workers(seen, &regime, tuning);
         let owners = seen.owners.iter().map(|cpu| seen.capacity(*cpu, tuning)).sum();
         let Prediction { mut rate, kept, kept_most, .. } = predict(&self.costs, regime.kind, owners, &workers);
-        // The model does not include caches, threads that share a core, and many other effects, so
-        // the prediction gets an additional variance.
+        // The model knows neither caches nor threads that share a core.
         rate.var += rate.mean.powi(2) * (tuning.noise.powi(2) + slowness_var);
         let predicted = rate;
         let here = *self.measured(seen, &seen.regime, tuning);
         let mut is_relative = false;
         if [regime.kind, seen.regime.kind] == [RegimeKind::Spread; 2] && here.is_known() && rate.is_known() {
-            // Some errors of a prediction are the same for any number of CPUs. These errors come
-            // from effects that the model does not include (uneven buckets, or a flow that fills a
-            // CPU), and from costs about which little is known. Therefore the model predicts only
-            // the ratio of another regime's throughput to that of the current regime. If the number
-            // of CPUs doubles, the error of this ratio is assumed to be `noise`.
+            // Effects outside of the model (uneven buckets, or a flow that fills a CPU) and
+            // little-known costs act on any number of CPUs, so the model predicts only the ratio to
+            // the current throughput. Doubling the CPUs is assumed to add an error of `noise`.
             let (now, _) = self.workers(seen, &seen.regime, tuning);
             let ratio = predict_relative(&self.costs, RegimeKind::Spread, owners, &workers, Some(&now)).rate;
             let cpus = |others: usize| (seen.owners.len() + others) as f64;
@@ -280,10 +245,8 @@ impl Known {
         let measured = measured.unwrap_or(Estimate::UNKNOWN);
         let value = rate.with(measured);
         is_relative &= !measured.is_known();
-        // In the regime spread, one CPU that owns (polls) no queue may take all packets. The regime
-        // is then like a collector, except that packets are hashed. The regime spread with one
-        // other CPU is worth a try only if the owners of queues may have time for a part of the
-        // work.
+        // If one other CPU takes all packets, spread is a collector that hashes. Spread with one
+        // other CPU is worth a try only if the owners may have time for a part of the work.
         let kept = if regime.others.len() == 1 { kept_most } else { kept };
         let mut shares = Vec::new();
         for cpu in &regime.others {
@@ -297,37 +260,29 @@ impl Known {
         Choice { regime, value, is_relative, predicted, shares: (kept, shares) }
     }
 
-    /// Returns all regimes that the group could enter, with the smallest numbers of CPUs first. For
-    /// each number of CPUs, the list has only the regime with the best set of CPUs.
+    /// All possible regimes, fewest CPUs first, each with the best set of CPUs.
     pub(super) fn choices(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<Choice> {
         let candidates = self.candidates(seen, tuning);
         let mut regimes = vec![Regime::inline()];
         regimes.extend(candidates.first().map(|cpu| Regime { kind: RegimeKind::Collector, others: vec![*cpu] }));
         let spread = |count| Regime { kind: RegimeKind::Spread, others: candidates[..count].to_vec() };
-        // A receiving CPU has to wake all CPUs that join the group's active CPUs. After it has
-        // woken the last of them, it must hand packets to the first of them before that CPU sleeps
-        // again.
+        // The last joining CPU must be woken before the first sleeps again without packets.
         let now = seen.regime.others.len();
         let most = candidates.len().min(now + seen.owners.len() * JOIN_AT_ONCE);
         regimes.extend(counts(most, now).map(spread));
         let choices = regimes.into_iter().map(|regime| self.choice(seen, regime, tuning));
-        // A regime spread that hands all packets to one other CPU is left out. The regime collector
-        // does the same without the hash.
         let is_spread = |choice: &Choice| choice.regime.kind == RegimeKind::Spread;
         choices.filter(|choice| !is_spread(choice) || choice.regime.others.len() > 1 || choice.shares.0 > 0.0).collect()
     }
 
-    /// Returns the CPUs that own no queue. The CPU that saves the owners the most time comes first.
-    /// A CPU that already has buckets is replaced by another CPU only if the other CPU is better by
-    /// more than `noise` (the assumed relative error).
+    /// The CPUs that own no queue, the CPU that saves the owners the most time first. A CPU with
+    /// buckets is replaced only by a CPU that is better by more than `noise`.
     fn candidates(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<u16> {
         let (mut candidates, takes_part): (Vec<(f64, u16)>, _) = (Vec::new(), members(&seen.regime.others));
         for cpu in &seen.load.order[seen.owners.len()..] {
             let class = self.class(seen, *cpu, tuning);
             let (crossing, work) = (&self.costs.crossings[class], self.costs.work.mean);
             let stays = if takes_part(cpu) { 1.0 + tuning.noise } else { 1.0 };
-            // A hand-over costs both CPUs. The order of the CPUs depends on the total cost of a
-            // hand-over for both CPUs, even if no CPU would save the owners of queues any time.
             let cost = (work + crossing.take.mean + crossing.give.mean).max(1.0);
             candidates.push((self.capacity(seen, *cpu, tuning) * stays / cost, *cpu));
         }
@@ -336,9 +291,7 @@ impl Known {
     }
 }
 
-/// Returns the numbers of other CPUs for which the model predicts the throughput: all small
-/// numbers, and larger numbers in steps of an eighth. With many CPUs, one CPU more or less makes
-/// hardly any difference.
+/// All small numbers of CPUs, and larger ones in steps of an eighth, where one more hardly matters.
 fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
     let step = |count: &usize| Some(count + 1 + count / MIN_SAMPLES as usize);
     let steps = std::iter::successors(Some(1), step).take_while(move |count| *count < most);
@@ -352,15 +305,13 @@ fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
 
-    /// If each number of CPUs up to 1,024 were considered, a load check would take longer than 10
-    /// ms.
+    /// With each number of CPUs up to 1,024, a load check would take longer than 10 ms.
     #[test]
     fn few_numbers_of_cpus_are_considered() {
         for now in [0, 1, 500, 1023] {
             let all: Vec<usize> = counts(1023, now).collect();
             assert!(all.len() <= 50, "{}", all.len());
             assert!(all.contains(&1) && all.contains(&1023) && (now == 0 || all.contains(&now)));
-            // Each number of CPUs in the list is only slightly larger than the number before it.
             assert!(all.windows(2).all(|pair| pair[1] <= pair[0] + 1 + pair[0] / 8), "{all:?}");
         }
     }

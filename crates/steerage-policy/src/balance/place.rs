@@ -1,5 +1,3 @@
-//! Assigns buckets to CPUs when CPUs join or leave, and when the work of the CPUs differs.
-
 use super::Balance;
 use super::learn::Choice;
 use super::regime::RegimeKind;
@@ -11,8 +9,6 @@ use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 
 impl Balance {
-    /// The map of a regime. Each CPU gets the share of the work that the cost model predicts for
-    /// the CPU.
     pub(super) fn place(&self, seen: &Seen<'_>, choice: &Choice) -> Box<[u16; BUCKETS]> {
         let load = seen.load;
         let others = &choice.regime.others;
@@ -27,9 +23,7 @@ impl Balance {
         let kept = kept / seen.owners.len() as f64;
         let shares =
             seen.owners.iter().map(|cpu| (*cpu, kept)).chain(others.iter().copied().zip(handed.iter().copied()));
-        // The function `pack` distributes buckets until all CPUs are equally busy. To give CPUs
-        // unequal shares, each CPU is assumed to have a base load. The base load leaves only the
-        // CPU's share of the work for buckets.
+        // `pack` makes all CPUs equally busy, so a base load leaves a CPU's share for buckets.
         let largest = shares.clone().map(|(_, share)| share).fold(0.0, f64::max);
         let mut base = vec![0.0; load.cpus.len()];
         shares.for_each(|(cpu, share)| base[usize::from(cpu)] = (largest - share) * all);
@@ -37,11 +31,10 @@ impl Balance {
         Loads { map: load.map, buckets, base: &base, active: &active }.pack(1.0 + self.tuning.noise / 2.0)
     }
 
-    /// Moves buckets if the load of the busiest CPU exceeds the best possible load by more than
-    /// random error.
+    /// Moves buckets if the load of the busiest CPU is too high by more than random error.
     pub(super) fn even_out(&mut self, seen: &Seen<'_>, window: &Window<'_>) -> Option<MapRequest> {
         let (load, tuning) = (seen.load, &self.tuning);
-        // The CPUs that receive packets are always included, even if they have no buckets.
+        // The receiving CPUs are included even if they have no buckets.
         let active: Vec<u16> = seen.owners.iter().chain(&seen.regime.others).copied().collect();
         let is_saturated =
             |cpu: &u16| window.cpus[usize::from(*cpu)].busy >= tuning.fill && seen.is_full(&[*cpu], tuning);
@@ -60,19 +53,16 @@ impl Balance {
         if active.len() < 2 || seen.regime.kind == RegimeKind::Collector {
             return None;
         }
-        // The work of a CPU is measured completely, and not only sampled. However, it is random
-        // which packets arrive, so the measured work has a random error.
+        // The work of a CPU is measured completely, but which packets arrive is random.
         let packets: u64 = active.iter().map(|cpu| window.cpus[usize::from(*cpu)].packets).sum();
         let mut chance = tuning.sure / (packets as f64 / active.len() as f64).max(1.0).sqrt();
         let (all, largest) =
             window.buckets.iter().fold((0.0, 0.0_f64), |(all, most), load| (all + load, most.max(*load)));
         if largest >= best / 2.0 && all > 0.0 {
-            // If the largest bucket has at least half of the best possible load, that load depends
-            // on this one bucket. The work of a bucket, unlike the work of a CPU, is only sampled.
+            // The best possible load depends on this one bucket, whose work is only sampled.
             chance = chance.max(tuning.sure / (window.samples as f64 * largest / all).max(1.0).sqrt());
         }
-        // A saturated CPU does not handle the packets that exceed its capacity. If the busiest CPU
-        // still has idle time, no packets are lost because of its higher load.
+        // If the busiest CPU has idle time, its higher load loses no packets.
         let fine = active.iter().any(is_saturated);
         let least = if fine { tuning.noise / 4.0 } else { tuning.noise };
         if uneven < 1.0 + least + chance {
@@ -80,25 +70,22 @@ impl Balance {
         }
         let map = loads.pack(1.0 + least / 2.0);
         let after = Loads { map: &map, ..loads }.busiest();
-        // Buckets move only if the moves reduce the load of the busiest CPU. Only a switch of the
-        // regime may move all buckets to one CPU.
+        // Only a switch of the regime may move all buckets to one CPU.
         let helps = after < busiest - least * best / 4.0 && map.iter().any(|cpu| *cpu != map[0]);
         helps.then_some(MapRequest { map, cause: MoveCause::Balance })
     }
 }
 
 fn base(load: &GroupLoad<'_>, window: &Window<'_>, saturated: impl Iterator<Item = u16>) -> Vec<f64> {
-    // A CPU also spends time on other programs: a share of the time in which steerage does not use
-    // the CPU.
+    // Other programs take a share of the time in which steerage does not use the CPU.
     let with_others = |(cpu, seen): (&CpuLoad, &CpuLoad)| cpu.busy + seen.others * (1.0 - cpu.busy).max(0.0);
     let all: Vec<f64> = window.cpus.iter().zip(load.cpus).map(with_others).collect();
     let mut base = all.clone();
     for (cpu, load) in load.map.iter().zip(window.buckets) {
         base[usize::from(*cpu)] -= load;
     }
-    // The load of a saturated CPU does not include the packets that still wait in the CPU's device.
-    // Therefore half of the idle time of the least busy CPU is added to the saturated CPU's load.
-    // The more idle time the least busy CPU has, the more load can be moved in one step.
+    // The load of a saturated CPU lacks the packets that wait in its device, so half of the idle
+    // time of the least busy CPU is added.
     let has_buckets = members(load.map);
     let active = load.order.iter().filter(|cpu| has_buckets(cpu));
     let least = active.map(|cpu| all[usize::from(*cpu)]).fold(1.0, f64::min);

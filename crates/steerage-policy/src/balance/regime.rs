@@ -7,10 +7,9 @@ use super::costs::{Costs, Estimate};
 /// A regime: the way in which the packets of a group are spread over CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegimeKind {
-    /// In this regime, the CPUs that receive packets do all work.
+    /// The CPUs that receive packets do all work.
     Inline,
-    /// In this regime, the CPUs that receive packets do nothing else. One CPU that receives no
-    /// packets has all buckets, so that packets are not hashed.
+    /// The receiving CPUs do nothing else, and one other CPU has all buckets (no hashing).
     Collector,
     /// Several CPUs have buckets.
     Spread,
@@ -26,8 +25,7 @@ impl RegimeKind {
     }
 }
 
-/// A regime. `others` are the CPUs that handle packets and own no queue, in the order in which they
-/// joined.
+/// `others` are the CPUs that handle packets and own no queue, in the order in which they joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Regime {
     pub(crate) kind: RegimeKind,
@@ -46,20 +44,15 @@ impl fmt::Display for Regime {
     }
 }
 
-/// CPUs that handle packets but do not receive them, all at the same distance from the receiving
-/// CPUs.
+/// CPUs that handle but do not receive packets, all at one distance from the receiving CPUs.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers {
-    /// The capacity of these CPUs in the time that other programs leave to them. The unit is the
-    /// capacity of one CPU that is as fast as the receiving CPUs.
+    /// The capacity that other programs leave, in CPUs that are as fast as the receiving CPUs.
     pub capacity: f64,
-    /// The index of the [`Costs`] entry for the distance between these workers and the receiving
-    /// CPUs.
+    /// The index of the [`Costs`] entry for the distance to the receiving CPUs.
     pub class: usize,
-    /// The share of the packets that are in the buckets of these CPUs. If the share is `None`,
-    /// these workers take as many packets as they have time for. If all workers have a share, the
-    /// shares determine the bucket map in the regime spread. The receiving CPUs then keep the
-    /// remaining packets.
+    /// The share of the packets in the buckets of these CPUs. With `None`, the workers take all
+    /// that they can. If all have a share, the receiving CPUs keep the rest.
     pub share: Option<f64>,
 }
 
@@ -69,25 +62,21 @@ pub struct Prediction {
     /// Packets per nanosecond.
     pub(crate) rate: Estimate,
     pub(crate) kept: f64,
-    /// The largest share of packets that the owners of queues may keep, given the uncertainty of
-    /// the costs.
+    /// The largest share of packets that the owners may keep, given the uncertainty of the costs.
     pub(crate) kept_most: f64,
-    /// True if the receiving CPUs have no time left at the predicted throughput. False if only a
-    /// CPU that does not receive has no time left.
+    /// True if the receiving CPUs are the limit, false if only another CPU is.
     pub is_limited_by_receiving: bool,
 }
 
 impl Prediction {
-    /// The predicted throughput in packets per second. The predicted throughput is 0 if a cost is
-    /// not known.
+    /// Returns the throughput in packets per second, or 0 if a cost is not known.
     pub fn packets_per_second(&self) -> f64 {
         self.rate.mean * 1e9
     }
 }
 
 impl Costs {
-    /// Predicts the throughput for exact costs. The owners of queues together have the time of
-    /// `owners` CPUs.
+    /// For exact costs. The owners of queues together have the time of `owners` CPUs.
     fn predict(&self, kind: RegimeKind, owners: f64, workers: &[Workers]) -> Prediction {
         let hash = if kind == RegimeKind::Spread { self.hash.mean.max(0.0) } else { 0.0 };
         let (receive, work) = (self.receive.mean.max(0.0) + hash, self.work.mean.max(0.0));
@@ -102,19 +91,16 @@ impl Costs {
             // `f64::max` ignores 0 / 0.
             fullest = fullest.max(weight / rate);
         }
-        // `takes` is the number of packets that the workers can take per nanosecond. `give` is the
-        // cost of handing one packet over.
+        // The packets that the workers take per nanosecond, and the cost of handing one over.
         let (takes, give) = if all > 0.0 { (all / fullest, gives / all) } else { (0.0, 0.0) };
         let handed = match (kind, fixed) {
             (RegimeKind::Inline, _) => 0.0,
             (RegimeKind::Collector, _) => 1.0,
             (RegimeKind::Spread, Some(handed)) => handed,
             (RegimeKind::Spread, None) => {
-                // For each packet that another CPU takes, the owners of queues (the CPUs that poll
-                // them) save the work and pay for the hand-over.
+                // For a packet that another CPU takes, owners save work and pay for the hand-over.
                 let all = (owners + takes * (work - give)) / (receive + work).max(1.0);
-                // If `all` is not greater than `takes`, the owners of the queues only have time for
-                // receiving.
+                // Otherwise the owners only have time for receiving.
                 if all > takes { takes / all } else { 1.0 }
             }
         };
@@ -125,9 +111,8 @@ impl Costs {
     }
 }
 
-/// Predicts the throughput in a regime from `costs`. The parameter `owners` is the total time of
-/// the receiving CPUs, in CPUs. For a collector, `workers` has one entry. For inline, it is empty.
-/// `lab/notes/balance.md` contains the formulas.
+/// Predicts the throughput in a regime. `owners` is the time of the receiving CPUs, in CPUs.
+/// `workers` has one entry for a collector, and none for inline. Formulas: `lab/notes/balance.md`.
 ///
 /// ```
 /// use steerage_policy::{Costs, RegimeKind, Workers, predict};
@@ -147,15 +132,13 @@ impl Costs {
 ///
 /// # Panics
 ///
-/// Panics if `costs` has no entry for the distance class of a worker (a CPU that handles but does
-/// not receive).
+/// Panics if `costs` has no entry for the distance class of a worker.
 pub fn predict(costs: &Costs, kind: RegimeKind, owners: f64, workers: &[Workers]) -> Prediction {
     predict_relative(costs, kind, owners, workers, None)
 }
 
-/// Like [`predict`]. The variance is computed by the delta method for the logarithm. The reason is
-/// that a little-known cost may be a fraction or a multiple of its mean. If `than` is given,
-/// returns the throughput as a multiple of the throughput with the workers in `than`.
+/// Like [`predict`], or relative to the workers in `than`. Delta method for the logarithm, because
+/// a little-known cost may be a fraction or a multiple of its mean.
 pub(crate) fn predict_relative(
     costs: &Costs,
     kind: RegimeKind,
@@ -180,9 +163,7 @@ pub(crate) fn predict_relative(
             varied.all_mut().skip(nth).take(1).for_each(|cost| cost.mean = mean);
             at(&varied)
         };
-        // The derivative is computed with a wide step of one standard deviation. A small step would
-        // miss the point at which another CPU becomes the limit and the throughput changes its
-        // slope.
+        // A small step would miss the point at which another CPU becomes the limit.
         let (less, more) = (with(cost.mean - cost.sd()), with(cost.mean + cost.sd()));
         with(cost.mean);
         var += ((more.rate.mean / less.rate.mean).ln() / 2.0).powi(2);
@@ -214,8 +195,6 @@ mod tests {
     #[test]
     fn two_cpus_gain_by_the_formula() {
         let rate = |costs: &Costs, kind, count| predict(costs, kind, 1.0, &workers(count)).rate.mean;
-        // Both CPUs are fully busy: one CPU receives packets and hands them over. In the same time,
-        // the other CPU does the work.
         let (r, w, h, c) = (100.0, 100.0, 20.0, 20.0);
         let even = costs(r, 0.0, w, h, c);
         assert_near(rate(&even, RegimeKind::Inline, 0), 1.0 / (r + w));
@@ -224,8 +203,6 @@ mod tests {
             2.0 * (r + w) / (r + w + h + c),
         );
         assert_near(rate(&even, RegimeKind::Spread, 1), rate(&even, RegimeKind::Collector, 1));
-        // Receiving is cheap, so the owner also does a part of the work. If receiving is cheap,
-        // both CPUs are fully busy too.
         let (r, w) = (20.0, 200.0);
         let cheap = predict(&costs(r, 10.0, w, h, c), RegimeKind::Spread, 1.0, &workers(1));
         let handed = 1.0 - cheap.kept;
@@ -240,7 +217,6 @@ mod tests {
         assert!(spread(8).kept > 0.0 && spread(16).kept == 0.0);
         assert_near(spread(16).rate.mean, 1.0 / 80.0);
         assert_near(spread(64).rate.mean, 1.0 / 80.0);
-        // Two receiving CPUs have twice as much time for receiving.
         assert_near(predict(&costs, RegimeKind::Spread, 2.0, &workers(62)).rate.mean, 2.0 / 80.0);
     }
 
@@ -252,7 +228,6 @@ mod tests {
             predict(&costs, RegimeKind::Spread, 1.0, &[(0, near), (1, far)].map(worker))
         };
         let best = map(None, None);
-        // Both workers are fully busy, so the ratio of their shares is the ratio of their rates.
         let near = (1.0 - best.kept) * 260.0 / (260.0 + 220.0);
         let far = 1.0 - best.kept - near;
         assert_near(map(Some(near), Some(far)).rate.mean, best.rate.mean);
@@ -261,7 +236,6 @@ mod tests {
             assert!(other.rate.mean < 0.95 * best.rate.mean, "{other:?}, {best:?}");
             assert_eq!(other.is_limited_by_receiving, receiving, "{other:?}");
         }
-        // Of the CPUs that do not receive, one CPU gets all packets, and the others are idle.
         assert_near(map(Some(0.0), Some(1.0)).rate.mean, 1.0 / 260.0);
         assert_near(map(Some(0.0), Some(0.0)).rate.mean, 1.0 / 225.0);
     }

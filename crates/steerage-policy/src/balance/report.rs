@@ -1,21 +1,14 @@
-//! The report of the policy `balance`: the costs, the values of the regimes, and the reason for the
-//! current regime.
-
 use super::Balance;
 use super::learn::Choice;
 use super::regime::RegimeKind;
 use super::seen::Seen;
 use steerage_core::placement::{CostEstimate, RegimeEstimate};
 
-/// The reason why the group is in its current regime (way of spreading packets).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// The group began with the current regime.
     Start,
-    /// The policy was certain that the current regime has a better value (estimated throughput)
-    /// than the previous regime.
+    /// The current regime certainly has a better value than the previous regime.
     Predicted,
-    /// A probe has shown that the current regime is better than the previous regime.
     Measured,
     /// A probe of another regime has shown no improvement.
     ProbeFailed,
@@ -36,8 +29,7 @@ impl Reason {
 }
 
 impl Balance {
-    /// Updates the report. The report contains the current regime (way of spreading packets), the
-    /// regimes inline and collector, and the best variant of the regime spread.
+    /// Shows the current regime, inline and collector, and the best variant of spread.
     pub(super) fn report(&mut self, seen: &Seen<'_>) {
         let estimate = |choice: &Choice| {
             let per_second = |rate: f64| rate * 1e9;
@@ -61,8 +53,7 @@ impl Balance {
         self.findings.regimes =
             shown.filter(|choice| choice.value.is_known()).map(|choice| estimate(&choice)).collect();
         let costs = &self.known.costs;
-        // The hand-over costs of the first CPU that has joined. If no CPU has joined, the hand-over
-        // costs of the CPU that would join next.
+        // The hand-over costs of the first CPU that has joined, or that would join next.
         let cpu = seen.regime.others.first().or(seen.load.order.get(seen.owners.len()));
         let apart = cpu.and_then(|cpu| seen.load.apart[usize::from(*cpu)]);
         self.findings.apart = apart;

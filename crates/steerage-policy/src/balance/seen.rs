@@ -1,25 +1,20 @@
-//! [`Seen`] contains one load check in the form that the model uses.
-
 use super::regime::{Regime, RegimeKind};
 use crate::limits::Tuning;
 use crate::policy::{CpuLoad, GroupLoad};
 
-/// The share of a CPU that a fair scheduler gives to each of two programs that both want the whole
-/// CPU.
+/// A fair scheduler gives this share to each of two programs that want the whole CPU.
 const FAIR_SHARE: f64 = 0.5;
 
 #[derive(Debug)]
 pub(super) struct Seen<'a> {
     pub(super) load: &'a GroupLoad<'a>,
-    /// The CPUs that receive. In the group's order of CPUs, the receiving CPUs are first.
+    /// The receiving CPUs, which are first in the group's order.
     pub(super) owners: &'a [u16],
     pub(super) regime: Regime,
-    /// The number of packets that were handled per nanosecond.
+    /// Handled packets per nanosecond.
     pub(super) rate: f64,
-    /// The number of packets that were offered per nanosecond: the handled packets, and the packets
-    /// that were dropped because backlogs were full.
+    /// Handled packets, and packets that full backlogs dropped, per nanosecond.
     pub(super) offered: f64,
-    /// True if the receiving CPUs or all other CPUs are short of time.
     pub(super) is_short: bool,
 }
 
@@ -54,12 +49,9 @@ impl<'a> Seen<'a> {
 
     /// The share of a CPU's time that the group may use.
     ///
-    /// One of the other programs on this machine may be the program that sends packets to a live
-    /// device. Therefore, with live devices, the other programs get all the time that they want.
-    /// Devices that can wait, such as files, have no sender that competes for the CPU. Therefore,
-    /// if the devices can wait, the group takes its fair share. On a CPU that steerage keeps busy,
-    /// the group's share is the time that the other programs leave. On a CPU that is not busy, the
-    /// group's share is at least half.
+    /// Another program may send packets to a live device, so other programs get all the time that
+    /// they want. With devices that can wait, such as files, the group takes its fair share: what
+    /// other programs leave on a CPU that steerage keeps busy, and at least half of any other CPU.
     pub(super) fn capacity(&self, cpu: u16, tuning: &Tuning) -> f64 {
         let seen = self.cpu(cpu);
         let others = match self.load.can_wait {
@@ -70,14 +62,11 @@ impl<'a> Seen<'a> {
         (1.0 - others).clamp(0.0, 1.0)
     }
 
-    /// Returns the time that `cpus` spent on `of`, summed over the CPUs, without the time that
-    /// other programs took. The unit is the time of one CPU.
+    /// The time that `cpus` spent on `of`, without other programs, in CPUs.
     pub(super) fn time(&self, cpus: &[u16], of: fn(&CpuLoad) -> f64) -> f64 {
         cpus.iter().map(|cpu| of(self.cpu(*cpu)).min(1.0) * (1.0 - self.cpu(*cpu).others).clamp(0.0, 1.0)).sum()
     }
 
-    /// Returns the number of rounds (passes of a CPU's loop) in which the receiving time of `cpus`
-    /// was measured.
     pub(super) fn timed(&self, cpus: &[u16]) -> f64 {
         cpus.iter().map(|cpu| self.cpu(*cpu).timed).sum::<f64>().max(f64::MIN_POSITIVE)
     }

@@ -1,7 +1,4 @@
-//! A simulated machine. All times are in nanoseconds. The simulated machine has CPUs in two
-//! packages, and threads that share a core. Some CPUs are slow, or partly used by other programs.
-//! Traffic arrives as fast as the machine can process it, at a constant rate, or in bursts. The
-//! model can compute the highest throughput that is possible with any mask.
+//! A simulated machine with two packages and shared cores. Times are in nanoseconds.
 
 use std::time::Duration;
 
@@ -13,21 +10,18 @@ use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
 
-/// The costs of the receive path per packet, in nanoseconds. Each pair of numbers has the cost for
-/// near CPUs and the cost for far CPUs.
+/// Costs per packet, in nanoseconds. Pairs are for near CPUs and for far CPUs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     pub(super) receive: f64,
     pub(super) hash: f64,
     pub(super) give: [f64; 2],
     pub(super) take: [f64; 2],
-    /// The time that a cache line takes from one CPU to another.
     pub(super) apart: [u64; 2],
 }
 
 impl Path {
-    /// The costs of an older version of the receive path, on the machine that docs/performance.md
-    /// calls Zen 4.
+    /// An older version of the receive path, on the machine that docs/performance.md calls Zen 4.
     const SLOW: Self = Self { receive: 30.0, hash: 9.0, give: [9.0, 28.0], take: [10.0, 26.0], apart: [55, 200] };
 }
 
@@ -37,40 +31,32 @@ pub(super) struct Machine {
     pub(super) path: Path,
     pub(super) work: f64,
     pub(super) is_far: Vec<bool>,
-    /// The speed of each CPU. The policy does not know it.
+    /// Unknown to the policy.
     pub(super) speed: Vec<f64>,
-    /// The share of each CPU's time that other programs take. The policy knows it.
+    /// The share of each CPU's time that other programs take, which the policy knows.
     pub(super) stolen: Vec<f64>,
-    /// The share of each CPU's time that competing programs want. If steerage uses a CPU, a fair
-    /// scheduler gives the competing programs half of it.
+    /// The share that competing programs want, and of which they get at most 0.5 on a used CPU.
     pub(super) wanted: Vec<f64>,
-    /// CPUs 2n and 2n + 1 share a core. If two CPUs that share a core are both busy, the speed of
-    /// each CPU is multiplied by this factor.
+    /// CPUs 2n and 2n + 1 share a core. The factor on the speed of each if both are busy.
     pub(super) shared_core: f64,
-    /// `share` has each bucket's share of the packets. `heavy` has the time per packet of each
-    /// bucket, as a multiple of the mean time.
+    /// `heavy` has the time per packet of each bucket, as a multiple of the mean time.
     pub(super) share: Vec<f64>,
     pub(super) heavy: Vec<f64>,
-    /// True if the input can wait until there is room for its packets, as a file can. If the input
-    /// cannot wait, packets are dropped if there is no room for them.
+    /// The input can wait for room, as a file can. Otherwise packets are dropped.
     pub(super) waits: bool,
     /// The number of sleeping CPUs that the receiving CPU can wake before the first of them sleeps
-    /// again. If more CPUs join at the same time, CPU 0 spends the rest of the test on wake-ups.
+    /// again. If more CPUs join at once, CPU 0 spends the rest of the test on wake-ups.
     pub(super) wakes_at_most: usize,
     only_wakes: bool,
     pub(super) offered: fn(&Machine, Timestamp) -> f64,
     pub(super) rate: f64,
     pub(super) period: Duration,
-    /// `full` is the share of full rounds (passes of the loop) of a busy CPU. `full_from` is the
-    /// minimum load at which a CPU has full rounds.
     pub(super) full: f64,
     pub(super) full_from: f64,
     pub(super) noise: f64,
     pub(super) chance: Chance,
     pub(super) now: Timestamp,
     busy: Vec<f64>,
-    /// The result of the function `shares` for the current map. The result of `shares` is stored,
-    /// because most load checks do not change the map.
     shares: Option<Vec<(f64, f64)>>,
     sums: Vec<CpuLoad>,
     checks: f64,
@@ -79,8 +65,7 @@ pub(super) struct Machine {
     pub(super) changes: Vec<(Timestamp, MoveCause, usize)>,
 }
 
-/// At one load check of the machine: the throughput and the best possible throughput, in packets
-/// per nanosecond.
+/// In packets per nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Done {
     pub(super) handled: f64,
@@ -138,8 +123,7 @@ impl Machine {
         self
     }
 
-    /// The time per packet differs between buckets. The distribution of the times is log-normal,
-    /// with a standard deviation of 1 in the logarithm.
+    /// Log-normal times, with a standard deviation of 1 in the logarithm.
     pub(super) fn heavy_tailed(mut self) -> Self {
         for heavy in &mut self.heavy {
             *heavy = self.chance.normal().exp();
@@ -177,7 +161,7 @@ impl Machine {
         (0..self.cpus() as u16).filter(|cpu| self.map.contains(cpu)).collect()
     }
 
-    /// Returns the factor by which a CPU is slower if each CPU has the load in `busy`.
+    /// The factor by which a CPU is slower if each CPU has the load in `busy`.
     fn slowness(&self, cpu: usize, busy: &[f64]) -> f64 {
         let sibling = busy.get(cpu ^ 1).copied().unwrap_or(0.0).min(1.0);
         let shared = 1.0 + (1.0 / self.shared_core - 1.0) * sibling;
@@ -188,9 +172,8 @@ impl Machine {
         if cpu == 0 { 0.0 } else { self.path.take[usize::from(self.is_far[cpu])] }
     }
 
-    /// Returns, for each CPU, the time that it spends per packet received by the whole machine. The
-    /// CPUs have the given shares of the packets, and of the time of the packet function. The
-    /// result is `(all, receiving)`, that is, the total time and the time for receiving.
+    /// For each CPU, its total time and its time for receiving, per packet of the machine. `shares`
+    /// has each CPU's share of the packets and of the packet function's time.
     fn times(&self, shares: &[(f64, f64)], busy: &[f64]) -> Vec<(f64, f64)> {
         let is_hashed = shares.iter().all(|(packets, _)| *packets < 1.0 - 1e-9);
         let given: f64 =
@@ -222,9 +205,7 @@ impl Machine {
         shares
     }
 
-    /// Returns the best throughput at this offered rate, over all regimes (ways of spreading
-    /// packets) and numbers of CPUs. The calculation assumes that work can be divided freely,
-    /// except for the largest bucket.
+    /// Over all regimes and numbers of CPUs, if all work but the largest bucket can be divided.
     pub(super) fn best(&self, offered: f64) -> f64 {
         let by = |merit: &dyn Fn(usize) -> f64| {
             let mut order: Vec<usize> = (1..self.cpus()).collect();
@@ -263,8 +244,6 @@ impl Machine {
             }
             let times = self.times(&shares, &busy);
             let (rates, received) = self.rates(&shares, &times, offered);
-            // The CPU with the largest bucket limits the throughput. Whatever the mask is, the
-            // largest bucket cannot be divided.
             let time = |cpu: usize| self.slowness(cpu, &busy) * (self.work + self.take(cpu));
             let bound = 1.0 / (largest * (0..self.cpus()).map(time).fold(0.0, f64::max));
             let sum: f64 = rates.iter().sum();
@@ -273,8 +252,7 @@ impl Machine {
         best
     }
 
-    /// The CPUs in the order in which they join. One CPU of each core comes first, as in the
-    /// topology.
+    /// One CPU of each core comes first, as in the topology.
     fn order(&self) -> Vec<u16> {
         let mut order: Vec<u16> = (0..self.cpus() as u16).collect();
         if self.shared_core < 1.0 {
@@ -302,7 +280,6 @@ impl Machine {
         let mut times = self.times(&shares, &self.busy);
         times.iter_mut().for_each(|(all, receive)| (*all, *receive) = (*all * slow, *receive * slow));
         let (mut rates, received) = self.rates(&shares, &times, offered);
-        // The measured load of each CPU differs slightly from its true load.
         times.iter_mut().for_each(|(all, receive)| {
             let slow = error(&mut self.chance, self.noise / 3.0);
             (*all, *receive) = (*all * slow, *receive * slow);
@@ -342,8 +319,6 @@ impl Machine {
         (load.now, load.window, load.can_wait) = (self.now, window, self.waits);
         if let Some(wish) = self.policy.refine(&load) {
             self.is_moving = true;
-            // Only CPUs other than CPU 0 are counted as joining or leaving. Whether CPU 0 also does
-            // a part of the work depends only on the shares.
             let others = |active: Vec<u16>| active.into_iter().filter(|cpu| *cpu != 0).collect::<Vec<u16>>();
             let before = others(self.active());
             (self.map, self.shares) = (wish.map, None);

@@ -1,5 +1,3 @@
-//! Compares the policy with the best CPU mask of all, on machines with 2 to 64 CPUs.
-
 use std::time::Duration;
 
 use super::machine::Machine;
@@ -7,8 +5,7 @@ use super::some;
 use crate::limits::Tuning;
 use crate::policy::Policy;
 
-/// The run is long enough for a second probe (a trial of another way of spreading packets), which
-/// may begin only after ten seconds.
+/// Long enough for a second probe, which may begin only after ten seconds.
 const SETTLE: Duration = Duration::from_secs(14);
 const STEADY: Duration = Duration::from_secs(6);
 
@@ -62,16 +59,13 @@ fn bursts(cpus: usize, work: f64, millis: u64) -> Machine {
     machine.bursts(Duration::from_millis(millis), rate)
 }
 
-/// Runs all cases on a machine with `cpus` CPUs. The group begins inline. If `collects` is true,
-/// the group begins as a collector, which means that the next CPU has all buckets. This is the case
-/// if the input is a file.
+/// If `collects`, the group begins as a collector, as with a file. Otherwise inline.
 fn all_cases(cpus: usize, collects: bool) {
     let mut missed = Vec::new();
     let machines = CASES.iter().flat_map(|(name, make)| [20.0, 100.0, 400.0, 2000.0].map(|work| (*name, make, work)));
     for (name, make, work) in some(machines.collect()) {
         let mut machine = make(cpus, work);
-        // Only groups whose input is a file begin as a collector, and only if the next CPU is not a
-        // thread of the same core.
+        // Groups begin as a collector with a file, and if the next CPU is on another core.
         if collects && (!machine.waits || machine.shared_core < 1.0 && cpus == 2) {
             continue;
         }
@@ -81,8 +75,7 @@ fn all_cases(cpus: usize, collects: bool) {
         }
         let (settle, steady) = match name {
             "bursts of 10 s" => (Duration::from_secs(40), Duration::from_secs(40)),
-            // Only a trial can show that fewer CPUs are better, and trials are limited to one in 10
-            // s.
+            // Only trials, one in 10 s, can show that fewer CPUs are better.
             "shared cores" | "heavy-tailed" => (Duration::from_secs(60), STEADY),
             "bursts of 100 ms" | "a slow CPU" => (Duration::from_secs(30), STEADY),
             _ => (SETTLE, STEADY),
@@ -91,9 +84,7 @@ fn all_cases(cpus: usize, collects: bool) {
         let before = machine.changes.len();
         let part = machine.run(steady);
         let changes = machine.changes.len() - before;
-        // For each CPU that receives packets, only three CPUs join at the same time. Therefore, if
-        // there are many CPUs, some time of each burst and of each trial passes before all CPUs
-        // have joined.
+        // Only three CPUs join at a time, which takes time of each burst and trial.
         let enough = match name {
             "bursts of 10 s" if cpus == 64 => 0.92,
             "shared cores" if collects => 0.92,
@@ -142,9 +133,7 @@ fn files_that_begin_on_another_cpu_do_what_the_best_mask_does() {
     }
 }
 
-/// In this test, other programs also want to use the CPUs. A fair scheduler gives steerage half of
-/// each CPU. A fixed mask uses this half of every CPU. If the input is a file, there is no sender
-/// that would need a CPU.
+/// A fair scheduler gives steerage half of each CPU. With a file, no sender needs a CPU.
 #[test]
 fn files_use_their_fair_share_of_busy_cpus() {
     for work in [100.0, 2000.0] {
@@ -161,9 +150,8 @@ fn files_use_their_fair_share_of_busy_cpus() {
     }
 }
 
-/// Waking a CPU takes 7 us. After 50 us without packets, a CPU sleeps again. If many CPUs join at
-/// the same time, the receiving CPU has to wake them again and again. The receiving CPU then has no
-/// time left to receive packets.
+/// Waking a CPU takes 7 us, and after 50 us without packets, a CPU sleeps again. If too many CPUs
+/// join at once, the receiving CPU has no time left to receive.
 #[test]
 fn no_more_cpus_join_at_once_than_the_receiving_cpu_can_wake() {
     for cpus in [32, 64] {

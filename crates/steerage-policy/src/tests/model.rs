@@ -1,5 +1,3 @@
-//! A simulated machine with simulated traffic.
-
 use std::time::Duration;
 
 use crate::balance::Balance;
@@ -11,8 +9,6 @@ use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
 use steerage_testing::SplitMix64;
 
-/// A random number generator. With the same seed of the random numbers, a test always runs in the
-/// same way.
 pub(super) struct Chance(SplitMix64);
 
 impl Chance {
@@ -20,8 +16,7 @@ impl Chance {
         Self(SplitMix64::new(seed))
     }
 
-    /// Returns an approximately normal random number with a mean of 0 and a standard deviation of
-    /// 1.
+    /// Approximately normal, with a mean of 0 and a standard deviation of 1.
     pub(super) fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.share()).sum::<f64>() - 6.0
     }
@@ -46,30 +41,25 @@ pub(super) struct Model {
     pub(super) cost: f64,
     /// The additional cost of handing over a packet, as a fraction of the packet function's time.
     pub(super) hand_over: f64,
-    /// The factor by which a hand-over costs more if the other CPU is far, which means at a
-    /// distance of more than 100 ns.
+    /// The factor by which a hand-over costs more beyond a distance of 100 ns.
     pub(super) far: f64,
-    /// The additional cost of each packet if several CPUs have buckets. The unit is the packet
-    /// function's time.
+    /// The cost of each packet if several CPUs have buckets, in times of the packet function.
     pub(super) tell_apart: f64,
-    /// The share of each CPU's time that other programs want. If the other programs leave less of a
-    /// CPU's time than steerage needs, the other programs become slower. The other programs send
-    /// the packets, so fewer packets arrive if they become slower.
+    /// The share of each CPU's time that other programs want. Other programs send the packets, so
+    /// fewer packets arrive if steerage leaves too little time.
     pub(super) others: Vec<f64>,
     pub(super) apart: Vec<Option<Duration>>,
     pub(super) sampled: Vec<f64>,
-    /// The number of samples in `sampled`. Samples that were discarded are not counted.
+    /// Without the samples that were discarded.
     pub(super) samples: f64,
     pub(super) chance: Chance,
     /// The maximum delay of a load check. Half of the load checks are late.
     pub(super) late: Duration,
     window: Duration,
     pub(super) now: Timestamp,
-    /// The load that was handled in the last load check, and the load that was offered. The unit is
-    /// the time of one CPU.
+    /// The handled and the offered load of the last load check, in CPUs.
     pub(super) handled: (f64, f64),
-    /// For each change of the bucket map: its reason, the number of moved buckets, and the number
-    /// of flows in these buckets.
+    /// For each change of the bucket map: its reason, the moved buckets, and the flows in them.
     pub(super) requests: Vec<(MoveCause, usize, usize)>,
 }
 
@@ -142,8 +132,6 @@ impl Model {
         if apart.is_some_and(|apart| apart > Duration::from_nanos(100)) { self.far } else { 1.0 }
     }
 
-    /// Returns the true load of the busiest CPU, divided by the best possible load with the CPUs
-    /// that have buckets.
     pub(super) fn uneven(&self) -> f64 {
         let (buckets, base) = (self.buckets(), self.base());
         let active: Vec<u16> = self.active();
@@ -155,8 +143,6 @@ impl Model {
         (0..self.cpus as u16).filter(|cpu| self.map.contains(cpu)).collect()
     }
 
-    /// Samples packets at random, as the load meter does during a measuring window. The samples of
-    /// earlier measuring windows keep a part of their weight.
     pub(super) fn sample(&mut self) {
         let mut ends = Vec::with_capacity(self.flows.len());
         let mut total = 0.0;
@@ -164,15 +150,12 @@ impl Model {
             total += load;
             ends.push(total);
         }
-        // A search of all flows for each sample would take most of the time of these tests.
-        // Therefore the total load is divided into equal parts, which speeds up the search. For
-        // each part of the total load, `firsts` has the flow at which a search in this part begins.
+        // Searching all flows for each sample would take most of the time of these tests. `firsts`
+        // has the flow at which a search in each part of the total load begins.
         let parts = self.flows.len();
         let mut firsts = Vec::with_capacity(parts);
         let mut first = 0;
         for part in 0..parts {
-            // The search for a sample's flow begins one part earlier. The reason is that a sample
-            // at the border of two parts may be rounded into either part.
             let begin = total * part.saturating_sub(1) as f64 / parts as f64;
             while ends[first] <= begin && first + 1 < parts {
                 first += 1;
@@ -208,8 +191,7 @@ impl Model {
         self.window += elapsed;
         let buckets = self.buckets();
         let (loads, received) = (self.loads(&buckets), self.received(&buckets));
-        // The receiving CPU can use at most all of its time. If the receiving CPU is too busy, it
-        // receives fewer packets, so the other CPUs also get fewer packets.
+        // A receiving CPU that is too busy receives fewer packets for all CPUs.
         let asks =
             self.others.iter().zip(&loads).map(|(others, load)| 1.0 - (others + load.min(1.0) - 1.0).clamp(0.0, 0.9));
         let slowed = 1.0 / loads[0].max(1.0) * asks.fold(1.0, f64::min);

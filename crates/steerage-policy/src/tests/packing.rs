@@ -1,4 +1,4 @@
-//! Tests the assignment of buckets to up to 1,024 CPUs. With 1,024 CPUs, each CPU has four buckets.
+//! With 1,024 CPUs, each CPU has four buckets.
 
 use steerage_core::limits::BUCKETS;
 
@@ -20,14 +20,12 @@ impl Case {
         Loads { map: &self.map, buckets: &self.buckets, base: &self.base, active: &self.active }
     }
 
-    /// Creates a random case. The buckets are either all on one CPU, or each on a random CPU. In a
-    /// random case, some CPUs should have no buckets, and each CPU also has other work.
+    /// The buckets are either all on one CPU, or each on a random CPU.
     fn random(cpus: usize, chance: &mut Chance) -> Self {
         let mut map = Box::new([0; BUCKETS]);
         if chance.below(2) == 0 {
             map.iter_mut().for_each(|cpu| *cpu = chance.below(cpus) as u16);
         }
-        // A few buckets have most of the packets.
         let tail = 1.0 + chance.share();
         let buckets = (0..BUCKETS).map(|_| chance.share().max(1e-3).powf(-1.0 / tail)).collect();
         let base = (0..cpus).map(|_| chance.share() * BUCKETS as f64 / cpus as f64).collect();
@@ -43,15 +41,13 @@ impl Case {
     }
 }
 
-/// Returns true if moving a single bucket from the busiest CPU to the least busy CPU would reduce
-/// the highest load of these two CPUs.
 fn is_improved_by_a_move(case: &Case, map: &[u16; BUCKETS]) -> bool {
     let packed = Loads { map, ..case.loads() };
     let cpus = packed.of_cpus();
     let busiest = packed.busiest();
     let least = case.active.iter().map(|cpu| cpus[usize::from(*cpu)]).fold(f64::INFINITY, f64::min);
     let on_the_busiest = |cpu: &u16| cpus[usize::from(*cpu)] >= busiest;
-    // Moving a bucket counts only if it reduces the busiest CPU's load by more than a 32nd.
+    // A move counts if it reduces the busiest CPU's load by more than a 32nd.
     map.iter().zip(&case.buckets).any(|(cpu, load)| on_the_busiest(cpu) && least + load < busiest * (1.0 - 1.0 / 32.0))
 }
 
@@ -78,8 +74,7 @@ fn all_buckets_go_to_active_cpus_as_evenly_as_moves_allow() {
     }
 }
 
-/// If all buckets have the same load, each of 1,024 CPUs gets about four buckets. The CPU that had
-/// all buckets keeps its share. Each bucket beyond this share moves to another CPU exactly once.
+/// The CPU that had all buckets keeps its share. Each other bucket moves exactly once.
 #[test]
 fn equal_buckets_are_dealt_out_with_one_move_each() {
     for cpus in CPUS {
@@ -92,7 +87,7 @@ fn equal_buckets_are_dealt_out_with_one_move_each() {
         let map = case.loads().pack(1.0);
         let mut held = vec![0; cpus];
         map.iter().for_each(|cpu| held[usize::from(*cpu)] += 1);
-        // Buckets do not move if the move would reduce the CPU's load by less than a 64th.
+        // Buckets do not move if that would reduce the CPU's load by less than a 64th.
         let (least, most) = (BUCKETS / cpus, BUCKETS.div_ceil(cpus));
         let near = most / 64 + 1;
         assert!(held.iter().all(|held| (least - near..=most + near).contains(held)), "{cpus} CPUs: {held:?}");

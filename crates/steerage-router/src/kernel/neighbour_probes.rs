@@ -1,9 +1,8 @@
 //! Makes the kernel resolve a neighbour, or check that the neighbour is still reachable.
 //!
-//! The kernel resolves the link address of a neighbour only when the kernel has a packet for this
-//! neighbour. Therefore this module sends an empty datagram to the neighbour's discard port (RFC
-//! 863). Sending it needs no capability. The command `ip neigh ... use` would need a capability
-//! that the program has already dropped.
+//! The kernel resolves a neighbour's link address only for a packet to this neighbour. So this
+//! module sends an empty datagram to the neighbour's discard port (RFC 863). The command `ip neigh
+//! ... use` would need a capability that the program has already dropped.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,8 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{BindToDevice, DontRoute};
 
-/// The minimum time between two empty datagrams to the same neighbour. The kernel uses the same
-/// interval: if a neighbour does not answer, the kernel probes it once per second.
+/// The minimum time between two datagrams to a neighbour, as between probes of the kernel.
 const EVERY: Duration = Duration::from_secs(1);
 
 const DISCARD_PORT: u16 = 9;
@@ -23,7 +21,7 @@ const DISCARD_PORT: u16 = 9;
 struct Sockets {
     index: u32,
     v4: UdpSocket,
-    /// The IPv6 socket for probes. `None` if the kernel does not support IPv6.
+    /// `None` if the kernel does not support IPv6.
     v6: Option<UdpSocket>,
 }
 
@@ -37,8 +35,7 @@ impl NeighbourProbes {
     pub(super) fn new(interfaces: &[(String, u32)]) -> io::Result<Self> {
         let bound = |name: &str, socket: UdpSocket| -> io::Result<UdpSocket> {
             setsockopt(&socket, BindToDevice, &name.into())?;
-            // A probed neighbour is on the interface's link. Therefore the kernel must not use its
-            // routing table to send the datagram.
+            // A probed neighbour is on the link, so the kernel must not use its routing table.
             setsockopt(&socket, DontRoute, &true)?;
             socket.set_nonblocking(true)?;
             Ok(socket)

@@ -1,6 +1,3 @@
-//! Routes in the syntax of `ip route`, such as `10.0.0.0/8 via 192.0.2.1 dev eth1` or `blackhole
-//! 10.9.0.0/16`.
-
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -29,18 +26,14 @@ pub struct Route {
 /// The action of a [`Route`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextHop {
-    /// The router sends the packets through an interface. At least one of the route's fields
-    /// `gateway` and `device` is set.
+    /// The packets leave through an interface. `gateway` or `device` is set, or both.
     Via {
-        /// The address of the next router (the gateway). If `gateway` is `None`, the destination
-        /// itself is a neighbour.
+        /// The address of the next router. `None` if the destination itself is a neighbour.
         gateway: Option<IpAddr>,
-        /// The name of the interface. If `device` is `None`, packets leave through the interface
-        /// whose network contains the gateway.
+        /// The interface's name. `None`: the interface whose network contains the gateway.
         device: Option<String>,
     },
-    /// The router drops the packets, with the target [`Target::Blackhole`], [`Target::Unreachable`]
-    /// or [`Target::Prohibit`].
+    /// Dropped: [`Target::Blackhole`], [`Target::Unreachable`] or [`Target::Prohibit`].
     Drop(Target),
 }
 
@@ -105,9 +98,8 @@ impl FromStr for Route {
     }
 }
 
-/// Parses the prefix of a route. `default` is a prefix of the gateway's address family, or of IPv4
-/// if there is no gateway. An address without a prefix length becomes a prefix that contains only
-/// this address.
+/// `default` is a prefix of the gateway's address family, or of IPv4 without a gateway. An address
+/// without a prefix length is a prefix of this address only.
 fn prefix(text: &str, gateway: Option<IpAddr>) -> Option<IpNet> {
     match (text, gateway) {
         ("default", Some(IpAddr::V6(_))) => "::/0".parse().ok(),
@@ -116,8 +108,7 @@ fn prefix(text: &str, gateway: Option<IpAddr>) -> Option<IpNet> {
     }
 }
 
-/// Replaces the interface names in the user's routes by indices of `interfaces`. `member_of`
-/// returns the index of the interface whose network contains an address.
+/// `member_of` returns the index of the interface whose network contains an address.
 pub(super) fn resolve(
     routes: &[Route],
     interfaces: &[RouterInterface],
@@ -139,9 +130,7 @@ pub(super) fn resolve(
         };
         Ok((route.prefix, Target::Via(vec![Hop { interface, gateway, weight: 1 }])))
     };
-    // If several of the user's routes have the same prefix, the router spreads flows over the next
-    // hops of all these routes. Several routes to one prefix have the same effect as one route with
-    // several `nexthop`s in `ip route`.
+    // Flows are spread over all of the user's routes to a prefix, as over `nexthop`s in `ip route`.
     let mut all: Vec<(IpNet, Target)> = Vec::with_capacity(routes.len());
     for route in routes {
         let (prefix, target) = target_of(route)?;

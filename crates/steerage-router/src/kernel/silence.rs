@@ -1,16 +1,11 @@
 //! Keeps the kernel from replying to IPv6 packets that the router forwards.
 //!
-//! If the router receives packets through AF_PACKET, the kernel also handles a copy of each packet.
-//! With IP forwarding off, the kernel silently drops IPv4 packets for other machines. For an IPv6
-//! packet without a usable route, however, the kernel sends an ICMPv6 error (`ip6_pkt_drop` in
-//! net/ipv6/route.c). This is the case if the kernel has no route to the destination, or if the
-//! route is `unreachable` or `prohibit`. The packet's sender would get the kernel's ICMPv6 error
-//! although the router forwards the packet. If the router also sends an ICMPv6 error, the sender
-//! would get two errors. Therefore this module adds a routing rule `iif INTERFACE blackhole`. The
-//! rule is between the kernel's rules for the tables `local` and `main`. With the blackhole rule,
-//! the kernel drops the packets of the interface without an ICMPv6 error. This machine still
-//! receives packets for its own addresses, because the routes to these addresses are in the table
-//! `local`. Packets that this machine itself sends do not match the rule.
+//! With AF_PACKET, the kernel also handles a copy of each packet. With IP forwarding off, the
+//! kernel silently drops IPv4 packets for other machines, but it sends an ICMPv6 error for an IPv6
+//! packet without a usable route (`ip6_pkt_drop` in net/ipv6/route.c), although the router forwards
+//! the packet or sends its own error. Therefore this module adds a rule `iif INTERFACE blackhole`
+//! between the kernel's rules for the tables `local` and `main`, so that packets for this machine
+//! still arrive. Packets that this machine sends do not match the rule.
 
 use std::fs::File;
 use std::io;
@@ -21,48 +16,41 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use steerage_netlink::{Rtnetlink, Rule, RuleTo};
 
-/// The protocol number that marks the routing rules of this module. If a run of steerage was killed
-/// before it removed its rule, a later run recognizes the rule by this protocol number. In
-/// iproute2's `rt_protos`, no other program has the number 115.
+/// Marks this module's routing rules, so that a run recognizes the rule of a run that was killed.
+/// In iproute2's `rt_protos`, no other program has the number 115.
 const PROTOCOL: u8 = 115;
 
 const TABLE_MAIN: u32 = 254;
 const TABLE_LOCAL: u32 = 255;
-/// The priority of the kernel's default routing rule for the table `main`.
 const MAIN_PRIORITY: u32 = 32_766;
 
-/// An earlier run of steerage may still be ending. The maximum time to wait until an earlier run
-/// has removed its routing rules.
+/// The maximum time to wait until an earlier run of steerage has removed its routing rules.
 const HAND_OVER: Duration = Duration::from_secs(3);
 
-/// Routing rules that make the kernel silently drop the packets of some interfaces, so that only
-/// the router handles the packets. The rules are removed when the [`SilentKernel`] is dropped.
+/// Routing rules that make the kernel silently drop the packets of some interfaces. The rules are
+/// removed when the [`SilentKernel`] is dropped.
 #[derive(Debug)]
 pub struct SilentKernel {
     kernel: Rtnetlink,
     rules: Vec<Rule>,
-    /// The locks of the interfaces, which are released after the rules have been removed.
+    /// Released after the rules have been removed.
     _locks: Vec<Flock<File>>,
 }
 
 impl SilentKernel {
-    /// Returns the routing rules that a run needs for `interfaces`, without rules that the user has
-    /// already added. A rule that another run of steerage added is included in the result, because
-    /// the other run removes its rule when it ends.
+    /// Returns the routing rules that a run needs for `interfaces`: without rules of the user, but
+    /// with rules of another run, which removes its rules when it ends.
     ///
     /// # Errors
-    /// Returns an error if the kernel does not list its rules. Also returns an error if no rule can
-    /// be inserted between the rules for the tables `local` and `main`.
+    /// If the kernel lists no rules, or if no rule fits between those for `local` and `main`.
     pub fn missing(interfaces: &[String]) -> io::Result<Vec<Rule>> {
         missing_of(interfaces, &Rtnetlink::open()?.rules()?)
     }
 
-    /// Adds the [missing](Self::missing) routing rules for `interfaces`. The caller needs
-    /// `CAP_NET_ADMIN`.
+    /// Adds the [missing](Self::missing) routing rules. The caller needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses a rule, or if another process holds the lock of an
-    /// interface.
+    /// If the kernel refuses a rule, or if another process holds the lock of an interface.
     pub fn begin(interfaces: &[String]) -> io::Result<Self> {
         let locks = interfaces.iter().map(|name| lock(name)).collect::<io::Result<_>>()?;
         let mut silent = Self { kernel: Rtnetlink::open()?, rules: Vec::new(), _locks: locks };
@@ -72,8 +60,7 @@ impl SilentKernel {
                 silent.kernel.add_rule(&rule)?;
             }
             silent.rules.push(rule.clone());
-            // This process now holds the lock of the interface. Therefore the process that left an
-            // older rule for the interface behind has ended.
+            // This process holds the interface's lock: the run that left an older rule has ended.
             let is_left = |other: &&Rule| {
                 (other.protocol, &other.interface) == (PROTOCOL, &rule.interface) && other.priority != rule.priority
             };
@@ -87,8 +74,7 @@ impl SilentKernel {
     /// Removes the added routing rules.
     ///
     /// # Errors
-    /// Returns an error if a rule cannot be removed. After such an error, `end` still removes the
-    /// remaining rules.
+    /// If a rule cannot be removed. The remaining rules are removed nevertheless.
     pub fn end(mut self) -> io::Result<()> {
         self.remove()
     }
@@ -118,8 +104,7 @@ fn missing_of(interfaces: &[String], there: &[Rule]) -> io::Result<Vec<Rule>> {
         there.iter().filter(of_all).map(|rule| rule.priority).min()
     };
     let before_main = first(TABLE_MAIN).unwrap_or(MAIN_PRIORITY).checked_sub(1);
-    // If several routing rules have the same priority, the kernel applies the newest of these rules
-    // last.
+    // Among routing rules of the same priority, the kernel applies the newest rule last.
     let Some(priority) = before_main.filter(|priority| first(TABLE_LOCAL).is_none_or(|local| local <= *priority))
     else {
         return Err(io::Error::other("the rule for the table local does not come before the rule for the table main"));
@@ -134,9 +119,8 @@ fn missing_of(interfaces: &[String], there: &[Rule]) -> io::Result<Vec<Rule>> {
     Ok(missing.map(rule).collect())
 }
 
-/// Takes the lock of an interface. The lock file is in /proc, and belongs to the interface in its
-/// network namespace. Only a process with `CAP_NET_ADMIN` can open the lock file. If the process is
-/// killed, the kernel releases the lock.
+/// Locks a file in /proc that belongs to the interface in its network namespace, and that requires
+/// `CAP_NET_ADMIN`. If the process is killed, the kernel releases the lock.
 fn lock(interface: &str) -> io::Result<Flock<File>> {
     let path = format!("/proc/sys/net/ipv6/conf/{interface}/stable_secret");
     let mut file = File::open(&path).map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;

@@ -1,6 +1,3 @@
-//! A copy of the kernel's links, addresses, routes and neighbours. The router's forwarding table is
-//! built from this copy of the kernel's tables.
-
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,12 +7,10 @@ use ipnet::IpNet;
 use steerage::TxId;
 use steerage_netlink::{self as netlink, Change, Entry, Link, NeighbourState, RouteType};
 
-/// The numbers of the kernel's routing tables (`RT_TABLE_` of linux/rtnetlink.h), in the order in
-/// which the kernel searches the tables.
+/// `RT_TABLE_` of linux/rtnetlink.h, in the order in which the kernel searches the tables.
 const TABLES: [u32; 3] = [255, 254, 253];
 
-/// If the list of route targets becomes longer than this limit, most of the targets in it are no
-/// longer used by any route. The routes and the list are then rebuilt.
+/// In a longer list, no route uses most targets any more, so routes and list are rebuilt.
 const TARGETS_MAX: usize = 1 << 16;
 
 #[derive(Clone, Debug)]
@@ -33,10 +28,9 @@ struct LinkState {
     veth: bool,
 }
 
-/// If the kernel has failed to resolve a neighbour, the neighbour counts as silent for this number
-/// of checks (one per second). After this number of checks, a neighbour that does not answer (a
-/// silent neighbour) counts as unknown. As in the kernel, the first packet to an unknown neighbour
-/// starts a new resolution of its link address. The packet causes no ICMP error.
+/// After the kernel has failed to resolve a neighbour, the neighbour counts as silent for this
+/// number of checks (one per second), and then as unknown. As in the kernel, the first packet to an
+/// unknown neighbour starts a new resolution and causes no ICMP error.
 const SILENT_CHECKS: u8 = 5;
 
 #[derive(Debug)]
@@ -50,8 +44,7 @@ struct KnownNeighbour {
 pub(super) struct Changed {
     pub(super) any: bool,
     routes: bool,
-    /// True if the kernel may not have reported all changes, so that all of the kernel's tables
-    /// must be read again.
+    /// The kernel may not have reported all changes, so its tables must be read again.
     pub(super) all: bool,
 }
 
@@ -61,8 +54,7 @@ pub(super) struct KernelTables {
     static_routes: Option<Vec<(IpNet, Target)>>,
     links: HashMap<u32, LinkState>,
     addresses: Vec<(u32, IpNet)>,
-    /// For each prefix, the targets of the kernel's routes. The targets are sorted by table and
-    /// then by metric, so that the kernel's preferred target comes first.
+    /// The targets of the kernel's routes, sorted by table and metric: the preferred one is first.
     prefixes: HashMap<IpNet, Vec<(u64, Target)>>,
     neighbours: HashMap<(u16, IpAddr), KnownNeighbour>,
     past: HashMap<(u16, IpAddr), KnownNeighbour>,
@@ -94,9 +86,7 @@ impl KernelTables {
         self.remake_routes();
     }
 
-    /// Begins a dump of the kernel's tables. The messages between the call of `begin_dump` and the
-    /// call of
-    /// [`end_dump`](Self::end_dump) contain all entries of the tables.
+    /// The messages until [`end_dump`](Self::end_dump) contain all entries of the kernel's tables.
     pub(super) fn begin_dump(&mut self) {
         self.asking = true;
         self.past = std::mem::take(&mut self.neighbours);
@@ -120,7 +110,6 @@ impl KernelTables {
         self.members.iter().position(|member| member.index == index).map(|at| at as u16)
     }
 
-    /// Applies a change that the kernel reports.
     pub(super) fn apply(&mut self, change: Change) {
         let is_there = change.is_there;
         match change.entry {
@@ -196,8 +185,7 @@ impl KernelTables {
         (self.changed.any, self.changed.routes) = (true, true);
     }
 
-    /// Returns three values of a kernel route: its prefix, its order among the routes to this
-    /// prefix, and its target. Returns `None` if the route is not used for forwarding.
+    /// Returns prefix, order and target of a route. `None` if the route is not used for forwarding.
     fn read_route(&self, route: &netlink::Route) -> Option<(IpNet, u64, Target)> {
         let nth = TABLES.iter().position(|known| *known == route.table)? as u64;
         if route.is_special {
@@ -211,8 +199,7 @@ impl KernelTables {
             RouteType::Prohibit => Target::Prohibit,
             RouteType::Unicast => {
                 let hops: Vec<Hop> = route.hops.iter().filter_map(|hop| self.hop(hop)).collect();
-                // The router cannot use a route with an encapsulation, or a route through an
-                // interface that does not belong to the router.
+                // The router cannot use an encapsulation, or an interface that is not its own.
                 if hops.is_empty() || route.encapsulates { Target::Unreachable } else { Target::Via(hops) }
             }
             _ => return None,
@@ -224,8 +211,7 @@ impl KernelTables {
         Some(Hop { interface: self.member(hop.link)?, gateway: hop.gateway, weight: hop.weight })
     }
 
-    /// Updates the router's route to a prefix from the kernel's routes. If the user specifies
-    /// routes, only the kernel's local routes are used.
+    /// With routes of the user, only the kernel's local routes are used.
     fn update(&mut self, prefix: IpNet) {
         let first = self.prefixes.get(&prefix).and_then(|entries| entries.first()).map(|(_, target)| target);
         let is_local = first == Some(&Target::Local);
@@ -252,15 +238,12 @@ impl KernelTables {
 
     fn neighbour(&mut self, neighbour: netlink::Neighbour, is_there: bool) {
         let netlink::Neighbour { link, address, link_address, state, is_proxy } = neighbour;
-        // A proxy entry in the kernel's list of neighbours is not a neighbour of this router. The
-        // kernel itself replies for the address. The kernel's list of neighbours also contains
-        // multicast groups, which are ignored.
+        // Proxy entries, for which the kernel replies, and multicast groups are no neighbours.
         let Some(member) = self.member(link).filter(|_| !is_proxy && !address.is_multicast()) else { return };
         let key = (member, address);
         let mac: Option<Mac> = link_address.and_then(|address| address.try_into().ok());
         let mac: Option<Option<Mac>> = match state {
-            // A dump may contain a failed neighbour that was unknown before. The kernel probably
-            // failed to resolve this neighbour long ago.
+            // A failure that is new in a dump is probably old.
             NeighbourState::Failed if is_there && (!self.asking || self.past.contains_key(&key)) => Some(None),
             NeighbourState::Incomplete | NeighbourState::None | NeighbourState::Failed => None,
             _ if is_there => mac.map(Some),
@@ -283,10 +266,8 @@ impl KernelTables {
         }
     }
 
-    /// Returns the neighbours to which the router sent packets and which the kernel marks as stale.
-    /// The kernel does not see the packets of the router. If the router did not check its
-    /// neighbours, the kernel might delete their entries. The caller must call `check_neighbours`
-    /// once per second.
+    /// Returns the stale neighbours to which the router sent packets. The kernel does not see these
+    /// packets, and might delete the neighbours. Call once per second.
     pub(super) fn check_neighbours(&mut self) -> Vec<(u16, IpAddr)> {
         let before = self.neighbours.len();
         self.neighbours.retain(|_, known| {
@@ -298,8 +279,7 @@ impl KernelTables {
         used.map(|(key, _)| *key).collect()
     }
 
-    /// Returns true if a new forwarding table must be built, because something has changed since
-    /// the last call of [`take_changed`](Self::take_changed). Returns false during a dump, because
+    /// Returns true if a new forwarding table must be built. Returns false during a dump, because
     /// the copy of the kernel's tables is then incomplete.
     pub(super) fn is_changed(&self) -> bool {
         !self.asking && (self.changed.any || self.changed.all)
@@ -323,7 +303,6 @@ impl KernelTables {
     }
 
     fn interface(&self, member: &Member) -> Interface {
-        // A network interface that no longer exists counts as down.
         let link = self.links.get(&member.index).cloned().unwrap_or_default();
         let ours = || self.addresses.iter().filter(|(index, _)| *index == member.index).map(|(_, net)| net.addr());
         let nets = self.addresses.iter().filter(|(index, _)| *index == member.index).map(|(_, net)| net);
@@ -353,8 +332,6 @@ impl KernelTables {
 mod tests {
     use super::*;
 
-    /// Returns the kernel's report that the neighbour 10.0.0.2 of the first interface is in the
-    /// state `state`.
     fn neighbour(state: NeighbourState) -> Change {
         let link_address = (state == NeighbourState::Reachable).then(|| vec![2, 0, 0, 0, 0, 2]);
         let address = [10, 0, 0, 2].into();
@@ -362,9 +339,7 @@ mod tests {
         Change { entry: Entry::Neighbour(neighbour), is_there: true }
     }
 
-    /// Returns the link address of the neighbour 10.0.0.2 in the forwarding table. The outer option
-    /// is `None` if the neighbour is unknown. The inner option is `None` if the neighbour does not
-    /// answer.
+    /// The link address of 10.0.0.2. `None` if unknown, `Some(None)` if it does not answer.
     fn shown(kernel: &mut KernelTables) -> Option<Option<Mac>> {
         let changed = kernel.take_changed();
         let table = kernel.table(changed);
@@ -374,8 +349,7 @@ mod tests {
     #[test]
     fn a_neighbour_is_silent_for_seconds_and_then_unknown() {
         let mut kernel = KernelTables::new(vec![Member { index: 7, output: TxId(0), ethernet: true }]);
-        // A failed neighbour in the first dump is an old entry of the kernel, so the neighbour
-        // counts as unknown.
+        // A failed neighbour in the first dump is an old entry, and counts as unknown.
         kernel.begin_dump();
         kernel.apply(neighbour(NeighbourState::Failed));
         kernel.end_dump();
@@ -388,7 +362,6 @@ mod tests {
                 kernel.check_neighbours();
                 assert_eq!(shown(&mut kernel), Some(None));
             }
-            // After another dump, a neighbour that did not answer still counts as silent.
             kernel.begin_dump();
             kernel.apply(neighbour(NeighbourState::Failed));
             kernel.end_dump();

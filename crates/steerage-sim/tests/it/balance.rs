@@ -1,6 +1,3 @@
-//! Tests steering by load (the policy `balance`) on the real receive path, in virtual time: CPUs
-//! join when the load grows, the load is spread evenly, and no packet is reordered.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +11,7 @@ const STEPS_MAX: u64 = 50_000_000;
 
 const WORK: Duration = Duration::from_micros(50);
 
-/// On `cpus` CPUs, runs traffic that keeps `load` CPUs busy. The traffic lasts for `seconds`
-/// seconds. Returns the packet counts (the ledger) after half of the packets, and at the end of the
-/// run.
+/// Runs traffic that keeps `load` CPUs busy. Returns the ledger at half and at the end.
 fn play(cpus: usize, load: f64, zipf: f64, seconds: f64, seed: u64) -> (Snapshot, Snapshot) {
     let gap = Duration::from_nanos((WORK.as_nanos() as f64 / load) as u64);
     let frames = (seconds / gap.as_secs_f64()) as u64;
@@ -36,7 +31,7 @@ fn play(cpus: usize, load: f64, zipf: f64, seconds: f64, seed: u64) -> (Snapshot
     let mut world = World::new(instance, costs, seed);
     let mut half = None;
     world.run(STEPS_MAX, |handle, step, _| {
-        // The ledger is read only rarely, because reading it takes much longer than a phase.
+        // Reading the ledger takes much longer than a phase.
         if half.is_none() && step % 1000 == 0 {
             let now = handle.snapshot();
             half = (now.received() > frames / 2).then_some(now);
@@ -77,8 +72,7 @@ fn as_many_join_as_it_takes_and_share_evenly() {
     }
 }
 
-/// By Zipf's law with the exponent 1.4, the first flow has a third of all traffic. The packets of
-/// this flow take two thirds of a CPU's time.
+/// The first flow has a third of all traffic (Zipf's exponent 1.4) and two thirds of a CPU.
 #[test]
 fn an_elephant_is_told_by_its_name() {
     let (_, end) = play(4, 2.0, 1.4, 3.0, 3);

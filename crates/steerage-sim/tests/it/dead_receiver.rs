@@ -1,5 +1,4 @@
-//! A receiving CPU is declared dead while it has staged packets for other CPUs. When the CPU is
-//! alive again, the packets that it had staged must not be delivered any more.
+//! A receiving CPU is declared dead while it has staged packets, which must not be delivered later.
 
 use std::time::Duration;
 
@@ -12,8 +11,6 @@ use steerage_core::limits::PUBLISH_AT;
 use steerage_fixtures::manual_clock::ManualClock;
 use steerage_sim::{Mood, TrafficOptions, Witness, WitnessHandler};
 
-/// The number of rounds (passes of a CPU's loop) after which a test fails. A test normally waits
-/// only a few rounds (passes of a CPU's loop) for an event.
 const ROUNDS_MAX: usize = 10_000;
 
 fn step_until<H: Handler>(cpus: &mut [Softnet<H, ManualClock>], clock: &ManualClock, mut done: impl FnMut() -> bool) {
@@ -52,16 +49,14 @@ fn what_a_dead_receiver_had_staged_is_dropped() {
     let clock = ManualClock::default();
     let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
 
-    // In this test, one poll returns 64 frames for eight CPUs. Most CPUs get so few frames that the
-    // frames are staged (written to the ring) but not published. After the poll, CPU 0 stays in its
-    // handler.
+    // After one poll of 64 frames for eight CPUs, most CPUs have too few frames to publish.
     while !matches!(cpus[0].phase(), Phase::Finish(_)) {
         cpus[0].advance();
     }
     let staged = handle.snapshot().in_flight() - handle.held();
     assert!(staged > 0, "nothing is staged, with {PUBLISH_AT} to a list: this tests nothing");
 
-    // CPU 1 also receives. Buckets must move from CPU 0 to CPU 1, so CPU 0 must be declared dead.
+    // CPU 1 also receives, and gets the buckets of CPU 0.
     let (receiver, others) = cpus.split_at_mut(1);
     handle.set_rps_cpus(&CpuMask::from_iter([CpuId(1)])).unwrap();
     step_until(others, &clock, || handle.is_settled());

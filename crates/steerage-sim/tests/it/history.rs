@@ -1,5 +1,4 @@
-//! Many CPUs in virtual time. The tests check that no packet is reordered or lost, and that a seed
-//! always results in the same history.
+//! Many CPUs in virtual time: no packet is reordered or lost, and a seed repeats its history.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,24 +17,19 @@ use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Wire, Witness, 
 
 use crate::seeds::{all_run, seeds};
 
-/// The maximum number of phases (steps of a CPU's loop) in a run, which is about 20 times the usual
-/// number.
+/// About 20 times the usual number of phases.
 const STEPS_MAX: u64 = 20_000_000;
 
-/// Four policies for tests: The policies `Hash` and `Balance`, and two policies that choose CPUs at
-/// random.
 #[derive(Debug)]
 enum Any {
     Hash(Hash),
     Load(Box<Balance>),
     Restless(Chance),
-    /// A policy that lets CPUs join and leave: one CPU has all buckets, then a few CPUs share the
-    /// buckets, and then one CPU has all buckets again.
+    /// One CPU has all buckets, then a few CPUs share them, and then one CPU has all again.
     Breathing(Chance),
 }
 
-/// How often the policy [`Any::Breathing`] checked the load while one CPU had all buckets
-/// (`ONE_WORKED`), and while several CPUs had buckets (`SEVERAL_WORKED`).
+/// Load checks of [`Any::Breathing`] while one CPU had all buckets, and while several had some.
 static ONE_WORKED: AtomicU64 = AtomicU64::new(0);
 static SEVERAL_WORKED: AtomicU64 = AtomicU64::new(0);
 
@@ -52,8 +46,7 @@ impl Any {
     }
 }
 
-/// Gives a share of the buckets to each of a random number of CPUs. In a third of the calls, one
-/// CPU has all buckets, and no packet is hashed.
+/// In a third of the calls, one CPU has all buckets, and no packet is hashed.
 fn breathe(chance: &mut Chance, order: &[u16]) -> Box<[u16; BUCKETS]> {
     let most = if chance.once_in(3) { 1 } else { order.len() as u64 };
     let (count, first) = (1 + chance.below(most) as usize, chance.below(order.len() as u64) as usize);
@@ -143,9 +136,8 @@ struct Run {
     masks_once_in: u64,
     single_queues: bool,
     policy: u64,
-    /// True if the receive path numbers the packets as they arrive, and checks these arrival
-    /// numbers. Without the check of arrival numbers, only the witnesses (test handlers that check
-    /// the order) detect packets that are out of order.
+    /// True if the receive path checks arrival numbers. Otherwise only the witnesses (test
+    /// handlers) detect packets that are out of order.
     check_order: bool,
     always_hash: bool,
     coalesce: bool,
@@ -175,8 +167,6 @@ fn instance(run: &Run, witness: &Arc<Witness>) -> (Instance<WitnessHandler>, Arc
     (instance.unwrap(), wire)
 }
 
-/// Sets a random mask, which is rarely empty. In one of eight calls, only the mask of a single
-/// queue is set.
 fn change_a_mask(handle: &Handle, run: &Run, chance: &mut Chance) {
     let mut mask: CpuMask = (0..run.cpus as u16).filter(|_| chance.below(2) == 0).map(CpuId).collect();
     if !chance.once_in(16) || !run.single_queues {
@@ -205,8 +195,7 @@ fn count_receivers(ledger: &Snapshot, run: &Run) {
 
 fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     let mut below = |most: u64| 1 + chance.below(most) as usize;
-    // Rings begin with 128 slots. Therefore, if the backlog limit is large, the rings mostly grow
-    // while masks change.
+    // Rings begin with 128 slots, and mostly grow while masks change.
     let (backlog, dev_weight, budget) = (below(128) * below(8), below(64), below(300));
     granted(backlog, |backlog| {
         let now = handle.set_limits(|limits| {
@@ -222,9 +211,8 @@ fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     granted(pages, |pages| handle.set_queue_limits(queue, |limits| limits.lpc_pages = pages).unwrap().lpc_pages);
 }
 
-/// Sets a limit of packets or pages. The limit that is set may be lower than the requested limit
-/// only if there is not enough memory. With 64 CPUs, the instance's memory reaches its maximum.
-/// Memory in huge pages does not grow.
+/// The limit that is set may be lower than the requested limit only if memory is short. With 64
+/// CPUs, the instance's memory reaches its maximum. Memory in huge pages does not grow.
 fn granted(wanted: usize, set: impl Fn(usize) -> usize) {
     let now = set(wanted);
     if now != wanted {
@@ -232,8 +220,6 @@ fn granted(wanted: usize, set: impl Fn(usize) -> usize) {
     }
 }
 
-/// Runs a world to the end, and returns the hash of its history. If `deaths` is true, CPUs may be
-/// declared dead, and other CPUs then get the buckets of the dead CPUs.
 fn play(run: &Run, deaths: bool) -> u64 {
     let witness = Witness::new(run.mood);
     let (instance, wire) = instance(run, &witness);
@@ -293,9 +279,6 @@ fn play(run: &Run, deaths: bool) -> u64 {
     history
 }
 
-/// Chooses how control is called: on time, late or never. A fourth choice is on time, while another
-/// thread sometimes holds the control lock. How control is called is independent of the policy that
-/// `seed` selects.
 fn control(seed: u64) -> Control {
     match seed / 4 % 4 {
         0 => Control::OnTime,
@@ -314,8 +297,7 @@ fn small(seed: u64) -> Run {
         traffic: TrafficOptions {
             queues: [1, 4][chance.below(2) as usize],
             flows: 200,
-            // With a Zipf exponent of 3.0, one flow has most packets, and a flow limit drops some
-            // of these packets.
+            // With a Zipf exponent of 3.0, a flow limit drops packets of the largest flow.
             zipf: [1.0, 3.0][chance.below(2) as usize],
             frames: 3_000,
             can_wait: chance.below(2) == 0,
@@ -342,10 +324,8 @@ fn small(seed: u64) -> Run {
     }
 }
 
-/// If CPUs are declared dead, the packets that handlers get do not show whether the order is
-/// correct. The reason is that the actions of a dead CPU have no effect. If CPUs are declared dead,
-/// only the outputs and the receive path's own check can detect reordering. Therefore, if the
-/// receive path does not check the order, some packets must be sent to outputs.
+/// The actions of a dead CPU have no effect, so handlers cannot tell whether the order is correct.
+/// If the receive path does not check the order either, only outputs can detect reordering.
 fn with_deaths(seed: u64) -> Run {
     let mut run = small(seed);
     if !run.check_order {
@@ -368,9 +348,7 @@ fn many_small_histories() {
     assert!(merged > 500 || !all_run(100), "hardly any packets were merged: {merged}");
 }
 
-/// Tests the default policy: at first, one CPU does all work and hashes no packet. Other CPUs join
-/// when the load grows, and leave again, while masks change. In every second run, CPUs join and
-/// leave at random. In the other runs, CPUs join and leave depending on the load.
+/// In every second run, CPUs join and leave at random; in the other runs, by load.
 #[test]
 fn cpus_join_and_leave_under_load() {
     quiet_panics();
@@ -379,15 +357,13 @@ fn cpus_join_and_leave_under_load() {
         let mut chance = Chance::new(seed ^ 0x0010_1D00);
         run.cpus = [2, 3, 4, 8][chance.below(4) as usize];
         run.policy = [1, 3][seed as usize % 2];
-        // If control is not called, no CPU joins, so control is called on time in at least half of
-        // the runs.
+        // Without control calls, no CPU joins.
         if seed / 2 % 2 == 0 {
             run.costs.control = Control::OnTime;
         }
         run.always_hash = false;
-        // The load keeps between half a CPU and four CPUs busy. A CPU joins after a few load checks
-        // without idle time. The trial of this CPU also takes some time. Therefore the runs in
-        // which CPUs join last tens or hundreds of milliseconds.
+        // The load keeps between half a CPU and four CPUs busy. A CPU joins only after several load
+        // checks and a trial, so that the runs last tens or hundreds of milliseconds.
         let slower = if run.policy == 1 { 10 } else { 1 };
         run.traffic.frames = 20_000;
         run.traffic.gap = Duration::from_nanos(slower * (1_000 + chance.below(5_000)));
@@ -444,8 +420,6 @@ fn sixty_four_cpus_one_seed_one_history() {
     assert_ne!(first, play(&run(8), false), "another seed gave the same history: the seed does nothing");
 }
 
-/// Handlers stall for tens of milliseconds. Moves of buckets reach their time limit. Packets are
-/// then dropped (`moving` and `revoked`), and the order of the remaining packets is kept.
 #[test]
 fn stalls_are_waited_for_and_revoked() {
     let mut dropped = 0;
@@ -480,8 +454,7 @@ fn stalls_are_waited_for_and_revoked() {
     assert!(dropped > 0 || !all_run(25), "no move ever took too long: this tests nothing");
 }
 
-/// In this test, handlers do not return for seconds. The CPUs that run these handlers are declared
-/// dead, and later continue. The actions of a CPU that was declared dead have no effect.
+/// The actions of a CPU that was declared dead have no effect.
 #[test]
 fn the_dead_are_left_and_come_back() {
     let mut deaths = 0;

@@ -1,5 +1,3 @@
-//! Tests the largest possible server, with 1,024 CPUs and 256 queues.
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -51,9 +49,7 @@ impl Handler for Counts {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// The instance is built with 2 GiB of memory. It spreads packets over all CPUs in order, and a new
-/// mask takes effect. There are 262,144 pairs of a queue and a CPU, and the rings of most pairs are
-/// never used.
+/// A new mask takes effect with 2 GiB of memory, and 262,144 rings of which few are used.
 #[test]
 fn a_server_of_1024_cpus_and_256_queues() {
     let queue = |nth: usize| Box::new(Flows { next: (nth as u32) << 20, left: FRAMES }) as Box<dyn RxQueue>;
@@ -86,7 +82,6 @@ fn a_server_of_1024_cpus_and_256_queues() {
     assert_at_rest(&end);
 }
 
-/// A policy that records how busy the busiest CPU was in each load check.
 #[derive(Clone, Debug, Default)]
 struct Records(Arc<Mutex<Vec<f64>>>);
 
@@ -109,8 +104,6 @@ impl Policy for Records {
     }
 }
 
-/// Adds a million to two packet counts of every ring of an instance, without any packets being
-/// handled.
 fn plant(handle: &Handle) {
     for ring in handle.ledgers().queues.iter().flat_map(|queue| &queue.rings) {
         ring.by_producer.backlog_full.add(1_000_000);
@@ -118,10 +111,7 @@ fn plant(handle: &Handle) {
     }
 }
 
-/// A server with 1,024 CPUs and 256 queues has 262,144 rings, and it takes 50 ms to read all of
-/// them. Therefore a snapshot reads only rings that were used, and a load check reads only the
-/// rings of queues that lost packets. If a reported count contains the million that the test has
-/// added to a ring's count, this ring was read.
+/// Reading all 262,144 rings takes 50 ms, so rings that cannot have counted are not read.
 #[test]
 fn snapshots_and_load_checks_leave_out_rings_that_cannot_count() {
     let queue = |nth: usize| Box::new(Flows { next: (nth as u32) << 20, left: 200_000 }) as Box<dyn RxQueue>;

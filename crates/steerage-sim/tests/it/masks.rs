@@ -1,6 +1,3 @@
-//! Tests the guarantees of masks in virtual time: the last mask takes effect, groups stay separate,
-//! and every queue is polled.
-
 use std::time::Duration;
 
 use steerage::{
@@ -11,8 +8,7 @@ use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Witness, Witnes
 
 use crate::seeds::seeds;
 
-/// The maximum number of phases (steps of a CPU's loop) until a request is fulfilled, which is
-/// about 20 times the usual number.
+/// About 20 times the usual number of phases until a request is fulfilled.
 const STEPS_MAX: u64 = 2_000_000;
 
 fn traffic(queues: usize, frames: u64, seed: u64) -> TrafficOptions {
@@ -58,8 +54,7 @@ fn processed(ledger: &Snapshot) -> Vec<u64> {
     ledger.cpus.iter().map(|cpu| cpu.processed).collect()
 }
 
-/// Two devices with different masks have separate maps of buckets to CPUs. Therefore a bucket of
-/// one device is independent of the other device's bucket with the same number.
+/// A bucket of one device is independent of the other device's bucket with that number.
 #[test]
 fn devices_with_masks_of_their_own_are_apart_from_the_start() {
     for seed in 1..=10 {
@@ -79,8 +74,6 @@ fn devices_with_masks_of_their_own_are_apart_from_the_start() {
     }
 }
 
-/// A queue's mask is changed repeatedly while its buckets are moving. The mask that was set last
-/// takes effect: the handle returns this mask, and only the CPUs of this mask get packets.
 #[test]
 fn the_mask_set_last_comes_into_force() {
     for seed in seeds(15) {
@@ -92,15 +85,11 @@ fn the_mask_set_last_comes_into_force() {
             .input_on(traffic(2, 1_000_000, seed).input(), &[CpuId(0), CpuId(1)], None)
             .build(move |cpu| for_handlers.handler(cpu, seed))
             .unwrap();
-        // In every second run, other threads hold the control lock for a long time. If a CPU
-        // dropped a request because another thread holds the lock, nothing would repeat the
-        // request.
+        // If a CPU drops a request because another thread holds the lock, nothing repeats it.
         let control = [Control::OnTime, Control::Racing { once_in: 50, phases: 200 }][seed as usize % 2];
         let mut world = World::new(instance, Costs { control, ..Costs::default() }, seed);
         let mut last = mask(&[3]);
         for _ in 0..1 + chance.below(4) {
-            // In half of the cases, the new mask of queue 0 is the mask of the other queue. Queue 0
-            // then joins the group of the other queue.
             last = if chance.below(2) == 0 { mask(&[3]) } else { at_random(4, &mut chance) };
             world.handle().set_queue_rps_cpus(0, &last).unwrap();
             for _ in 0..chance.below(400) {
@@ -144,9 +133,7 @@ fn queues_end_however_fast_masks_change() {
     }
 }
 
-/// One CPU handles all packets, and each batch takes longer than the time limit of a round (a pass
-/// of the CPU's loop). Nevertheless, the queue of this CPU and the queues of the three other CPUs
-/// all make progress.
+/// One CPU handles all packets, and each batch takes longer than a round may take.
 #[test]
 fn every_queue_has_its_turn_though_rounds_end_early() {
     let witness = Witness::new(Mood::default());

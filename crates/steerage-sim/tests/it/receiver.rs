@@ -1,5 +1,3 @@
-//! Tests changes of the CPU that polls a queue, during a run.
-
 use std::time::Duration;
 
 use steerage::{
@@ -16,8 +14,6 @@ type Cpus = Vec<Softnet<WitnessHandler, ManualClock>>;
 
 const FRAMES: u64 = 20_000;
 
-/// The number of rounds (passes of a CPU's loop) after which a test fails. A test normally waits
-/// only a few rounds (passes of a CPU's loop) for an event.
 const ROUNDS_MAX: usize = 100_000;
 
 fn two_cpus(can_wait: bool) -> (Cpus, Handle, ManualClock) {
@@ -94,8 +90,7 @@ fn a_stuck_owner_keeps_its_queue() {
     assert_eq!(receiver(&handle), CpuId(1));
 }
 
-/// While a CPU runs its handler, it does not take over a queue. If no CPU takes over the released
-/// queue for a while, its old owner polls it again, and the request to move the queue is cancelled.
+/// A CPU in its handler takes over no queue, and the old owner polls again.
 #[test]
 fn a_queue_that_nobody_takes_stays() {
     let (mut cpus, handle, clock) = two_cpus(false);
@@ -118,8 +113,6 @@ fn a_queue_that_nobody_takes_stays() {
     assert_eq!((end.cpus[1].polled, end.received(), end.reordered()), (0, FRAMES, Some(0)));
 }
 
-/// The test moves a queue to another CPU and back. It also requests a move to the CPU that already
-/// polls the queue.
 #[test]
 fn the_last_wish_counts() {
     let (mut cpus, handle, clock) = two_cpus(false);
@@ -142,9 +135,8 @@ fn the_last_wish_counts() {
 
 const COST: Duration = Duration::from_micros(4);
 
-/// Runs two CPUs with an unlimited supply of packets. Other programs take the share `others` of CPU
-/// 0's time. At first, the CPU `receiver` polls the queue. Returns two values after the system has
-/// settled: the packets per second, and the CPU that polls the queue.
+/// Runs two CPUs with unlimited packets. Other programs take the share `others` of CPU 0. The CPU
+/// `receiver` polls first. Returns the settled packets per second, and the polling CPU.
 fn play(receiver: u16, others: f64, policy: Box<dyn Policy>, seed: u64) -> (f64, CpuId) {
     let (flows, zipf, frames, chained_once_in, gap) = (5_000, 0.8, 100_000_000, 0, Duration::ZERO);
     let traffic = TrafficOptions { queues: 1, flows, zipf, frames, can_wait: true, chained_once_in, gap, seed };

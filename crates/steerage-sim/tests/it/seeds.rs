@@ -1,7 +1,4 @@
-//! The seeds that a test runs.
-//!
-//! To run only the seed n: `STEERAGE_SEED=n cargo test -p steerage-sim --test it history::`. The
-//! environment variable `STEERAGE_SEEDS=n` limits a run to the first n seeds.
+//! `STEERAGE_SEED=n` selects the seed n, and `STEERAGE_SEEDS=n` the first n seeds.
 
 pub(crate) fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("STEERAGE_SEED") {
@@ -13,8 +10,7 @@ pub(crate) fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-/// Returns true if at least `count` seeds run. Some tests check totals over all seeds. A run with
-/// fewer seeds may not reach these totals.
+/// Totals over all seeds are not reached with fewer seeds.
 pub(crate) fn all_run(count: u64) -> bool {
     seeds(count).len() as u64 >= count
 }

@@ -1,6 +1,5 @@
-//! Handlers that do not return. Tests a CPU that stalls. While one CPU is stalled, the memory stays
-//! below its maximum and the other CPUs continue. The stalled CPU is declared dead if it does not
-//! release its buckets.
+//! Handlers that do not return: memory stays below its maximum, the other CPUs continue, and a CPU
+//! that does not release its buckets is declared dead.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -12,7 +11,6 @@ use steerage::{
 use steerage_fixtures::in_own_process;
 use steerage_sim::TrafficOptions;
 
-/// A barrier. While the barrier is closed, CPUs wait at it.
 #[derive(Default)]
 struct Door {
     open: Mutex<bool>,
@@ -79,8 +77,7 @@ fn start(cpus: usize, first_stalled: u16, door: &Arc<Door>) -> Running<()> {
         .unwrap()
 }
 
-/// Reads the packet counts (the ledger) repeatedly, until the function `so` returns true for them.
-/// If `so` never returns true, the test hangs.
+/// Hangs if `so` never returns true.
 fn wait_until(handle: &Handle, so: impl Fn(&Snapshot) -> bool) -> Snapshot {
     loop {
         let now = handle.snapshot();
@@ -111,8 +108,7 @@ fn end(running: Running<()>, handle: &Handle) -> Snapshot {
 
 #[test]
 fn memory_stays_under_its_cap_with_every_worker_stalled() {
-    // The test measures the resident memory of the process, so no other test may run in the same
-    // process.
+    // The resident memory is that of the process, which no other test may share.
     if !in_own_process("stalled::memory_stays_under_its_cap_with_every_worker_stalled") {
         return;
     }
@@ -147,15 +143,12 @@ fn a_cpu_that_does_not_return_is_declared_dead_and_comes_back() {
     let running = start(3, 2, &door);
     let handle = running.handle();
     wait_until(&handle, |now| now.cpus[2].backlog > 0 && now.cpus[2].dropped.total() > 0);
-    // The new mask requires that the buckets of CPU 2 move to CPU 1. CPU 2 does not respond.
-    // Therefore the move ends only when CPU 2 is declared dead.
+    // CPU 2 does not respond, so the move ends only when CPU 2 is declared dead.
     handle.set_rps_cpus(&[CpuId(1)].into_iter().collect()).unwrap();
     wait_until(&handle, |_| handle.is_settled());
     let moved = wait_until(&handle, |now| now.moves.buckets == 2048);
     assert_eq!(moved.cpus[2].processed, 0);
     assert_eq!(moved.moves.of(MoveCause::CpuDied), 2048);
-    // CPU 2 returns. The packets that CPU 2 had taken before it was declared dead are dropped.
-    // After it is alive again, CPU 2 handles new packets.
     door.open();
     let back = wait_until(&handle, |now| now.cpus[2].deaths == 1 && now.cpus[2].backlog == 0);
     assert_eq!(back.cpus[2].dropped.get(DropReason::Revoked), back.cpus[2].processed);
@@ -164,8 +157,7 @@ fn a_cpu_that_does_not_return_is_declared_dead_and_comes_back() {
     end(running, &handle);
 }
 
-/// In this test, the mask still contains the dead CPU. The buckets of a dead CPU move to other
-/// CPUs. When the CPU is alive again, some buckets move back to it.
+/// Buckets of a dead CPU move away, and some move back when the CPU is alive again.
 #[test]
 fn moves_are_counted_by_their_cause() {
     let door = Arc::new(Door::default());

@@ -1,5 +1,4 @@
-//! Runs the tests of `history` on real threads: masks change at random while handlers stall and
-//! panic.
+//! Runs the tests of `history` on real threads.
 //!
 //! CI executes 250 small runs, or the number of runs in `STEERAGE_SEEDS`. For one long run, use
 //! `STEERAGE_SECONDS=60 cargo test --release -p steerage-sim --test it stress::one_long_run`.
@@ -14,8 +13,7 @@ use steerage_sim::{Chance, Mood, TrafficOptions, Wire, Witness};
 
 use crate::seeds::seeds;
 
-/// A run takes milliseconds. On a busy machine, it takes seconds at worst. If a run takes longer
-/// than this time, the test fails, because the run seems to hang.
+/// A run takes milliseconds, or seconds on a busy machine.
 const HANG_AFTER: Duration = Duration::from_secs(300);
 
 struct Run {
@@ -24,9 +22,8 @@ struct Run {
     traffic: TrafficOptions,
     mood: Mood,
     pause_between_masks: Duration,
-    /// True if the receive path numbers the packets as they arrive, and checks these arrival
-    /// numbers. Without the check of arrival numbers, only the witnesses (test handlers that check
-    /// the order) detect packets that are out of order.
+    /// True if the receive path checks arrival numbers. Otherwise only the witnesses (test
+    /// handlers) detect packets that are out of order.
     check_order: bool,
 }
 
@@ -61,8 +58,6 @@ impl Run {
         }
     }
 
-    /// Runs an instance to its end, or for the time `limit`, and checks its results. Returns the
-    /// number of received frames.
     fn play(&self, limit: Option<Duration>) -> u64 {
         let witness = Witness::new(self.mood);
         let (for_handlers, seed) = (Arc::clone(&witness), self.seed);
@@ -108,8 +103,6 @@ impl Run {
     fn check(&self, handle: &Handle, outcome: Outcome<u64>, witness: &Witness) -> u64 {
         let (seed, ledger) = (self.seed, outcome.snapshot);
         assert_eq!((outcome.left_behind.len(), outcome.failed.len()), (0, 0), "seed {seed}");
-        // When handlers end, they drop the packets that they kept. Therefore no packet is in flight
-        // after the handlers have ended.
         let ledger = if ledger.pages_free == ledger.pages { ledger } else { handle.snapshot() };
         assert_eq!((ledger.in_flight(), handle.held()), (0, 0), "seed {seed}");
         assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
@@ -148,8 +141,7 @@ fn many_small_runs() {
     assert_eq!(received, expected);
 }
 
-/// In CI, the long run lasts for only half a second, which is enough to check the test itself. A
-/// minute when run by hand.
+/// Half a second in CI; a minute when run by hand.
 #[test]
 fn one_long_run() {
     quiet_panics();

@@ -1,25 +1,20 @@
-//! Compares mean waiting times with queueing theory. The real receive path runs on a simulated
-//! machine on which only the packet function takes time.
+//! Compares mean waiting times with queueing theory, if only the packet function takes time.
 
 use std::time::Duration;
 
 use steerage_sim::{Arrivals, Flows, Machine, Profile, ScaleRun, Scaled, Steering, Work};
 
-/// The work of a packet. A phase takes at least 1 ns. Therefore, in this test, the work of a packet
-/// (10,000 ns) must be long compared with a round (a pass of the CPU's loop).
+/// Long (10,000 ns) compared with a round, because a phase takes at least 1 ns.
 const WORK: f64 = 10_000.0;
 
-/// The maximum relative difference between a measured mean waiting time and the theory.
 const OFF_MAX: f64 = 0.02;
 
-/// Returns the mean waiting time of `packets` packets. The unit is the mean work of a packet. The
-/// packets keep each of `servers` CPUs busy for the share `load` of its time.
+/// The mean waiting time, in works of a packet, at the share `load` of `servers` CPUs.
 fn wait(servers: usize, load: f64, work: Work, packets: f64, seed: u64) -> f64 {
     let per_second = load * servers as f64 / WORK * 1e9;
     let (cpus, steering, kind) = match servers {
         1 => (1, Steering::None, Flows::Uniform),
-        // If all packets need the same work, the waiting times are the same for two systems: One
-        // system has CPUs that get packets in turn, and the other has CPUs with one common queue.
+        // With equal works, CPUs in turn have the waiting times of CPUs with one common queue.
         _ => (servers + 1, Steering::Collectors, Flows::InTurn),
     };
     let run = ScaleRun {
@@ -54,19 +49,17 @@ fn one_cpu_with_equal_works_waits_as_m_d_1() {
     }
 }
 
-/// The expected value follows from the formula of Pollaczek and Khinchine. If the work is
-/// exponentially distributed, the mean of its square is twice the square of its mean.
+/// Pollaczek and Khinchine. For exponential work, the mean square is twice the squared mean.
 #[test]
 fn one_cpu_with_random_works_waits_as_m_g_1() {
     let load = 0.5;
     assert_near(wait(1, load, Work::Exponential(WORK), 400_000.0, 1), load / (1.0 - load));
 }
 
-/// Crommelin, 1932. The probabilities in the formula are those of the Poisson distribution.
+/// Crommelin, 1932, with probabilities of the Poisson distribution.
 fn m_d_c(servers: usize, load: f64) -> f64 {
     let mut wait = 0.0;
-    // If the mean of this distribution exceeds 600, the probabilities would underflow to 0. At the
-    // loads of the test, terms with means above 600 do not affect the result.
+    // Above a mean of 600, the probabilities would underflow to 0, but do not affect the result.
     for works in (1..).take_while(|works| *works as f64 * servers as f64 * load < 600.0) {
         let (count, mean) = (works * servers, (works * servers) as f64 * load);
         let (mut exactly, mut fewer) = ((-mean).exp(), 0.0);

@@ -1,5 +1,3 @@
-//! Tests that bitmaps and lists of CPUs are parsed and formatted as in Linux.
-
 use super::*;
 use MaskErrorKind::{Invalid, Overflow, Range};
 
@@ -49,8 +47,7 @@ fn what_is_not_hex_is_invalid() {
     }
 }
 
-/// The kernel ignores the byte before a chunk of 8 hex digits, without checking that the byte is a
-/// separator. See `bitmap_get_x32_reverse` in the kernel's lib/bitmap-str.c.
+/// The kernel's `bitmap_get_x32_reverse` (lib/bitmap-str.c) does not check this byte.
 #[test]
 fn a_byte_before_eight_digits_is_ignored() {
     assert_eq!(bitmap("x00000001", 8), ok("0"));

@@ -1,6 +1,3 @@
-//! Measures the distances between CPUs. The distances decide the order in which an instance of
-//! steerage adds CPUs.
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -9,21 +6,17 @@ use crate::cpu::{CpuId, CpuMask};
 use crate::probe::{PAIRS_MAX, one_way};
 
 impl Topology {
-    /// Measures how long a cache line takes between the CPU `owner` and each CPU in `candidates`.
-    /// Later calls of [`joining_order`](Self::joining_order) use the results. Returns the number of
-    /// measured pairs of CPUs.
+    /// Measures how long a cache line takes between `owner` and each CPU in `candidates`, for later
+    /// calls of [`joining_order`](Self::joining_order). Returns the number of measured pairs.
     ///
     /// For each pair, two pinned threads spin for at most
     /// [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX), not counting the time in which they wait for
-    /// their CPUs. At most [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs are measured. If there are
-    /// more pairs of CPUs, only some of the CPUs that share a cache are measured. The results of
-    /// the measured CPUs are also used for the other CPUs that share the same cache. A pair cannot
-    /// be measured if one of its CPUs is busy or must not be used. If a pair of CPUs cannot be
-    /// measured now, the older result of the pair stays in use.
+    /// their CPUs. Of more than [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs, some from each cache
+    /// are measured, and count for the other CPUs of that cache. If a pair cannot be measured
+    /// because a CPU is busy or must not be used, its older result stays in use.
     ///
     /// On virtual machines, repeat the measurement from time to time, because the hypervisor moves
-    /// virtual CPUs between physical CPUs. Two CPUs that were 60 ns apart may be 200 ns apart a
-    /// second later.
+    /// virtual CPUs: two CPUs that were 60 ns apart may be 200 ns apart a second later.
     pub fn measure(&mut self, owner: CpuId, candidates: &CpuMask) -> usize {
         let mut measured = 0;
         for cpu in self.sample(owner, candidates) {
@@ -39,9 +32,7 @@ impl Topology {
         self.latencies.insert((one.min(other), one.max(other)), latency);
     }
 
-    /// Selects the CPUs to measure. If there are only a few candidate CPUs, selects all candidates.
-    /// If there are many candidate CPUs, selects equally many candidates from each group of CPUs
-    /// that share a cache.
+    /// Selects as many candidates from each shared cache as fit into [`PAIRS_MAX`].
     pub(super) fn sample(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let mut by_cache: BTreeMap<Option<CpuId>, Vec<CpuId>> = BTreeMap::new();
         for cpu in candidates.iter().filter(|cpu| *cpu != owner) {
@@ -53,23 +44,20 @@ impl Topology {
     }
 }
 
-/// The distances between the receiving CPUs of an instance and its other CPUs. CPUs are identified
-/// by their index in the instance.
+/// The distances between an instance's receiving CPUs and its other CPUs. CPUs are identified by
+/// their index in the instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nearness {
-    /// For each receiving CPU, the other CPUs in the order in which they should take over work from
-    /// the receiving CPU. The list is empty for a CPU that does not receive packets.
+    /// For each receiving CPU, the other CPUs in the order in which they should join.
     pub orders: Vec<Vec<u16>>,
-    /// The measured time that a cache line takes from a receiving CPU to another CPU. Pairs of CPUs
-    /// that were not measured are missing from this map. Pairs of two hardware threads of a core
-    /// are missing from this map too, because sharing the core's time matters more than the
-    /// distance.
+    /// The measured time that a cache line takes from a receiving CPU to another CPU. Unmeasured
+    /// pairs are missing, and the two hardware threads of a core, because sharing the core's time
+    /// matters more than the distance.
     pub apart: BTreeMap<(u16, u16), Duration>,
 }
 
-/// Returns the distances between `cpus` and the receiving CPUs, whose indices are in `owners`.
-/// Distances are also measured and not only read from the kernel, because virtual machines report
-/// wrong topologies.
+/// Measures the distances between `cpus` and the receiving CPUs, whose indices are in `owners`. The
+/// kernel's report alone does not suffice, because virtual machines report wrong topologies.
 ///
 /// ```
 /// use steerage_topology::{Topology, nearness};
@@ -91,7 +79,6 @@ pub fn nearness(cpus: &[CpuId], owners: &[u16]) -> Nearness {
 }
 
 impl Nearness {
-    /// Returns the distances that `topology` contains, without further measurements.
     pub(super) fn of(topology: &Topology, cpus: &[CpuId], owners: &[u16]) -> Self {
         let mut near = Self { orders: vec![Vec::new(); cpus.len()], apart: BTreeMap::new() };
         let all = cpus.iter().copied().collect();

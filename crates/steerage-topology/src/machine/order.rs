@@ -1,26 +1,23 @@
-//! Decides the order in which other CPUs join the receiving CPU, which means that they begin to
-//! handle packets that it receives.
+//! The order in which other CPUs join the receiving CPU, that is, begin to handle packets that the
+//! receiving CPU receives.
 //!
 //! Each additional CPU costs the receiving CPU time, mostly because the new CPU fetches cache lines
 //! from the receiving CPU. The transfer of a cache line takes three times as long if the two CPUs
-//! share no cache (docs/performance.md). Therefore the CPUs join in this order:
+//! share no cache (docs/performance.md). The CPUs join in this order:
 //!
 //! 1. CPUs that share the last-level cache of the receiving CPU. Unused cores come before the
-//!    second hardware threads of used cores, because the two threads of a core share its execution
-//!    units. The second hardware thread of a core adds less than a whole CPU, and slows down the
-//!    core's first thread. The second hardware thread of the receiving CPU's own core comes last,
-//!    because a slower receiving CPU slows down all other CPUs.
+//!    second hardware threads of used cores, which share execution units with the first thread and
+//!    slow it down. The sibling of the receiving CPU comes last, because a slower receiving CPU
+//!    slows down all other CPUs.
 //! 2. CPUs of the same NUMA node that have another last-level cache.
-//! 3. CPUs of other NUMA nodes, the nearest node first. CPUs of other NUMA nodes are also far from
-//!    the memory that contains the packets.
+//! 3. CPUs of other NUMA nodes, the nearest node first, because the packets' memory is far away.
 //!
-//! The slower cores of a hybrid machine join after the faster cores, but before the second hardware
-//! threads of cores.
+//! Slower cores of a hybrid machine join after the faster cores, but before second hardware
+//! threads.
 //!
-//! The order in which CPUs join is best for handlers that do little work per packet. For such
-//! handlers, the choice of CPUs matters most. If a packet needs much work, an unused core that has
-//! another cache adds more computing power than the second hardware thread of a near core. If a
-//! packet needs much work, users should therefore choose the CPUs themselves.
+//! This order suits handlers that do little work per packet. If a packet needs much work, an unused
+//! core with another cache adds more than the second hardware thread of a near core: users should
+//! then choose the CPUs themselves.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -29,35 +26,28 @@ use std::time::Duration;
 use super::Topology;
 use crate::cpu::{CpuId, CpuMask};
 
-/// The measured latencies are sorted and divided into classes: near CPUs, farther CPUs, and so on.
-/// A latency that exceeds the next lower latency by this factor begins a new class. Latencies
-/// between CPUs of the same cache differ by less than this factor. Latencies between CPUs that have
+/// A measured latency that exceeds the next lower latency by this factor begins a new class of
+/// distance. Latencies between CPUs of one cache differ by less. Latencies between CPUs with
 /// different caches are at least three times as long.
 const FARTHER: f64 = 1.5;
 
-/// The distance between two CPUs, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Distance {
-    /// The CPUs share a last-level cache.
     Cache,
     Node,
-    /// The CPUs belong to different NUMA nodes. The value is the distance between these NUMA nodes,
-    /// as the firmware reports it.
+    /// The CPUs are on different NUMA nodes. The value is the distance that the firmware reports.
     Nodes(u32),
     Unknown,
 }
 
 impl Topology {
-    /// Returns the CPUs in `candidates` in the order in which they should join the receiving CPU
-    /// `owner`. `owner` itself is not in the result. The nearest CPUs come first, and unused cores
-    /// come before the second hardware threads of cores. Measured distances are used if they exist.
-    /// Otherwise, the distances that the kernel reports are used. Isolated CPUs are treated like
-    /// other CPUs, because the mask of candidates names them. Offline CPUs come last, because their
-    /// distance is unknown.
+    /// Returns `candidates` without `owner`, in the order in which they should join the receiving
+    /// CPU `owner`: near CPUs first, and unused cores before second hardware threads. Measured
+    /// distances take precedence over the kernel's. Isolated CPUs count like others, because the
+    /// mask names them. Offline CPUs come last, because their distance is unknown.
     pub fn joining_order(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let classes = self.classes(owner, candidates);
-        // If any distance was measured, the CPUs without a measured distance come last. If no
-        // distance was measured, all CPUs are in the same class of distance.
+        // If anything was measured, CPUs without a measured distance come last.
         let unknown = if classes.is_empty() { 0 } else { usize::MAX };
         let mut taken: BTreeMap<CpuId, usize> = BTreeMap::from([(self.core(owner), 1)]);
         let mut keyed: Vec<_> = Vec::new();
@@ -75,7 +65,7 @@ impl Topology {
         keyed.into_iter().map(|key| key.6).collect()
     }
 
-    /// Returns the core of a CPU. A core is identified by the lowest number of its CPUs.
+    /// Returns the lowest CPU of the core, which identifies the core.
     pub(super) fn core(&self, cpu: CpuId) -> CpuId {
         self.place(cpu).and_then(|place| place.siblings.first()).unwrap_or(cpu)
     }
@@ -99,10 +89,9 @@ impl Topology {
         }
     }
 
-    /// Returns the class of the measured distance between the owner and each CPU. The nearest class
-    /// is 0. A CPU that was not measured gets the class of the farthest measured CPU with the same
-    /// cache. The hardware threads of the owner's core are in the nearest class, although they
-    /// share execution units with the owner.
+    /// Returns the class of the measured distance from the owner, 0 for the nearest. An unmeasured
+    /// CPU gets the class of the farthest measured CPU with the same cache. The hardware threads of
+    /// the owner's core are in class 0: sharing execution units does not count here.
     fn classes(&self, owner: CpuId, candidates: &CpuMask) -> BTreeMap<CpuId, usize> {
         let is_sibling = |cpu: CpuId| self.core(cpu) == self.core(owner);
         let others = || candidates.iter().filter(|cpu| *cpu != owner);
@@ -121,8 +110,7 @@ impl Topology {
         others().filter_map(|cpu| Some((cpu, of(cpu)?))).collect()
     }
 
-    /// Returns the time that a cache line takes from one of the two CPUs to the other, if this time
-    /// was [measured](Self::measure).
+    /// Returns the [measured](Self::measure) time that a cache line takes between the two CPUs.
     pub fn latency(&self, one: CpuId, other: CpuId) -> Option<Duration> {
         self.latencies.get(&(one.min(other), one.max(other))).copied()
     }

@@ -1,6 +1,3 @@
-//! Tests, on fake machines, the default mask, the order in which CPUs join, and the effect of
-//! measurements on this order.
-
 use std::time::Duration;
 
 use super::*;
@@ -22,8 +19,7 @@ fn two_sockets_with_odd_numbers() {
     let topology = made.topology(None);
     let cores = ["1,5,7,9,11,13,15", "17,21,23,25,27,29,31", "19", "0-14:1/2", "16-30:1/2"];
     assert_eq!(order(&topology, 3, "0-31"), cpus(&cores));
-    // If the first hardware thread of a core is not a candidate, the second hardware thread takes
-    // its position in the order.
+    // If the first hardware thread of a core is no candidate, the second one takes its position.
     assert_eq!(order(&topology, 0, "0,2,16,18,20"), [2, 20, 18, 16]);
     let place = topology.place(CpuId(19)).unwrap();
     assert_eq!((place.node, place.package, place.capacity), (Some(1), Some(1), 1024));
@@ -38,7 +34,6 @@ fn a_node_has_several_caches() {
     let topology = made.topology(None);
     let expected = ["4,6,7", "20,22,23", "21", "0-3,8-15", "16-19,24-31"];
     assert_eq!(order(&topology, 5, "0-31"), cpus(&expected));
-    // The receiving CPU (`owner`) need not be a candidate.
     assert_eq!(order(&topology, 5, "0,4,8"), [4, 0, 8]);
 }
 
@@ -47,7 +42,7 @@ fn small_cores_are_cores_all_the_same() {
     let expected = ["2,4,6", "8-11", "3,5,7", "1"];
     let told = hybrid(|cpu| Some(if cpu < 8 { 1024 } else { 600 }));
     assert_eq!(order(&told.topology(None), 0, "0-11"), cpus(&expected));
-    // Some kernels report which CPUs are efficient cores, but not the capacity of these CPUs.
+    // Some kernels list the efficient cores, but not their capacity.
     let named = hybrid(|_| None);
     named.write("sys/devices/cpu_atom/cpus", "8-11");
     assert_eq!(order(&named.topology(None), 0, "0-11"), cpus(&expected));
@@ -78,7 +73,7 @@ fn a_machine_that_shows_nothing() {
     assert_eq!((topology.nr_cpu_ids(), topology.place(CpuId(0)), topology.quota()), (None, None, None));
     assert_eq!(topology.default_mask(), list("0-3"));
     assert_eq!(nothing.topology(None).default_mask(), CpuMask::new());
-    // If a file contains a CPU list that no kernel would write, the file counts as missing.
+    // These files contain CPU lists that no kernel writes, so they count as missing.
     let odd =
         Made::new(&[("sys/devices/system/cpu/online", "all of them"), ("sys/devices/system/cpu/nohz_full", "(null)")]);
     assert_eq!((odd.topology(Some("1")).online(), odd.topology(None).isolated()), (&list("1"), &CpuMask::new()));
@@ -95,13 +90,9 @@ fn what_is_not_ours_is_not_in_the_default() {
     let topology = made.topology(Some("4-31"));
     assert_eq!((topology.allowed(), topology.isolated()), (&list("8-29,31"), &list("10-12")));
     assert_eq!(topology.default_mask(), list("8-9,13-29,31"));
-    // If the user names isolated CPUs, the isolated CPUs are added like other CPUs. An offline CPU
-    // comes last.
     assert_eq!(order(&topology, 8, "8-12,30"), [10, 12, 9, 11, 30]);
-    // If a process may use only isolated CPUs, the administrator has assigned these CPUs to the
-    // process. Therefore the default mask contains these isolated CPUs.
+    // If all allowed CPUs are isolated, the administrator has reserved them for this process.
     assert_eq!(made.topology(Some("10-11")).default_mask(), list("10-11"));
-    // A quota of three and a half CPUs gives three CPUs near the first CPU.
     made.write("sys/fs/cgroup/cpu.max", "350000 100000");
     assert_eq!(made.topology(None).default_mask(), list("8,14,16"));
     made.write("sys/fs/cgroup/cpu.max", "10000 100000");
@@ -116,7 +107,7 @@ fn set(topology: &mut Topology, owner: u16, nanoseconds: &[(u16, u64)]) {
 
 #[test]
 fn what_was_measured_goes_before_what_is_told() {
-    // The kernel of a virtual machine reports one cache or no cache, but the host has two caches.
+    // The kernel of a virtual machine reports one cache or none, but the host has two.
     let made = Made::of(4, |cpu| Says {
         node: 0,
         package: 0,
@@ -130,7 +121,6 @@ fn what_was_measured_goes_before_what_is_told() {
         assert_eq!(order(&topology, 0, "0-3"), [2, 3, 1]);
         assert_eq!(topology.latency(CpuId(0), CpuId(1)), Some(Duration::from_nanos(203)));
         assert_eq!(order(&topology, 2, "0-3"), [0, 1, 3]);
-        // After a later measurement with a short latency, all CPUs count as near again.
         set(&mut topology, 0, &[(1, 63)]);
         assert_eq!(order(&topology, 0, "0-3"), [1, 2, 3]);
     }
@@ -149,9 +139,8 @@ fn threads_of_one_core_have_no_distance() {
 fn those_measured_stand_for_their_cache() {
     let made = four_caches();
     let mut topology = made.topology(None);
-    // In these measurements, the CPUs of the third cache are as near as those of the owner's cache.
-    // The second hardware thread of the owner's core is the nearest CPU, but still comes after
-    // unused cores in the order.
+    // In these measurements, the third cache is as near as the owner's. The owner's second hardware
+    // thread is the nearest CPU, but still comes after unused cores.
     set(&mut topology, 0, &[(1, 22), (16, 7), (4, 80), (8, 25), (12, 90)]);
     let expected = ["1-3", "17-19", "16", "8-11", "24-27", "4-7,12-15", "20-23,28-31"];
     assert_eq!(order(&topology, 0, "0-31"), cpus(&expected));
@@ -175,7 +164,7 @@ fn of_many_cpus_some_of_each_cache_are_measured() {
     assert_eq!(few.into_iter().map(|cpu| cpu.0).collect::<Vec<_>>(), [1, 64, 2, 3]);
 }
 
-/// The test tries the measurement several times, because a CPU may be busy.
+/// Repeats the measurement, because a CPU may be busy.
 #[test]
 fn real_cpus_are_measured() {
     let mut topology = Topology::read();
@@ -191,8 +180,7 @@ fn real_cpus_are_measured() {
     }
     assert_eq!(measured > 0, wanted > 0, "of {wanted} pairs");
     for cpu in ours.iter() {
-        // A measured latency is longer than zero. If the latency exceeded the upper limit of this
-        // assertion, the measurement would have ended at its time limit.
+        // A latency at the upper limit would have ended the measurement.
         if let Some(latency) = topology.latency(owner, cpu) {
             assert!(latency > Duration::ZERO && latency < PAIR_TIME_MAX / 64, "{owner} {cpu}: {latency:?}");
         }
@@ -219,15 +207,14 @@ fn the_watch_tells_each_change_once() {
     assert_eq!((watch.poll(), watch.living()), (None, &list("0-4,6-7")));
     made.write("sys/fs/cgroup/cpuset.cpus.effective", "2-31");
     assert_eq!(watch.poll(), Some(list("2-4,6-7")));
-    // CPU 5 is online again. CPUs outside of the cpuset still count as absent. CPUs that are not
-    // watched do not matter.
+    // CPU 5 is back. CPUs outside of the cpuset still count as absent.
     online("0-20");
     assert_eq!(watch.poll(), Some(list("2-7")));
     online("0-19");
     assert_eq!(watch.poll(), None);
     made.remove("sys/fs/cgroup/cpuset.cpus.effective");
     assert_eq!(watch.poll(), Some(list("0-7")));
-    // At first, CPUs are removed from the affinity. Later, the affinity cannot be read.
+    // First CPUs leave the affinity, then it cannot be read.
     tell.send(Some(list("4-31"))).unwrap();
     assert_eq!(watch.poll(), Some(list("4-7")));
     tell.send(None).unwrap();
@@ -236,15 +223,13 @@ fn the_watch_tells_each_change_once() {
     assert_eq!(watch.poll(), Some(CpuMask::new()));
 }
 
-/// The test simulates `taskset -c 0 steerage --cpus 4-5`. The affinity limits the default CPUs, but
-/// not the CPUs that the user names.
+/// `taskset -c 0 steerage --cpus 4-5`: users may name CPUs outside of the affinity.
 #[test]
 fn an_affinity_that_was_gone_beyond_is_no_bound() {
     let made = two_sockets();
     let mut affinity = [list("0"), list("0,4-5"), list("0,5")].into_iter().cycle();
     let mut watch = Watch::below(made.root(), list("4-5"), move || affinity.next());
     assert_eq!((watch.poll(), watch.poll()), (None, None));
-    // Once the affinity has contained a CPU, the watch reports when this CPU is removed from the
-    // affinity.
+    // CPU 4 was in the affinity before, so its removal counts.
     assert_eq!(watch.poll(), Some(list("5")));
 }

@@ -1,5 +1,3 @@
-//! Reads counters of the kernel, and computes the differences between two readings.
-
 use std::collections::BTreeMap;
 
 use steerage::CpuId;
@@ -7,9 +5,8 @@ use steerage::CpuId;
 use super::interrupts;
 use crate::root::Root;
 
-/// The columns of /proc/net/softnet_stat (`softnet_seq_show` in net/core/net-procfs.c). In
-/// /proc/net/softnet_stat, the kernel omits the rows of offline CPUs. Since Linux 5.10, a separate
-/// column contains the number of the row's CPU.
+/// The columns of /proc/net/softnet_stat (`softnet_seq_show` in net/core/net-procfs.c). The kernel
+/// omits the rows of offline CPUs, and shows the CPU's number in a column since Linux 5.10.
 const PROCESSED: usize = 0;
 const DROPPED: usize = 1;
 const TIME_SQUEEZE: usize = 2;
@@ -17,48 +14,41 @@ const RECEIVED_RPS: usize = 9;
 const FLOW_LIMIT: usize = 10;
 const CPU: usize = 12;
 
-/// The column of a CPU's line in /proc/stat that counts the CPU's time in the kernel, outside of
-/// interrupts (proc_stat(5)).
+/// Columns of a CPU in /proc/stat (proc_stat(5)). `SYSTEM` excludes interrupts.
 const SYSTEM: usize = 2;
 const IDLE: [usize; 2] = [3, 4];
 const INTERRUPT: usize = 5;
 const SOFTIRQ: usize = 6;
-/// In a CPU's line of /proc/stat, the number of columns up to and including the column `steal`. The
-/// times in the columns after `steal` are already included in earlier columns.
+/// The columns up to `steal`. Earlier columns already include the times after `steal`.
 const COLUMNS: usize = 8;
 
-/// The length of a tick of /proc/stat in nanoseconds.
 const TICK_NS: f64 = 1e7;
 
-/// The time per packet is computed only if all packets together took at least this number of ticks.
-/// With this minimum number of ticks, the error of the time per packet is at most about a tenth.
+/// Below this number of ticks, the error of the time per packet exceeds a tenth.
 const TICKS_MIN: u64 = 20;
 
-/// Counters of an interface. They count packets that arrived but were lost
-/// (Documentation/networking/statistics.rst of the kernel).
+/// Counts packets that arrived but were lost (the kernel's
+/// Documentation/networking/statistics.rst).
 pub(super) const LOST: [&str; 4] = ["rx_dropped", "rx_missed_errors", "rx_over_errors", "rx_fifo_errors"];
 
-/// The counters of a CPU. Times are in ticks, the unit of the times in /proc/stat. On all machines
-/// that steerage supports, a second has 100 ticks.
+/// The counters of a CPU. Times are in ticks of /proc/stat: 100 per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuCounts {
-    /// The number of packets of all interfaces that the CPU handled.
+    /// The packets of all interfaces that the CPU handled.
     pub processed: u64,
-    /// The number of packets that were dropped because the CPU's backlog was full.
+    /// The packets that were dropped because the CPU's backlog was full.
     pub dropped: u64,
-    /// The number of times that the CPU stopped polling although packets were left, because its
-    /// budget was used up.
+    /// How often the CPU stopped polling with packets left, because its budget was used up.
     pub time_squeeze: u64,
-    /// The number of interrupts that other CPUs sent to this CPU when they steered packets to it.
+    /// The interrupts from other CPUs that steered packets to this CPU.
     pub received_rps: u64,
-    /// The number of packets that the kernel's flow limit dropped.
+    /// The packets that the kernel's flow limit dropped.
     pub flow_limit: u64,
-    /// The number of the interface's interrupts that the CPU handled.
+    /// The interface's interrupts that the CPU handled.
     pub interrupts: u64,
-    /// The time that the CPU spent in hard and soft interrupts.
+    /// The time in hard and soft interrupts.
     pub softirq: u64,
-    /// The CPU time that was spent in the kernel, but not in interrupts. This kernel time includes
-    /// the threads of threaded NAPI.
+    /// The time in the kernel outside of interrupts, which includes the threads of threaded NAPI.
     pub system: u64,
     /// The time in which the CPU was not idle.
     pub busy: u64,
@@ -69,12 +59,11 @@ pub struct CpuCounts {
 /// A reading of the kernel's counters, or the differences between two readings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// The time since the machine started, in hundredths of a second. The value is 0 if the time
-    /// since the start of the machine cannot be read.
+    /// The time since the machine started, in hundredths of a second, or 0 if unknown.
     pub uptime: u64,
-    /// The number of packets that the interface received.
+    /// The packets that the interface received.
     pub packets: u64,
-    /// The number of packets that were lost before they reached the kernel's protocols.
+    /// The packets that were lost before they reached the kernel's protocols.
     pub lost: u64,
     /// The counters of each online CPU.
     pub cpus: BTreeMap<CpuId, CpuCounts>,
@@ -91,22 +80,22 @@ impl Sample {
             cpus.entry(cpu).or_default().interrupts = count;
         }
         let lost: u64 = LOST.iter().map(|name| counter(name)).sum();
-        // In /proc/uptime, the numbers have two decimal places: `350735.47 234388.90`.
+        // /proc/uptime has two decimal places: `350735.47 234388.90`.
         let uptime = root.read("/proc/uptime").ok();
         let uptime = uptime.and_then(|text| text.split(' ').next()?.replace('.', "").parse().ok());
         Self { uptime: uptime.unwrap_or(0), packets: counter("rx_packets"), lost, cpus }
     }
 
-    /// Returns the average time that CPUs spent in interrupts per packet, over all interfaces.
-    /// Returns `None` if the time in interrupts was too short to be measured.
+    /// Returns the average time in interrupts per packet, over all interfaces, in nanoseconds.
+    /// `None` if the time was too short to be measured.
     pub fn softirq_ns(&self) -> Option<f64> {
         let sum = |count: fn(&CpuCounts) -> u64| self.cpus.values().map(count).sum::<u64>();
         let (ticks, packets) = (sum(|cpu| cpu.softirq), sum(|cpu| cpu.processed));
         (ticks >= TICKS_MIN && packets > 0).then(|| ticks as f64 * TICK_NS / packets as f64)
     }
 
-    /// Returns the differences of the counters since an earlier sample. If a counter is lower than
-    /// before, for example after a reset of the card, the difference is 0.
+    /// Returns the differences since an earlier sample. A counter that is lower than before, for
+    /// example after a reset of the card, counts as 0.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let cpus = self.cpus.iter().map(|(cpu, now)| {
@@ -134,7 +123,7 @@ impl Sample {
     }
 }
 
-/// Returns a counter of an interface, or 0 if the counter cannot be read.
+/// Returns 0 if the counter cannot be read.
 pub(super) fn counter(root: &Root, interface: &str, name: &str) -> u64 {
     let text = root.read(&format!("/sys/class/net/{interface}/statistics/{name}")).ok();
     text.and_then(|text| text.parse().ok()).unwrap_or(0)

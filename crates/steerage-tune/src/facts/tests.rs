@@ -1,12 +1,9 @@
-//! Tests the facts of a fake machine with 128 CPUs, whose card has 64 queues.
-
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// A directory with fake files of /sys and /proc. The directory is removed at the end of the test.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -37,8 +34,7 @@ impl Drop for Tree {
 const CPUS: usize = 128;
 const QUEUES: usize = 64;
 
-/// Returns a machine whose CPU 5 is offline, and whose CPUs 126 and 127 are isolated. Queue N
-/// interrupts CPU N + 1.
+/// CPU 5 is offline, and CPUs 126 and 127 are isolated. Queue N interrupts CPU N + 1.
 fn large(name: &str) -> Tree {
     let tree = Tree::new(name);
     tree.write("sys/devices/system/cpu/online", "0-4,6-127\n");
@@ -79,9 +75,7 @@ fn a_machine_of_128_cpus() {
     let sample = Sample::read(&root, "eth0");
     assert_eq!((sample.packets, sample.lost, sample.cpus.len(), sample.uptime), (1_000_000, 7, 127, 35_073_547));
     let cpu = sample.cpus[&CpuId(100)];
-    // The column that contains the CPU's number matters, because offline CPU 5 has no row. Without
-    // the column that contains the CPU's number, the row of CPU 100 would count as the row of CPU
-    // 99.
+    // CPU 5 is offline and has no row in softnet_stat, so row numbers are not CPU numbers.
     assert_eq!((cpu.processed, cpu.dropped, cpu.time_squeeze), (1100, 2, 3));
     assert_eq!((cpu.received_rps, cpu.flow_limit, cpu.interrupts), (9, 4, 0));
     assert_eq!((cpu.softirq, cpu.system, cpu.busy, cpu.all), (107, 20, 137, 1167));
@@ -92,7 +86,7 @@ fn a_machine_of_128_cpus() {
     let facts = Facts::read(&root, "eth0", card, &sample, None);
     assert_eq!((facts.queues, facts.driver.as_deref()), ((64, 64), Some("ice")));
     assert_eq!(facts.cpus.to_list(), "0-4,6-125");
-    // The interrupt of queue 4 is assigned to a CPU that is offline.
+    // CPU 5, which queue 4 interrupts, is offline.
     assert_eq!(facts.receivers.len(), 63);
     assert_eq!((facts.threaded, facts.sock_flow_entries), (Some(false), 32_768));
     assert!(facts.is_hashed_by_card() && facts.forwards_in_hardware());
@@ -104,8 +98,7 @@ fn a_machine_of_128_cpus() {
         "{text}"
     );
     assert!(text.contains("rounds that ended early: 381 ") && text.contains("flows: not seen: "), "{text}");
-    // CPUs 0 to 3 spend less than a hundredth of their time in interrupts, the minimum for the
-    // list. CPU 127 spends 134 of 1,194 ticks in interrupts.
+    // CPUs 0 to 3 are below the minimum. CPU 127 spends 134 of 1,194 ticks in interrupts.
     assert_eq!(facts.interrupted.len(), 123);
     let times = "time in interrupts since the machine started: 666948 ns for a packet, CPU 127 11 %, CPU 126 11 %, ";
     assert!(text.contains(times) && text.contains(", CPU 120 11 %, and 115 CPUs less\n"), "{text}");
@@ -115,8 +108,6 @@ fn a_machine_of_128_cpus() {
     );
 }
 
-/// The increases of the counters while `tune` listened are used, rather than the counters since the
-/// machine started.
 #[test]
 fn what_passed_while_tune_listened_counts_more() {
     let tree = large("lately");
@@ -145,7 +136,6 @@ fn differences_are_never_negative() {
     assert_eq!((passed.packets, passed.lost), (500, 0));
     let cpu = passed.cpus[&CpuId(3)];
     assert_eq!((cpu.softirq, cpu.system, cpu.busy, cpu.all), (43, 5, 48, 148));
-    // CPU 5 came online between the two samples.
     assert_eq!(passed.cpus[&CpuId(5)], CpuCounts::default());
 }
 
@@ -158,7 +148,7 @@ fn a_veth_has_no_interrupts_and_an_empty_machine_no_facts() {
     tree.write("proc/net/softnet_stat", &format!("{steered}00000300 0 0 0 0 0 0 0 0 00000000 0 0 00000001\n"));
     let root = Root::below(&tree.0);
     let facts = Facts::read(&root, "veth0", Card::default(), &Sample::read(&root, "veth0"), None);
-    // CPU 0 handled more packets than CPU 1, but other CPUs had steered packets to CPU 0 (RPS).
+    // CPU 0 handled more packets, but other CPUs had steered them to CPU 0.
     assert_eq!((facts.receivers, facts.queues.0, facts.threaded), (vec![CpuId(1)], 1, None));
 
     let nothing = Root::below("/nonexistent");

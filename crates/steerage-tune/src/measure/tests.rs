@@ -1,5 +1,3 @@
-//! Tests the measurement with prepared counters and simulated time.
-
 use std::collections::BTreeMap;
 
 use steerage::topology::Topology;
@@ -10,19 +8,16 @@ use crate::facts::{Card, CpuCounts};
 use crate::knob::Knob;
 use crate::plan::{Change, Value};
 
-/// The load of the fake machine in one second: packets, lost packets, and busy ticks of CPU 0 and
-/// CPU 1. The load depends on the value of the machine's only knob.
+/// The packets, lost packets, and busy ticks of CPUs 0 and 1 in a second.
 type Load = (u64, u64, [u64; 2]);
 
-/// A fake machine with a single knob. The value of the knob determines the load.
 struct Machine {
     loads: BTreeMap<&'static str, Load>,
     knob: &'static str,
     counted: Sample,
     milliseconds: u64,
-    /// The time at which the user ends the measurement, in milliseconds.
+    /// When the user ends the measurement, in milliseconds.
     end: u64,
-    /// The values to which the knob was set, each with the time in milliseconds.
     set: Vec<(u64, &'static str)>,
 }
 
@@ -146,18 +141,16 @@ fn what_helps_is_kept_and_the_rest_taken_back() {
     assert_eq!(machine.knob, "3");
     assert!(found.compared[4].refused.as_ref().unwrap().contains("cannot set rps_cpus to unknown"), "{found:?}");
     assert_eq!(found.kept().map(|plan| plan.changes[0].new.as_str()).collect::<Vec<_>>(), ["3"]);
-    // The best setting is already active when the second search for a better setting starts.
-    // Therefore the second search keeps no candidate.
+    // The best setting is already active.
     assert_eq!(machine.search(&["3", "1"]).kept().count(), 0);
-    // At least five seconds pass between two changes, unless the second change undoes a setting.
+    // Five seconds pass between two changes, unless the second change undoes the first.
     let set = &machine.set;
     for pair in set.windows(2) {
         assert!(pair[1].0 - pair[0].0 >= 5_000 || pair[1].0 == pair[0].0, "{set:?}");
     }
 }
 
-/// The administrator has set a CPU mask that makes all CPUs busier and does not raise the
-/// throughput. Such masks are common.
+/// A mask that only makes all CPUs busier is common.
 #[test]
 fn an_unhelpful_mask_is_taken_off() {
     let loads = [("0", (100_000, 0, [30, 30])), ("3", (100_000, 0, [55, 55]))];
@@ -175,8 +168,6 @@ fn at_the_limit_throughput_decides() {
     assert_eq!((machine.knob, found.compared[0].verdict.as_ref().unwrap().at_limit), ("3", true));
 }
 
-/// If packets are dropped in a measurement window, the window ends after a tenth of its time. No
-/// second window follows.
 #[test]
 fn drops_end_a_window_at_once() {
     let mut machine = Machine::new("0", &[("0", (100_000, 0, [50, 0])), ("3", (100_000, 500, [10, 10]))]);
@@ -184,8 +175,7 @@ fn drops_end_a_window_at_once() {
     assert_eq!(machine.set, [(6_000, "3"), (7_500, "0")]);
 }
 
-/// A sender sends through a veth at an unlimited rate. With RPS, most of the sender's packets are
-/// lost, but the machine still handles more packets than without RPS.
+/// A sender without a limit, through a veth: with RPS most packets are lost, but more are handled.
 #[test]
 fn a_sender_without_a_limit_does_not_hide_the_better_mask() {
     let loads = [("0", (42_000, 0, [99, 0])), ("2", (75_000, 210_000, [80, 99])), ("1", (42_000, 240_000, [99, 30]))];
@@ -198,8 +188,7 @@ fn a_sender_without_a_limit_does_not_hide_the_better_mask() {
 #[test]
 fn an_end_restores_everything() {
     let loads = [("0", (100_000, 0, [60, 0])), ("3", (100_000, 0, [40, 40])), ("2", (100_000, 0, [20, 60]))];
-    // After 3 s, the search is in its first measurement window. After 80 s, the search measures the
-    // second candidate.
+    // After 3 s the first window runs, and after 80 s the second candidate is measured.
     for end in [3_000, 80_000] {
         let mut machine = Machine::new("0", &loads);
         machine.end = end;

@@ -1,5 +1,3 @@
-//! Tests kernel settings that are not files: features of ethtool, and the flow dissector.
-
 use steerage_fixtures::cable::Net;
 use steerage_fixtures::scratch::Scratch;
 use steerage_tune::{Knob, Machine, Scope, Setting, Stages, Undo, Value, Wish};
@@ -18,15 +16,13 @@ fn a_feature_is_switched_off_and_on() {
             setting(&gro.0, value).apply(&mut machine).unwrap();
             assert_eq!(machine.read(&gro).unwrap(), value);
         }
-        // A veth does not support steering rules for queues, so the feature `rx-ntuple-filter`
-        // cannot be turned on.
+        // A veth has no rules for queues.
         let error = setting("/ethtool/near0/features/rx-ntuple-filter", "on").apply(&mut machine).unwrap_err();
         assert!(error.to_string().contains("cannot set /ethtool/near0/features/rx-ntuple-filter to on"), "{error}");
     });
 }
 
-/// Another process removes the flow dissector that this process has attached. After a crash of this
-/// process, the flow dissector is removed in the same way.
+/// Another process removes the flow dissector, as after a crash.
 #[test]
 fn the_flow_dissector_is_a_stage_that_is_undone() {
     let Some(net) = Net::new() else { return };

@@ -1,4 +1,4 @@
-//! These tests change the kernel's own files in network namespaces.
+//! Tests that change the kernel's own files in network namespaces.
 
 use std::process::Command;
 use std::sync::mpsc;
@@ -11,8 +11,7 @@ use steerage_tune::{Machine, Root, Stages, Undo, Watch, Watched, reached_through
 
 use crate::made_up::rps;
 
-/// Calls `body` with a root directory that contains /sys as it is in the network namespace `near`.
-/// A mount of /sys shows the interfaces of the network namespace in which /sys was mounted.
+/// Mounts /sys in the namespace `near`: a mount shows the interfaces of the namespace that made it.
 fn below(net: &Net, body: impl FnOnce(&Root) + Send) {
     net.near(|| {
         let place = Scratch::new();
@@ -26,7 +25,6 @@ fn below(net: &Net, body: impl FnOnce(&Root) + Send) {
     });
 }
 
-/// Returns all those values of the interface that a stage (a kind of kernel setting) can change.
 fn values(root: &Root) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for queue in root.names("/sys/class/net/near0/queues") {
@@ -59,8 +57,6 @@ fn the_kernel_reads_back_what_was_set_and_restored() {
     });
 }
 
-/// Another program changes a CPU mask and takes the link down and up. When the kernel's message
-/// about the link arrives, the watch sets the CPU mask again.
 #[test]
 fn a_watch_sets_values_again_and_knows_new_queues() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };

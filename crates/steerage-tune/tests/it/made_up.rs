@@ -1,4 +1,4 @@
-//! Tests with fake machines, which consist of files below a directory.
+//! Fake machines, made of files below a directory.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,8 +9,6 @@ use steerage_tune::{
     Knob, Machine, Root, STAGES, Scope, Setting, Stage, Stages, TuneError, Undo, Value, Wish, link_file,
 };
 
-/// A fake machine with the interface `eth0`. Each test chooses the number of CPUs, queues and
-/// interrupts of the fake machine.
 pub(crate) struct MadeUp(pub(crate) Scratch);
 
 impl MadeUp {
@@ -109,7 +107,6 @@ fn transmit_queues_share_the_cpus_and_interrupts_have_one_each() {
     let value = |knob: &str| new.0[&Knob(knob.to_owned())].clone();
     assert_eq!(value("/sys/class/net/eth0/queues/tx-1/xps_cpus"), "00000000,00000002,00000000,00000002");
     assert_eq!(value("/proc/irq/163/smp_affinity"), "00000000,00000000,80000000,00000000");
-    // Without the option `--irq`, the plan changes no interrupt.
     let without = Stages::default().plan(&mut machine, "eth0", &wish);
     assert!(without.changes.iter().all(|change| change.stage == "xps_cpus"));
 }
@@ -139,8 +136,7 @@ fn no_value_exceeds_its_bound() {
         }
         assert!(!plan.changes.is_empty() || ["rings_tx", "channels_rx"].contains(&stage.name), "{}", stage.name);
     }
-    // The kernel would round the number 3000 up. If `tune` set the value 3000, it would later read
-    // a value that differs from 3000.
+    // The kernel would round 3000 up, and `tune` would read back a different value.
     let plan = all.plan(&mut machine, "eth0", &Wish::default().set("rps_flow_cnt", Value::Number(3000)));
     assert_eq!(plan.changes[0].new, "4096");
 }
@@ -201,7 +197,7 @@ fn the_card_has_the_commands_of_ethtool() {
     assert_eq!(commands, ["ethtool -L eth0 combined 8", "ethtool -G eth0 rx 1024", "ethtool -X eth0 hkey 6d:5a:6d:5a"]);
     assert!(plan.may_take_the_link_down());
     assert_eq!(plan.notes.len(), 2, "packets in the rings are lost: {:?}", plan.notes);
-    // When the number of queues changes, the kernel resets the settings of each queue.
+    // A new number of queues makes the kernel reset the settings of each queue.
     assert_eq!(plan.dependent.0.len(), 6);
     let scoped = steerage_tune::scoped::candidates(
         &mut made_up.machine(),
@@ -227,11 +223,11 @@ fn an_uneven_table_of_the_card_is_evened() {
         plan.changes.iter().find(|change| change.stage == "rss_table").map(|change| change.command())
     };
     assert_eq!(wished("0 1 2 3 0 1"), None);
-    // This indirection table does not contain queue 3, so this queue receives no packets.
+    // This table leaves out queue 3, which then receives nothing.
     assert_eq!(wished("0 1 2 0 1 2").as_deref(), Some("ethtool -X eth0 equal 4"));
 }
 
-/// A veth has queues that only receive or only send, and no combined queues.
+/// Like a veth, this card has queues that only receive or only send.
 #[test]
 fn a_card_may_have_receive_queues_of_their_own() {
     let made_up = MadeUp::new(8, 1);
@@ -255,7 +251,7 @@ fn each_knob_has_its_stage() {
     assert!(Stage::of(&Knob("/sys/class/net/eth0/ifalias".to_owned())).is_none());
 }
 
-/// The sandbox allows `tune` to write only to the files that the undo file names.
+/// The sandbox lets `tune` write only to these files.
 #[test]
 fn an_undo_file_names_the_files_of_its_stages() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
@@ -273,8 +269,7 @@ fn an_undo_file_names_the_files_of_its_stages() {
     let budget = "/proc/sys/net/core/netdev_budget";
     assert_eq!(files(&mut machine, wish.clone(), false), [budget, &first, &second]);
     assert_eq!(files(&mut machine, wish, true), [budget, queues]);
-    // When the number of queues changes, the kernel removes the files of the queues and creates
-    // them again.
+    // A new number of queues replaces the files of the queues.
     assert_eq!(files(&mut machine, Wish::default().set("channels", Value::Number(4)), false), [queues]);
 }
 
@@ -286,7 +281,7 @@ fn offloads_have_keys_in_a_link_file() {
     let file = link_file::make(&MadeUp::new(8, 1).machine(), "eth0", &Setting(card.into()));
     assert!(file.text.ends_with("\nGenericReceiveOffload=no\nNTupleFilter=yes\n"), "{}", file.text);
     assert!(file.notes[0].starts_with("systemd has no key for /ethtool/eth0/features/tx-gre-segmentation: "));
-    // A steering rule of the card works only if the card's feature for rules is on, too.
+    // A rule works only while the feature for rules is on.
     let mut card = file.setting.clone();
     card.0.insert(Knob("/ethtool/eth0/rules/1023".to_owned()), "flow-type tcp4 dst-port 443 action 2".to_owned());
     let file = link_file::make(&MadeUp::new(8, 1).machine(), "eth0", &card);
@@ -326,7 +321,6 @@ fn a_link_file_repeats_the_one_in_force() {
         file.notes,
         ["systemd has no key for /sys/class/net/eth0/threaded: keep it with steerage-tune@eth0.service"]
     );
-    // A version of systemd before 256 does not support `ReceivePacketSteeringCPUMask=`.
     fs::rename(
         made_up.0.join("usr/lib/systemd/libsystemd-shared-257.so"),
         made_up.0.join("usr/lib/systemd/libsystemd-shared-252.so"),

@@ -1,4 +1,4 @@
-//! Tests stages, plans and undo files, on fake machines and in network namespaces.
+//! Tests of stages, plans and undo files, on fake machines and in network namespaces.
 
 mod cards;
 mod live;

@@ -1,5 +1,4 @@
-//! Tests the rules with which a card steers traffic to queues. The tests run on fake machines and
-//! on a veth, which does not support such rules.
+//! The rules with which a card steers traffic to queues.
 
 use std::io::ErrorKind;
 
@@ -20,8 +19,7 @@ fn lead(flows: &[&str], queues: &[u32]) -> Lead {
     Lead { flows: flows.iter().map(|flow| flow.parse().unwrap()).collect(), queues: queues.to_vec() }
 }
 
-/// Returns a card with four locations for rules. Another program's rule is already at one of the
-/// card's locations for rules.
+/// A card with four locations for rules, one of which has another program's rule.
 fn card() -> MadeUp {
     let made_up = MadeUp::new(8, 4);
     for location in 1020..1024 {
@@ -55,12 +53,9 @@ fn rules_are_added_once_checked_and_removed() {
     undo.keep(&mut machine, plan.new_setting()).unwrap();
     let kept = undo.kept().unwrap().clone();
     assert_eq!(kept.differences(&mut machine), []);
-    // The second plan contains no change, because the card already has the rules of the first plan.
     assert_eq!(planned(&mut machine, &lead, &kept).unwrap().changes, []);
-    // In a run without the option --flow, the rules that `tune` added earlier are no longer wanted.
     let without = planned(&mut machine, &Lead::default(), &kept).unwrap();
     assert_eq!(without.changes[0].command(), "ethtool -N eth0 delete 1021");
-    // Another program replaces one of the rules that `tune` added.
     made_up.write("ethtool/eth0/rules/1021", "flow-type tcp4 dst-port 22 action 1");
     assert_eq!(kept.differences(&mut machine).len(), 1);
     let restored = Undo::load(&directory, &machine, "eth0").unwrap().unwrap().restore(&mut machine).unwrap();
@@ -80,7 +75,7 @@ fn what_a_card_cannot_lead_is_refused() {
     };
     for (flows, queues, why) in [
         (&["tcp4 dst-port 443"][..], &[4][..], "it has no receive queue 4, but the queues 0 to 3"),
-        // To give equal shares of the traffic to three queues, eight rules would be necessary.
+        // Equal shares for three queues need eight rules.
         (&["tcp4 dst-port 443"], &[0, 1, 2], "the card has no room for more rules"),
         (
             &["tcp4 src-port 443"],
@@ -95,7 +90,7 @@ fn what_a_card_cannot_lead_is_refused() {
     }
 }
 
-/// A driver may refuse a steering rule that compares only a part of the bits of a port.
+/// A driver may refuse a rule that compares only some bits of a port.
 #[test]
 fn a_rule_that_the_driver_refuses_says_what_to_do() {
     let knob = Knob("/ethtool/eth0/rules/1023".to_owned());

@@ -1,5 +1,3 @@
-//! Tests undo files on fake machines.
-
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +18,7 @@ fn wishes() -> Vec<Wish> {
     vec![rps(0..2), rps(2..4).set("netdev_budget", Value::Number(600)), rps(0..0)]
 }
 
-/// Writes an undo file in the same way as `tune --apply`, and returns the undo file and the plans.
+/// Writes an undo file like `tune --apply`.
 fn begun(made_up: &MadeUp, directory: &Scratch) -> (Undo, Vec<steerage_tune::Plan>) {
     let mut machine = made_up.machine();
     let stages = Stages::default().with(Scope::Global);
@@ -41,7 +39,6 @@ fn an_interrupted_measurement_is_taken_back_whatever_was_set_last() {
         for plan in &plans[..=last] {
             plan.new_setting().apply(&mut made_up.machine()).unwrap();
         }
-        // The process that wrote the undo file has ended. Only the file remains.
         let undo = load(&made_up, &directory).unwrap();
         assert_eq!(undo.kept(), None);
         let restored = undo.restore(&mut made_up.machine()).unwrap();
@@ -74,7 +71,7 @@ fn what_is_kept_is_checked_and_undone() {
     undo.keep(&mut made_up.machine(), plans[0].new_setting()).unwrap();
     let kept = load(&made_up, &directory).unwrap();
     assert_eq!(kept.kept().unwrap().differences(&mut made_up.machine()), []);
-    // The values of candidates that were not kept no longer count as values that `tune` set.
+    // Values of candidates that were not kept no longer count as values of `tune`.
     made_up.write(RPS, "0c");
     let differences = kept.kept().unwrap().differences(&mut made_up.machine());
     assert_eq!(differences[0].to_string(), format!("/{RPS} is 0c, and not 03"));
@@ -82,9 +79,6 @@ fn what_is_kept_is_checked_and_undone() {
     assert_eq!((restored.left.len(), made_up.read(RPS).as_str()), (1, "0c"));
 }
 
-/// When the number of queues changes, the kernel resets the values of each queue. After the reset,
-/// `--undo` restores the values of the queues, except those that the administrator has changed
-/// since.
 #[test]
 fn what_a_stage_reset_is_restored_and_what_somebody_else_set_stays() {
     for foreign in [false, true] {
@@ -95,7 +89,7 @@ fn what_a_stage_reset_is_restored_and_what_somebody_else_set_stays() {
         let plan = stages.plan(&mut machine, "eth0", &Wish::default().set("channels", Value::Number(4)));
         let mut undo = Undo::begin(&directory, &mut machine, "eth0", &[&plan]).unwrap();
         plan.new_setting().apply(&mut machine).unwrap();
-        // The driver has created the queues again, so the queues' CPU masks are empty.
+        // The driver creates the queues again, with empty masks.
         made_up.write(RPS, "00");
         undo.keep(&mut machine, plan.new_setting()).unwrap();
         if foreign {
@@ -121,8 +115,7 @@ fn a_restarted_machine_and_another_interface_are_left_alone() {
         let restored = load(&made_up, &directory).unwrap().restore(&mut made_up.machine()).unwrap();
         assert!(restored.left[0].starts_with(note), "{:?}", restored.left);
         assert_eq!(made_up.read(RPS), "0c", "{file}");
-        // After a restart, the settings that belong to the whole machine have the values of the new
-        // boot. Old values from before a restart of the machine are not restored.
+        // The whole machine's settings have the values of the new boot, which an undo leaves alone.
         let budget = if value == "boot-2" { "600" } else { "300" };
         assert_eq!(made_up.read("proc/sys/net/core/netdev_budget"), budget, "{file}");
     }
@@ -185,9 +178,7 @@ fn a_link_file_is_removed_unless_somebody_changed_it() {
     }
 }
 
-/// systemd sets the values in the .link file, and `tune` maintains the other values. The kernel
-/// reset the values that are not in the .link file when the old number of queues was restored.
-/// Therefore `tune` sets these values again.
+/// Restoring the old number of queues made the kernel reset values outside of the .link file.
 #[test]
 fn what_a_link_file_sets_is_not_kept_as_well() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
@@ -207,8 +198,7 @@ fn what_a_link_file_sets_is_not_kept_as_well() {
     assert_eq!(values(&made_up), ["00", "01", "2"]);
     let kept: Vec<&str> = undo.kept().unwrap().0.keys().map(|knob| knob.0.as_str()).collect();
     assert_eq!(kept, ["/sys/class/net/eth0/queues/tx-0/xps_cpus", "/sys/class/net/eth0/queues/tx-1/xps_cpus"]);
-    // At this point of the test, systemd has set the values in the .link file. The values that
-    // systemd has set do not change when the .link file is written again.
+    // systemd has set its values, which stay when the file is written again.
     made_up.write(RPS, "03");
     made_up.write(channels, "4");
     let mut undo = load(&made_up, &directory).unwrap();
@@ -220,8 +210,7 @@ fn what_a_link_file_sets_is_not_kept_as_well() {
     assert_eq!((values(&made_up), file.path.exists()), (["00", "00", "2"].map(str::to_owned), false));
 }
 
-/// Calls `body` while a test server replies like irqbalance. Returns the messages that the test
-/// server received.
+/// Returns the messages that a fake irqbalance received while `body` ran.
 fn with_irqbalance(made_up: &MadeUp, requests: usize, body: impl FnOnce()) -> Vec<String> {
     let directory = made_up.0.join("run/irqbalance");
     fs::create_dir_all(&directory).unwrap();
@@ -255,8 +244,7 @@ fn irqbalance_gets_back_the_interrupts_that_were_not_kept() {
     assert_eq!(said, ["setup", "settings ban irqs NONE"]);
 }
 
-/// The driver resets the CPUs of interrupts when the link goes up. When irqbalance restarts, it
-/// forgets its list of banned interrupts.
+/// Drivers reset the CPUs of interrupts when the link goes up. A restarted irqbalance has no bans.
 #[test]
 fn a_watch_sets_interrupts_again_and_tells_irqbalance() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
@@ -276,13 +264,9 @@ fn a_watch_sets_interrupts_again_and_tells_irqbalance() {
     assert_eq!(said, ["setup", "settings ban irqs 100 101"]);
     assert_eq!(lines, ["set /proc/irq/101/smp_affinity to 08 again (it was ff)"]);
     assert_eq!(made_up.read("proc/irq/101/smp_affinity"), "08");
-    // If no knob (kernel or card setting) has changed, `set_again` writes nothing, and irqbalance
-    // gets no message.
     watch.set_again(&mut made_up.machine(), &mut undo, &mut |change| panic!("{change}")).unwrap();
 }
 
-/// A queue disappears while a candidate is measured. When a queue has disappeared, the values of
-/// all other queues are still restored.
 #[test]
 fn a_queue_that_vanishes_while_it_is_measured_is_named() {
     let (made_up, directory) = (MadeUp::new(8, 3), Scratch::new());

@@ -1,5 +1,4 @@
-//! Makes the n-th page allocation of a run fail. The test repeats the run with increasing n until
-//! no allocation fails. No packet or page is lost, and the ledger (the packet counters) is exact.
+//! Makes the n-th page allocation of a run fail, for all n. No packet or page is lost.
 
 use std::sync::Arc;
 
@@ -164,9 +163,8 @@ impl Handler for Varied {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// A run of two CPUs. The test's thread runs the steps of both CPUs, because only allocations of
-/// this thread are made to fail. Returns the ledger (the packet counters), and the number of frames
-/// that are still in rings.
+/// One thread runs both CPUs, because only allocations of this thread fail. Returns the ledger and
+/// the number of frames still in rings.
 fn run(nodes: Option<NodeMap>, lpc_pages: usize) -> (Snapshot, u64) {
     let queues: Vec<Box<dyn RxQueue>> = vec![
         Box::new(Fills(FRAMES)),

@@ -1,6 +1,3 @@
-//! Tests sending over a veth pair, packets that cannot be sent, and a path between two network
-//! namespaces with a TAP and an interface.
-
 use steerage::{Builder, Running, Snapshot, stats::DropReason};
 use steerage_fixtures::handlers::{Wire, end};
 use steerage_fixtures::namespaces::{
@@ -37,8 +34,7 @@ fn what_is_sent_arrives() {
         assert_eq!((sent(&ledger), ledger.dropped().total(), ledger.received()), (50_000, 0, 50_000));
         assert_eq!(ledger.outputs[0].bytes, ledger.queues[0].received_bytes);
         all += sent(&ledger);
-        // On a busy host, the veth pair may drop frames, because the backlog of the receiving end
-        // (`netdev_max_backlog`) may be full.
+        // On a busy host, the backlog of the receiving end (`netdev_max_backlog`) may be full.
         let lost_by_cable = namespaces.counted(0, "out0", 11);
         let arrived = namespaces.received_by(1, "in0");
         assert_eq!(arrived + lost_by_cable, all, "{lost_by_cable} frames lost by the cable");
@@ -51,12 +47,10 @@ fn what_is_none_for_the_interface_is_refused() {
     let Some(namespaces) = cable() else { return };
     let long = sending(&namespaces, "synthetic:packets=1000,size=2000", "out0").join().snapshot;
     assert_eq!((sent(&long), long.dropped().get(DropReason::TxTooLong)), (0, 1000));
-    // The interface also refuses packets that are too long if they are between short packets in a
-    // batch.
+    // Packets that are too long stand between short packets of a batch.
     namespaces.must(0, "link set dev out0 mtu 1000");
     let mixed = sending(&namespaces, "synthetic:packets=1000,size=1014", "out0").join().snapshot;
     assert_eq!(sent(&mixed), 1000);
-    // The interface also refuses packets that have no link header.
     let running = sending(&namespaces, "tun:ip0", "out0");
     namespaces.address(0, 1, "ip0");
     let handle = running.handle();
@@ -71,9 +65,7 @@ fn what_is_none_for_the_interface_is_refused() {
     assert_eq!(namespaces.received_by(1, "in0"), 1000);
 }
 
-/// Sends through an interface that accepts IP packets without a link header. Packets that are sent
-/// through the TUN `far` arrive at the other end of this TUN. The TUN `far` has no offloads, so the
-/// kernel splits super-frames.
+/// The TUN `far` has no offloads, so the kernel splits super-frames.
 #[test]
 fn packets_without_a_link_header() {
     for (near, far) in [("tun:near0", "far0"), ("tun:near0,offload=on", "af_packet:far0,offload=on")] {
@@ -81,8 +73,6 @@ fn packets_without_a_link_header() {
         let (from, via) = namespaces.within(0, || (open(near).unwrap(), open("tun:far0").unwrap()));
         let sends = namespaces.within(0, || output::open(far).unwrap());
         let back = namespaces.within(0, || output::open("tun:near0").unwrap());
-        // Packets are sent through the TUN interface `far0`. The packets arrive at the other end of
-        // this TUN, which sends them back.
         let builder = Builder::new().virtual_cpus(2).input(from).input(via).output(back).output(sends);
         let running = namespaces.within(0, || builder.build(|_| Wire(1)).unwrap().start().unwrap());
         namespaces.address(0, 1, "near0");
@@ -99,12 +89,10 @@ fn packets_without_a_link_header() {
     }
 }
 
-/// A queueing discipline with a low rate drops packets. Packets that a queueing discipline drops
-/// count as "no room", and the device does not fail.
 #[test]
 fn what_finds_no_room_is_counted() {
     let Some(namespaces) = cable() else { return };
-    // The queueing discipline sends 20 kB per second, and at most 3 kB of packets may wait in it.
+    // The queueing discipline sends 20 kB per second, and at most 3 kB of packets wait in it.
     if !namespaces.shape(0, "out0", "tbf rate 160kbit burst 2kb limit 3kb") {
         return;
     }
@@ -115,8 +103,6 @@ fn what_finds_no_room_is_counted() {
     until("what was sent arrives", || namespaces.received_by(1, "in0") == sent(&ledger));
 }
 
-/// The test sends more packets than the socket buffers of both CPUs can hold. The packets wait in a
-/// queueing discipline, which drops no packet.
 #[test]
 fn a_source_that_can_wait_waits_for_room_in_the_buffer() {
     let Some(namespaces) = cable() else { return };
@@ -147,8 +133,6 @@ fn down_up_and_gone() {
     assert_eq!(error, Some("out0: cannot send by the interface: the interface was deleted"));
 }
 
-/// A veth pair joins a TAP of one network namespace to an interface of another network namespace.
-/// In this test, packets pass in both directions.
 #[test]
 fn two_kernels_speak_over_a_tap_and_a_cable() {
     if !steerage_fixtures::is_installed("ethtool", "ethtool") {
@@ -156,12 +140,10 @@ fn two_kernels_speak_over_a_tap_and_a_cable() {
     }
     let Some(namespaces) = Namespaces::new(3) else { return };
     namespaces.veth((1, "out0"), (2, "far0"));
-    // Turn off the checksum offload. With checksum offload, packets from the far namespace have no
-    // checksums, because the two ends of a veth pair do not need checksums.
+    // With checksum offload, packets on a veth pair have no checksums.
     namespaces.features(2, "far0", "tx off");
     let builder = Builder::new().virtual_cpus(2).check_order(true);
     let (tap, tap_out) = namespaces.within(0, || (open("tap:left").unwrap(), output::open("tap:left").unwrap()));
-    // Receive only incoming frames. The outgoing frames are those that this test itself sends.
     let listened = "af_packet:out0,direction=in,timeout=1";
     let (live, live_out) = namespaces.within(1, || (open(listened).unwrap(), output::open("out0").unwrap()));
     namespaces.address(0, 1, "left");

@@ -1,14 +1,12 @@
 //! The memory of an AF_PACKET ring, which is mapped twice: once to access the status of blocks, and
 //! once to lend frames. The kernel's description of a frame is read through the mapping from which
-//! the frame is lent. Reading the description through the other mapping would cause a miss in each
-//! cache that is indexed by virtual address.
+//! the frame is lent. The other mapping would cause a miss in each cache that is indexed by virtual
+//! address.
 //!
 //! Frames are lent from *places*. A place is an address range with the size of a block, at which a
-//! block of the ring is mapped. A copy can replace the block while the block's frames are lent: the
-//! handler that reads a frame sees the same bytes, and the kernel gets its block back. After the
-//! copy has replaced the block, later frames of the block are lent from another place (address
-//! range). Places take no memory, because a place is only a range of addresses at which a block or
-//! a copy can be mapped. Copies do take memory.
+//! block of the ring is mapped. A copy can replace the block while its frames are lent: handlers
+//! see the same bytes, and the kernel gets its block back. Later frames of the block are lent from
+//! another place. Places take no memory, but copies do.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -26,26 +24,23 @@ const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
 const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
 const TP_FT_REQ_FILL_RXHASH: c_uint = 1;
 
-/// The size of `struct virtio_net_hdr`, which packet sockets put right before a frame (packet(7),
-/// PACKET_VNET_HDR).
+/// The size of `struct virtio_net_hdr`, which is right before a frame (packet(7), PACKET_VNET_HDR).
 const OFFLOADS_BYTES: usize = 10;
 
-/// The offsets of the fields that are read from `struct tpacket_block_desc`.
+/// Offsets in `struct tpacket_block_desc`.
 const STATUS_AT: usize = 8;
 const FRAMES_AT: usize = 12;
 const FIRST_AT: usize = 16;
 const USED_AT: usize = 20;
 
-/// The frame size in bytes, which only old versions of the kernel's ring interface use. The kernel
-/// checks the frame size but does not use it.
+/// The kernel checks the frame size, but TPACKET_V3 does not use it.
 const FRAME_BYTES: u32 = 2048;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_packet) struct Shape {
     pub(in crate::af_packet) blocks: usize,
     pub(in crate::af_packet) places: usize,
-    /// The limit in units for lent frames that wait for CPUs, if there is a limit: see
-    /// [`Blocks::shared`].
+    /// The limit on lent frames that wait for CPUs, in units: see [`Blocks::shared`].
     pub(in crate::af_packet) units: Option<u32>,
     /// The size of a block in bytes: a power of two, and a multiple of the page size.
     pub(in crate::af_packet) block_bytes: usize,
@@ -80,7 +75,7 @@ pub(in crate::af_packet) struct Filled {
     pub(in crate::af_packet) used: usize,
 }
 
-/// The size of `struct tpacket3_hdr`, and the offsets of those of its fields that are read.
+/// The size of `struct tpacket3_hdr`, and offsets in it.
 const HEADER_BYTES: usize = 48;
 const NEXT_AT: usize = 0;
 const SECONDS_AT: usize = 4;
@@ -95,26 +90,22 @@ const VLAN_TPID_AT: usize = 36;
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_packet) struct Frame {
-    /// The position of the frame. The position of the frame and the position of its description are
-    /// offsets in the same bytes.
+    /// The offset of the frame in the bytes that contain the description.
     pub(in crate::af_packet) at: usize,
     pub(in crate::af_packet) len: usize,
     pub(in crate::af_packet) wire_len: u32,
     pub(in crate::af_packet) nanos: u64,
     pub(in crate::af_packet) hash: u32,
-    /// The VLAN tag that was removed from the frame: the tag's type and contents, in the frame's
-    /// byte order.
+    /// The VLAN tag (type and contents) that was removed from the frame, in the frame's byte order.
     pub(in crate::af_packet) tag: Option<[u8; 4]>,
-    /// The kernel's description of the frame's offloads, if the socket requested offloads.
     pub(in crate::af_packet) offloads: Option<[u8; OFFLOADS_BYTES]>,
-    /// The distance from this frame's header to the next frame's header, in bytes.
+    /// The distance in bytes to the next frame's description.
     pub(in crate::af_packet) next: usize,
 }
 
 impl Frame {
-    /// Reads the kernel's description of a frame, at the position `at` of `bytes`. If `offloads` is
-    /// true, the description includes the offloads. Returns `None` if the description or the frame
-    /// is not within `bytes`.
+    /// Reads the kernel's description of a frame, at the offset `at`. Returns `None` if the
+    /// description or the frame is not within `bytes`.
     #[inline(always)]
     pub(in crate::af_packet) fn read(bytes: &[u8], at: usize, offloads: bool) -> Option<Self> {
         let header: &[u8; HEADER_BYTES] = bytes.get(at..)?.first_chunk()?;
@@ -181,7 +172,6 @@ impl View {
         Ok(Self { base, bytes })
     }
 
-    /// Returns the address of the byte with the offset `at`, which must be within the mapping.
     fn at(&self, at: usize) -> *mut u8 {
         assert!(at < self.bytes, "outside of the ring");
         // SAFETY: `at` is within the mapping, as checked above.
@@ -197,8 +187,7 @@ impl Drop for View {
     }
 }
 
-/// A second mapping of a whole ring. The mappings of single blocks are moved out of this mapping to
-/// the address ranges (places) from which their frames are lent.
+/// A second mapping of a whole ring, from which single blocks are moved to their places.
 #[derive(Debug)]
 struct Spare {
     base: NonNull<u8>,
@@ -221,33 +210,27 @@ impl Drop for Spare {
 
 /// The memory of one socket's ring.
 ///
-/// The kernel writes to a block only while the block's status says that the kernel owns the block.
-/// Blocks are read and lent only between [`filled`](Self::filled) and
-/// [`give_back`](Self::give_back). If a block still has lent frames, it is returned to the kernel
-/// only after a copy has replaced it.
+/// The kernel writes to a block only while the block's status says so. Blocks are read and lent
+/// only between [`filled`](Self::filled) and [`give_back`](Self::give_back). A block with lent
+/// frames is returned to the kernel only after a copy has replaced it.
 #[derive(Debug)]
 pub(in crate::af_packet) struct Memory {
     shape: Shape,
     status: View,
-    /// The places (address ranges) from which frames are lent. Frames are read through a memory
-    /// region. The places (address ranges) stay mapped as long as this region exists.
+    /// The places, which stay mapped as long as the memory region of the lent frames exists.
     lent: Arc<View>,
-    /// The claim: a value that gives access to the memory of the lent blocks. No code outside this
-    /// struct gets the claim.
+    /// Gives access to the memory of the lent blocks. No code outside this struct gets the claim.
     claim: Option<Claim>,
     spare: Option<Spare>,
 }
 
 impl Memory {
-    /// Maps the ring of `socket`, which has the shape `shape`. The blocks of the ring are mapped at
-    /// the first places (address ranges for lending).
     pub(in crate::af_packet) fn map(socket: BorrowedFd<'_>, shape: Shape) -> io::Result<Self> {
         let status = View::map(shape.bytes(), Some(socket))?;
         let lent = Arc::new(View::reserve(shape.places.max(shape.blocks) * shape.block_bytes)?);
         let blocks = View::map(shape.bytes(), Some(socket))?;
         // SAFETY: both mappings are new, and have these bytes.
         unsafe { move_over(blocks.base.as_ptr(), lent.at(0), shape.bytes())? };
-        // The mapping has been moved away, so `drop` must not unmap it.
         std::mem::forget(blocks);
         Ok(Self { shape, status, lent, claim: None, spare: None })
     }
@@ -256,9 +239,8 @@ impl Memory {
         &self.shape
     }
 
-    /// Returns the places (the address ranges from which frames are lent) in the form of `Blocks`.
-    /// `blocks` can be called only once. Copies of blocks may together take as much memory as the
-    /// ring.
+    /// Returns the places as `Blocks`; fails at a second call. Copies of blocks may together take
+    /// as much memory as the ring.
     pub(in crate::af_packet) fn blocks(&mut self) -> io::Result<Blocks> {
         if self.claim.is_some() {
             return Err(io::Error::other("its memory was given away before"));
@@ -286,16 +268,13 @@ impl Memory {
         out.blocks(self.claim.as_ref()?)
     }
 
-    /// Sets how many units of lent memory a place (the address range of a block) counts as. Called
-    /// before frames are lent from the place: see
-    /// [`Blocks::weigh`].
+    /// Sets the units of lent memory that a place counts as: see [`Blocks::weigh`].
     pub(in crate::af_packet) fn weigh(&self, blocks: &mut Blocks, place: usize, units: u32) {
         self.claim.iter().for_each(|claim| blocks.weigh(claim, place, units));
     }
 
-    /// Returns the first `used` bytes of a filled block, which is mapped at the address range
-    /// `place`. Returns `None` if the kernel owns the block, or if `out` contains other blocks than
-    /// those of this ring.
+    /// Returns the first `used` bytes of a filled block at its place. `None` if the kernel owns the
+    /// block, or if `out` belongs to another ring.
     pub(in crate::af_packet) fn lending<'o>(
         &self,
         out: &'o mut Completions<'_>,
@@ -314,21 +293,17 @@ impl Memory {
         unsafe { AtomicU32::from_ptr(self.status.at(block * self.shape.block_bytes + at).cast()) }
     }
 
-    /// Returns true if the kernel has filled the block, and the block was not returned yet.
     pub(in crate::af_packet) fn is_filled(&self, block: usize) -> bool {
-        // `Acquire` pairs with the barrier before the kernel's write of the status, so that all
-        // earlier writes of the kernel are visible.
+        // `Acquire` pairs with the kernel's barrier before its write of the status.
         self.word(block, STATUS_AT).load(Ordering::Acquire) & TP_STATUS_USER != 0
     }
 
-    /// Returns the contents of the block, if the kernel has filled it. If the kernel reports more
-    /// bytes than the block has, the length of the block is used instead.
+    /// Returns the contents of a filled block. An invalid length becomes the block's length.
     pub(in crate::af_packet) fn filled(&self, block: usize) -> Option<Filled> {
         if !self.is_filled(block) {
             return None;
         }
-        // `Relaxed` suffices, because the `Acquire` load above makes these fields of the block
-        // visible.
+        // `Relaxed` suffices, because the `Acquire` load above makes these fields visible.
         let word = |at| self.word(block, at).load(Ordering::Relaxed);
         let used = (word(USED_AT) as usize).min(self.shape.block_bytes);
         Some(Filled { frames: word(FRAMES_AT), first: word(FIRST_AT) as usize, used })
@@ -340,9 +315,7 @@ impl Memory {
         self.word(block, STATUS_AT).store(TP_STATUS_KERNEL, Ordering::Release);
     }
 
-    /// Returns the first `used` bytes of a filled block that is not mapped at any place (address
-    /// range for lending). The frames of a block without a place must be copied. Returns an empty
-    /// slice if the kernel owns the block.
+    /// The bytes of a filled block without a place. Its frames must be copied.
     pub(in crate::af_packet) fn unlent(&self, block: usize, used: usize) -> &[u8] {
         if !self.is_filled(block) {
             return &[];
@@ -354,9 +327,8 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(base, used.min(self.shape.block_bytes)) }
     }
 
-    /// Replaces the block at a place (address range) by a copy of the block's first `used` bytes,
-    /// so that the block can be returned to the kernel. A thread that reads the block's frames sees
-    /// the same bytes before, during and after the call.
+    /// Replaces the block at a place by a copy of its first `used` bytes, so that the block can be
+    /// returned. A thread that reads the block's frames always sees the same bytes.
     pub(in crate::af_packet) fn rescue(&self, place: usize, used: usize) -> io::Result<()> {
         let bytes = self.shape.block_bytes;
         let place = self.lent.at(place * bytes);
@@ -368,21 +340,17 @@ impl Memory {
         // SAFETY: as above. Frames are read only in the first `used` bytes, which are the same in
         // both mappings.
         unsafe { move_over(copy.base.as_ptr(), place, bytes)? };
-        // The mapping has been moved away, so `drop` must not unmap it.
         std::mem::forget(copy);
         Ok(())
     }
 
-    /// Maps a block of the ring at the address range `place`. No frame at the address range `place`
-    /// may be lent when `show` is called.
+    /// Maps the block at a place. No frame of the place may be lent.
     pub(in crate::af_packet) fn show(&mut self, socket: BorrowedFd<'_>, block: usize, place: usize) -> io::Result<()> {
         let Shape { blocks, block_bytes, .. } = self.shape;
-        // A ring can only be mapped as a whole. Later calls of `show` use the other blocks of the
-        // new mapping.
+        // A ring can only be mapped as a whole. Later calls use the other blocks of the mapping.
         if !self.spare.as_ref().is_some_and(|spare| spare.there[block]) {
             let view = View::map(self.shape.bytes(), Some(socket))?;
             self.spare = Some(Spare { base: view.base, block_bytes, there: vec![true; blocks].into() });
-            // `Spare` takes over the mapping, and will unmap the blocks that it still has.
             std::mem::forget(view);
         }
         let Some(spare) = &mut self.spare else { return Ok(()) };

@@ -23,10 +23,8 @@ fn address(interface: u32, protocol: u16) -> libc::sockaddr_ll {
 }
 
 impl Socket {
-    /// Binds the socket to the interface through which it will send. `protocol` is the protocol
-    /// number for packets that have no link header. `protocol` is 0 if the packets have a link
-    /// header. A socket that is bound to a protocol would also receive frames, so it gets a filter
-    /// that accepts no frame.
+    /// `protocol` is 0 for packets with a link header. A socket that is bound to a protocol would
+    /// also receive frames, so it gets a filter that accepts no frame.
     pub(crate) fn bind_to_send(&self, interface: u32, protocol: u16) -> io::Result<()> {
         if protocol != 0 {
             self.attach(&program::NOTHING)?;
@@ -37,8 +35,7 @@ impl Socket {
         checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
     }
 
-    /// Sets the maximum number of bytes in flight. If the process may not exceed the system's limit
-    /// on socket buffers, it gets the maximum for unprivileged processes.
+    /// Without the permission to exceed the system's limit on buffers, the limit applies.
     pub(crate) fn set_send_buffer(&self, bytes: c_int) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
             .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
@@ -48,9 +45,8 @@ impl Socket {
         self.set(libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1)
     }
 
-    /// Sends a packet without blocking. The two system calls in this function have no address
-    /// argument. Therefore the sandbox can forbid system calls with an address, which could send
-    /// through any interface.
+    /// Sends a packet without blocking. The system calls have no address argument, so the sandbox
+    /// can forbid calls with an address, which could send through any interface.
     pub(crate) fn send<const PARTS: usize>(&self, packet: &[&[u8]]) -> io::Result<()> {
         let socket = self.0.as_raw_fd();
         let sent = if let [only] = packet {
@@ -59,7 +55,6 @@ impl Socket {
         } else {
             let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PARTS];
             for (part, bytes) in parts.iter_mut().zip(packet) {
-                // The kernel only reads the parts.
                 *part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast::<c_void>(), iov_len: bytes.len() };
             }
             let count = packet.len().min(PARTS) as c_int;

@@ -1,6 +1,3 @@
-//! Tests attaching while the interface has a program of other software, and after other software
-//! has detached steerage's program.
-
 use std::net::UdpSocket;
 use std::time::Instant;
 
@@ -15,8 +12,6 @@ use super::super::assembler::{Assembler, R0};
 use super::super::device::Device;
 use super::*;
 
-/// Loads an XDP program that passes all frames to the kernel, and does not have the name of
-/// steerage's program.
 fn other() -> Program {
     let mut asm = Assembler::default();
     asm.set(R0, 2);
@@ -28,7 +23,6 @@ fn options(replace: bool) -> AfXdpOptions {
     AfXdpOptions::new("near0").take("udp".parse().unwrap()).replace(replace)
 }
 
-/// The kernel's description of the interface.
 fn link() -> netlink::Link {
     interface::look("near0").unwrap()
 }
@@ -39,8 +33,6 @@ fn cable() -> Option<Namespaces> {
     Some(namespaces)
 }
 
-/// In this test, the program of other software runs in the driver or after the driver, and is
-/// attached with or without a link. The XDP mode (native or skb) of steerage's program varies too.
 #[test]
 fn another_program_stays_unless_it_is_to_be_replaced() {
     let wheres = [(sys::Mode::Native, XdpPlace::Driver), (sys::Mode::Skb, XdpPlace::Generic)];
@@ -73,8 +65,7 @@ fn another_program_stays_unless_it_is_to_be_replaced() {
             let ours = link().programs[0].id;
             assert!(ProgramInfo::of(ours).unwrap().is_ours() && ours != there);
             drop(taking);
-            // Another test may fork a child process. Until the child calls `execve`, it has copies
-            // of all file descriptors, including the XDP program's.
+            // Until `execve`, a forked child of another test has copies of all file descriptors.
             let start = Instant::now();
             while !link().programs.is_empty() {
                 assert!(start.elapsed() < HANG, "the program stays");
@@ -84,8 +75,7 @@ fn another_program_stays_unless_it_is_to_be_replaced() {
     }
 }
 
-/// The kernel does not let `ip` detach a program that was attached by a link. Other software can
-/// detach the BPF link itself.
+/// The kernel does not let `ip` detach a program of a BPF link, but the link can be detached.
 #[test]
 fn one_that_is_taken_away_is_missed() {
     let Some(namespaces) = cable() else { return };
@@ -109,8 +99,6 @@ fn one_that_is_taken_away_is_missed() {
     });
 }
 
-/// If the driver has lost the program, the program is attached again. After the program was
-/// attached again, frames go to the socket as before.
 #[test]
 fn the_program_is_attached_again() {
     let Some(namespaces) = cable() else { return };
@@ -144,8 +132,7 @@ fn the_program_is_attached_again() {
     assert!(device.runs(&mut sys::ByCpu::new()).unwrap() >= 3);
 }
 
-/// The sender's VLAN tag is stored in the frame's metadata, as if a card had removed the tag. The
-/// device puts the tag back into the frame, and still reads the frame's hash.
+/// The sender stores its VLAN tag in the frame's metadata, like a card that has removed the tag.
 #[test]
 fn a_tag_that_is_beside_the_frame_returns_to_it() {
     use super::super::assembler::{R2, R3};
@@ -188,7 +175,6 @@ fn a_tag_that_is_beside_the_frame_returns_to_it() {
             let now = Timestamp::ZERO + start.elapsed();
             for (header, frame) in tester.poll_with_headers(now, POLL_BUDGET).unwrap().1 {
                 assert_eq!(frame[12..16], [0x81, 0x00, 0x20, 0x64], "{frame:02x?}");
-                // No network card received the packet, so the packet has no timestamp of a card.
                 assert_eq!(header, None);
                 found |= frame[16..18] == [0x08, 0x00] && frame.ends_with(b"a datagram with a tag");
             }

@@ -1,7 +1,6 @@
-//! The places (table entries) for the ports of a bond. A place (a table entry for one port) has
-//! receive queues, and has keys in the maps of the XDP program. The thread in `watcher` assigns
-//! ports of the bond to places. The queues of a place (an entry for one port) notice at their next
-//! check that another port uses the place.
+//! The places (table entries) for the ports of a bond. A place has receive queues, and keys in the
+//! maps of the XDP program. The thread in `watcher` assigns ports to places. The queues of a place
+//! notice at their next check that another port uses the place.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -21,32 +20,24 @@ use crate::af_xdp::AfXdpOptions;
 use crate::af_xdp::device::Device;
 use crate::af_xdp::sys::{FEWEST, Socket};
 
-/// The places of a bond.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Places {
     table: Arc<Table>,
-    /// The data that the `watcher` thread needs. `None` after the `watcher` thread was started.
     to_start: Mutex<Option<ToStart>>,
-    /// The number of queues that are not open yet.
     unopened: AtomicUsize,
-    /// Ends the thread.
     ends: Arc<EventFd>,
 }
 
-/// The data for the thread that watches the bond.
 #[derive(Debug)]
 struct ToStart {
     watcher: Watcher,
-    /// The sockets for ports that the bond does not have yet. The process creates these sockets at
-    /// the start, because it may later no longer have the permission. A socket can be bound only
-    /// once, so each new port uses up a set of sockets.
+    /// The sockets for later ports, created now because later the process may lack the permission.
+    /// A socket can be bound only once, so each new port uses up a set.
     unbound: Vec<Vec<Socket>>,
 }
 
 impl Places {
-    /// Creates the places (table entries for ports) of a bond that has the given ports. `queues`
-    /// are the numbers of the queues that each place (table entry) has. `keys` is the number of map
-    /// keys that each place (table entry) has.
+    /// Each place gets the queues `queues`, and `keys` keys in the maps of the XDP program.
     pub(in crate::af_xdp) fn new(
         options: &AfXdpOptions,
         bond: &Link,
@@ -82,18 +73,15 @@ impl Places {
         }))
     }
 
-    /// The number of places.
     pub(in crate::af_xdp) fn count(&self) -> usize {
         self.table.places.len()
     }
 
-    /// The first port at the start.
     pub(in crate::af_xdp) fn model(&self) -> &Arc<Device> {
         &self.table.model
     }
 
-    /// Records that a queue is open. When the last queue is open, this function prepares the
-    /// sockets for new ports, and starts the thread that watches the bond.
+    /// The last queue prepares sockets for new ports, and starts the thread that watches the bond.
     pub(in crate::af_xdp) fn opened(&self, region: &Arc<Region>) -> Result<(), DeviceError> {
         // Relaxed, because one thread opens all queues.
         if self.unopened.fetch_sub(1, Ordering::Relaxed) != 1 {
@@ -104,8 +92,7 @@ impl Places {
         for sockets in unbound {
             match self.model().prepare(sockets, region, |_, _| FEWEST) {
                 Ok(prepared) => self.table.add_spare((prepared, Arc::clone(region))),
-                // A failure here does not end the run, because the queues of the bond's current
-                // ports already have their memory.
+                // The run continues: the queues of the current ports already have their memory.
                 Err(error) => {
                     tracing::warn!(%error, "the packets of a new port of the bond will go to the kernel");
                     break;
@@ -117,8 +104,7 @@ impl Places {
         let run = move || watcher.run(&table, &ends, &ready);
         let spawned = thread::Builder::new().name("bond".to_owned()).spawn(run);
         spawned.map_err(|e| self.model().error("start a thread that watches the bond", e))?;
-        // Wait until the thread has given up its capabilities. The thread must give up its
-        // capabilities before the process restricts its system calls.
+        // The thread must give up its capabilities before the process restricts its system calls.
         let _ = is_ready.recv();
         Ok(())
     }
@@ -130,12 +116,11 @@ impl Drop for Places {
     }
 }
 
-/// A queue's view of its place.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct View {
     places: Arc<Places>,
     place: usize,
-    /// The number of the queue among the queues of its place (the entry for one port).
+    /// The number of the queue among the queues of its place.
     nth: usize,
     version: u32,
     state: State,
@@ -156,29 +141,24 @@ impl View {
         &self.places
     }
 
-    /// The key, in the maps of the XDP program, of queue 0 of this place (the entry for one port).
+    /// The key of the place's queue 0 in the maps of the XDP program.
     pub(in crate::af_xdp) fn first_key(&self) -> u32 {
         self.place().first_key
     }
 
-    /// Returns the file descriptor that becomes readable when the state of the place (the entry for
-    /// one port) changes.
     pub(in crate::af_xdp) fn event(&self) -> BorrowedFd<'_> {
         self.place().event(self.nth)
     }
 
-    /// The state of the place (the entry for one port) at the time of the last
-    /// [`refresh`](Self::refresh).
+    /// The state at the last [`refresh`](Self::refresh).
     pub(in crate::af_xdp) fn state(&self) -> &State {
         &self.state
     }
 
-    /// Reads the state of the place (the entry for one port) if the state has changed.
     pub(in crate::af_xdp) fn refresh(&mut self) {
         self.places.table.places[self.place].refresh(self.nth, &mut self.version, &mut self.state);
     }
 
-    /// If the bond was deleted, returns the error with which the queue ends.
     pub(in crate::af_xdp) fn error(&self) -> Option<DeviceError> {
         let table = &self.places.table;
         table.is_gone().then(|| {

@@ -1,5 +1,5 @@
-//! The table of a bond's ports. Each port of a bond has a place (an entry) in the table. The thread
-//! in `watcher` writes the table, and the queues in `places` read it.
+//! The table of a bond's ports. Each port has a place (an entry) in the table. The thread in
+//! `watcher` writes the table, and the queues in `places` read it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,43 +12,34 @@ use crate::af_xdp::attach::Attached;
 use crate::af_xdp::device::Device;
 use crate::af_xdp::sys::OpenSocket;
 
-/// The sockets for the queues of one port, and the memory region into which these sockets receive.
+/// The sockets for the queues of one port, and the memory region into which they receive.
 pub(super) type Prepared = (Vec<OpenSocket>, Arc<Region>);
 
-/// The ports of a bond.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) bond: u32,
     pub(super) name: String,
-    /// The bond's first port when the device was opened. New ports are set up like the bond's first
-    /// port.
+    /// The bond's first port when the device was opened. New ports are set up like this port.
     pub(super) model: Arc<Device>,
     pub(super) places: Vec<Place>,
-    /// The sockets for ports that the bond does not have yet. Each new port uses up a set of
-    /// sockets.
+    /// The sockets for ports that the bond does not have yet. Each new port uses up a set.
     spares: Mutex<Vec<Prepared>>,
-    /// Whether the bond was deleted.
     is_gone: AtomicBool,
 }
 
-/// A place for a port.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) first_key: u32,
     state: Mutex<State>,
-    /// The number of changes of this place's state since the start.
     version: AtomicU32,
-    /// One eventfd for each queue of this place (table entry). After a change of the place's state,
-    /// these eventfds wake the CPUs that poll the queues.
+    /// One eventfd for each queue, which wakes the queue's CPU after a change of the state.
     wakes: Vec<EventFd>,
 }
 
-/// The state of a place.
 #[derive(Clone, Debug, Default)]
 pub(in crate::af_xdp) struct State {
-    /// The port. `None` if the place is free.
+    /// `None` if no port uses the place.
     pub(in crate::af_xdp) port: Option<Arc<Device>>,
-    /// True if the bond receives packets from the port.
     pub(in crate::af_xdp) receives: bool,
 }
 
@@ -61,24 +52,20 @@ impl Table {
         &self.model.program
     }
 
-    /// Stores a set of prepared sockets for a port that is added later.
     pub(super) fn add_spare(&self, prepared: Prepared) {
         self.spares.lock().unwrap_or_else(PoisonError::into_inner).push(prepared);
     }
 
-    /// Returns a set of prepared sockets for a new port, if one is left.
     pub(super) fn spare(&self) -> Option<Prepared> {
         self.spares.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    /// Records that the bond was deleted.
     pub(super) fn end(&self) {
         // Relaxed, because no other memory is published by this flag.
         self.is_gone.store(true, Ordering::Relaxed);
         self.places.iter().for_each(Place::wake);
     }
 
-    /// Whether the bond was deleted.
     pub(super) fn is_gone(&self) -> bool {
         // Relaxed, because no other memory is published by this flag.
         self.is_gone.load(Ordering::Relaxed)
@@ -96,19 +83,16 @@ impl Place {
 
     pub(super) fn set(&self, state: State) {
         let before = std::mem::replace(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner), state);
-        // Release pairs with the Acquire in `refresh`, so that a queue that reads the new version
-        // does not read the old state.
+        // Release pairs with the Acquire in `refresh`: a new version comes with the new state.
         self.version.fetch_add(1, Ordering::Release);
         self.wake();
         drop(before);
     }
 
-    /// Copies the place's state and its version, if the state has changed since the version
-    /// `version`. The caller never waits for the thread that changes the state. `nth` is the number
-    /// of the caller's queue among the queues of the place (table entry).
+    /// Copies the state if it is newer than `version`. Never waits for the thread that changes the
+    /// state. `nth` is the caller's queue among the queues of the place.
     pub(super) fn refresh(&self, nth: usize, version: &mut u32, state: &mut State) {
-        // The eventfd is read before the version, so that a change after this read wakes the CPU
-        // again.
+        // Read the eventfd before the version, so that a later change wakes the CPU again.
         let _ = self.wakes[nth].read();
         // Acquire pairs with the Release in `set`.
         let now = self.version.load(Ordering::Acquire);
@@ -117,15 +101,13 @@ impl Place {
         }
         match self.state.try_lock() {
             Ok(locked) => (*state, *version) = (locked.clone(), now),
-            // Another thread holds the lock of the state, so the next check reads the state.
+            // Another thread holds the lock: read the state at the next check.
             Err(_) => {
                 let _ = self.wakes[nth].write(1);
             }
         }
     }
 
-    /// Returns the file descriptor that becomes readable when the state of the place (table entry)
-    /// changes. Each queue `nth` has its own.
     pub(super) fn event(&self, nth: usize) -> BorrowedFd<'_> {
         self.wakes[nth].as_fd()
     }

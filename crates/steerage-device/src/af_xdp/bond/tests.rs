@@ -1,6 +1,6 @@
-//! Tests new ports of a bond. Because the kernel may not support bonds, a bridge replaces the bond
-//! in some tests (`.ci/other-kernel` starts a kernel that supports bonds). The kernel does not run
-//! a bridge's XDP program in its ports, so the test attaches the program to each port.
+//! Tests new ports of a bond. In some tests, a bridge replaces the bond, because the kernel may not
+//! support bonds (`.ci/other-kernel` starts a kernel with bonds). The kernel does not run a
+//! bridge's XDP program in its ports, so the test attaches the program to each port.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
@@ -22,19 +22,15 @@ use crate::af_xdp::program::{Maps, program};
 use crate::af_xdp::queue::Queue;
 use crate::af_xdp::sys::{Map, Mode, Program, Socket};
 
-/// The queue of the port that exists at the start, and the queue of a free place (an entry for a
-/// later port).
 struct Taking {
     started: Instant,
     queues: [QueueTester; 2],
-    /// The XDP program to attach to new ports. `None` if the bond itself attaches the program to
-    /// new ports.
+    /// Attached to new ports by the test. `None` if the bond attaches the program.
     program: Option<Program>,
 }
 
 impl Taking {
-    /// Takes UDP packets from the ports of bond0. `from_bond` must run in the network namespace of
-    /// the interfaces.
+    /// Must run in the network namespace of the interfaces.
     fn from_bond() -> Self {
         let mut queues = AfXdpOptions::new("bond0").take("udp".parse().unwrap()).open().unwrap().input.queues;
         assert_eq!(queues.len(), 2, "there is room for one more port");
@@ -48,7 +44,6 @@ impl Taking {
         Self { started: Instant::now(), queues, program }
     }
 
-    /// Takes UDP packets from near0, a port of the bridge br0.
     fn from_bridge() -> Self {
         let options = AfXdpOptions::new("br0").take("udp".parse().unwrap());
         let [bridge, port] = ["br0", "near0"].map(|name| interface::look(name).unwrap());
@@ -85,7 +80,6 @@ impl Taking {
         Self::of(queues, Some(loaded))
     }
 
-    /// Sends datagrams until one of the datagrams arrives at the queue.
     fn takes(&mut self, sender: &UdpSocket, nth: usize, text: &str) {
         let begin = Instant::now();
         loop {
@@ -103,9 +97,7 @@ impl Taking {
     }
 }
 
-/// A new port uses a free place (table entry for a port). After the new port was deleted, another
-/// new port uses the same place (table entry). The socket of the deleted port returns all its
-/// pages.
+/// Two new ports use one place in turn. The socket of a deleted port returns all its pages.
 fn a_place_has_one_port_after_another(ends: &Namespaces, controller: &str, take: fn() -> Taking) {
     let add = |nth: usize| {
         ends.veth((0, &format!("near{nth}")), (1, &format!("far{nth}")));

@@ -1,6 +1,5 @@
-//! The thread that watches a bond. This thread opens the queues of new ports. Opening queues
-//! requires system calls that a packet thread is not allowed to make. Such system calls also wait
-//! for the lock with which the kernel protects all interfaces.
+//! The thread that watches a bond and opens the queues of new ports. Packet threads may not make
+//! the necessary system calls, which also wait for the kernel's lock on all interfaces.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -20,15 +19,13 @@ use super::uses;
 use crate::af_xdp::device::Device;
 use crate::af_xdp::sys;
 
-/// The sockets of the watcher thread, and the state that it has reported.
 #[derive(Debug)]
 pub(super) struct Watcher {
     changes: Changes,
     kernel: Rtnetlink,
     ethtool: Option<Ethtool>,
-    /// For each place (table entry), the last known state of the port that uses the place.
+    /// For each place (table entry), the last known state of its port.
     known: Vec<Option<Known>>,
-    /// The interface indexes of the ports whose packets are left to the kernel.
     refused: Vec<u32>,
 }
 
@@ -45,8 +42,7 @@ impl Known {
 }
 
 impl Watcher {
-    /// Opens the sockets in the network namespace of this thread. `ports` are the ports that use
-    /// the first places (table entries).
+    /// The sockets belong to this thread's network namespace. `ports` use the first places.
     pub(super) fn open<'a>(ports: impl Iterator<Item = &'a Link>, places: usize) -> io::Result<Self> {
         let mut known: Vec<Option<Known>> = ports.map(|port| Some(Known::of(port))).collect();
         known.resize(places, None);
@@ -59,15 +55,13 @@ impl Watcher {
         })
     }
 
-    /// Watches the bond until its queues have ended. Sends to the channel `ready` after the thread
-    /// has given up its capabilities.
+    /// `ready` gets a message after the thread has given up its capabilities.
     pub(super) fn run(mut self, table: &Weak<Table>, ends: &EventFd, ready: &Sender<()>) {
         if let Err(error) = sys::drop_capabilities() {
             tracing::warn!(%error, "the thread that watches the bond keeps its capabilities");
         }
         let _ = ready.send(());
-        // The thread reads the state of all ports at the start, and after the kernel has dropped
-        // messages about changes.
+        // True at the start, and after the kernel has dropped messages about changes.
         let mut reads_all = true;
         loop {
             let Some(there) = table.upgrade() else { return };
@@ -98,7 +92,6 @@ impl Watcher {
         }
     }
 
-    /// Compares the ports that the kernel reports with the table of ports.
     fn read_all(&mut self, table: &Table) {
         let ports = match self.kernel.ports(table.bond) {
             Ok(ports) => ports,
@@ -108,7 +101,7 @@ impl Watcher {
             let Some(port) = place.state().port.filter(|port| ports.iter().all(|link| link.index != port.index)) else {
                 continue;
             };
-            // The interface is no port of the bond any more: it left the bond, or was deleted.
+            // The interface left the bond, or was deleted.
             match self.kernel.link_at(port.index) {
                 Ok(link) => self.changed(table, port.index, Some(&link)),
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => self.changed(table, port.index, None),
@@ -118,7 +111,7 @@ impl Watcher {
         ports.iter().for_each(|link| self.changed(table, link.index, Some(link)));
     }
 
-    /// Called when an interface has a new state (`link`), or was deleted (`None`).
+    /// Handles the new state (`link`) of an interface, or its deletion (`None`).
     fn changed(&mut self, table: &Table, index: u32, link: Option<&Link>) {
         if index == table.bond {
             return match link {
@@ -135,7 +128,6 @@ impl Watcher {
         }
     }
 
-    /// Called when the state of a port that has a place (table entry) has changed.
     fn update(&mut self, table: &Table, nth: usize, link: &Link) {
         let place = &table.places[nth];
         let State { port: Some(port), receives } = place.state() else { return };
@@ -147,7 +139,6 @@ impl Watcher {
         }
     }
 
-    /// Called when a port that had a place (table entry) was deleted.
     fn leave(&mut self, table: &Table, nth: usize, index: u32) {
         let place = &table.places[nth];
         if let Some(port) = place.state().port {
@@ -155,14 +146,12 @@ impl Watcher {
         }
         self.known[nth] = None;
         if let Some(new_ports) = &table.program().new_ports {
-            // The map has only new ports. The map has no entry for a port that the bond had at the
-            // start, so this call fails for such a port.
+            // Ignore an error: the map has no entry for a port that the bond had at the start.
             let _ = new_ports.clear(index);
         }
         place.set(State::default());
     }
 
-    /// Assigns a free place (table entry) to a port of the bond that has no place yet.
     fn enter(&mut self, table: &Table, link: &Link) {
         if self.refused.contains(&link.index) {
             return;
@@ -189,8 +178,7 @@ impl Watcher {
         }
     }
 
-    /// Binds sockets to the queues of a new port. Returns the device of the port, and the number of
-    /// queues with a socket.
+    /// Binds sockets to the queues of a new port. Also returns the number of the sockets.
     fn open_queues(&mut self, table: &Table, nth: usize, link: &Link) -> Result<(Arc<Device>, usize), DeviceError> {
         let name = link.name.clone().unwrap_or_default();
         let channels = self.ethtool.as_mut().and_then(|ethtool| ethtool.channels(&name).ok());
@@ -215,7 +203,6 @@ impl Watcher {
     }
 }
 
-/// Logs what has changed.
 fn report(port: &Device, before: Known, link: &Link) {
     let (device, longest) = (&port.name, port.longest());
     match (before.up, link.up) {

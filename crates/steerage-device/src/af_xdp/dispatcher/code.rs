@@ -1,57 +1,48 @@
 //! The instructions, the BPF types and the configuration of a dispatcher.
 //!
-//! The dispatcher calls one function for each component. The kernel replaces each of the
-//! dispatcher's functions by a component, which is a BPF program. A BPF program can replace only a
-//! function that has the program's signature.
+//! The dispatcher calls one function for each component. The kernel replaces each function by a
+//! component, a BPF program, which must have the function's signature.
 
 use super::super::assembler::{Assembler, Instruction, Label, R0, R1, R2, R6, When};
 use super::super::sys::extension::Function;
 
-/// The name of a dispatcher, by which libxdp recognizes it.
 pub(super) const DISPATCHER: &str = "xdp_dispatcher";
 
-/// The maximum number of components, as in libxdp's configuration of the dispatcher.
 pub(super) const COMPONENTS_MAX: usize = 10;
 
-/// The value by which libxdp recognizes the configuration, and the version of its layout.
+/// The number by which libxdp recognizes the configuration, and the version of its layout.
 const MAGIC: u8 = 236;
 const VERSION: u8 = 2;
 
-/// The flag `BPF_F_XDP_HAS_FRAGS`, which libxdp stores for each component.
+/// `BPF_F_XDP_HAS_FRAGS`, which libxdp stores for each component.
 const HAS_FRAGS: u32 = 1 << 5;
 
-/// The return value of a function that no component replaces. After a function returns
-/// `NOT_REPLACED`, the next component always runs.
+/// The return value of a function that no component replaces. The next component then always runs.
 const NOT_REPLACED: i32 = 31;
 
 const XDP_PASS: i32 = 2;
 const ADJUST_TAIL: i32 = 65;
 
-/// The length of the configuration in bytes. The configuration has four bytes, and then three
-/// numbers of four bytes for each component.
+/// The configuration has four bytes, and three numbers of four bytes for each component.
 pub(super) const CONFIGURATION_BYTES: usize = 4 + 3 * COMPONENTS_MAX * 4;
 
-/// The rule by which the dispatcher runs a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
-    /// Components run in the order of their priorities: the lowest number runs first.
+    /// The component with the lowest priority number runs first.
     pub(super) priority: u32,
-    /// A mask with one bit per return value. If a component returns a value whose bit is set, the
-    /// next component runs.
+    /// One bit per return value: after values whose bit is set, the next component runs.
     pub(super) goes_on_after: u32,
-    /// True if the component supports frames of several chunks.
     pub(super) several: bool,
 }
 
 impl Rule {
-    /// Returns the rule for steerage's program. Packets that this program leaves to the kernel go
-    /// to the next component.
+    /// Packets that steerage's program leaves to the kernel go to the next component.
     pub(super) fn of_ours(priority: u32) -> Self {
         Self { priority, goes_on_after: 1 << XDP_PASS, several: true }
     }
 }
 
-/// Returns the configuration in the layout that libxdp reads: `struct xdp_dispatcher_config`.
+/// `struct xdp_dispatcher_config` of libxdp.
 pub(super) fn configuration(rules: &[Rule]) -> [u8; CONFIGURATION_BYTES] {
     let mut bytes = [0; CONFIGURATION_BYTES];
     bytes[..4].copy_from_slice(&[MAGIC, VERSION, rules.len() as u8, several(rules).into()]);
@@ -65,14 +56,12 @@ pub(super) fn configuration(rules: &[Rule]) -> [u8; CONFIGURATION_BYTES] {
     bytes
 }
 
-/// Returns true if all components support frames of several chunks. If a component lacks this
-/// support, the dispatcher must not support frames of several chunks.
+/// The dispatcher must not support frames of several chunks if a component lacks that support.
 pub(super) fn several(rules: &[Rule]) -> bool {
     rules.iter().all(|rule| rule.several)
 }
 
-/// Returns the rules of a configuration. If this module does not support the layout of the
-/// configuration, `Err` contains the layout's version.
+/// `Err` contains the version of a layout that this module does not support.
 pub(super) fn rules(bytes: &[u8; CONFIGURATION_BYTES]) -> Result<Vec<Rule>, u8> {
     let [magic, version, count, ..] = *bytes;
     if (magic, version) != (MAGIC, VERSION) || usize::from(count) > COMPONENTS_MAX {
@@ -94,17 +83,15 @@ fn number_at(list: usize, nth: usize) -> usize {
     4 + (list * COMPONENTS_MAX + nth) * 4
 }
 
-/// Returns the instructions of a dispatcher with the given rules, and its functions: first the
-/// dispatcher itself, and then one function for each component. `map` is the file descriptor of the
-/// BPF map with the configuration.
+/// Returns the dispatcher and a function for each component. `map` is the file descriptor of the
+/// map with the configuration.
 pub(super) fn dispatcher(rules: &[Rule], map: i32) -> Option<(Vec<Instruction>, Vec<Function>)> {
     let mut asm = Assembler::default();
     let mut functions = vec![Function { at: 0, kind: FIRST_FUNCTION }];
     let labels: Vec<Label> = rules.iter().map(|_| asm.label()).collect();
     let end = asm.label();
     asm.copy(R6, R1);
-    // The dispatcher must use the BPF map that contains the configuration, because libxdp searches
-    // the dispatcher's maps for it.
+    // libxdp searches the configuration in the maps that the dispatcher uses.
     asm.load_map(R1, map);
     for (rule, function) in rules.iter().zip(&labels) {
         let next = asm.label();
@@ -123,8 +110,7 @@ pub(super) fn dispatcher(rules: &[Rule], map: i32) -> Option<(Vec<Instruction>, 
     for (nth, label) in labels.into_iter().enumerate() {
         functions.push(Function { at: asm.len() as u32, kind: function_of(nth) });
         asm.bind(label);
-        // If a program changes packets, the kernel lets it replace only a function that also calls
-        // a packet-changing helper.
+        // Packet-changing programs can replace only functions that call a packet-changing helper.
         asm.set(R2, 0);
         asm.call(ADJUST_TAIL);
         asm.set(R0, NOT_REPLACED);
@@ -133,16 +119,14 @@ pub(super) fn dispatcher(rules: &[Rule], map: i32) -> Option<(Vec<Instruction>, 
     Some((asm.finish()?, functions))
 }
 
-/// The type id of the first function, in the BTF types that [`types`] returns.
 pub(super) const FIRST_FUNCTION: u32 = 5;
 
-/// Returns the type id of the function that the component with the number `nth` replaces.
 pub(super) fn function_of(nth: usize) -> u32 {
     FIRST_FUNCTION + 1 + nth as u32
 }
 
-/// Returns, in the BPF type format (the kernel's Documentation/bpf/btf.rst), the types of a program
-/// whose functions have the given names. Each function is `int name(struct xdp_md *ctx)`.
+/// Returns the BTF types (Documentation/bpf/btf.rst of the kernel) of a program with these
+/// functions. Each function is `int name(struct xdp_md *ctx)`.
 pub(super) fn types<'a>(functions: impl Iterator<Item = &'a str>) -> Vec<u8> {
     const MAGIC: u16 = 0xeb9f;
     const VERSION: u8 = 1;

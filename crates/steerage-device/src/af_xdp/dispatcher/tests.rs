@@ -1,5 +1,4 @@
-//! Tests the layout of the dispatcher's data. Tests with libxdp's own programs are among the tests
-//! of the command line.
+//! Tests data layouts. The tests of the command line use libxdp's own programs.
 
 use super::code::{CONFIGURATION_BYTES, Rule, configuration, dispatcher, rules, several, types};
 
@@ -12,8 +11,7 @@ fn a_configuration_is_read_as_it_was_written() {
     assert_eq!((bytes.len(), &bytes[..4]), (CONFIGURATION_BYTES, &[236, 2, 3, 0][..]));
     assert_eq!(rules(&bytes).unwrap(), written);
     assert!(several(&written[1..]) && !several(&written));
-    // A dispatcher's function that no program replaces returns a special value. The configured
-    // return values include this special value.
+    // The configured return values include `NOT_REPLACED` (31).
     assert_eq!(bytes[4..8], (1_u32 << 31 | 1 << 2).to_ne_bytes());
 }
 
@@ -22,7 +20,7 @@ fn another_layout_is_named_by_its_version() {
     let mut bytes = configuration(&[FILTER]);
     bytes[1] = 3;
     assert_eq!(rules(&bytes), Err(3));
-    // The first version of the configuration's layout began with the number of programs.
+    // The first layout began with the number of programs.
     bytes[0] = 1;
     assert_eq!(rules(&bytes), Err(1));
     let mut bytes = configuration(&[FILTER]);

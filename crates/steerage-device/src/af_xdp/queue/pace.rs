@@ -6,23 +6,19 @@ use steerage::Timestamp;
 
 use super::super::COALESCE_MIN;
 
-/// While the ring has frames, a busily polled queue runs the driver at least once in this time. At
-/// 10 million packets per second, a card's ring of 2,048 frames is full after 200 us.
+/// A busily polled queue with frames in its ring runs the driver at least once in this time. At 10
+/// million packets per second, a card's ring of 2,048 frames is full after 200 us.
 const STALL_MAX: Duration = Duration::from_micros(150);
 
-/// A quarter (1 / `COALESCE_PART`) of a ring may fill up while frames are coalesced. If more frames
-/// than a quarter of the ring arrive, the next wait is half as long. Therefore, at a steady rate,
-/// at most half of the ring is full.
+/// A wait that fills this part of the ring halves the next wait: at most half of the ring is full.
 const COALESCE_PART: u64 = 4;
 
-/// The time by which the kernel prolongs a sleep (`PR_SET_TIMERSLACK` of prctl(2), and its
-/// default).
+/// The time by which the kernel prolongs a sleep (`PR_SET_TIMERSLACK` of prctl(2)).
 const TIMER_SLACK: Duration = Duration::from_micros(50);
 
-/// Decides when a busily polled queue runs the driver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BusyPolling {
-    /// The time between two runs of the driver while no frames arrive. Each run is a system call.
+    /// The time between two runs of the driver (system calls) while no frames arrive.
     interval: Duration,
     last: Timestamp,
 }
@@ -32,13 +28,10 @@ impl BusyPolling {
         Self { interval, last: Timestamp::ZERO }
     }
 
-    /// Returns true if the driver should run after a poll. `found` is true if the poll found
-    /// frames. `more` is true if the poll left frames in the ring. After a poll that emptied the
-    /// ring, the driver runs immediately, because more frames may be in the card's ring. After a
-    /// poll that found no frames, the driver runs at the set interval. If frames are left in the
-    /// ring, the CPU handles these frames before the driver runs. While the CPU handles frames, the
-    /// driver does not run, and the card's ring fills up. So the CPU handles frames for at most
-    /// [`STALL_MAX`] before the driver runs.
+    /// Returns true if the driver should run. `found`: the poll found frames. `more`: the poll left
+    /// frames in the ring. If the poll emptied the ring, the card's ring may have more frames.
+    /// Frames in the ring are handled first, but only for [`STALL_MAX`], because the card's ring
+    /// fills up meanwhile.
     pub(super) fn is_due(&mut self, now: Timestamp, found: bool, more: bool) -> bool {
         let since = now.since(self.last);
         let is_due = match (found, more) {
@@ -53,15 +46,12 @@ impl BusyPolling {
     }
 }
 
-/// Decides for how long frames may wait in the ring, if the user allows waiting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Coalescing {
     longest: Duration,
     wait: Duration,
-    /// True if frames may wait in the ring since the last poll.
     waits: bool,
-    /// The time of the last poll with frames, and the number of frames that were delivered until
-    /// that poll.
+    /// The time of the last poll with frames, and the frames delivered until then.
     last: Timestamp,
     delivered: u64,
 }
@@ -71,10 +61,9 @@ impl Coalescing {
         Self { longest, wait: longest, waits: false, last: Timestamp::ZERO, delivered: 0 }
     }
 
-    /// Returns how long frames may wait after a poll that emptied the ring. `ring` is the length of
-    /// the ring, and `delivered` is the total number of delivered frames. Returns `None` if the
-    /// next frame should wake the CPU. The next frame should wake the CPU if the poll found no
-    /// frame, or if frames arrive at longer intervals than a wait lasts.
+    /// Returns how long frames may wait after a poll that emptied the ring. `delivered` is the
+    /// total number of delivered frames. `None`: the next frame wakes the CPU, because the poll
+    /// found no frame, or frames arrive at longer intervals than a wait lasts.
     pub(super) fn after_poll(&mut self, now: Timestamp, delivered: u64, ring: u32) -> Option<Duration> {
         let arrived = delivered - std::mem::replace(&mut self.delivered, delivered);
         let waited = std::mem::replace(&mut self.waits, false);
@@ -96,14 +85,12 @@ impl Coalescing {
 mod tests {
     use super::*;
 
-    /// At a steady rate of frames, the ring is never more than half full after a wait. The wait
-    /// becomes longer when fewer frames arrive.
     #[test]
     fn a_ring_that_fills_up_shortens_the_wait() {
         const LONGEST: Duration = Duration::from_millis(8);
         let mut coalescing = Coalescing::new(LONGEST);
         let (ring, mut delivered, mut now) = (1024, 0, Timestamp::ZERO);
-        // The rates in this test are in frames per millisecond.
+        // The rates are in frames per millisecond.
         for (rate, least, most) in [(20, 8.0, 8.0), (100, 2.0, 4.0), (1_000_000, 0.001, 0.001), (1, 8.0, 8.0)] {
             let mut wait = coalescing.wait;
             for _ in 0..20 {
@@ -120,16 +107,12 @@ mod tests {
     fn the_driver_runs_at_its_interval_and_after_a_stall() {
         let mut busy = BusyPolling::new(Duration::from_micros(20));
         let mut at = |micros, found, more| busy.is_due(Timestamp::ZERO + Duration::from_micros(micros), found, more);
-        // After empty polls, the driver runs every 20 us.
         assert_eq!([5, 20, 25, 39, 40].map(|micros| at(micros, false, false)), [false, true, false, false, true]);
-        // While the ring has frames, the driver runs 150 us after its last run.
         assert_eq!([60, 189, 190, 300].map(|micros| at(micros, true, true)), [false, false, true, false]);
-        // After a poll that emptied the ring, the driver runs immediately.
         assert_eq!([at(301, true, false), at(302, true, false), at(303, false, false)], [true, true, false]);
     }
 
-    /// Frames at long intervals do not wait in the ring, because a wait would only add a second
-    /// sleep.
+    /// A wait for frames at long intervals would only add a second sleep.
     #[test]
     fn only_frames_at_short_intervals_wait() {
         let wait = Duration::from_micros(50);
@@ -139,8 +122,7 @@ mod tests {
             coalescing.after_poll(now, delivered, 1024)
         };
         assert_eq!([at(1000, 1), at(2000, 2), at(2001, 2), at(3000, 3)], [None; 4]);
-        // After a second frame at a short interval, frames wait in the ring, until a wait passes
-        // without a frame.
+        // Frames wait until a wait passes without a frame.
         assert_eq!([at(3010, 4), at(3060, 5), at(3300, 6)], [Some(wait); 3]);
         assert_eq!([at(3350, 6), at(3450, 7), at(3460, 8)], [None, None, Some(wait)]);
     }

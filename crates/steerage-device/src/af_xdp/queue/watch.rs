@@ -14,35 +14,28 @@ use super::super::device::Device;
 use super::super::sys::ByCpu;
 use super::UNSEEN;
 
-/// The interval at which the queue checks whether the XDP program is attached, and reads the
-/// program's counters. For each read, the kernel copies one counter per CPU.
+/// The interval of checks of the XDP program. For each check, the kernel copies a counter per CPU.
 const COUNTERS_LOOK: Duration = Duration::from_secs(1);
 
-/// If the XDP program did not run during `SETTLED_CHECKS` consecutive checks, further frames count
-/// as unseen by the program. Some drivers update the statistics of their interface only every two
-/// seconds.
+/// Frames count as unseen by the program only after it did not run during this number of checks:
+/// some drivers update their statistics only every two seconds.
 const SETTLED_CHECKS: u32 = 3;
 
-/// If the XDP program has not seen this number of frames, steerage concludes that the driver no
-/// longer runs the program.
+/// The number of unseen frames that shows that the driver no longer runs the program.
 const UNSEEN_MIN: u64 = 32;
 
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// Reports changes of the interface. `None` if the interface is a port of a bond, which another
-    /// thread watches.
+    /// `None` if the interface is a port of a bond, which another thread watches.
     changes: Option<Changes>,
-    /// A timer that fires every second. The timer is necessary because no event reports that the
-    /// XDP program was detached.
+    /// The kernel reports no event when the XDP program is detached, so a timer fires every second.
     seconds: TimerFd,
-    /// True if the XDP program was not attached at the last check.
     missing: bool,
-    /// Detects frames that the XDP program does not see. One queue detects such frames for all
-    /// queues of the interface.
+    /// One queue detects unseen frames for all queues of the interface.
     unseen: Option<Unseen>,
     up: bool,
     mtu: usize,
-    /// True if this queue logs changes of the interface for all queues of the interface.
+    /// True if this queue logs changes of the interface for all its queues.
     tells: bool,
 }
 
@@ -50,7 +43,6 @@ impl Watch {
     pub(super) fn new(device: &Device, tells: bool, is_port: bool) -> io::Result<Self> {
         let seconds = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
         seconds.set(Expiration::Interval(TimeSpec::from_duration(COUNTERS_LOOK)), TimerSetTimeFlags::empty())?;
-        // A port that joins the bond later may have a driver that reports the number of its queues.
         let can_be_forgotten = device.can_be_forgotten() || is_port && device.program.attachment.can_be_renewed();
         Ok(Self {
             changes: (!is_port).then(|| Changes::of_link(device.index)).transpose()?,
@@ -63,18 +55,14 @@ impl Watch {
         })
     }
 
-    /// Resets the counts of unseen frames, because the queue now belongs to another interface.
     pub(super) fn restart(&mut self) {
         self.unseen.iter_mut().for_each(Unseen::restart);
     }
 
-    /// Returns true if this queue logs changes of the interface for all queues of the interface.
     pub(super) fn tells(&self) -> bool {
         self.tells
     }
 
-    /// Adds the timer and the socket for changes of the interface to `events`, so that both wake
-    /// the CPU.
     pub(super) fn add_to(&self, events: &Epoll) -> io::Result<()> {
         if let Some(changes) = &self.changes {
             events.add(changes, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
@@ -83,19 +71,15 @@ impl Watch {
         Ok(())
     }
 
-    /// Reads the timer. Returns true if the timer, which fires every second, has fired since the
-    /// last call. An unread timer would keep the CPU awake.
+    /// Reads the timer. An unread timer would keep the CPU awake.
     pub(super) fn is_second(&self) -> bool {
         self.seconds.wait().is_ok()
     }
 
-    /// Reads the changes of the interface. Returns the error that ends the queue, if the interface
-    /// was deleted.
     pub(super) fn look(&mut self, device: &Device) -> Option<DeviceError> {
         let mut last = None;
         if !self.changes.as_mut()?.read(&mut |change| last = Some(change)) {
-            // Missed changes do no harm, because the next message about a change contains the
-            // interface's whole state.
+            // Missed changes do no harm: the next message contains the interface's whole state.
             tracing::debug!(device = %device.name, "changes were missed");
         }
         match last? {
@@ -131,10 +115,8 @@ impl Watch {
         }
     }
 
-    /// Checks whether the XDP program is still attached, and whether the driver still runs the
-    /// program. `handled` is the number of this queue's frames for which the program has run.
-    /// `handled` is `None` if the queue has no interface. Returns the error that ends the queue, if
-    /// there is one.
+    /// `handled` is the number of this queue's frames for which the program has run, or `None`
+    /// without an interface. Returns the error that ends the queue.
     pub(super) fn look_for_program(
         &mut self,
         device: &Device,
@@ -144,9 +126,8 @@ impl Watch {
     ) -> Result<Option<DeviceError>, DeviceError> {
         let is_there = device.program.attachment.is_attached();
         let is_there = is_there.map_err(|e| device.error("look for the XDP program", e))?;
-        // When an interface is being deleted, the kernel detaches the interface's XDP program too.
-        // So a missing program is an error only if the second check does not find it either. If the
-        // interface was deleted, netlink reports the deletion before the second check.
+        // The kernel also detaches the program of an interface that is being deleted, but reports
+        // the deletion before the second check.
         if !is_there && std::mem::replace(&mut self.missing, true) {
             let cause = io::Error::other("another program took the XDP program away");
             return Ok(Some(device.error("go on receiving", cause).advise("start it again")));
@@ -159,14 +140,11 @@ impl Watch {
     }
 }
 
-/// Detects frames that an attached XDP program does not see, because the driver no longer runs the
-/// program. The driver vmxnet3 of Linux 7.3 loses its program when the interface goes down,
-/// although the kernel still lists the program.
+/// Detects frames that an attached XDP program does not see. The driver vmxnet3 of Linux 7.3 loses
+/// its program when the interface goes down, although the kernel still lists the program.
 #[derive(Debug)]
 struct Unseen {
     kernel: Rtnetlink,
-    /// The number of the queue's frames for which the XDP program had run at the time of the last
-    /// check.
     handled: u64,
     silence: Silence,
     /// True if the program was attached again and has not run since.
@@ -182,9 +160,9 @@ impl Unseen {
         (self.silence, self.is_renewed) = (Silence::default(), false);
     }
 
-    /// While the queue receives frames, the check makes no system call. To read the interface's
-    /// statistics, the kernel takes the lock that protects all interfaces. So the statistics are
-    /// requested only while the program does not run on any queue.
+    /// Makes no system call while the queue receives frames. Reading the statistics takes the
+    /// kernel's lock on all interfaces, so they are read only while the program does not run on any
+    /// queue.
     fn look(
         &mut self,
         device: &Device,
@@ -198,7 +176,6 @@ impl Unseen {
         }
         let runs = device.runs(by_cpu).map_err(|e| device.error("read the program's counters", e))?;
         self.is_renewed &= self.silence.runs == runs;
-        // If the interface has just been deleted, there are no statistics.
         let received = || self.kernel.link_at(device.index).ok()?.statistics.map(|statistics| statistics.rx_packets);
         let Some(unseen) = self.silence.look(runs, received) else { return Ok(None) };
         counts.add(UNSEEN, unseen);
@@ -216,22 +193,16 @@ impl Unseen {
     }
 }
 
-/// The time for which the XDP program has not run, and the number of frames that the interface
-/// received in this time.
+/// The time without a run of the XDP program: its runs so far, and the checks since the last run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Silence {
-    /// How many times the XDP program has run.
     runs: u64,
-    /// The number of checks since the last run of the program.
     checks: u32,
-    /// The number of frames that the interface had received at the time when frames began to count
-    /// as unseen.
     received: u64,
 }
 
 impl Silence {
-    /// Returns the number of frames that the XDP program has not seen, if that number is at least
-    /// [`UNSEEN_MIN`].
+    /// Returns the number of unseen frames, if it is at least [`UNSEEN_MIN`].
     fn look(&mut self, runs: u64, received: impl FnOnce() -> Option<u64>) -> Option<u64> {
         if self.checks == 0 || runs != self.runs {
             (self.runs, self.checks) = (runs, 1);
@@ -250,8 +221,6 @@ impl Silence {
 mod tests {
     use super::*;
 
-    /// Simulates a series of checks. Each pair in `checks` is one check: how many times the program
-    /// has run, and how many frames were received.
     fn found(checks: &[(u64, u64)]) -> Vec<Option<u64>> {
         let mut silence = Silence::default();
         checks.iter().map(|(runs, received)| silence.look(*runs, || Some(*received))).collect()
@@ -263,8 +232,6 @@ mod tests {
         assert_eq!(found(&checks), [None, None, None, None, Some(32), Some(100)]);
     }
 
-    /// The interface's statistics may be out of date, and a program that runs rarely still counts
-    /// as running.
     #[test]
     fn a_program_that_runs_is_not_missed() {
         let late = [(7, 0), (7, 0), (7, 1000), (7, 1000), (7, 1031)];

@@ -1,5 +1,4 @@
-//! Tests a path through two interfaces between two network namespaces. steerage takes packets from
-//! both interfaces, and sends packets to both.
+//! steerage takes packets from two interfaces of a path, and sends packets to both.
 
 use steerage::Builder;
 use steerage_fixtures::handlers::{Wire, end};
@@ -17,8 +16,7 @@ fn two_kernels_speak_over_two_interfaces() {
     namespaces.veth((0, "far0"), (1, "one0"));
     namespaces.veth((2, "far0"), (1, "other0"));
     for (end, host) in [(0, 1), (2, 2)] {
-        // Turn off the checksum offload. With checksum offload, packets on a veth pair have no
-        // checksums, and frames that AF_XDP takes do not show that their checksums are missing.
+        // With checksum offload, frames on a veth pair have no checksums, as AF_XDP cannot see.
         namespaces.features(end, "far0", "tx off");
         namespaces.address(end, host, "far0");
     }

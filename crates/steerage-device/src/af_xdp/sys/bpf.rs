@@ -36,22 +36,16 @@ const DEVICE_BOUND: u32 = 1 << 6;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// The length in bytes of the used part of `union bpf_attr`. The kernel's description of a program
-/// or a link gets the same length. All bytes that are not set are zero, which is the default value
-/// of each field.
+/// The used bytes of `union bpf_attr` and of descriptions. Zero is the default of all fields.
 const BYTES: usize = 128;
 
-/// The maximum number of CPUs that a Linux kernel supports (`NR_CPUS`). When a counter is read, the
-/// kernel writes one value for each possible CPU.
+/// `NR_CPUS` of Linux. Reading a counter returns a value for each possible CPU.
 const KERNEL_CPUS_MAX: usize = 8192;
 
-/// The maximum number of BPF links that are searched for the link of a program.
 const LINKS_MAX: usize = 10_000;
 
-/// The maximum length of a BPF object's name, in bytes (`BPF_OBJ_NAME_LEN`).
 const NAME_BYTES: usize = 16;
 
-/// `union bpf_attr` as plain bytes.
 #[repr(C, align(8))]
 pub(super) struct Attributes([u8; BYTES]);
 
@@ -69,7 +63,7 @@ impl Attributes {
         self.word(at, fd.as_raw_fd() as u32)
     }
 
-    /// Sets a field to the address of `value`. The value must live until the system call ends.
+    /// `value` must live until the system call ends.
     pub(super) fn pointer<T>(mut self, at: usize, value: *const T) -> Self {
         self.0[at..at + 8].copy_from_slice(&(value.expose_provenance() as u64).to_ne_bytes());
         self
@@ -84,18 +78,16 @@ impl Attributes {
         u32::from_ne_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
     }
 
-    /// Returns the name of a BPF object, which is in up to `NAME_BYTES` bytes at the offset `at`.
     pub(super) fn text(&self, at: usize) -> String {
         let name = self.0[at..at + NAME_BYTES].split(|byte| *byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(name).into_owned()
     }
 }
 
-/// The name of steerage's XDP program, by which steerage recognizes the program.
+/// The name by which steerage recognizes its XDP program.
 pub(in crate::af_xdp) const NAME: &str = "steerage";
 
-/// The license of all BPF programs of steerage. Some functions of the kernel require a
-/// GPL-compatible license.
+/// Some functions of the kernel require a BPF program with a GPL-compatible license.
 pub(super) const LICENSE: &[u8] = b"Dual MIT/GPL\0";
 
 /// # Safety
@@ -114,7 +106,7 @@ pub(super) unsafe fn bpf_fd(command: c_long, mut attributes: Attributes) -> io::
     unsafe { bpf(command, &mut attributes).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// A BPF map from 32-bit keys to sockets, to counters or to 32-bit numbers.
+/// A BPF map from 32-bit keys to sockets, counters or 32-bit numbers.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Map(OwnedFd);
 
@@ -129,17 +121,14 @@ impl Map {
         Self(map)
     }
 
-    /// Creates a map from queues to their AF_XDP sockets.
     pub(in crate::af_xdp) fn of_sockets(queues: u32) -> io::Result<Self> {
         Self::create(TYPE_XSKMAP, 4, queues)
     }
 
-    /// Creates a map of 64-bit counters, each with one value per CPU.
     pub(in crate::af_xdp) fn of_counters(count: u32) -> io::Result<Self> {
         Self::create(TYPE_PERCPU_ARRAY, 8, count)
     }
 
-    /// Creates an empty map from arbitrary keys to numbers.
     pub(in crate::af_xdp) fn of_numbers(entries: u32) -> io::Result<Self> {
         Self::create(TYPE_HASH, 4, entries)
     }
@@ -151,12 +140,10 @@ impl Map {
         unsafe { bpf_fd(MAP_CREATE, attributes) }.map(Self)
     }
 
-    /// After this call, the XDP program sends the frames of `queue` to `socket`.
     pub(in crate::af_xdp) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.set_number(queue, socket.as_raw_fd() as u32)
     }
 
-    /// Sets the value of a key, in a map of sockets or of numbers.
     pub(in crate::af_xdp) fn set_number(&self, key: u32, value: u32) -> io::Result<()> {
         let attributes = Attributes::new().descriptor(0, self.as_fd());
         let mut attributes = attributes.pointer(8, &raw const key).pointer(16, &raw const value);
@@ -164,28 +151,23 @@ impl Map {
         unsafe { bpf(MAP_UPDATE, &mut attributes) }.map(drop)
     }
 
-    /// Removes the value of a key. If a value is removed from a map of sockets, the frames of its
-    /// queue are no longer sent to a socket.
     pub(in crate::af_xdp) fn clear(&self, key: u32) -> io::Result<()> {
         let mut attributes = Attributes::new().descriptor(0, self.as_fd()).pointer(8, &raw const key);
         // SAFETY: the key has 32 bits. The kernel only reads it.
         unsafe { bpf(MAP_DELETE, &mut attributes) }.map(drop)
     }
 
-    /// Returns the sum of a counter over all CPUs.
     pub(in crate::af_xdp) fn sum(&self, key: u32, by_cpu: &mut ByCpu) -> io::Result<u64> {
         let attributes = Attributes::new().descriptor(0, self.as_fd());
         let mut attributes = attributes.pointer(8, &raw const key).pointer(16, by_cpu.0.as_mut_ptr().cast_const());
         // SAFETY: the kernel writes 8 bytes for each possible CPU, and there is room for the
         // highest possible number of CPUs.
         unsafe { bpf(MAP_LOOKUP, &mut attributes) }?;
-        // `black_box` is needed because the compiler cannot see that the kernel has written the
-        // values.
+        // `black_box`, because the compiler cannot see that the kernel has written the values.
         Ok(std::hint::black_box(&by_cpu.0).iter().sum())
     }
 }
 
-/// A buffer for one counter value per CPU.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct ByCpu(Box<[u64]>);
 
@@ -195,16 +177,12 @@ impl ByCpu {
     }
 }
 
-/// The point in the kernel's receive path at which an XDP program gets frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_xdp) enum Mode {
-    /// The XDP program runs in the driver, before the kernel processes the frames.
     Native,
-    /// The XDP program runs after the driver. Skb mode is for drivers without support for XDP.
     Skb,
 }
 
-/// A loaded XDP program.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Program(OwnedFd);
 
@@ -215,8 +193,7 @@ impl AsFd for Program {
 }
 
 impl Program {
-    /// Loads the program. If the program calls functions of the kernel, it must be bound to one
-    /// interface. The messages of the kernel's verifier are written to `log`.
+    /// A program that calls functions of the kernel must be bound to one interface.
     pub(in crate::af_xdp) fn load(
         program: &[Instruction],
         bound_to: Option<u32>,
@@ -226,7 +203,6 @@ impl Program {
         Self::load_as(NAME, program, bound_to, several, log)
     }
 
-    /// Like [`load`](Self::load), but gives the program the name `name`.
     pub(in crate::af_xdp) fn load_as(
         name: &str,
         program: &[Instruction],
@@ -252,8 +228,7 @@ impl Program {
         unsafe { bpf_fd(PROG_LOAD, attributes) }.map(Self)
     }
 
-    /// Attaches the XDP program by a BPF link. The program stays attached until the link is dropped
-    /// or the process ends.
+    /// The program stays attached until the link is dropped or the process ends.
     pub(in crate::af_xdp) fn attach(&self, interface: u32, mode: Mode) -> io::Result<Link> {
         let flags = match mode {
             Mode::Native => XDP_FLAGS_DRV_MODE,
@@ -265,21 +240,17 @@ impl Program {
     }
 }
 
-/// A BPF link, which attaches a program to an interface.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Link(OwnedFd);
 
 impl Link {
-    /// Returns true if the program is still attached. Other software may have detached the program,
-    /// and the kernel detaches the program when its interface is deleted.
+    /// Other software may detach the program. The kernel does so if the interface is deleted.
     pub(in crate::af_xdp) fn is_attached(&self) -> io::Result<bool> {
-        // The index of the interface is at byte 16 of `struct bpf_link_info`. The interface index
-        // in `struct bpf_link_info` is 0 if the XDP program was detached.
+        // The interface index, at byte 16 of `struct bpf_link_info`, is 0 after a detach.
         Ok(info(self.0.as_fd())?.word_at(16) != 0)
     }
 
-    /// Replaces the attached program by `program`, in one step. If `program` is already attached by
-    /// this BPF link, the kernel does nothing.
+    /// Replaces the program in one step. The kernel ignores a replacement by the same program.
     pub(in crate::af_xdp) fn replace_program(&self, program: &Program) -> io::Result<()> {
         let mut attributes = Attributes::new().descriptor(0, self.0.as_fd()).descriptor(4, program.as_fd());
         // SAFETY: numbers only.
@@ -294,7 +265,6 @@ impl Link {
     }
 }
 
-/// The kernel's description of a program.
 #[derive(Clone, Debug)]
 pub(in crate::af_xdp) struct ProgramInfo {
     pub(in crate::af_xdp) id: u32,
@@ -302,28 +272,25 @@ pub(in crate::af_xdp) struct ProgramInfo {
 }
 
 impl ProgramInfo {
-    /// Reads the kernel's description of the program with the number `id`.
     pub(in crate::af_xdp) fn of(id: u32) -> io::Result<Self> {
         // SAFETY: numbers only.
         let program = unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }?;
         let info = info(program.as_fd())?;
-        // The name of the program is at offset 64 of `struct bpf_prog_info`.
+        // The name is at offset 64 of `struct bpf_prog_info`.
         Ok(Self { id, name: info.text(64) })
     }
 
-    /// Returns true if the program is an XDP program of steerage.
     pub(in crate::af_xdp) fn is_ours(&self) -> bool {
         self.name == NAME
     }
 }
 
-/// Reads the kernel's description of a program or a link.
 pub(super) fn info(fd: BorrowedFd<'_>) -> io::Result<Attributes> {
     // SAFETY: the description has no list.
     unsafe { info_into(fd, Attributes::new()) }
 }
 
-/// Like [`info`], but the argument `info` contains addresses of lists, which the kernel also fills.
+/// Like [`info`], but `info` contains addresses of lists, which the kernel also fills.
 ///
 /// # Safety
 /// Each list must be valid for writes of the number of elements that `info` states.
@@ -336,12 +303,10 @@ pub(super) unsafe fn info_into(fd: BorrowedFd<'_>, mut info: Attributes) -> io::
     Ok(std::hint::black_box(info))
 }
 
-/// A loaded flow dissector, which can be attached to the network namespace of the calling thread.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Dissector(OwnedFd);
 
 impl Dissector {
-    /// Loads the program.
     pub(in crate::af_xdp) fn load(name: &str, program: &[Instruction]) -> io::Result<Self> {
         let attributes = Attributes::new()
             .word(0, PROG_TYPE_FLOW_DISSECTOR)
@@ -355,15 +320,13 @@ impl Dissector {
         unsafe { bpf_fd(PROG_LOAD, attributes) }.map(Self)
     }
 
-    /// Returns the loaded program with the number `id`.
     pub(in crate::af_xdp) fn of(id: u32) -> io::Result<Self> {
         // SAFETY: numbers only.
         unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }.map(Self)
     }
 
-    /// The number of the program.
     pub(in crate::af_xdp) fn id(&self) -> io::Result<u32> {
-        // `struct bpf_prog_info` begins with the type and the number of the program.
+        // The number is at offset 4 of `struct bpf_prog_info`.
         Ok(info(self.0.as_fd())?.word_at(4))
     }
 
@@ -382,8 +345,8 @@ impl Dissector {
     }
 }
 
-/// If a flow dissector is attached to the network namespace of this thread, returns the kernel's
-/// number for this BPF program.
+/// Returns the number of the BPF program that is attached as flow dissector to the network
+/// namespace of this thread.
 ///
 /// # Errors
 /// The query requires CAP_NET_ADMIN and Linux 4.20.
@@ -394,13 +357,11 @@ pub fn attached_dissector() -> io::Result<Option<u32>> {
     let mut attributes = attributes.pointer(16, id.as_mut_ptr().cast_const()).word(24, id.len() as u32);
     // SAFETY: the kernel writes at most one number, as the request says.
     unsafe { bpf(PROG_QUERY, &mut attributes) }?;
-    // `black_box` is needed because the compiler cannot see that the kernel has written the number.
+    // `black_box`, because the compiler cannot see that the kernel has written the number.
     Ok((attributes.word_at(24) > 0).then(|| std::hint::black_box(&id)[0]))
 }
 
-/// Attaches a program that adds a VLAN tag to each frame that the interface sends. The tag is
-/// stored in the frame's metadata, as network cards and VLAN interfaces store tags. This function
-/// is for tests on kernels without VLAN interfaces.
+/// Attaches a program that puts a VLAN tag into the metadata of each frame that is sent.
 #[cfg(test)]
 pub(in crate::af_xdp) fn tag_what_is_sent(interface: u32, program: &[Instruction]) -> io::Result<Link> {
     const PROG_TYPE_SCHED_CLS: u32 = 3;
@@ -419,8 +380,6 @@ pub(in crate::af_xdp) fn tag_what_is_sent(interface: u32, program: &[Instruction
     unsafe { bpf_fd(LINK_CREATE, attributes) }.map(Link)
 }
 
-/// Returns the BPF link that attaches the program with the number `program` to `interface`, if such
-/// a link exists.
 pub(in crate::af_xdp) fn link_of(program: u32, interface: u32) -> io::Result<Option<Link>> {
     let mut id = 0;
     for _ in 0..LINKS_MAX {
@@ -434,7 +393,7 @@ pub(in crate::af_xdp) fn link_of(program: u32, interface: u32) -> io::Result<Opt
         // SAFETY: numbers only. A link that was removed during the search is skipped.
         let Ok(link) = (unsafe { bpf_fd(LINK_BY_ID, Attributes::new().word(0, id)) }) else { continue };
         // `struct bpf_link_info` begins with the type, the link's number and the program's number.
-        // For XDP, `struct bpf_link_info` also contains the interface index, at offset 16.
+        // The interface index is at offset 16.
         let info = info(link.as_fd())?;
         if (info.word_at(0), info.word_at(8), info.word_at(16)) == (LINK_TYPE_XDP, program, interface) {
             return Ok(Some(Link(link)));

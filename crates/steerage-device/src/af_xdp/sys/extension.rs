@@ -1,6 +1,4 @@
-//! Loads BPF programs that replace a function of another program (`freplace`). Also contains the
-//! other uses of bpf(2) for a dispatcher: types, a constant map, and objects that are pinned in a
-//! file system.
+//! Loads BPF programs that replace a function of another program (`freplace`).
 
 use std::ffi::{CString, c_long};
 use std::io;
@@ -19,11 +17,10 @@ const TYPES_LOAD: c_long = 18;
 const MAP_FREEZE: c_long = 22;
 
 const PROG_TYPE_EXTENSION: u32 = 28;
-/// `BPF_F_RDONLY_PROG`: BPF programs may read the map but not write to it.
+/// `BPF_F_RDONLY_PROG`: BPF programs may only read the map.
 const READ_BY_PROGRAMS: u32 = 1 << 7;
 
-/// `struct bpf_func_info`: the instruction at which a function begins, and the id of the function's
-/// type among the program's types.
+/// `struct bpf_func_info`: a function's first instruction, and its type id.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_xdp) struct Function {
@@ -31,26 +28,21 @@ pub(in crate::af_xdp) struct Function {
     pub(in crate::af_xdp) kind: u32,
 }
 
-/// A BPF program that describes the types of its functions.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_xdp) struct Typed<'a> {
     pub(in crate::af_xdp) name: &'a str,
     pub(in crate::af_xdp) instructions: &'a [Instruction],
     pub(in crate::af_xdp) functions: &'a [Function],
-    /// The types of the program's functions, in the BPF type format.
     pub(in crate::af_xdp) types: &'a [u8],
 }
 
 impl Typed<'_> {
-    /// Loads the program as an XDP program. If `several` is true, the program supports frames of
-    /// several chunks.
     pub(in crate::af_xdp) fn load(&self, several: bool, log: &mut [u8]) -> io::Result<OwnedFd> {
         let flags = if several { HAS_FRAGS } else { 0 };
         self.load_with(Attributes::new().word(0, PROG_TYPE_XDP).word(44, flags).word(68, ATTACH_XDP), log)
     }
 
-    /// Loads the program as a replacement for a function of the program `target`. `function` is the
-    /// id of this function's type among the types of `target`.
+    /// Loads a replacement for the function of `target` with the type id `function`.
     pub(in crate::af_xdp) fn load_for(
         &self,
         target: BorrowedFd<'_>,
@@ -83,8 +75,7 @@ impl Typed<'_> {
     }
 }
 
-/// Replaces a function of the program `target` by the loaded program. The replacement lasts as long
-/// as the returned BPF link exists or is pinned.
+/// The replacement lasts as long as the returned BPF link exists or is pinned.
 pub(in crate::af_xdp) fn replace_function(
     program: BorrowedFd<'_>,
     target: BorrowedFd<'_>,
@@ -95,7 +86,7 @@ pub(in crate::af_xdp) fn replace_function(
     unsafe { bpf_fd(LINK_CREATE, attributes) }
 }
 
-/// Creates a BPF map that contains only `value`, and that can never be changed.
+/// Creates a BPF map that contains only `value`, and never changes.
 pub(in crate::af_xdp) fn constant(name: &str, value: &[u8]) -> io::Result<Map> {
     let attributes = Attributes::new().word(0, TYPE_ARRAY).word(4, 4).word(8, value.len() as u32);
     let attributes = attributes.word(12, 1).word(16, READ_BY_PROGRAMS).name(28, name);
@@ -112,13 +103,11 @@ pub(in crate::af_xdp) fn constant(name: &str, value: &[u8]) -> io::Result<Map> {
     Ok(Map::of(map))
 }
 
-/// Copies the only value of the BPF map with the number `map` to `value`. The value in the map must
-/// have the same length as `value`.
+/// The map has one value, which must have the length of `value`.
 pub(in crate::af_xdp) fn value_of(map: u32, value: &mut [u8]) -> io::Result<()> {
     // SAFETY: numbers only.
     let map = unsafe { bpf_fd(MAP_BY_ID, Attributes::new().word(0, map)) }?;
-    // `struct bpf_map_info` has the length of a key at offset 8, the length of a value at offset
-    // 12, and the number of entries at offset 16.
+    // `struct bpf_map_info`: key length at offset 8, value length at 12, number of entries at 16.
     let info = info(map.as_fd())?;
     if (info.word_at(8), info.word_at(12), info.word_at(16)) != (4, value.len() as u32, 1) {
         return Err(io::ErrorKind::InvalidData.into());
@@ -130,38 +119,34 @@ pub(in crate::af_xdp) fn value_of(map: u32, value: &mut [u8]) -> io::Result<()> 
     unsafe { bpf(MAP_LOOKUP, &mut attributes) }.map(drop)
 }
 
-/// The kernel's description of a loaded program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::af_xdp) struct Description {
     pub(in crate::af_xdp) id: u32,
     pub(in crate::af_xdp) name: String,
-    /// The kernel's number for the first BPF map that the program uses.
+    /// The number of the first BPF map that the program uses.
     pub(in crate::af_xdp) map: Option<u32>,
 }
 
 impl Description {
     pub(in crate::af_xdp) fn of(program: BorrowedFd<'_>) -> io::Result<Self> {
         let mut map = [0_u32];
-        // `struct bpf_prog_info` has the number of maps at offset 52, and the address of the list
-        // of maps at offset 56.
+        // `struct bpf_prog_info`: the number of maps at offset 52, the address of the list at 56.
         let info = Attributes::new().word(52, 1).pointer(56, map.as_mut_ptr().cast_const());
         // SAFETY: the kernel writes at most one number to the list, as the request says.
         let info = unsafe { info_into(program, info) }?;
-        // `black_box` is needed because the compiler cannot see that the kernel has written the
-        // number.
+        // `black_box`, because the compiler cannot see that the kernel has written the number.
         let map = std::hint::black_box(&map)[0];
         Ok(Self { id: info.word_at(4), name: info.text(64), map: (info.word_at(52) > 0).then_some(map) })
     }
 }
 
-/// Opens the loaded program with the number `id`. Opening the program requires CAP_SYS_ADMIN.
+/// Opens the loaded program with the number `id`. Requires CAP_SYS_ADMIN.
 pub(in crate::af_xdp) fn program_of(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: numbers only.
     unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }
 }
 
-/// Pins a BPF program or a BPF link in a BPF file system, so that it stays loaded when no file
-/// descriptor refers to it.
+/// Keeps a BPF program or link loaded without a file descriptor.
 pub(in crate::af_xdp) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut attributes = Attributes::new().pointer(0, path.as_ptr()).descriptor(8, object);
@@ -169,7 +154,6 @@ pub(in crate::af_xdp) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<
     unsafe { bpf(OBJECT_PIN, &mut attributes) }.map(drop)
 }
 
-/// Opens the BPF program or the BPF link that is pinned at `path`.
 pub(in crate::af_xdp) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path ends with a zero. The kernel only reads it.

@@ -1,6 +1,5 @@
-//! A ring of an AF_XDP socket, which is shared with the kernel. The ring's producer writes entries
-//! and advances the producer index. The consumer reads these entries and advances the consumer
-//! index.
+//! A ring of an AF_XDP socket, which is shared with the kernel. The producer writes entries and
+//! advances the producer index. The consumer reads the entries and advances the consumer index.
 
 use std::ffi::c_int;
 use std::io;
@@ -10,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const XDP_RING_NEED_WAKEUP: u32 = 1;
 
-/// The offsets of a ring's parts: `struct xdp_ring_offset`.
+/// `struct xdp_ring_offset`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RingOffsets {
@@ -20,7 +19,7 @@ pub(super) struct RingOffsets {
     flags: u64,
 }
 
-/// A filled chunk: `struct xdp_desc`.
+/// `struct xdp_desc`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Descriptor {
@@ -29,20 +28,18 @@ pub(super) struct Descriptor {
     pub(super) options: u32,
 }
 
-/// This process's side of a ring: producer or consumer. The entries of type `T` consist of plain
-/// numbers.
+/// This process's side of a ring: producer or consumer. `T` consists of plain numbers.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
     base: NonNull<u8>,
     bytes: usize,
     offsets: RingOffsets,
     entries: NonNull<T>,
-    /// The number of entries, which is a power of two.
+    /// The number of entries: a power of two.
     size: u32,
-    /// The index of this side of the ring (this process's side). The index `position` includes
-    /// entries that are not published yet.
+    /// The index of this process's side, including entries that are not published yet.
     position: u32,
-    /// The index of the kernel's side of the ring at the time when it was last read.
+    /// The index of the kernel's side when it was last read.
     other: u32,
 }
 
@@ -50,8 +47,7 @@ pub(super) struct Ring<T> {
 unsafe impl<T> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// Maps the ring of the socket, at the offset `place` of the socket's file descriptor. The ring
-    /// has `size` entries. `size` must be a power of two.
+    /// `place` is an offset of the socket's file descriptor, and `size` a power of two.
     pub(super) fn map(socket: BorrowedFd<'_>, place: i64, offsets: RingOffsets, size: u32) -> io::Result<Self> {
         let bytes = offsets.entries as usize + size as usize * size_of::<T>();
         let protection: c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -87,7 +83,6 @@ impl<T: Copy> Ring<T> {
 
     // ---- as a producer
 
-    /// Returns the number of entries that can be pushed now.
     #[inline]
     pub(super) fn room(&mut self) -> u32 {
         if self.room_as_seen() == 0 {
@@ -96,7 +91,6 @@ impl<T: Copy> Ring<T> {
         self.room_as_seen()
     }
 
-    /// Returns true if at least `entries` entries can be pushed now.
     #[inline]
     pub(super) fn room_for(&mut self, entries: u32) -> bool {
         if self.room_as_seen() < entries {
@@ -109,29 +103,23 @@ impl<T: Copy> Ring<T> {
         self.size.saturating_sub(self.position.wrapping_sub(self.other))
     }
 
-    /// Returns the number of pushed entries that the kernel has not consumed yet.
     #[inline]
     pub(super) fn waiting(&mut self) -> u32 {
         self.look();
         self.position.wrapping_sub(self.other).min(self.size)
     }
 
-    /// Returns the `nth` entry that the kernel has not consumed yet. The entry has the value that
-    /// was pushed.
     pub(super) fn peek_waiting(&mut self, nth: u32) -> Option<T> {
         // SAFETY: the entry is within the mapping, and only this side writes it.
         (nth < self.waiting()).then(|| unsafe { self.entry(self.other.wrapping_add(nth)).read() })
     }
 
-    /// Returns the entry that the kernel consumed last. The entry still has the value that was
-    /// pushed.
     pub(super) fn peek_taken(&mut self) -> Option<T> {
         // SAFETY: as in `peek_waiting`. No later push has overwritten the entry.
         (self.waiting() < self.size).then(|| unsafe { self.entry(self.other.wrapping_sub(1)).read() })
     }
 
-    /// Overwrites the `nth` entry that the kernel has not consumed yet. `poke_waiting` may be
-    /// called only if the kernel never reads entries outside of system calls.
+    /// Allowed only if the kernel never reads entries outside of system calls.
     pub(super) fn poke_waiting(&mut self, nth: u32, entry: T) {
         if nth < self.waiting() {
             // SAFETY: the entry is within the mapping. Any bytes are valid, because the kernel
@@ -142,12 +130,12 @@ impl<T: Copy> Ring<T> {
 
     #[inline]
     fn look(&mut self) {
-        // This acquire load pairs with the kernel's release store of the consumer index. Therefore
-        // the kernel has already read the entries that this side will overwrite.
+        // Acquire pairs with the kernel's release store of the consumer index: the kernel has
+        // already read the entries that this side will overwrite.
         self.other = self.word(self.offsets.consumer).load(Ordering::Acquire);
     }
 
-    /// Writes an entry. The ring must have room for the entry.
+    /// The ring must have room for the entry.
     #[inline]
     pub(super) fn push(&mut self, entry: T) {
         // SAFETY: the entry is within the mapping, and the kernel does not read it before it is
@@ -156,35 +144,31 @@ impl<T: Copy> Ring<T> {
         self.position = self.position.wrapping_add(1);
     }
 
-    /// Makes the pushed entries visible to the kernel.
     #[inline]
     pub(super) fn publish(&mut self) {
-        // This release store pairs with the kernel's acquire load of the producer index, so that
-        // the kernel sees the entries.
+        // Release pairs with the kernel's acquire load of the producer index, so that the kernel
+        // sees the entries.
         self.word(self.offsets.producer).store(self.position, Ordering::Release);
     }
 
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
-        // Relaxed: this is a hint. If this poll does not see a change of the wake-up flag, the next
-        // poll will.
+        // Relaxed: the flag is a hint. The next poll sees a change that this poll misses.
         self.word(self.offsets.flags).load(Ordering::Relaxed) & XDP_RING_NEED_WAKEUP != 0
     }
 
     // ---- as a consumer
 
-    /// Returns the number of entries that can be read now.
     #[inline]
     pub(super) fn filled(&mut self) -> u32 {
         if self.other == self.position {
-            // This acquire load pairs with the kernel's release store of the producer index. So the
-            // kernel has already written the entries and their pages.
+            // Acquire pairs with the kernel's release store of the producer index: the kernel has
+            // already written the entries and their pages.
             self.other = self.word(self.offsets.producer).load(Ordering::Acquire);
         }
         self.other.wrapping_sub(self.position).min(self.size)
     }
 
-    /// Reads the next entry.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.filled() == 0 {
@@ -197,11 +181,10 @@ impl<T: Copy> Ring<T> {
         Some(entry)
     }
 
-    /// Frees the slots of the entries that were read, so that the kernel can use these slots again.
     #[inline]
     pub(super) fn consumed(&mut self) {
-        // This release store pairs with the kernel's acquire load of the consumer index. So the
-        // kernel overwrites entries only after this side has read them.
+        // Release pairs with the kernel's acquire load of the consumer index: the kernel overwrites
+        // entries only after this side has read them.
         self.word(self.offsets.consumer).store(self.position, Ordering::Release);
     }
 }

@@ -1,5 +1,4 @@
-//! The sending half of AF_XDP. Each sending socket (sender) has its own tx ring, and all senders of
-//! a queue share one completion ring.
+//! Sending by AF_XDP. Each sender has a tx ring. All senders of a queue share a completion ring.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -17,18 +16,16 @@ const XDP_TX_RING: i32 = 3;
 const XDP_PGOFF_TX_RING: i64 = 0x8000_0000;
 const XDP_UMEM_PGOFF_COMPLETION_RING: i64 = 0x1_8000_0000;
 
-/// Properties of the rings that all senders of a queue share. The first sender of the queue sets up
-/// these rings.
+/// The rings that all senders of a queue share, and the first sender sets up.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_xdp) struct Rings {
     /// True if the first sender must also register the memory with the kernel.
     pub(in crate::af_xdp) register: bool,
-    /// The length of the completion ring, in completions: a power of two.
+    /// The number of completions: a power of two.
     pub(in crate::af_xdp) completions: u32,
 }
 
-/// An AF_XDP socket that sends. The kernel reads the pages of a sending socket, and does not write
-/// to them.
+/// An AF_XDP socket that sends. The kernel only reads its pages.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Sender {
     tx: Ring<Descriptor>,
@@ -42,12 +39,10 @@ impl AsFd for Sender {
     }
 }
 
-/// A descriptor in the tx ring whose packet was not sent.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_xdp) struct Unsent {
     pub(in crate::af_xdp) address: u64,
     pub(in crate::af_xdp) len: u32,
-    /// True if the frame continues in the next descriptor.
     pub(in crate::af_xdp) goes_on: bool,
 }
 
@@ -58,14 +53,12 @@ impl Unsent {
 }
 
 impl Socket {
-    /// Sets the maximum number of bytes in flight, which may exceed the system's limit if the
-    /// process has the permission.
+    /// A process with the permission may exceed the system's limit on send buffers.
     pub(in crate::af_xdp) fn set_send_buffer(&self, bytes: i32) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
     }
 
-    /// Sets up the socket so that it sends from the pages of `region`. The first sender of a queue
-    /// also sets up the rings that all senders of the queue share.
+    /// The first sender of a queue (`first`) also sets up the rings that its senders share.
     pub(in crate::af_xdp) fn sending(
         self,
         region: &Arc<Region>,
@@ -76,7 +69,7 @@ impl Socket {
             if rings.register {
                 self.register(region, shape)?;
             }
-            // The socket receives no frames, but the kernel requires a fill ring.
+            // The kernel requires a fill ring even for a socket that only sends.
             self.set(SOL_XDP, XDP_UMEM_FILL_RING, &FEWEST)?;
             self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
         }
@@ -88,8 +81,7 @@ impl Socket {
 }
 
 impl Sender {
-    /// Binds the socket to a queue. `shared` is another socket with the same memory. If this socket
-    /// did not set up the rings that senders share, `shared` must be a socket of the same queue.
+    /// `shared` is a socket with the same memory, and of the same queue if that has rings already.
     pub(in crate::af_xdp) fn bind(
         &self,
         place: InterfaceQueue,
@@ -99,63 +91,54 @@ impl Sender {
         self.socket.bind(place, how, shared)
     }
 
-    /// Maps the ring in which the kernel reports sent packets of all senders of the queue. The ring
-    /// is mapped through this socket's file descriptor, so the mapping exists as long as the
-    /// socket. A queue may have only one mapping of its completion ring.
+    /// Maps the queue's completion ring, once, for as long as this socket exists.
     pub(in crate::af_xdp) fn completions(&self, size: u32) -> io::Result<Completions> {
         let offsets: MmapOffsets = self.socket.get(SOL_XDP, XDP_MMAP_OFFSETS)?;
         Ring::map(self.as_fd(), XDP_UMEM_PGOFF_COMPLETION_RING, offsets.completion, size).map(Completions)
     }
 
-    /// Returns true if at least `descriptors` descriptors can be pushed now.
     #[inline]
     pub(in crate::af_xdp) fn has_room_for(&mut self, descriptors: u32) -> bool {
         self.tx.room_for(descriptors)
     }
 
-    /// Pushes a descriptor. The tx ring must have room for the descriptor.
     #[inline]
     pub(in crate::af_xdp) fn push(&mut self, address: u64, len: u32, goes_on: bool) {
         self.tx.push(Descriptor { address, len, options: if goes_on { XDP_PKT_CONTD } else { 0 } });
     }
 
-    /// Makes the pushed descriptors visible to the kernel.
     #[inline]
     pub(in crate::af_xdp) fn show(&mut self) {
         self.tx.publish();
     }
 
-    /// Returns the number of descriptors that the kernel has not taken yet.
     #[inline]
     pub(in crate::af_xdp) fn waiting(&mut self) -> u32 {
         self.tx.waiting()
     }
 
-    /// Returns the `nth` descriptor that the kernel has not taken yet.
     pub(in crate::af_xdp) fn nth_waiting(&mut self, nth: u32) -> Option<Unsent> {
         self.tx.peek_waiting(nth).map(Unsent::of)
     }
 
-    /// Returns the descriptor that the kernel took last.
     pub(in crate::af_xdp) fn taken_last(&mut self) -> Option<Unsent> {
         self.tx.peek_taken().map(Unsent::of)
     }
 
-    /// Replaces the `nth` descriptor that the kernel has not taken yet by an empty descriptor. The
-    /// kernel skips an empty descriptor. In copy mode, the kernel takes descriptors only during
-    /// [`kick`](Self::kick).
+    /// The kernel skips the emptied descriptor. Only for copy mode, in which the kernel takes
+    /// descriptors only during [`kick`](Self::kick).
     pub(in crate::af_xdp) fn void_waiting(&mut self, nth: u32) {
         self.tx.poke_waiting(nth, Descriptor { address: 0, len: 0, options: 0 });
     }
 
-    /// Returns true if a zero-copy driver waits for a call of [`kick`](Self::kick).
+    /// Returns true if a zero-copy driver waits for [`kick`](Self::kick).
     #[inline]
     pub(in crate::af_xdp) fn needs_wakeup(&self) -> bool {
         self.tx.needs_wakeup()
     }
 
-    /// Makes the kernel send the packets in the tx ring. In copy mode, the kernel takes about 32
-    /// descriptors per call, and returns EAGAIN if the ring has more descriptors.
+    /// In copy mode, the kernel takes about 32 descriptors per call. EAGAIN means that there are
+    /// more.
     pub(in crate::af_xdp) fn kick(&self) -> io::Result<()> {
         let null = std::ptr::null();
         // SAFETY: the call has length 0 and null pointers, so the kernel reads nothing.
@@ -164,13 +147,11 @@ impl Sender {
     }
 }
 
-/// The completion ring, in which the kernel reports the addresses of the packets that a queue has
-/// sent.
+/// The ring in which the kernel reports the addresses of sent packets.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Completions(Ring<u64>);
 
 impl Completions {
-    /// Takes all available addresses out of the ring, and passes each address to `each`.
     #[inline]
     pub(in crate::af_xdp) fn drain(&mut self, mut each: impl FnMut(u64)) {
         let filled = self.0.filled();

@@ -1,6 +1,3 @@
-//! Tests the sending of super-frames with simulated kernels. For example, one simulated kernel
-//! refuses all super-frames of a protocol, and another one has no room.
-
 use std::sync::{Arc, Mutex};
 
 use steerage::device::{Outgoing, TxQueue};
@@ -17,7 +14,7 @@ enum Kernel {
     RefusesSuperFrames,
     Full(usize),
     Down,
-    /// The simulated kernel refuses both packets and super-frames that have the given payload.
+    /// Refuses packets that end with this byte, and super-frames whose last packet does.
     Dislikes(u8),
 }
 
@@ -27,7 +24,6 @@ struct Written {
     tried: usize,
 }
 
-/// A send queue that keeps packets until the next flush, like an AF_XDP socket.
 #[derive(Debug)]
 struct Queue {
     kernel: Kernel,
@@ -135,8 +131,7 @@ fn a_kernel_without_super_frames_gets_every_packet_unchanged() {
     assert_eq!((snapshot.outputs[0].packets, dropped(&snapshot)), (DATAGRAMS as u64, (0, 0)));
     assert!(written.frames.iter().enumerate().all(|(nth, frame)| *frame == datagram(nth)));
     assert_eq!(written.frames.len(), DATAGRAMS);
-    // The output remembers which length of super-frames was refused, and sends no more super-frames
-    // of that length or longer.
+    // After a refusal, the output sends no super-frame of that length or longer.
     assert!(!whole.takes(steerage::flow::offload::OffloadKind::Udp, 64));
     assert!(written.tried < DATAGRAMS / 64 / 2, "{}", written.tried);
 }
@@ -154,15 +149,12 @@ fn what_a_full_kernel_does_not_take_is_counted() {
 fn an_interface_that_is_down_teaches_nothing() {
     let (snapshot, whole, written) = sent_to(Kernel::Down);
     assert_eq!((dropped(&snapshot), written.frames.len()), ((DATAGRAMS as u64, 0), 0));
-    // While the interface is down, super-frames are not split. When the interface is up again,
-    // super-frames are sent whole again.
+    // A refusal while the interface is down does not limit later super-frames.
     assert!(written.tried <= DATAGRAMS / 64 && whole.takes(steerage::flow::offload::OffloadKind::Udp, 64));
 }
 
 #[test]
 fn a_packet_that_the_kernel_does_not_take_teaches_nothing() {
-    // The simulated kernel refuses the packet with the payload 63. The simulated kernel also
-    // refuses super-frames that end with this packet.
     let (snapshot, whole, written) = sent_to(Kernel::Dislikes(63));
     let disliked = (0..DATAGRAMS).filter(|nth| *nth as u8 == 63).count() as u64;
     assert_eq!((dropped(&snapshot), snapshot.outputs[0].packets), ((disliked, 0), DATAGRAMS as u64 - disliked));

@@ -1,5 +1,3 @@
-//! Delivers frames in several buffers, like a network card with short buffers.
-
 use steerage::{
     DeviceError,
     device::{Completions, Gather, Page, Region},
@@ -10,10 +8,8 @@ use super::{AHEAD, SyntheticQueue};
 
 #[derive(Debug)]
 pub(super) struct ShortBuffers {
-    /// The maximum number of bytes in one buffer.
     buffer: usize,
-    /// The frame that is being handed over. `len` is the length of the current frame. `done` is the
-    /// number of bytes of this frame that were already handed over.
+    /// The frame that is being handed over, its length, and the bytes that were handed over.
     frame: Box<[u8]>,
     len: usize,
     done: usize,
@@ -37,7 +33,6 @@ impl ShortBuffers {
         self.begun.close(region, pages);
     }
 
-    /// Hands over the remaining parts of the current frame. Returns false if no page is free.
     fn hand_over(&mut self, out: &mut Completions<'_>) -> bool {
         while self.done < self.len {
             let Some(mut page) = out.take_page() else { return false };
@@ -52,7 +47,6 @@ impl ShortBuffers {
 }
 
 impl SyntheticQueue {
-    /// Like `push`, but for receive buffers that may be shorter than the frames.
     pub(super) fn push_parts(
         &mut self,
         parts: &mut ShortBuffers,

@@ -1,6 +1,6 @@
-//! A round of AES with the cryptographic extension of 64-bit Arm. The instruction AESE adds the
-//! round key before SubBytes. Therefore the function `round` passes a zero key to AESE, and adds
-//! the round key after MixColumns. Adding the round key last is the order of AES-NI.
+//! A round of AES with the cryptographic extension of 64-bit Arm. AESE adds its key before
+//! SubBytes, so `round` passes a zero key and adds the round key after MixColumns, in the order of
+//! AES-NI.
 
 use core::arch::aarch64::{
     uint8x16_t, vaeseq_u8, vaesmcq_u8, vcombine_u64, vcreate_u64, vdupq_n_u8, veorq_u8, vgetq_lane_u32,
@@ -9,7 +9,6 @@ use core::arch::aarch64::{
 
 pub(super) type Block = uint8x16_t;
 
-/// Returns true if this CPU has AES instructions.
 pub(super) fn is_there() -> bool {
     std::arch::is_aarch64_feature_detected!("aes")
 }
@@ -32,14 +31,13 @@ pub(super) fn xor(a: Block, b: Block) -> Block {
     unsafe { veorq_u8(a, b) }
 }
 
-/// Returns the first four bytes of the AES state.
 #[inline(always)]
 pub(super) fn low(state: Block) -> u32 {
     // SAFETY: 64-bit Arm has NEON.
     unsafe { vgetq_lane_u32::<0>(vreinterpretq_u32_u8(state)) }
 }
 
-/// Applies the AES steps SubBytes, ShiftRows and MixColumns, and then adds the round key.
+/// Applies the AES steps SubBytes, ShiftRows and MixColumns, and adds the round key.
 ///
 /// # Safety
 ///

@@ -1,18 +1,13 @@
-//! A round of AES with AES-NI.
-
 use core::arch::x86_64::{
     __m128i, _mm_aesenc_si128, _mm_cvtsi128_si32, _mm_set_epi64x, _mm_setzero_si128, _mm_xor_si128,
 };
 
 pub(super) type Block = __m128i;
 
-/// Returns true if this CPU has AES instructions.
 pub(super) fn is_there() -> bool {
     std::is_x86_feature_detected!("aes")
 }
 
-/// Returns true if this CPU has the instructions that [`PlainFrames`](crate::hash::PlainFrames)
-/// needs in addition to AES.
 pub(super) fn read_frames() -> bool {
     std::is_x86_feature_detected!("sse4.2")
         && std::is_x86_feature_detected!("avx2")
@@ -38,14 +33,13 @@ pub(super) fn xor(a: Block, b: Block) -> Block {
     unsafe { _mm_xor_si128(a, b) }
 }
 
-/// Returns the first four bytes of the AES state.
 #[inline(always)]
 pub(super) fn low(state: Block) -> u32 {
     // SAFETY: x86-64 has SSE2.
     unsafe { _mm_cvtsi128_si32(state) as u32 }
 }
 
-/// Applies the AES steps SubBytes, ShiftRows and MixColumns, and then adds the round key.
+/// Applies the AES steps SubBytes, ShiftRows and MixColumns, and adds the round key.
 ///
 /// # Safety
 ///

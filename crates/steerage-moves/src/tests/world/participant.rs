@@ -1,5 +1,4 @@
-//! The steps of a CPU during moves, as in `participant.rs` of steerage-core. Also says what happens
-//! if a phase of a move takes too long.
+//! The steps of a CPU during moves, as in `participant.rs` of steerage-core.
 
 use super::queue::{Fate, Target};
 use super::{Busy, Report, Scenario, World};
@@ -60,11 +59,8 @@ impl World {
                     |slice: &&Slice| slice.is_at(epoch, MovePhase::Leave) && slice.waits_for(usize::from(index));
                 if let Some(slice) = self.moves.slice().filter(takes) {
                     for (bucket, queue) in &carries {
-                        // The state of flows is identified by the number of their group (and by
-                        // bucket and queue).
                         self.known.remove(&(slice.group_before, *bucket, *queue));
-                        // A queue that joins a group uses the current map of this group. State for
-                        // a dead CPU is lost.
+                        // A joining queue uses the group's current map.
                         let to = slice.moves.iter().find(|m| m.bucket == *bucket).map(|m| m.to);
                         if to.is_some_and(|to| !self.moves.is_dead(to)) {
                             self.known.insert((slice.group_after, *bucket, *queue));
@@ -134,7 +130,6 @@ impl World {
         }
     }
 
-    /// A CPU that was declared dead, and is alive again, continues with the current map of buckets.
     fn come_back(&mut self, cpu: CpuIndex) {
         self.on(Event::Revived(cpu));
         let owned: Vec<usize> = self.owned(cpu).collect();
@@ -145,8 +140,7 @@ impl World {
         cpu.carries.clear();
     }
 
-    /// The queue continues with the current map of buckets, even if buckets have moved while no CPU
-    /// polled the queue.
+    /// Buckets may have moved while no CPU polled the queue.
     fn go_by_the_map_in_force(&mut self, at: usize) {
         let queue = &mut self.queues[at];
         for packet in std::mem::take(&mut queue.lot) {
@@ -162,8 +156,7 @@ impl World {
         }
     }
 
-    /// Makes `cpu` the CPU that polls the queue. The CPU that polled the queue before may have been
-    /// declared dead after it released the queue.
+    /// The previous owner may have been declared dead after it released the queue.
     pub(super) fn adopt(&mut self, cpu: CpuIndex, queue: usize) {
         self.offered[queue] = None;
         if self.moves.owner_of(queue) != cpu {
@@ -192,8 +185,7 @@ impl World {
                     if Some(late) == victim && self.can_be_declared_dead(usize::from(late)) && !waits {
                         self.cpus[usize::from(late)].is_declared_dead = true;
                         self.deaths += 1;
-                        // The flow state in the handler of the dead CPU is lost. Flow state that
-                        // was moving to or from the dead CPU may be lost too.
+                        // State in the dead CPU's handler, or moving to or from it, may be lost.
                         self.known.clear();
                         asks.extend(self.on(Event::Died(late)));
                     }

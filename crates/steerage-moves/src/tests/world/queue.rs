@@ -1,5 +1,3 @@
-//! A queue of the model: its table of buckets, its rings and its parking lot.
-
 use crate::CpuIndex;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

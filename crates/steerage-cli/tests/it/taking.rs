@@ -60,8 +60,8 @@ fn udp_is_taken_and_tcp_passes() {
     let Some(net) = Net::with("numrxqueues 4 numtxqueues 4") else { return };
     let kernel = Kernel::of(&net);
     for hash in ["auto", "device", "aes"] {
-        // All packets fit into the backlog, so that none is lost on a busy machine.
-        let args = ["count", "af_xdp:near0", "--take", "udp", "--hash", hash, "--backlog", "10000"];
+        // All packets fit into a ring and into a backlog, so that none is lost on a busy machine.
+        let args = ["count", "af_xdp:near0,ring=16384", "--take", "udp", "--hash", hash, "--backlog", "10000"];
         let started = start(&net, &[&args[..], &["--virtual-cpus", "2", "--strict"]].concat());
         send(&net, 40, 250, 9);
         talk(&net);

@@ -5,8 +5,8 @@ use steerage::{Batch, Cpu, Handler};
 /// Counts the packets and bytes that arrive on a CPU.
 ///
 /// The handler reads a packet's length but none of its bytes, so a run shows the cost of the
-/// receive path itself. The counts do not depend on the CPU of a packet. The handler still keeps
-/// both directions of a flow on one CPU, as handlers that need both directions do.
+/// receive path itself. The counts do not depend on which CPU handles a packet. The handler still
+/// keeps both directions of a flow on one CPU, as handlers that need both directions do.
 ///
 /// ```
 /// use steerage::{Builder, Input};

@@ -38,7 +38,8 @@ impl Handler for Fanout {
 
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         for packet in batch.iter_mut() {
-            // The output depends only on the flow hash: a flow that moves to another CPU keeps it.
+            // The output depends only on the flow hash: a flow that moves to another CPU keeps its
+            // output.
             let output = (u64::from(packet.flow_hash().0) * self.outputs as u64) >> 32;
             packet.transmit(TxId(output as u8));
         }

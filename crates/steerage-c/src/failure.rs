@@ -42,7 +42,7 @@ pub(crate) fn meaning(status: i32) -> &'static CStr {
     code.map_or(if status >= 0 { c"no error" } else { c"unknown status" }, Code::meaning)
 }
 
-/// Why a call failed, in one line.
+/// Why a call of the C library failed, in one line.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) code: Code,

@@ -1,7 +1,7 @@
 //! The functions and types of `steerage.h`, and all `unsafe` code of the crate.
 //!
-//! A program's pointer is either null or valid as the header says. The library can check only for
-//! null, which some functions accept and the rest return as an error.
+//! Each pointer from the C program is either null or valid as the header says. The library can
+//! check only whether a pointer is null: some functions accept null, the others return an error.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -161,7 +161,7 @@ fn start(run: &Run, callbacks: Callbacks) -> Result<(), Failure> {
     run.start(move |cpu| CpuHandler::new(&callbacks, cpu))
 }
 
-/// What `cpu_begins` returned. Calls `cpu_ends` when dropped.
+/// The pointer that the C program's `cpu_begins` returned. Dropping this value calls `cpu_ends`.
 struct CpuPointer {
     pointer: *mut c_void,
     callbacks: Arc<Callbacks>,
@@ -185,7 +185,8 @@ impl Drop for CpuPointer {
     }
 }
 
-/// The state of a bucket. Calls `state_dropped` when dropped, on whichever CPU.
+/// The C program's state of a bucket. Dropping this value calls `state_dropped`, on whichever CPU
+/// drops it.
 struct State {
     pointer: *mut c_void,
     callbacks: Arc<Callbacks>,
@@ -273,7 +274,7 @@ impl<'a> View<'a> {
 
 /// Calls the program's functions on one CPU.
 struct CpuHandler {
-    // First, so that states are dropped before the CPU's pointer.
+    // `states` is the first field, so that the states are dropped before the CPU's pointer.
     states: States<State>,
     cpu: CpuPointer,
     callbacks: Arc<Callbacks>,
@@ -310,7 +311,7 @@ impl Handler for CpuHandler {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// What a function of the C header returns.
+/// The return type of a function of the C header.
 trait Answer {
     fn of_failure(code: Code) -> Self;
 }
@@ -349,7 +350,8 @@ impl<T> Answer for *mut T {
     }
 }
 
-/// Runs a function of the C header, records its error, and keeps panics from the C program.
+/// Runs a function of the C header, records its error, and stops panics before they reach the C
+/// program.
 fn border<R: Answer>(name: &str, body: impl FnOnce() -> Result<R, Failure>) -> R {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(answer)) => return answer,
@@ -370,7 +372,7 @@ unsafe fn given<'p, T>(pointer: *const T, what: &str) -> Result<&'p T, Failure> 
     unsafe { pointer.as_ref() }.ok_or_else(|| Failure::new(Code::Argument, format!("{what} is NULL: pass a pointer")))
 }
 
-/// As [`given`]. A batch belongs to the thread on which the library calls `batch`.
+/// Like [`given`], for a batch. A batch belongs to the thread on which the library calls `batch`.
 ///
 /// # Safety
 /// The pointer must be valid as for [`given`], and nothing else borrows the batch.
@@ -389,7 +391,7 @@ unsafe fn text<'p>(pointer: *const c_char, what: &str) -> Result<&'p str, Failur
     text.to_str().map_err(|_| Failure::new(Code::Argument, format!("{what} is not UTF-8: {text:?}")))
 }
 
-/// Writes `size` bytes of a ledger. Fields of a newer header become 0.
+/// Writes a ledger as a C struct of `size` bytes. Fields that only a newer header has become 0.
 ///
 /// # Safety
 /// `size` bytes are writable at `to`, if `to` is not null.
@@ -531,7 +533,8 @@ exports! {
     }
 
     fn steerage_stop(run: *mut Run) -> () {
-        // Signal handlers call this function and must not allocate an error text: null is no error.
+        // A signal handler may call this function, so it must not allocate an error text. A null
+        // pointer is not an error.
         if let Some(run) = run.as_ref() {
             run.stop();
         }
@@ -631,7 +634,7 @@ exports! {
     }
 }
 
-/// Several threads may use one run.
+/// Several threads of the C program may use the same run.
 const _: fn() = || {
     fn shared<T: Send + Sync>() {}
     shared::<Run>();

@@ -1,4 +1,5 @@
-//! The C library of steerage: `include/steerage.h` has its functions, and docs/c.md shows its use.
+//! The C library of steerage: `include/steerage.h` declares its functions, and docs/c.md shows how
+//! to use them.
 //!
 //! | module | what it has |
 //! |---|---|

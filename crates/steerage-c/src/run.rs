@@ -13,16 +13,18 @@ use steerage_device::Opened;
 
 use crate::failure::{Code, Failure};
 
-/// No `Instant` is infinitely far in the future, so an unlimited wait is divided.
+/// No `Instant` is infinitely far in the future, so an unlimited wait consists of several waits of
+/// this length.
 const WAIT: Duration = Duration::from_secs(3600);
 
-/// `steerage` in the C header.
+/// The type `steerage` of the C header.
 pub(crate) struct Run {
     stage: Mutex<Stage>,
-    /// The handle is not behind the lock, so that calls do not wait for a thread in `join`. `start`
-    /// sets the handle before the first thread starts: the program's functions may use it at once.
+    /// The lock does not protect the handle, so that calls do not wait for a thread in `join`.
+    /// `start` sets the handle before the first thread starts, because the program's functions may
+    /// use it at once.
     handle: OnceLock<Handle>,
-    /// A stop may be requested before the run has a handle.
+    /// True if a stop was requested, perhaps before the run had a handle.
     is_stopped: AtomicBool,
     /// Why the threads could not be started.
     not_started: OnceLock<Failure>,
@@ -32,7 +34,7 @@ pub(crate) struct Run {
 enum Stage {
     Opened(Opened, Options),
     Running(Running<()>),
-    /// Another call is changing the stage.
+    /// A call on another thread is changing the stage.
     Changing,
     Ended(Result<(), Failure>),
 }
@@ -216,7 +218,8 @@ impl Run {
         self.handle.get().ok_or_else(not_yet)
     }
 
-    /// Takes no lock and allocates nothing, for signal handlers. May precede the start.
+    /// Stops the run, without taking a lock or allocating memory, so that signal handlers can call
+    /// this function. May be called before the start.
     pub(crate) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
         // Pairs with the fence in `started`.
@@ -226,7 +229,8 @@ impl Run {
         }
     }
 
-    /// Waits until `wait` returns true, at most `timeout_ms`, or without a limit if it is negative.
+    /// Waits until `wait` returns true, for at most `timeout_ms`, or without a limit if
+    /// `timeout_ms` is negative.
     pub(crate) fn wait(&self, timeout_ms: i64, wait: fn(&Handle, Duration) -> bool) -> Result<bool, Failure> {
         let handle = self.handle()?;
         let timeout = u64::try_from(timeout_ms).map(Duration::from_millis).ok();
@@ -236,7 +240,7 @@ impl Run {
             if wait(handle, left) {
                 return Ok(true);
             }
-            // Nothing changes any more after the end.
+            // Counters do not change any more after the end of the run.
             if left.is_zero() || handle.is_finished() {
                 return Ok(wait(handle, Duration::ZERO));
             }
@@ -272,7 +276,8 @@ impl Run {
 
     pub(crate) fn set_mask(&self, queue: Option<u32>, list: &str) -> Result<(), Failure> {
         let handle = self.handle()?;
-        // The setters check the CPUs, which need not be this machine's (virtual CPUs).
+        // The setters check whether the instance has these CPUs, which need not be CPUs of this
+        // machine (virtual CPUs).
         let mask = cpu_list("rps-cpus-list", list, CPUS_MAX)?;
         match queue {
             Some(queue) => handle.set_queue_rps_cpus(queue as usize, &mask)?,
@@ -289,7 +294,7 @@ impl Drop for Run {
     }
 }
 
-/// An error if not all packets were read and handled.
+/// Returns an error if not all packets were read and handled.
 fn result(outcome: &Outcome<()>) -> Result<(), Failure> {
     if let Some(cpu) = outcome.left_behind.first() {
         let text = format!("CPU {cpu}: a function of the program has not returned: functions must not wait");

@@ -1,8 +1,9 @@
 use steerage::{BucketId, limits::BUCKETS};
 
-/// The states of the buckets on one CPU.
+/// The C program's states of the buckets that are on one CPU.
 pub(crate) struct States<S> {
-    /// The states by the group and number of a bucket. The list of a group without states is empty.
+    /// The states, by steering group and by the number of the bucket. The list of a group without
+    /// states is empty.
     groups: Vec<Vec<Option<S>>>,
 }
 

@@ -1,4 +1,4 @@
-//! Builds C and C++ programs as a user does, and runs them under AddressSanitizer.
+//! Builds C and C++ programs as a user does, and runs these programs under AddressSanitizer.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -40,7 +40,7 @@ fn text(output: &Output) -> String {
 struct Installed(Scratch);
 
 impl Installed {
-    /// Returns `None` without the compilers and tools.
+    /// Returns `None` if the compilers and tools are not installed.
     fn new() -> Option<Self> {
         let tools = [("gcc", "gcc"), ("g++", "g++"), ("pkg-config", "pkg-config"), ("nm", "binutils")];
         if !tools.iter().all(|(program, package)| is_installed(program, package)) {
@@ -127,7 +127,7 @@ fn the_example_runs_and_the_page_has_it() {
     let Some(installed) = Installed::new() else { return };
     let program = installed.compile("gcc", &source, &SANITIZER);
     let said = installed.run(&program, &["examples/demo.pcapng"]);
-    // The policy may add a CPU, so states may have moved.
+    // The policy may add a CPU, so the program's states may have moved.
     assert!(said.starts_with("1000 received, 0 dropped: 724 TCP, 276 UDP, 0 other; "), "{said}");
     let said = installed.run(&program, &["synthetic:packets=20000,flows=300,mix=udp4+tcp6"]);
     assert!(said.starts_with("20000 received, 0 dropped: ") && said.contains(" 0 other; "), "{said}");

@@ -26,7 +26,7 @@ pub(crate) use start::run as start;
 
 pub(crate) fn run(cli: &Cli) -> Result<(), Error> {
     match &cli.command {
-        // The run file may set the log level.
+        // `run` and `check` start before the log level is set, because the run file may set it.
         Command::Run(args) => return run_file::run(args, cli.verbose),
         Command::Check(args) => return run_file::check(args),
         _ => log::start(cli.verbose),
@@ -57,7 +57,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Completions(args) => completions::run(args),
         Command::Help(args) => help::run(args),
         Command::Man(args) => man::run(args),
-        // A run file cannot contain these commands.
+        // A run file cannot contain the commands `run` and `check`.
         Command::Run(_) | Command::Check(_) => Ok(()),
     }
 }

@@ -45,14 +45,15 @@ pub(crate) struct ServedTree {
 
 impl Drop for ServedTree {
     fn drop(&mut self) {
-        // The tap copies packets for clients, which get the last packets before the socket is
-        // closed.
+        // The tap copies packets for clients. Clients get the last packets before the control
+        // socket is closed.
         self.tap.iter().for_each(|tap| tap.end());
     }
 }
 
 impl ControlTree {
-    /// Binding and mounting may need privileges. `queues_off` lists the queues with an empty mask.
+    /// Binds the control socket and mounts the control tree, which may need privileges.
+    /// `queues_off` lists the queues with an empty mask.
     pub(crate) fn prepare(args: &RunArgs, queues_off: Vec<usize>) -> Result<Self, Error> {
         let socket = listen(&args.control, args.report.quiet)?;
         let mounted = args.control.control.as_deref().map(Mounted::on).transpose().map_err(Error::Mount)?;
@@ -115,7 +116,8 @@ fn attach(tap: &Arc<Tap>, request: &Value, cpus: &[CpuId]) -> Result<PacketSende
     }))
 }
 
-/// Without `--socket`, the run continues even if no control socket can be bound.
+/// Binds the control socket. If the control socket cannot be bound and `--socket` was not given,
+/// the run continues.
 fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
     match args.socket.as_deref() {
         Some(NONE) => Ok(None),
@@ -128,7 +130,8 @@ fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
                 note_no_socket(&format!("{USER_VARIABLE} is not set"), quiet);
                 return Ok(None);
             };
-            // `find` removes the sockets of processes that have ended. `bind` reports errors.
+            // `find` removes the control sockets of processes that have ended. The errors of `find`
+            // are ignored, because `bind` reports them again.
             path.parent().into_iter().for_each(|directory| drop(find(directory)));
             let listening = Listening::bind(&path);
             Ok(listening.inspect_err(|error| note_no_socket(&error.to_string(), quiet)).ok())
@@ -136,7 +139,7 @@ fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
     }
 }
 
-/// Without a control socket, `steerage get` cannot find the run.
+/// Tells the user that `steerage get` cannot find the run, because it has no control socket.
 fn note_no_socket(why: &str, quiet: bool) {
     if quiet {
         tracing::info!("no control socket: {why}");

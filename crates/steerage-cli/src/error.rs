@@ -1,4 +1,5 @@
-//! Every error of the program: its exit code, and one line that says what was tried and what to do.
+//! The errors of the program. Each has an exit code, and one line that says what was tried and what
+//! to do.
 
 mod command_line;
 mod ending;
@@ -33,7 +34,7 @@ pub(crate) use search::SearchError;
 
 const FAILED: u8 = 1;
 
-/// The machine does not have the settings that `tune` has kept for it.
+/// The exit code if the machine does not have the settings that `tune` has kept for it.
 const DIFFERS: u8 = 3;
 
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +73,7 @@ pub(crate) enum Error {
     Privileges(#[from] PrivilegesError),
     #[error("{0}; --no-sandbox runs without it")]
     Sandbox(#[from] SandboxError),
-    /// The settings of the interfaces do not allow forwarding. The text is the whole message.
+    /// The settings of the interfaces do not allow forwarding. The text is the whole error message.
     #[error("{0}")]
     Forward(String),
     #[error("{}", kernel(.0))]
@@ -91,10 +92,11 @@ pub(crate) enum Error {
     Page { path: PathBuf, error: io::Error },
     #[error(transparent)]
     Tune(#[from] TuneError),
-    /// The text is the whole message.
+    /// `tune` refused to change settings. The text is the whole error message.
     #[error("{0}")]
     TuneRefused(String),
-    /// The text is the whole message.
+    /// The machine's settings differ from those that `tune` has kept. The text is the whole error
+    /// message.
     #[error("{0}")]
     TuneDiffers(String),
     #[error("cannot {operation}: {error}")]

@@ -9,7 +9,7 @@ use crate::{run_file, usage};
 
 /// Returns the command line arguments to which a run file is converted.
 ///
-/// The message about a mistake in the run file.
+/// Returns the error message about a mistake in the run file.
 pub fn run_file(text: &str) -> Result<Vec<String>, String> {
     match run_file::parse(Path::new("run.toml"), text, &[]) {
         Ok(loaded) => Ok(loaded.arguments),

@@ -1,4 +1,4 @@
-//! The pages of the guide are built in, because an installed program has no docs/.
+//! The pages of the guide are built into the program, because docs/ is not installed with it.
 
 use crate::usage;
 

@@ -1,4 +1,5 @@
-//! Advice for users of tcpdump, who write its options, filters without `-f`, or no command.
+//! Advice for users of tcpdump, who may write tcpdump's options, filters without `-f`, or no
+//! command.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -13,7 +14,7 @@ const FILTER_WORDS: &str = "arp dst ether gateway greater host icmp icmp6 ip ip6
 
 const INPUT_COMMANDS: [&str; 5] = ["count", "meter", "explain", "fanout", "parallel"];
 
-/// The options of tcpdump that change how packets are printed.
+/// The options of tcpdump that change how tcpdump prints packets.
 const PRINTING: [&str; 10] = ["-A", "-e", "-l", "-S", "-tt", "-ttt", "-u", "-U", "-x", "-X"];
 
 /// Returns the correct command line for a mistake that is common among users of tcpdump.
@@ -62,7 +63,7 @@ fn option(words: &[&str], wrong: &str) -> Option<String> {
     })
 }
 
-/// As the user wrote them, such as `-ieth0` or `-i eth0`.
+/// Returns an option as the user wrote it, and its value, such as `-ieth0` or `-i eth0`.
 fn with_value<'a>(words: &[&'a str], wrong: &'a str) -> (&'a str, Option<&'a str>) {
     let at = words.iter().position(|word| *word == wrong || word.starts_with(wrong) && wrong.len() == 2);
     let next = at.and_then(|at| words.get(at + 1)).copied().filter(|next| !next.starts_with('-') || *next == "-");
@@ -73,7 +74,7 @@ fn with_value<'a>(words: &[&'a str], wrong: &'a str) -> (&'a str, Option<&'a str
     }
 }
 
-/// The `--` before the command of `parallel` is missing.
+/// Returns advice if the `--` before the command of `parallel` is missing.
 fn no_dashes(words: &[&str]) -> Option<String> {
     let ["parallel", input, command @ ..] = words else { return None };
     let first = command.first()?;

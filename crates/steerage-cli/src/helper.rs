@@ -1,6 +1,6 @@
-//! Helper processes that undo the run's changes to the kernel at its end. The run itself drops its
-//! capabilities before it handles packets. If the run is killed, the standard input of the helper
-//! process ends.
+//! Helper processes that undo a run's changes to the kernel when the run ends. The run itself drops
+//! its capabilities before it handles packets. If the run is killed, the standard input of the
+//! helper process ends.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -28,7 +28,7 @@ impl Helper {
         let failed = |error| Error::System { operation: "start a helper process", error };
         let mut process = Command::new("/proc/self/exe");
         process.arg0(name).arg(command).args(args);
-        // With a process group of its own, the helper gets no signal from Ctrl-C.
+        // In a separate process group, the helper gets no signal from Ctrl-C.
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = program::start(&mut process).map_err(failed)?;
         let (Some(input), Some(says)) = (child.stdin.take(), child.stdout.take()) else {
@@ -37,7 +37,7 @@ impl Helper {
         Ok(Self { input: Some(Arc::new(input.into())), lines: BufReader::new(says), reports: child.stderr.take() })
     }
 
-    /// The line is empty if the helper process has ended.
+    /// Returns the next line from the helper process, or an empty line if the process has ended.
     pub(crate) fn next_line(&mut self) -> String {
         let mut line = String::new();
         let _ = self.lines.read_line(&mut line);
@@ -56,7 +56,7 @@ impl Helper {
     }
 
     /// Makes the helper process end, and returns its last line. The sandbox does not allow waiting
-    /// for the process.
+    /// for the end of a child process.
     pub(crate) fn last_line(&mut self) -> String {
         self.input = None;
         self.next_line()
@@ -69,8 +69,8 @@ pub(crate) fn outlive_signals() -> Result<(), Error> {
     SigSet::all().thread_block().map_err(|error| Error::System { operation: "block signals", error: error.into() })
 }
 
-/// Writes a line that the run reads. A write fails only if the run has ended, which also ends
-/// standard input.
+/// Writes a line from the helper process to the run. A write fails only if the run has ended, which
+/// also ends standard input.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
@@ -80,8 +80,8 @@ pub(crate) fn report(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Waits for lines of the run. Returns `None` if the run has ended. Reads without a buffer, so that
-/// standard input stays readable if there are further lines.
+/// Waits for lines from the run. Returns `None` if the run has ended. Reads without a buffer, so
+/// that standard input stays readable if there are further lines.
 pub(crate) fn next_lines() -> Option<String> {
     let mut input = File::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
     let mut bytes = [0; 4096];
@@ -91,7 +91,7 @@ pub(crate) fn next_lines() -> Option<String> {
     }
 }
 
-/// The end of the run closes standard input.
+/// Waits until the run ends, which closes the standard input of the helper process.
 pub(crate) fn wait_for_end() {
     let _ = io::stdin().read_to_end(&mut Vec::new());
 }

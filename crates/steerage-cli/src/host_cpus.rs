@@ -9,8 +9,9 @@ use steerage::{
 
 use crate::error::Error;
 
-/// Reads a dozen files for each CPU at the first call. Later calls return the stored result, even
-/// if CPUs have gone offline. [`online_cpus`] reads the current state.
+/// Returns the CPUs of the machine. The first call reads a dozen files for each CPU. Later calls
+/// return the stored result, even if CPUs have gone offline. [`online_cpus`] reads the current
+/// state.
 pub(crate) fn topology() -> &'static Topology {
     static TOPOLOGY: OnceLock<Topology> = OnceLock::new();
     TOPOLOGY.get_or_init(Topology::read)
@@ -19,7 +20,7 @@ pub(crate) fn topology() -> &'static Topology {
 /// Returns the kernel's nr_cpu_ids: one more than the highest number of a CPU.
 pub(crate) fn nr_cpu_ids() -> usize {
     let topology = topology();
-    // A container may hide /sys.
+    // A container may hide /sys, so the number may be unknown.
     let highest = || topology.allowed().last().map(|last| usize::from(last.0) + 1);
     topology.nr_cpu_ids().or_else(highest).unwrap_or(CPUS_MAX)
 }

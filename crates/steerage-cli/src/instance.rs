@@ -8,7 +8,8 @@
 //! | `undoing` | defers interrupts for busy polling, and undoes the run's changes of the machine at the end |
 //! | `interrupts` | begins polling on the CPUs that get a card's interrupts |
 //!
-//! This file builds the instance, and drops privileges after the devices are open.
+//! This file builds the instance from the parsed options, and drops privileges after the devices
+//! are open.
 
 mod cpus;
 mod devices;
@@ -47,8 +48,8 @@ pub(crate) use devices::{capture_options, check_filter};
 pub(crate) use hash::{hasher, hashing, random_key};
 
 /// Opens the devices, drops privileges, and builds an instance. `maker` returns the function that
-/// creates each CPU's handler. Its argument is true if all devices can wait, as files can. `maker`
-/// may start the threads that write the files in `needs`.
+/// creates each CPU's handler. The argument of `maker` is true if all devices can wait, as files
+/// can. `maker` may start the threads that write the files in `needs`.
 pub(crate) fn receiving<H, F>(
     args: &RunArgs,
     needs: Needs<'_>,
@@ -63,7 +64,8 @@ where
     sending(args, needs, sending_nothing, maker)
 }
 
-/// The services of a run, such as the control tree, which are opened before privileges are dropped.
+/// The services of a run, such as the control tree. Services are opened before privileges are
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct RunServices {
     pub(crate) capture: Option<Arc<CaptureInfo>>,
@@ -80,16 +82,15 @@ pub(crate) struct RunServices {
 }
 
 pub(crate) struct SendOptions<O> {
-    /// True if the command sends nothing to a network, so that received packets may wait for a
-    /// short time (see
-    /// [`AfXdpOptions::coalesce`](steerage_device::af_xdp::AfXdpOptions::coalesce)).
+    /// True if the command sends nothing to a network. Received packets may then wait for a short
+    /// time (see [`AfXdpOptions::coalesce`](steerage_device::af_xdp::AfXdpOptions::coalesce)).
     pub(crate) listens: bool,
-    /// In packets per second, for inputs that can wait.
+    /// The packet rate of inputs that can wait, in packets per second.
     pub(crate) rate: Option<u64>,
-    /// Consecutive segments of a flow are merged before they reach the handler.
+    /// If true, consecutive segments of a flow are merged before they reach the handler.
     pub(crate) coalesce: bool,
     pub(crate) outputs: O,
-    /// `None` if inputs that can wait end when they have no more packets.
+    /// How inputs that can wait end. `None` if they end when they have no more packets.
     pub(crate) input_end: Option<InputEnd>,
 }
 
@@ -117,7 +118,7 @@ where
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
     let signals = signals::install()?;
-    // Mistakes of the command line are reported even if a device does not exist.
+    // Mistakes in the command line are reported even if a device does not exist.
     let cpus = CpuSelection::parse(&args.cpus)?;
     let builder = cpus.apply(steering_builder(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
@@ -149,7 +150,7 @@ where
         let input = set_if_given(input, each, Rate::new);
         let queues = input.queues.len();
         builder = builder.input_on(input, &rx, None);
-        // The queues of the next device use the next polling CPUs.
+        // The queues of the next device are polled by the CPUs that follow in the list.
         let next = queues % rx.len().max(1);
         rx.rotate_left(next);
     }
@@ -167,11 +168,12 @@ where
     let kept = capabilities::drop_except(&needs.written().iter().copied().fold(needed, Needed::written_files))?;
     let needs = args.devices.iter().fold(needs, Needs::reads);
     let needs = control.needs(needs);
-    // Threads that write and open files inherit the restriction of files, so they start later.
+    // Threads that write and open files inherit the sandbox's restriction of files, so these
+    // threads start after it.
     let confinement = Confinement::of_files(needs, &args.sandbox)?;
     let make_handler = maker(can_wait)?;
     // All files and devices that may hang are open. The threads of the instance inherit the signal
-    // mask, so signals are blocked before it starts.
+    // mask, so signals are blocked before the instance starts.
     let signals = signals.hold()?;
     let tap = Arc::new(Tap::default());
     let instance = builder.build(confinement.of_packet_threads(tap.around(make_handler))?)?;

@@ -1,7 +1,7 @@
 //! The program `steerage`: receive packet steering in user space, from the command line.
 //!
 //! The code is in this library for fuzz targets and tests. No other program uses the library. Each
-//! module in this table imports only modules that are below it:
+//! module in this table imports only modules from rows below its own row:
 //!
 //! | module | what it does |
 //! |---|---|

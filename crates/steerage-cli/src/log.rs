@@ -2,8 +2,8 @@
 
 use tracing_subscriber::filter::LevelFilter;
 
-/// Without `-v`, errors in the traces are not shown either, because a run that fails prints its own
-/// error line.
+/// Starts the traces. Without `-v`, errors in the traces are not shown either, because a run that
+/// fails prints its own error line.
 pub(crate) fn start(verbose: u8) {
     let level = match verbose {
         0 => return,
@@ -13,6 +13,6 @@ pub(crate) fn start(verbose: u8) {
     };
     let subscriber =
         tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false).finish();
-    // No other code sets a subscriber.
+    // An error is impossible, because no other code sets a subscriber.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }

@@ -1,4 +1,4 @@
-//! The binary of the program. Its code is in the library of this crate.
+//! The binary of the program. The code of the program is in the library of this crate.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `--metrics`: the metrics that a run serves to Prometheus.
+//! `--metrics` serves the metrics of a run to Prometheus.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -18,13 +18,14 @@ use crate::terminal::print_to_stderr;
 pub(crate) struct Metrics(RefCell<Option<Listener>>);
 
 impl Metrics {
-    /// Call `prepare` before devices are opened, so that a port in use is reported at once, and
-    /// before privileges are dropped.
+    /// Binds the address of the metrics server. Call `prepare` before devices are opened, so that a
+    /// port in use is reported at once, and before privileges are dropped.
     pub(crate) fn prepare(args: &MetricsArgs, quiet: bool) -> Result<Self, Error> {
         let listener =
             args.metrics.map(|address| Listener::bind("metrics", address)).transpose().map_err(Error::Metrics)?;
         let listener = listener.map(|listener| listener.answering_to(&args.metrics_host));
-        // Printed even with `-q`, if only this line shows the port that the kernel chose.
+        // The address is printed even with `-q`, if only this line shows the port that the kernel
+        // chose.
         let asked = args.metrics.is_some_and(|address| address.port() == 0);
         if let Some(listener) = listener.as_ref().filter(|_| asked || !quiet) {
             print_to_stderr(format_args!("metrics at http://{}/metrics", listener.address()));
@@ -32,7 +33,7 @@ impl Metrics {
         Ok(Self(RefCell::new(listener)))
     }
 
-    /// `handle` is `None` if the command handles no packets.
+    /// Starts to serve metrics. `handle` is `None` if the command handles no packets.
     pub(crate) fn serve(&self, handle: Option<Handle>, more: Option<More>) -> Result<Option<Server>, Error> {
         let Some(listener) = self.0.take() else { return Ok(None) };
         let source = Source::new(handle).version(env!("CARGO_PKG_VERSION"));

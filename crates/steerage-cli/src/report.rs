@@ -34,7 +34,8 @@ pub(crate) enum Flows {
 }
 
 impl Flows {
-    /// Returns `None` while the flows are not collected, as during a run whose source can wait.
+    /// Returns the largest flows, or `None` while the flows are not collected, as during a run
+    /// whose source can wait.
     fn largest(&self) -> Option<&[FlowRecord]> {
         match self {
             Self::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
@@ -88,7 +89,7 @@ impl Report {
         *self.page.borrow_mut() = page;
     }
 
-    /// A live page that is open in a browser gets this report before it ends.
+    /// Sends this report to the live pages that are open in browsers, and then ends them.
     pub(crate) fn end_page(&self) {
         self.page.take().into_iter().for_each(|page| page.end(|audience| self.json(audience)));
     }
@@ -102,7 +103,8 @@ impl Report {
         &self.document.snapshot
     }
 
-    /// Returns one line without a newline, or an empty object if the report cannot be serialized.
+    /// Returns the report as one line of JSON without a newline, or an empty object if the report
+    /// cannot be serialized.
     pub(crate) fn json(&self, audience: Audience) -> String {
         self.line(audience).unwrap_or_else(|_| "{}".to_owned())
     }
@@ -123,13 +125,15 @@ impl Report {
     }
 
     /// Prints the final report. Returns an error if a device or a packet function failed, or if a
-    /// CPU did not stop in time, and with `strict` also if a packet was lost or out of order.
+    /// CPU did not stop in time. With `strict`, also returns an error if a packet was lost or out
+    /// of order.
     pub(crate) fn finish(&self, printer: Printer, strict: bool) -> Result<(), Error> {
         let last = self.last.as_ref().map_or(Ok(()), |last| printer.interval(&last.with_flows(self.flows.as_ref())));
         let printed = last.and_then(|()| printer.report(self));
         self.end_page();
         match printed {
-            // It is no error if the reader closed the pipe, as in `steerage count | head -1`.
+            // It is not an error if the reader of the report has closed the pipe, as in `steerage
+            // count | head -1`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             other => other.map_err(EndingError::Report)?,
         }
@@ -191,7 +195,7 @@ enum To {
 }
 
 impl Printer {
-    /// `beside` means that other data goes to standard output, so reports go to standard error.
+    /// If `beside` is true, other data goes to standard output, so reports go to standard error.
     /// With `-q`, only JSON reports are written, and only to standard output.
     pub(crate) fn new(args: &ReportArgs, beside: bool) -> Self {
         let to = match beside {
@@ -207,7 +211,7 @@ impl Printer {
         Self { json, to: To::Stdout }
     }
 
-    /// The reader is the user of this process, so the report has its private parts.
+    /// Prints the report, with its private parts, because the reader is the user of this process.
     pub(crate) fn report(self, report: &Report) -> io::Result<()> {
         self.write(|| match self.json {
             true => Ok(report.line(Audience::Private)? + "\n"),
@@ -219,7 +223,7 @@ impl Printer {
         self.write(|| if self.json { interval.as_json() } else { Ok(interval.as_text()) })
     }
 
-    /// Returns true if a write would block, because the output is a full pipe.
+    /// Returns true if a write to the output would block, because the output is a full pipe.
     pub(crate) fn is_stalled(self) -> bool {
         let (out, err) = (io::stdout(), io::stderr());
         let fd = match self.to {

@@ -23,7 +23,7 @@ use sources::ReportSources;
 
 pub(crate) use options::{RunOptions, StopHook, Stopper};
 
-/// Every event ends the wait, so this duration could have any value.
+/// The maximum duration of a wait. Every event ends the wait, so the duration could have any value.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
 
 /// The maximum delay before the run notices that a key was pressed.
@@ -118,7 +118,8 @@ struct Run<'a> {
     handle: Handle,
     started: SystemTime,
     start: Instant,
-    /// `None` if the run has no time limit, or if the limit has been reached.
+    /// The time at which the run must end. `None` if the run has no time limit, or if the limit has
+    /// been reached.
     deadline: Option<Instant>,
     stopped_by: Option<EndedBy>,
     intervals: Option<Intervals>,
@@ -132,7 +133,7 @@ impl Run<'_> {
         if self.options.keys.is_some() && self.stopped_by.is_none() { wait.min(KEY_LOOK) } else { wait }
     }
 
-    /// After a request to stop, no interval report is due.
+    /// Returns when the next interval report is due. After a request to stop, no report is due.
     fn intervals_due(&self) -> Option<Instant> {
         self.intervals.as_ref().filter(|_| self.stopped_by.is_none()).map(Intervals::due)
     }
@@ -158,8 +159,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// If the reader of the reports is too slow, the next report also includes the counts of this
-    /// interval.
+    /// Prints an interval report. If the reader of the reports is too slow, the next report also
+    /// includes the counts of this interval.
     fn report_interval(&mut self, now: Instant) -> Result<(), Error> {
         if self.options.printer.is_stalled() {
             self.intervals.iter_mut().for_each(|intervals| intervals.skip(now));

@@ -1,8 +1,9 @@
-//! Run files. The keys of a TOML file are the long options of the command line (docs/run-files.md).
+//! Reads run files. The keys of a run file, which is a TOML file, are the long options of the
+//! command line (docs/run-files.md).
 //!
-//! `args` defines the options. The keys are converted to arguments, which clap parses like a
-//! command line. A mistake is reported with its line of the run file, which this module records for
-//! each argument.
+//! `args` defines the options. The keys of the run file are converted to arguments, which clap
+//! parses like a command line. This module records the line of each argument in the run file, so
+//! that an error message contains the line.
 //!
 //! | file | content |
 //! |---|---|
@@ -35,7 +36,8 @@ fn has_jobs(command: &Command) -> bool {
     command.get_positionals().any(|arg| arg.get_id() == JOB)
 }
 
-/// `more` contains arguments from the command line, which override those in the file.
+/// Reads a run file. `more` contains arguments from the command line, which override those in the
+/// file.
 pub(crate) fn load(path: &Path, more: &[String]) -> Result<LoadedRun, Error> {
     parse(path, &read::text(path)?, more)
 }
@@ -50,7 +52,7 @@ pub(crate) fn parse(path: &Path, text: &str, more: &[String]) -> Result<LoadedRu
 }
 
 fn commands(cli: &Command) -> Vec<&str> {
-    // Devices are positional arguments. So are the words of the jobs' command.
+    // Devices are positional arguments, and so are the words of the command for jobs.
     let receives = |command: &&Command| {
         let positionals: Vec<&str> = command.get_positionals().map(|arg| arg.get_id().as_str()).collect();
         positionals == [DEVICES] || positionals == [DEVICES, JOB]

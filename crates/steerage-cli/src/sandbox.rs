@@ -18,8 +18,8 @@ use crate::args::SandboxArgs;
 use crate::error::Error;
 use crate::terminal::{print_to_stderr, warn};
 
-/// The files that a run may read after its start: they describe the machine, or return random
-/// numbers.
+/// The files that a run may read after its start: files that describe the machine, and the source
+/// of random numbers.
 const MACHINE: [&str; 11] = [
     "/dev/urandom",
     "/sys/devices",
@@ -102,7 +102,7 @@ impl SandboxProfile {
     }
 
     /// Returns the system calls that packet threads may make, in addition to those [of their
-    /// devices](groups_of_device). `None` if the command has no packet threads.
+    /// devices](groups_of_device), or `None` if the command has no packet threads.
     pub(crate) fn packet_groups(self) -> Option<&'static [Group]> {
         match self {
             Self::Count | Self::Meter | Self::Explain | Self::Send => Some(&[Group::Receive]),
@@ -146,7 +146,8 @@ impl<'a> Needs<'a> {
         if command.packet_groups().is_some() { needs.reads_machine() } else { needs }
     }
 
-    /// The names of the files may contain placeholders for the time (`%H`).
+    /// Allows the process to create these files. The names of the files may contain placeholders
+    /// for the time (`%H`).
     pub(crate) fn written_files(self, names: &[&'a Path]) -> Self {
         Self { written: names.to_vec(), ..self }
     }
@@ -175,7 +176,8 @@ impl<'a> Needs<'a> {
         Self { sandbox: self.sandbox.reads(path), ..self }
     }
 
-    /// `opened` is a file, or a directory whose files may all be written.
+    /// Allows the process to write to `opened`: a file, or a directory whose files may all be
+    /// written.
     pub(crate) fn writes(self, opened: OwnedFd) -> Self {
         Self { sandbox: self.sandbox.writes(opened), ..self }
     }
@@ -211,7 +213,8 @@ thread_local! {
     static ENTERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The sandbox of a command, which is entered in two steps: `of_files`, then `of_calls`.
+/// The sandbox of a command. The process enters the sandbox in two steps: `of_files`, then
+/// `of_calls`.
 #[derive(Debug)]
 pub(crate) struct Confinement {
     packet_groups: Vec<Group>,
@@ -231,7 +234,7 @@ impl Confinement {
         // At its first use, rustix looks up the kernel's clock function, which the sandbox would
         // not allow.
         let _ = clock_gettime(ClockId::Monotonic);
-        // If a directory cannot be used, creating a file in it returns the error.
+        // If a directory cannot be used, the error is reported when a file is created in it.
         let written = needs.written.iter().filter_map(|name| file::directory_of(name).ok());
         let sandbox = written.fold(needs.sandbox, Sandbox::writes);
         sandbox.restrict_files()?;
@@ -268,7 +271,7 @@ impl Confinement {
     ) -> Result<impl Fn(CpuId) -> H + Send + Sync + 'static, Error> {
         let filter = self.sandbox.as_ref().map(|_| self.filter_of_packet_threads()).transpose()?;
         Ok(move |cpu| {
-            // After a panic, a thread with a seccomp filter creates another handler.
+            // After a panic, a thread that already has a seccomp filter creates another handler.
             let enters = filter.as_ref().filter(|_| !ENTERED.replace(true));
             if let Some(Err(error)) = enters.map(enter_packet_thread) {
                 // No packet may be handled outside of the sandbox.
@@ -298,8 +301,8 @@ pub(crate) fn enter_writing<'a>(needs: Needs<'a>, files: &[&'a Path], args: &San
     enter_keeping(needs.written_files(files), &needed, args)
 }
 
-/// Blocks signals in this thread, so that other threads handle them. The signal handler makes a
-/// system call that a packet thread may not make.
+/// Blocks signals in this thread, so that other threads handle them. The program's signal handler
+/// makes a system call that packet threads may not make.
 fn leave_signals_to_others() -> Result<(), Errno> {
     const OWN: [Signal; 7] = [
         Signal::SIGSYS,

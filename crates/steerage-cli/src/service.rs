@@ -9,12 +9,13 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// `None` without a service manager.
+/// The socket of the service manager, or `None` if there is no service manager.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceManager(Option<UnixDatagram>);
 
 impl ServiceManager {
-    /// Call `connect` before the sandbox is entered, because the sandbox allows no new sockets.
+    /// Connects to the service manager. Call `connect` before the sandbox is entered, because the
+    /// sandbox allows no new sockets.
     pub(crate) fn connect() -> Self {
         let name = env::var_os(SOCKET_VARIABLE);
         Self(name.and_then(|name| {

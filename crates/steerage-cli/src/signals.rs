@@ -5,7 +5,7 @@
 //! Therefore:
 //!
 //! - While a run opens its files and devices, INT, TERM and HUP keep their default actions, because
-//!   the run has nothing to clean up yet. USR1 is recorded, and handled when the run starts.
+//!   the run has nothing to clean up yet. USR1 is only recorded, and handled when the run starts.
 //! - After [`EarlySignals::hold`], all signals of a run are blocked in all threads, and stay
 //!   pending until the thread of [`HeldSignals::listen`] reads them.
 //! - The thread of `listen` only reads signals, and can always end the process when the second INT
@@ -28,12 +28,12 @@ use signal_hook::{flag, low_level};
 
 use crate::error::Error;
 
-/// Shells report this number plus the signal's number as the exit code of a program that a signal
-/// ended.
+/// If a signal ended a program, shells report this number plus the signal's number as the program's
+/// exit code.
 const ENDED_BY: i32 = 128;
 
-/// The exit code of a run that HUP ended. The service manager then starts the program again, which
-/// reads the changed run file.
+/// The exit code of a run that HUP ended. The service manager then starts the program again, and
+/// the program reads the changed run file.
 pub(crate) const HUNG_UP: u8 = (ENDED_BY + SIGHUP) as u8;
 
 static GOT_HUP: AtomicBool = AtomicBool::new(false);
@@ -61,7 +61,7 @@ pub(crate) struct HeldSignals {
     ends_now: Arc<AtomicBool>,
 }
 
-/// Records USR1 from now on.
+/// Starts to record USR1.
 pub(crate) fn install() -> Result<EarlySignals, Error> {
     let report = Arc::new(AtomicBool::new(false));
     flag::register(SIGUSR1, Arc::clone(&report)).map_err(catch_failed)?;
@@ -84,8 +84,8 @@ impl EarlySignals {
 
 impl HeldSignals {
     /// Starts a thread that calls `take` for each signal until `take` returns false. After a
-    /// request to stop, the next INT ends the program at once, even if a write to a full pipe or a
-    /// hung file system blocks.
+    /// request to stop, the next INT ends the program at once, even if the program is blocked by a
+    /// full pipe or a hung file system.
     pub(crate) fn listen(&self, take: impl Fn(SignalRequest) -> bool + Send + 'static) -> Result<(), Error> {
         let Some((held, early)) = self.held.take() else { return Ok(()) };
         let (requests, asked) = mpsc::channel();
@@ -99,7 +99,8 @@ impl HeldSignals {
         start("signals", move || read(&held, &requests, &ends_now))
     }
 
-    /// From now on, INT, TERM and HUP end the process at once. For waits after the end of the run.
+    /// From now on, INT, TERM and HUP end the process at once. Call `end_now` before waits that
+    /// follow the end of the run.
     pub(crate) fn end_now(&self) {
         // `Relaxed`: no other data depends on this flag.
         self.ends_now.store(true, Ordering::Relaxed);
@@ -138,13 +139,14 @@ fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>, ends_now: &A
 }
 
 /// Returns the signals that a run reads. An ignored HUP (nohup) must not be blocked, because the
-/// run would read it and end.
+/// run would read the HUP and end.
 fn of_runs() -> SigSet {
     let hup = (!is_ignored(SIGHUP)).then_some(Signal::SIGHUP);
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1].into_iter().chain(hup).collect()
 }
 
-/// Returns false if the kernel does not report the ignored signals.
+/// Returns true if this process ignores the signal. Returns false if the kernel does not report the
+/// ignored signals.
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());

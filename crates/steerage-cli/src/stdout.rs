@@ -2,12 +2,13 @@ use std::io::{self, Write};
 
 use crate::error::{EndingError, Error};
 
-/// A reader that has closed the pipe, as `head` does, is no error.
+/// Prints to standard output. If the reader has closed the pipe, as `head` does, that is not an
+/// error.
 pub(crate) fn print(bytes: &[u8]) -> Result<(), Error> {
     print_while_read(bytes).map(drop)
 }
 
-/// Returns false if the reader has closed the pipe.
+/// Prints to standard output. Returns false if the reader has closed the pipe.
 pub(crate) fn print_while_read(bytes: &[u8]) -> Result<bool, Error> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {

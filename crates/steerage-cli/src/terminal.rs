@@ -4,7 +4,8 @@ use std::io::{self, IsTerminal, Write};
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 use steerage_text::printable;
 
-/// A write fails only if standard error is closed.
+/// Prints a line to standard error. Ignores errors, because a write fails only if standard error is
+/// closed.
 pub(crate) fn print_to_stderr(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -26,8 +27,8 @@ pub(crate) fn has_colours() -> bool {
     io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb
 }
 
-/// Returns the width of the terminal on standard output, or else COLUMNS. `None` means that lines
-/// may have any length, as in a file.
+/// Returns the width of the terminal on standard output. Without a terminal, returns the value of
+/// COLUMNS. `None` means that lines may have any length, as in a file.
 pub(crate) fn width() -> Option<usize> {
     let of_terminal = rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
     let of_environment = || std::env::var("COLUMNS").ok()?.parse().ok();
@@ -43,7 +44,7 @@ const LINES_DEFAULT: usize = 24;
 
 const COLUMNS_DEFAULT: usize = 80;
 
-/// A terminal that reports a smaller width does not know its width.
+/// The smallest plausible width. A terminal that reports a smaller width does not know its width.
 const COLUMNS_MIN: usize = 40;
 
 /// Reads keys one by one, without echo. Dropping this value restores the terminal's settings.
@@ -54,17 +55,18 @@ pub(crate) struct Keys {
 
 impl Keys {
     /// Begins to read keys if standard input is a terminal and this process runs in the foreground.
-    /// The kernel would stop a background process. Call `take` before the sandbox is entered.
+    /// The kernel would stop a background process that reads keys. Call `take` before the sandbox
+    /// is entered.
     pub(crate) fn take() -> Option<Self> {
         let stdin = io::stdin();
-        // A terminal of another session cannot stop this process.
+        // If the terminal belongs to another session, it cannot stop this process.
         let in_background = tcgetpgrp(&stdin).is_ok_and(|foreground| foreground != rustix::process::getpgrp());
         if !can_redraw() || in_background {
             return None;
         }
         let before = tcgetattr(&stdin).ok()?;
         let mut modes = before.clone();
-        // ISIG stays set, so Ctrl-C still sends a signal.
+        // The mode ISIG stays set, so Ctrl-C still sends a signal.
         modes.local_modes &= !(LocalModes::ICANON | LocalModes::ECHO);
         modes.special_codes[SpecialCodeIndex::VMIN] = 0;
         modes.special_codes[SpecialCodeIndex::VTIME] = 0;
@@ -81,7 +83,7 @@ impl Keys {
 
 impl Drop for Keys {
     fn drop(&mut self) {
-        // If the terminal is closed, there is nothing to restore.
+        // An error is ignored: if the terminal is closed, there is nothing to restore.
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
     }
 }

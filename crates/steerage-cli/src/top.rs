@@ -30,17 +30,17 @@ use remote::{Query, Remote, Reply};
 /// The maximum delay before `top` notices a key, a reply or a signal.
 const POLL_TIME: Duration = Duration::from_millis(50);
 
-/// In characters, without a terminal and without COLUMNS.
+/// The width in characters if there is no terminal and COLUMNS is not set.
 const WIDTH: usize = 80;
 
 pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     let mut remote = Remote::new(instances::socket_of(args.to.to.as_deref())?);
-    // The instance may accept a later connection.
+    // An error is ignored, because the instance may accept a later connection.
     let _ = remote.connect();
     let web = Web::prepare(&args.web)?;
     let needs = Needs::of(SandboxProfile::Top).uses_terminal().serves_clients(args.web.web.is_some());
-    // Root may watch another user's instance, and needs write access to its socket in order to
-    // connect again.
+    // Root may watch another user's instance, and needs write access to that instance's socket in
+    // order to connect again.
     let socket = remote.path().to_owned();
     let needed = Needed::default().written_files(&socket);
     if args.web.web.is_some() {
@@ -77,7 +77,7 @@ fn ended_by_signal() -> Result<Arc<AtomicBool>, Error> {
 
 type Screen = Terminal<CrosstermBackend<Stdout>>;
 
-/// Until [`restore_terminal`] is called, or until a panic.
+/// Prepares the terminal for drawing, until [`restore_terminal`] is called, or until a panic.
 fn take_terminal() -> io::Result<Screen> {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -108,13 +108,13 @@ fn once(mut remote: Remote, interval: Duration, width: usize) -> Result<(), Erro
     stdout::print((lines.join("\n") + "\n").as_bytes())
 }
 
-/// Prints the report as a line of JSON, once or in every interval, until a signal arrives or the
-/// run ends.
+/// Prints the report as a line of JSON, either once, or in every interval until a signal arrives or
+/// the run ends.
 fn reports(mut remote: Remote, args: &TopArgs) -> Result<(), Error> {
     let mut report = remote.report().map_err(SearchError::Report)?;
     while stdout::print_while_read(format!("{report}\n").as_bytes())? && !args.once {
         std::thread::sleep(args.interval);
-        // The run has ended.
+        // If the report cannot be read, the run has ended.
         let Ok(next) = remote.report() else { break };
         report = next;
     }

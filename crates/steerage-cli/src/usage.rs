@@ -1,4 +1,4 @@
-//! Help texts, which clap creates, and mistakes of the command line, in one line.
+//! Prints the help texts that clap creates, and one line about each mistake in the command line.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -13,7 +13,8 @@ pub(crate) const WRONG_COMMAND_LINE: u8 = 2;
 pub(crate) fn answer(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // The reader may close the pipe early, as in `steerage --help | head -1`.
+            // An error is ignored, because the reader may close the pipe early, as in `steerage
+            // --help | head -1`.
             let _ = error.print();
             ExitCode::SUCCESS
         }

@@ -1,5 +1,5 @@
-//! The screen of `top`, and the table that a run redraws on its own terminal. Both show the report
-//! that `top` reads from the control socket.
+//! The screen of `top`, and the table that a run redraws on its own terminal. The screen and the
+//! table show the report that `top` reads from the control socket.
 
 mod events;
 mod keys;

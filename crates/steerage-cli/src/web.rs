@@ -1,4 +1,4 @@
-//! `--web`: the live page of a run, for a browser.
+//! `--web` serves the live page of a run to browsers.
 
 use std::cell::RefCell;
 
@@ -19,7 +19,8 @@ struct Prepared {
 }
 
 impl Web {
-    /// Prints the address of the page even with `-q`, because only this line shows its key.
+    /// Prints the address of the live page even with `-q`, because only this line shows the key of
+    /// the page.
     pub(crate) fn prepare(args: &WebArgs) -> Result<Self, Error> {
         let Some(address) = args.web else { return Ok(Self::default()) };
         let listener = Listener::bind("a live page", address).map_err(Error::Web)?;
@@ -28,7 +29,7 @@ impl Web {
         Ok(Self(RefCell::new(Some(Prepared { listener, key }))))
     }
 
-    /// `report` creates the report as JSON for an audience.
+    /// Starts to serve the live page. `report` creates the report as JSON for an audience.
     pub(crate) fn serve(
         &self,
         report: impl Fn(Audience) -> String + Send + 'static,

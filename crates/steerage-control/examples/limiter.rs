@@ -12,14 +12,15 @@ use steerage::{Batch, BucketId, Builder, Cpu, CpuId, FlowKey, Handler, Input, Ou
 use steerage_control::metrics::{ADDRESS_DEFAULT, Listener, Source};
 use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput};
 
-/// The maximum number of flows on a CPU. Further flows are not limited. Idle flows are removed.
+/// The maximum number of flows on a CPU. Further flows are not limited. Flows that are idle are
+/// removed from the table.
 const FLOWS_MAX: usize = 1_000_000;
 const IDLE: Duration = Duration::from_secs(10);
 
-/// A burst has at most the packets of this time at the flow's rate.
+/// A flow may send at most as many packets in a burst as it may send in this time at its rate.
 const BURST: Duration = Duration::from_millis(50);
 
-/// How many packets the flow may still send, and when its last packet came.
+/// How many packets the flow may still send, and when the flow's last packet arrived.
 pub(crate) struct Credit(f64, Timestamp);
 
 impl Credit {
@@ -148,14 +149,14 @@ mod tests {
         let frame = |port: u16| FrameBuilder::udp(([10, 0, 0, 1], port), ([10, 0, 0, 2], 53)).frame(&[0; 20]);
         let passed =
             |verdicts: Vec<Verdict>| verdicts.iter().filter(|one| **one == Verdict::Transmitted(TxId(1))).count();
-        // At the rate of this test, a burst (50 ms) has 5 packets.
+        // At the rate of this test, a burst (the packets of 50 ms) has 5 packets.
         assert_eq!(passed(tester.handle(vec![frame(1); 20])), 5);
         assert_eq!(passed(tester.handle(vec![frame(2); 3])), 3);
         tester.move_to(CpuId(1));
         assert_eq!(passed(tester.handle(vec![frame(1); 20])), 0, "the credit of the flow has moved");
         tester.advance(Duration::from_millis(20));
         assert_eq!(passed(tester.handle(vec![frame(1); 20])), 2);
-        // Frames that belong to no flow pass.
+        // The limiter passes frames that belong to no flow.
         assert_eq!(passed(tester.handle([[0; 60]])), 1);
         assert_eq!(named.map(|counter| counter.total()), [11, 53]);
     }

@@ -1,4 +1,5 @@
-//! Measures whether a client still gets metrics while another client floods the server. By hand:
+//! Measures whether a client still gets metrics while another client floods the server. Start this
+//! program by hand:
 //!
 //! ```text
 //! metrics_flood                                        on loopback: every kind of flood, by the client's own host
@@ -7,11 +8,11 @@
 //! metrics_flood ask ADDR:PORT FROM SECONDS PATH_MS     asks ten times a second, and prints how often that worked
 //! ```
 //!
-//! All loopback addresses count as one host. For two hosts, use two network namespaces.
+//! All loopback addresses count as one host. To measure with two hosts, use two network namespaces.
 //!
-//! FROM is the client's source address. PATH_MS delays the request after the connection, like a
-//! long network path. KIND is what the flood sends: nothing (`silent`), half a request (`half`), a
-//! request (`whole`), or a request without reading the reply (`deaf`).
+//! FROM is the client's source address. PATH_MS is the delay between the connection and the
+//! request, as on a long network path. KIND is what the flood sends: nothing (`silent`), half a
+//! request (`half`), a request (`whole`), or a request without reading the reply (`deaf`).
 #![allow(clippy::print_stdout, reason = "the result of a measurement")]
 
 use std::collections::VecDeque;
@@ -30,7 +31,7 @@ const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 const HELD: usize = 200;
 
-/// The default timeout of Prometheus.
+/// The time for which the client waits: the default timeout of Prometheus.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const PAUSE: Duration = Duration::from_millis(100);
@@ -104,7 +105,7 @@ fn on_loopback() -> Outcome<()> {
 fn connect(at: SocketAddr, from: IpAddr) -> std::io::Result<TcpStream> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Many connections from one address reuse their source ports at once.
+    // With this option, many connections from one address can reuse their source ports at once.
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &SocketAddr::new(from, 0))?;
     rustix::net::connect(&socket, &at)?;

@@ -1,12 +1,12 @@
 /// The users who may read a reply of the instance.
 ///
-/// Counters are public. Private are addresses, ports and names of flows, and the names of the files
-/// to which the run writes flows.
+/// Counters are public. The addresses, ports and names of flows, and the names of the files to
+/// which the run writes flows, are private.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// Every user of the machine.
+    /// Every user of the machine may read the reply.
     Public,
-    /// Only root and the user of the instance.
+    /// Only root and the user of the instance may read the reply.
     Private,
 }
 

@@ -1,5 +1,5 @@
-//! Decides whether a new client of a server gets a connection, and which older client is
-//! disconnected for it.
+//! Decides whether a new client of a server gets a connection, and which older client the server
+//! disconnects to make room.
 //!
 //! The control socket and the metrics server share this code. Clients belong to a *party*: a user
 //! for the control socket, and a host for the metrics server.
@@ -12,7 +12,8 @@ use crate::quota::{Party, Quota, QuotaFull};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sharing {
     pub(crate) quota: Quota,
-    /// A client that has sent nothing for this time may be disconnected for a new one.
+    /// A client that has sent nothing for this time may be disconnected to make room for a new
+    /// client.
     pub(crate) silent: Duration,
     pub(crate) otherwise: Otherwise,
 }
@@ -21,7 +22,8 @@ pub(crate) struct Sharing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Otherwise {
     Refuse,
-    /// Disconnects the oldest client of the party with the most clients, often the flooding one.
+    /// The server disconnects the oldest client of the party with the most clients, which is often
+    /// the party that floods.
     Replace,
 }
 
@@ -35,7 +37,8 @@ pub(crate) struct Clients<C> {
 #[derive(Debug)]
 struct ConnectedClient<C> {
     party: Party,
-    /// When the client connected or got its last reply. `None` while its request is answered.
+    /// The time at which the client connected or got its last reply. `None` while the server
+    /// answers a request of the client.
     idle_since: Option<Instant>,
     connection: C,
 }
@@ -45,7 +48,8 @@ impl<C> Clients<C> {
         Self { sharing, taken: BTreeMap::new(), next: 0 }
     }
 
-    /// Returns the new client's number, and the connection of a client that must leave for it.
+    /// Returns the new client's number, and the connection of a client that must leave to make
+    /// room.
     pub(crate) fn admit(&mut self, party: Party, now: Instant, connection: C) -> Result<(u64, Option<C>), QuotaFull> {
         let quota = self.sharing.quota;
         let others = |but: Option<u64>| {
@@ -75,7 +79,8 @@ impl<C> Clients<C> {
         let mut of_party: HashMap<Party, usize> = HashMap::new();
         self.taken.values().for_each(|client| *of_party.entry(client.party).or_default() += 1);
         let clients = || self.taken.iter().filter(|(_, client)| may_go(client));
-        // Selects the longest idle client of the party with the most clients.
+        // Selects the client that has been idle for the longest time, among the clients of the
+        // party with the most clients.
         let first = |candidates: &mut dyn Iterator<Item = (u64, Party, Option<Instant>)>| {
             candidates
                 .min_by_key(|(id, party, since)| (std::cmp::Reverse(of_party.get(party).copied()), *since, *id))
@@ -146,7 +151,7 @@ mod tests {
         let (first, _) = clients.admit(MALLORY, start, "first").unwrap();
         let later = start + Duration::from_secs(1);
         clients.admit(MALLORY, later, "second").unwrap();
-        // Another user's client stays, although it has been silent for longer.
+        // The client of another user stays connected, although it has been silent for longer.
         clients.admit(OTHER, start, "other").unwrap();
         assert_eq!(clients.admit(MALLORY, later, "third"), Err(QuotaFull::Party));
         let scarce = start + CLIENT_IDLE_SCARCE;
@@ -206,7 +211,7 @@ mod tests {
     }
 
     /// One host connects 440 times per second and sends nothing. A client of another host keeps its
-    /// connection for a second, the time in which it must send its request.
+    /// connection for a second, and must send its request within this time.
     #[test]
     fn a_host_that_floods_replaces_its_own_clients() {
         let start = Instant::now();
@@ -253,7 +258,7 @@ mod tests {
         }
         let later = start + Duration::from_secs(2);
         assert_eq!(clients.admit(host(3), later, "new").unwrap().1, Some("first"));
-        // The second host has the most clients, two, and loses the older one.
+        // The second host has two clients, more than any other host, and loses the older one.
         assert_eq!(clients.admit(host(3), later, "newer").unwrap().1, Some("second"));
     }
 

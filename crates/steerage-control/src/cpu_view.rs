@@ -19,10 +19,11 @@ impl CpuView {
         Self { nr_cpu_ids, isolated: CpuMask::new(), online: None }
     }
 
-    /// Returns the view of this machine.
+    /// Returns a view of this machine's CPUs.
     pub fn of_machine() -> Self {
         let topology = Topology::read();
-        // If a container hides /sys, masks may have the CPUs up to the highest allowed one.
+        // If a container hides /sys, masks may contain the CPUs up to the highest CPU that this
+        // process may use.
         let highest = || topology.allowed().last().map(|last| usize::from(last.0) + 1);
         let nr_cpu_ids = topology.nr_cpu_ids().or_else(highest).unwrap_or(CPUS_MAX);
         let online = || topology::online().unwrap_or_else(|| (0..CPUS_MAX as u16).map(CpuId).collect());
@@ -35,7 +36,7 @@ impl CpuView {
         Self { isolated, ..self }
     }
 
-    /// Sets the function that returns the online CPUs, called at each change of a mask.
+    /// Sets the function that returns the online CPUs, which is called at each change of a mask.
     #[must_use]
     pub fn online(self, online: impl Fn() -> CpuMask + Send + Sync + 'static) -> Self {
         Self { online: Some(Box::new(online)), ..self }
@@ -45,7 +46,8 @@ impl CpuView {
         self.nr_cpu_ids
     }
 
-    /// Returns what the kernel would store, or `None` if the mask has only isolated CPUs.
+    /// Returns the mask that the kernel would store, without isolated CPUs, or `None` if the mask
+    /// has only isolated CPUs.
     pub(crate) fn without_isolated(&self, mask: &CpuMask) -> Option<CpuMask> {
         let left: CpuMask = mask.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         (mask.is_empty() || !left.is_empty()).then_some(left)

@@ -10,7 +10,7 @@ pub enum ErrorCode {
     NoEntry,
     /// `EACCES`: the attribute cannot be written.
     Access,
-    /// `EBUSY`: too many requests at a time, or a CPU is busy.
+    /// `EBUSY`: there are too many requests at a time, or a CPU is busy.
     Busy,
     /// `EISDIR`: the path leads to a directory instead of an attribute.
     IsDirectory,
@@ -18,18 +18,19 @@ pub enum ErrorCode {
     Invalid,
     /// `EOPNOTSUPP`: a queue of this type does not support the value.
     NotSupported,
-    /// `ERANGE`: the list has a CPU that does not exist.
+    /// `ERANGE`: the CPU list contains a CPU that does not exist.
     Range,
-    /// `EOVERFLOW`: the bitmap has more CPUs than the machine.
+    /// `EOVERFLOW`: the CPU bitmap has more CPUs than the machine.
     Overflow,
-    /// `ETIMEDOUT`: the change did not take effect in time and was undone.
+    /// `ETIMEDOUT`: the change of an attribute did not take effect in time and was undone.
     TimedOut,
-    /// The error number that the kernel returned for a file of its own, such as in /sys.
+    /// The error number that the kernel returned for one of its own files, such as a file in /sys.
     Kernel(i32),
 }
 
 impl ErrorCode {
-    /// Returns the name, such as `EINVAL`, or `EIO` for error numbers that are not listed here.
+    /// Returns the name of the error number, such as `EINVAL`, or `EIO` for error numbers that are
+    /// not listed here.
     pub fn name(self) -> &'static str {
         match self {
             Self::NotPermitted => "EPERM",
@@ -52,7 +53,7 @@ impl ErrorCode {
         }
     }
 
-    /// Returns the number, as in errno(3).
+    /// Returns the error number, as in errno(3).
     pub fn number(self) -> i32 {
         let errno = match self {
             Self::NotPermitted => Errno::PERM,
@@ -84,7 +85,7 @@ impl AttributeError {
         Self { code, message: message.into() }
     }
 
-    /// Returns the code.
+    /// Returns the code of the error.
     pub fn code(&self) -> ErrorCode {
         self.code
     }

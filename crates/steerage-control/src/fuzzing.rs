@@ -11,7 +11,7 @@ pub fn answer(line: &[u8], uid: u32, tree: &Tree) -> String {
     socket::answer(line, uid, tree)
 }
 
-/// Returns the reply to a request line with its headers, or `None` if they are incomplete.
+/// Returns the reply to a request line with its headers, or `None` if the request is incomplete.
 #[cfg(feature = "http")]
 pub fn http(received: &[u8]) -> Option<Vec<u8>> {
     http::answer(received)

@@ -9,7 +9,7 @@ use crate::limits::EVENTS_MAX;
 #[cfg_attr(feature = "socket", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Event {
-    /// The number of the change, from 1 without gaps.
+    /// The number of the change, counted from 1 without gaps.
     pub number: u64,
     /// When the change took effect, in seconds since 1970-01-01 00:00 UTC.
     pub time: f64,
@@ -21,9 +21,9 @@ pub struct Event {
     pub to: String,
     /// The user who made the change.
     pub uid: u32,
-    /// The buckets that moved to other CPUs.
+    /// The number of buckets that moved to other CPUs.
     pub buckets: u64,
-    /// How long the change took to take effect, in seconds.
+    /// The time in seconds until the change took effect.
     pub seconds: f64,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Sets the number and the time of the change.
+    /// Adds a change to the history, with a new number.
     pub(crate) fn note(&mut self, event: Event) {
         self.last += 1;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -48,7 +48,7 @@ impl History {
         self.events.iter().filter(|event| event.number > number).cloned().collect()
     }
 
-    /// One line for each change: number, time, path, from, to, uid, buckets, seconds.
+    /// Returns one line for each change: number, time, path, from, to, uid, buckets, seconds.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         for event in &self.events {

@@ -1,6 +1,6 @@
 //! A small HTTP server for [`metrics`](crate::metrics) and the [live page](crate::web).
 //!
-//! [`Listener::bind`] binds the socket, for which some addresses require a capability. A single
+//! [`Listener::bind`] binds the socket, which requires a capability for some addresses. A single
 //! thread then serves all clients until the [`Server`] is dropped. The thread never waits for a
 //! client, because each client has a limited buffer and a limited time. A flood disconnects only
 //! clients of the host that has the most clients.
@@ -60,16 +60,16 @@ impl Listener {
         bound.map_err(|error| BindError { what, address, error })
     }
 
-    /// Also answers requests whose header `Host` has one of these names, besides `localhost`, the
-    /// machine's own name and any IP address. All other names are refused, because the owner of a
-    /// DNS name can make it resolve to this machine.
+    /// Also answers requests whose header `Host` has one of these names. The server always answers
+    /// to `localhost`, to the machine's own name and to any IP address. All other names are
+    /// refused, because the owner of a DNS name can make it resolve to this machine.
     #[must_use]
     pub fn answering_to(mut self, names: &[String]) -> Self {
         self.hosts = hosts::Hosts::with_own_name(names);
         self
     }
 
-    /// Returns the address, with the port that the kernel chose.
+    /// Returns the address at which the server listens, with the port that the kernel chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -82,7 +82,7 @@ impl Listener {
     }
 }
 
-/// A running HTTP server, which stops when it is dropped.
+/// A running HTTP server. Dropping this value stops the server.
 #[derive(Debug)]
 pub struct Server {
     stop: Option<UnixStream>,
@@ -91,7 +91,7 @@ pub struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Closing this end of the socket pair stops the thread.
+        // Closing this end of the socket pair stops the thread of the server.
         self.stop = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -1,7 +1,8 @@
-//! Finds the control socket of a running instance by the instance's name, and connects.
+//! Finds the control socket of a running instance by the instance's name, and connects to this
+//! socket.
 //!
-//! The sockets of a user are in `/run/steerage` for root, and in `$XDG_RUNTIME_DIR/steerage` for
-//! other users, or in the directory in the environment variable STEERAGE_RUNTIME_DIR.
+//! Root's sockets are in `/run/steerage`, and those of another user in `$XDG_RUNTIME_DIR/steerage`.
+//! The environment variable STEERAGE_RUNTIME_DIR sets another directory.
 //!
 //! ```no_run
 //! let mut client = steerage_control::instances::connect(None)?;
@@ -48,7 +49,7 @@ fn runtime_directory() -> Option<PathBuf> {
     Some(PathBuf::from(directory).join("steerage"))
 }
 
-/// Why no instance was found or connected to.
+/// Why the search found no instance, or could not connect to one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SearchError {
@@ -69,21 +70,22 @@ pub enum SearchError {
     NoneOfThisName {
         /// The name that the caller gave.
         name: String,
-        /// Why no instance was found.
+        /// Why the search found no instance.
         why: NoInstance,
     },
-    /// Several instances run, and the caller named none.
+    /// Several instances run, and the caller named no instance.
     #[error("there are {} runs: choose one with --to: {}", .names.len(), .names.join(", "))]
     Several {
-        /// The names, with the command line of each name that is a process number.
+        /// The names of the instances. A name that is a process number is followed by the command
+        /// line of the process.
         names: Vec<String>,
     },
     /// The connection to the socket failed.
     #[error("cannot connect to {}: {error}; name the socket of a run", .path.display())]
     Connect {
-        /// The path of the socket.
+        /// The path of the control socket.
         path: PathBuf,
-        /// Why the connection failed.
+        /// Why the connection to the socket failed.
         error: io::Error,
     },
 }
@@ -102,16 +104,18 @@ pub enum NoInstance {
     NoDirectory,
 }
 
-/// The control socket of an instance.
+/// The control socket of an instance, which a search has found or the caller has named.
 #[derive(Clone, Debug)]
 pub struct InstanceSocket {
     path: PathBuf,
-    /// False if the caller gave the path: then any user's process may listen there.
+    /// False if the caller gave the path of the socket. A process of any user may then listen on
+    /// the socket.
     was_found: bool,
 }
 
 impl InstanceSocket {
-    /// Returns the file name of the socket without `.sock`: the process number by default.
+    /// Returns the file name of the socket without `.sock`. By default, this is the process number
+    /// of the instance.
     pub fn name(&self) -> String {
         self.path.file_stem().map_or(String::new(), |name| name.to_string_lossy().into_owned())
     }
@@ -121,8 +125,9 @@ impl InstanceSocket {
         &self.path
     }
 
-    /// Connects. Unless the caller gave the path, the listening process must belong to this user or
-    /// to root: another user could replace the directory, read requests and send false replies.
+    /// Connects to the socket. Unless the caller gave the path, the listening process must belong
+    /// to this user or to root. A process of another user could read requests and send false
+    /// replies.
     ///
     /// # Errors
     /// Returns the errors of [`Client::connect`], and an error for a process of another user.
@@ -145,8 +150,8 @@ pub fn connect(to: Option<&str>) -> Result<Client, SearchError> {
     socket.connect().map_err(|error| SearchError::Connect { path: socket.path, error })
 }
 
-/// Returns the socket of the instance called `to`. A name with a `/` is the path of the socket.
-/// Without a name, exactly one instance must run.
+/// Returns the socket of the instance called `to`. A name with a `/` is the path of the socket. If
+/// `to` is `None`, exactly one instance must run.
 ///
 /// # Errors
 /// Returns [`SearchError`] if no such instance exists, or if there are several without a name.

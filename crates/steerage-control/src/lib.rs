@@ -19,7 +19,7 @@
 //! | `error` | | errors with the kernel's numbers: [`AttributeError`] |
 //! | `limits` | | every limit, with its reason |
 //!
-//! Each module imports only modules from later rows. All features are on by default.
+//! Each module imports only modules from later rows of this table. All features are on by default.
 //!
 //! The crate reaches the data path only through a [`steerage::Handle`], so a client that hangs
 //! delays neither packets nor other clients.

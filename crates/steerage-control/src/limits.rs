@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The maximum bytes of a write to an attribute: a memory page, as in the kernel's sysfs.
+/// The maximum number of bytes in a write to an attribute: a memory page, as in the kernel's sysfs.
 pub const WRITE_BYTES_MAX: usize = 4096;
 
 /// How long a write waits until the new value takes effect. Only a stuck data path needs longer
@@ -13,59 +13,67 @@ pub const SETTLE_MAX: Duration = Duration::from_secs(10);
 /// takes a few rounds, and a round takes microseconds.
 pub const SETTLE_LOOK: Duration = Duration::from_micros(20);
 
-/// Later intervals are the time since the write began divided by this number, so checks delay a
-/// write by at most an eighth.
+/// The later intervals between checks are the time since the write began, divided by this number.
+/// Checks thus delay a write by at most an eighth.
 pub const SETTLE_LOOK_PART: u32 = 8;
 
-/// The longest interval between two checks. Users do not notice a millisecond.
+/// The longest interval between two checks. Users do not notice a delay of a millisecond.
 pub const SETTLE_LOOK_MAX: Duration = Duration::from_millis(1);
 
-/// The maximum number of changes in the history, which fill several screens as text.
+/// The maximum number of changes in the history of attributes. As text, these changes fill several
+/// screens.
 pub const EVENTS_MAX: usize = 256;
 
-/// The maximum bytes of a request: the longest value and its path, with many JSON escapes.
+/// The maximum number of bytes in a request: the longest value and its path, with many JSON
+/// escapes.
 pub const REQUEST_BYTES_MAX: usize = 8 * WRITE_BYTES_MAX;
 
-/// The maximum bytes of a reply that a client accepts. The largest report
+/// The maximum number of bytes in a reply that a client accepts. The largest report
 /// ([`QUEUES_MAX`](steerage::limits::QUEUES_MAX) queues and as many CPUs) has about 2 MiB.
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// The maximum number of clients of the control socket. A person and a few scripts are usual.
+/// The maximum number of clients of the control socket. Usually, the clients are a person and a few
+/// scripts.
 pub const CLIENTS_MAX: usize = 64;
 
-/// The connections reserved for root, and again for root and the instance's user together.
+/// The number of connections that are reserved for root. The same number of further connections is
+/// reserved for root and the instance's user together.
 pub const CLIENTS_RESERVED: usize = 8;
 
 /// The maximum number of connections of a user who is neither root nor the instance's user.
 pub const CLIENTS_PER_USER_MAX: usize = 16;
 
-/// The maximum time that a client of the control socket may send nothing.
+/// The maximum time for which a client of the control socket may send nothing.
 pub const CLIENT_IDLE_MAX: Duration = Duration::from_secs(300);
 
-/// After this time, a new client may replace a silent one. `steerage top` sends a request every
-/// second. Slower scripts may have to connect again.
+/// The time after which a new client may replace a silent client, if all connections are in use.
+/// `steerage top` sends a request every second. Slower scripts may have to connect again.
 pub const CLIENT_IDLE_SCARCE: Duration = Duration::from_secs(5);
 
 /// The time within which a client must read a reply.
 pub const CLIENT_READS_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a client waits for the reply after it has set a value: longer than [`SETTLE_MAX`].
+/// How long a client waits for the reply after it has set a value. This time is longer than
+/// [`SETTLE_MAX`].
 pub const SET_WITHIN: Duration = Duration::from_secs(15);
 
-/// How long a client waits for any other reply, which takes milliseconds unless the instance is
-/// stopped or the machine is overloaded.
+/// How long a client waits for the reply to a request that sets no value. Such a reply takes
+/// milliseconds unless the instance is stopped or the machine is overloaded.
 pub const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The maximum number of open files in the mounted tree. The instance stores the text of each.
+/// The maximum number of open files in the mounted tree. The instance stores the text of each open
+/// file.
 pub const OPEN_FILES_MAX: usize = 1024;
 
-/// The open files reserved for root, and again for root and the instance's user together.
+/// The number of open files that are reserved for root. The same number of further files is
+/// reserved for root and the instance's user together.
 pub const OPEN_FILES_RESERVED: usize = 128;
 
-/// The maximum number of open files of any other user. `cat` needs one.
+/// The maximum number of open files of a user who is neither root nor the instance's user. `cat`
+/// needs one open file.
 pub const OPEN_FILES_PER_USER_MAX: usize = 256;
 
-/// The maximum number of writes to files that wait while another is in progress.
+/// The maximum number of writes to files that wait while another write is in progress.
 pub const WAITING_WRITES_MAX: usize = 64;
 
 /// How long the end of a run waits for the unmount, which takes milliseconds unless another program

@@ -1,8 +1,8 @@
-//! Metrics of an instance in Prometheus' text format, as text, and over HTTP as `GET /metrics`.
+//! Metrics of an instance in Prometheus' text format, as a string or over HTTP as `GET /metrics`.
 //!
-//! docs/metrics.md describes each metric. Flows and buckets have none, so the number of metrics
-//! depends only on the numbers of queues, CPUs, and counters of the packet function
-//! ([`Builder::counters`](steerage::Builder::counters)).
+//! docs/metrics.md describes each metric. Flows and buckets have no metrics of their own, so the
+//! number of metrics depends only on the numbers of queues, CPUs, and counters of the packet
+//! function ([`Builder::counters`](steerage::Builder::counters)).
 //!
 //! ```
 //! use steerage::packet::each;
@@ -38,13 +38,13 @@ pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv
 pub const PREFIX_DEFAULT: &str = "steerage";
 
 /// Returns the metrics of a snapshot, and the counters of the packet function, as text. `prefix`
-/// and `_` precede each name, unless the prefix is empty. Characters that are not allowed become
-/// `_`.
+/// and `_` precede each name, unless the prefix is empty. Characters that are not allowed in names
+/// become `_`.
 pub fn text(snapshot: &Snapshot, prefix: &str) -> String {
     page::text(page::Content { snapshot: Some(snapshot.clone()), ..page::Content::default() }, prefix)
 }
 
-/// An instance, and optional additional metrics.
+/// The source of a metrics page: an instance, and optional additional metrics.
 pub struct Source {
     handle: Option<Handle>,
     version: Option<&'static str>,
@@ -52,16 +52,17 @@ pub struct Source {
     prefix: String,
 }
 
-/// Returns additional metrics, such as those of a handler: at each call the same list.
+/// Returns additional metrics, such as those of a handler. Each call must return the same list of
+/// metrics.
 pub type More = Box<dyn Fn() -> Vec<Metric> + Send>;
 
 impl Source {
-    /// Creates a source for the instance `handle`, or `None` if the program handles no packets.
+    /// Creates a source for the instance `handle`, or for `None` if the program handles no packets.
     pub fn new(handle: impl Into<Option<Handle>>) -> Self {
         Self { handle: handle.into(), version: None, more: None, prefix: PREFIX_DEFAULT.to_owned() }
     }
 
-    /// Sets the prefix, as for [`text`]. The default is [`PREFIX_DEFAULT`].
+    /// Sets the prefix of all names, as for [`text`]. The default is [`PREFIX_DEFAULT`].
     #[must_use]
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), ..self }
@@ -73,7 +74,7 @@ impl Source {
         Self { version: Some(version), ..self }
     }
 
-    /// Adds metrics besides the snapshot, which already has the counters of the packet function
+    /// Adds metrics to those of the snapshot, which already has the counters of the packet function
     /// ([`Builder::counters`](steerage::Builder::counters)). `more` is called at each request.
     #[must_use]
     pub fn more(self, more: More) -> Self {
@@ -97,15 +98,17 @@ impl fmt::Debug for Source {
 /// An additional metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// The name by Prometheus' [conventions](https://prometheus.io/docs/practices/naming/), without
-    /// the prefix `steerage_` and a counter's suffix `_total`. None of [`names`]: Prometheus
-    /// refuses a page that contains a metric twice.
+    /// The name of the metric according to Prometheus'
+    /// [conventions](https://prometheus.io/docs/practices/naming/), without the prefix `steerage_`
+    /// and a counter's suffix `_total`. Do not use a name in [`names`]: Prometheus refuses a page
+    /// that contains a metric twice.
     pub name: &'static str,
-    /// The help text, a sentence.
+    /// The help text of the metric, one sentence.
     pub help: &'static str,
     /// Whether the metric is a counter or a gauge.
     pub kind: MetricKind,
-    /// The values. Several values need labels (name and value) that tell them apart.
+    /// The values of the metric. If there are several, each needs a label (name and value) that
+    /// distinguishes it from the others.
     pub samples: Vec<(Option<(&'static str, &'static str)>, u64)>,
 }
 
@@ -133,7 +136,7 @@ impl Metric {
         Self { name, help, kind: MetricKind::Counter, samples: vec![(None, value)] }
     }
 
-    /// Creates a counter with several values, each with its own value of the label `label`.
+    /// Creates a counter with several values, each with a different value of the label `label`.
     pub fn counters(
         name: &'static str,
         help: &'static str,
@@ -149,7 +152,7 @@ impl Metric {
         Self { name, help, kind: MetricKind::Gauge, samples: vec![(None, value)] }
     }
 
-    /// Returns the full name, with the default prefix and a counter's `_total`.
+    /// Returns the full name of the metric, with the default prefix and a counter's `_total`.
     pub fn served_as(&self) -> String {
         format!("{PREFIX_DEFAULT}_{}", families::with_suffix(self.name, self.kind.in_prometheus_words()))
     }

@@ -31,28 +31,31 @@ use crate::quota::{Party, Quota, QuotaFull};
 use crate::tree::{Entry, NodeId, Tree};
 use fusermount::{Failure, Watched};
 
-/// The mount's source in /proc/mounts is this text, a colon, and the instance's process number.
+/// The mount's source in /proc/mounts starts with this text, which is followed by a colon and the
+/// instance's process number.
 const SOURCE: &str = "steerage";
 const KIND: &str = "fuse.steerage";
 
-/// The kernel checks file permissions (`default_permissions`). This program also checks who writes.
+/// The kernel checks file permissions (`default_permissions`). steerage also checks which user
+/// writes.
 const OPTIONS: &str = "auto_unmount,default_permissions,nosuid,nodev,noexec,noatime,subtype=steerage";
 
 /// How long the kernel may cache names and permissions. Permissions never change, and only the
 /// directories of devices can get new names.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// A mounted directory, whose readers wait until [`serve`](Self::serve) is called. Unmounted when
-/// this value is dropped, or when the process ends.
+/// A mounted directory, whose readers wait until [`serve`](Self::serve) is called. The directory is
+/// unmounted when this value is dropped, or when the process ends.
 #[derive(Debug)]
 pub struct Mounted {
-    // Fields drop in this order. `fuse` must be closed before `fusermount3` checks the mount, which
-    // must find that no process serves it.
+    // Fields drop in this order. `fuse` must be closed before `fusermount3` checks whether a
+    // process still serves the mount.
     fuse: OwnedFd,
     mount: Mount,
 }
 
-/// A tree that is served as files. Unmounted when this value is dropped, or when the process ends.
+/// A tree that is served as files. The tree is unmounted when this value is dropped, or when the
+/// process ends.
 #[derive(Debug)]
 pub struct ServedFiles {
     ending: Arc<AtomicBool>,
@@ -75,7 +78,7 @@ pub enum MountError {
     Changeable(PathBuf, PathError),
     /// The directory is not empty. A mount would hide its files.
     NotEmpty(PathBuf),
-    /// The tree of the instance with this process number is mounted there.
+    /// The tree of the instance with this process number is mounted on the directory.
     InUse(PathBuf, String),
     /// `fusermount3` is not installed.
     NotInstalled(PathBuf),
@@ -127,8 +130,9 @@ impl error::Error for MountError {}
 
 impl Mounted {
     /// Mounts the tree on an empty directory, with the program `fusermount3` of the package fuse3.
-    /// All users can access a mount of root, and another user's mount if /etc/fuse.conf has
-    /// `user_allow_other`. A mount that a killed instance has left there is removed first.
+    /// All users can access a tree that root has mounted. A tree that another user has mounted is
+    /// accessible to all users only if /etc/fuse.conf has `user_allow_other`. A mount that a killed
+    /// instance has left on the directory is removed first.
     ///
     /// `fusermount3` runs until the unmount, and is then a zombie until this process ends or waits
     /// for it.
@@ -138,7 +142,8 @@ impl Mounted {
     pub fn on(directory: &Path) -> Result<Self, MountError> {
         let wrong = |error| MountError::Directory(directory.to_owned(), error);
         let failed = |failure| MountError::of(directory, failure);
-        // `fusermount3` resolves the path again, so no other user may change its directories.
+        // `fusermount3` resolves the path again, so no other user may be able to change a directory
+        // on the path.
         let strict = |path: &Path| Directory::open_strict(path).map_err(|error| MountError::of_path(directory, error));
         if let Some((process, path)) = instance_at(directory).map_err(wrong)? {
             if is_alive(&process) {
@@ -168,7 +173,7 @@ impl Mounted {
         Ok(Self { fuse, mount: Mount { directory: path, watched } })
     }
 
-    /// Returns the directory of the mount, without symbolic links.
+    /// Returns the path of the mounted directory, without symbolic links.
     pub fn directory(&self) -> &Path {
         &self.mount.directory
     }
@@ -180,7 +185,8 @@ impl Mounted {
     pub fn serve(self, tree: Arc<Tree>) -> io::Result<ServedFiles> {
         let (writes, waiting) = mpsc::sync_channel::<Write>(WAITING_WRITES_MAX);
         let for_writes = Arc::clone(&tree);
-        // On a thread of their own, writes that wait for their effect do not delay reads.
+        // Writes wait for their effect. A separate thread handles writes, so that they do not delay
+        // reads.
         thread::Builder::new().name("control/write".to_owned()).spawn(move || {
             for write in waiting {
                 match for_writes.write(write.to, &write.value, write.uid) {
@@ -203,8 +209,8 @@ impl Mounted {
 
 impl Drop for ServedFiles {
     fn drop(&mut self) {
-        // `_mount` drops next: `fusermount3` opens the directory, and `opendir` reads `ending`.
-        // Pairs with the `Acquire` load in `opendir`.
+        // `_mount` is dropped next: `fusermount3` then opens the directory, and `opendir` reads
+        // `ending`. Pairs with the `Acquire` load in `opendir`.
         self.ending.store(true, Ordering::Release);
     }
 }
@@ -221,7 +227,8 @@ impl Drop for Mount {
 }
 
 /// Returns the process number of the instance whose tree is mounted on this directory, and the path
-/// without symbolic links. Only reads the kernel's mount table: a stopped process would not answer.
+/// without symbolic links. This function reads only the kernel's mount table, because a stopped
+/// process would not answer.
 fn instance_at(directory: &Path) -> io::Result<Option<(String, PathBuf)>> {
     let opened = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let path = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
@@ -257,7 +264,8 @@ struct Files {
 #[derive(Debug)]
 struct OpenFile {
     uid: u32,
-    /// The text as of the last read at offset 0. Later offsets return further parts of it.
+    /// The attribute's text at the last read from offset 0. Reads from later offsets return further
+    /// parts of this text.
     text: Vec<u8>,
 }
 
@@ -281,7 +289,8 @@ impl Files {
         let kind = if entry.is_directory { FileType::Directory } else { FileType::RegularFile };
         FileAttr {
             ino: inode(entry.id),
-            // One page, as in sysfs, whatever the length of the text.
+            // Every attribute has the size of one page, as in sysfs, whatever the length of its
+            // text.
             size: if entry.is_directory { 0 } else { WRITE_BYTES_MAX as u64 },
             blocks: 0,
             atime: self.mounted,
@@ -333,7 +342,8 @@ impl Filesystem for Files {
         }
     }
 
-    /// `>` truncates and `touch` sets times, so both are ignored. Mode and owner are fixed.
+    /// Ignores a new length and new times, because the shell's `>` truncates the file and `touch`
+    /// sets its times. Mode and owner cannot be changed.
     fn setattr(
         &self,
         request: &Request,
@@ -372,7 +382,7 @@ impl Filesystem for Files {
         }
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         open.insert(handle, OpenFile { uid: request.uid(), text: Vec::new() });
-        // With direct I/O, every read and write comes here, whatever the file's size.
+        // With direct I/O, the kernel passes on every read and write, whatever the file's size.
         reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
     }
 
@@ -446,7 +456,7 @@ impl Filesystem for Files {
         reply.ok();
     }
 
-    /// Once `ending` is set, the error tells `fusermount3` that it must unmount.
+    /// Once `ending` is set, the error of `opendir` tells `fusermount3` that it must unmount.
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         // Pairs with the `Release` store in the `drop` of `ServedFiles`.
         if self.ending.load(Ordering::Acquire) {

@@ -1,16 +1,17 @@
 //! Quotas for *parties* (users or hosts) that share a limited number of slots, such as connections.
-//! Some slots are reserved for root, and as many for root and the instance's owner. Any other party
-//! may use only a limited number of slots.
+//! Some slots are reserved for root. The same number of further slots is reserved for root and the
+//! instance's owner together. Any other party may use only a limited number of slots.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The prefix of an IPv6 subnet, all of whose addresses one host can use (RFC 4291, 2.5.4).
+/// The prefix length of an IPv6 subnet. One host can use all addresses of such a subnet (RFC 4291,
+/// 2.5.4).
 const IPV6_HOST_PREFIX: u32 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Party {
     User(u32),
-    /// An IPv4 address or IPv6 prefix. All loopback addresses are one host.
+    /// A host, by its IPv4 address or IPv6 prefix. All loopback addresses are one host.
     Host(IpAddr),
 }
 
@@ -18,7 +19,7 @@ impl Party {
     pub(crate) fn host(address: IpAddr) -> Self {
         // A socket for both families reports IPv4 clients with IPv4-mapped addresses.
         Self::Host(match address.to_canonical() {
-            // Every user of this machine can use all of 127.0.0.0/8 and ::1.
+            // Every user of this machine can use all addresses in 127.0.0.0/8, and ::1.
             address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(address) => {
                 IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - IPV6_HOST_PREFIX))))
@@ -31,7 +32,8 @@ impl Party {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     pub(crate) all: usize,
-    /// The slots for root. As many more are for root and the owner.
+    /// The number of slots that are reserved for root. The same number of further slots is reserved
+    /// for root and the owner together.
     pub(crate) reserved: usize,
     pub(crate) per_party: usize,
     /// The user who owns the instance. `None` if the parties are hosts.
@@ -41,7 +43,7 @@ pub(crate) struct Quota {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuotaFull {
     Party,
-    /// Every slot that this party may use is taken, by any party.
+    /// All slots that this party may use are taken, by this or other parties.
     All,
 }
 
@@ -91,7 +93,8 @@ mod tests {
     const OWNER: u32 = 1000;
     const PLACES: Quota = Quota { all: 20, reserved: 2, per_party: 6, owner: Some(OWNER) };
 
-    /// Admits clients until the quota refuses one. Returns their number and the reason.
+    /// Admits clients until the quota refuses one. Returns the number of admitted clients and the
+    /// reason for the refusal.
     fn fill(taken: &mut Vec<Party>, uid: u32) -> (usize, QuotaFull) {
         let before = taken.len();
         let user = Party::User(uid);

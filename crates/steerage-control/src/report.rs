@@ -8,12 +8,12 @@ use steerage::{Handle, Snapshot};
 
 use crate::audience::Audience;
 
-/// The version of the report's schema. `steerage top` reads only its own version.
+/// The version of the report's schema. `steerage top` reads only reports of its own version.
 pub const REPORT_SCHEMA: u32 = 2;
 
 /// Returns a function that makes the report of an instance, for `Listening::serve` and
-/// `Listener::serve_page`. The report has the [counters](steerage::Builder::counters) of the packet
-/// function, but no flows.
+/// `Listener::serve_page`. The report contains the [counters](steerage::Builder::counters) of the
+/// packet function, but no flows.
 ///
 /// ```
 /// use steerage::packet::each;
@@ -53,7 +53,7 @@ struct Report<'a> {
     r#type: &'static str,
     version: &'static str,
     started: &'a str,
-    /// `ended_by` is always `None`: an instance that has ended answers no request.
+    /// `ended_by` is always `None`, because an instance that has ended answers no requests.
     ended_by: Option<Empty>,
     snapshot: Snapshot,
     app: Empty,

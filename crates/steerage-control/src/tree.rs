@@ -30,7 +30,7 @@ use statistics::{QueueCount, Statistic};
 
 pub use devices::directory_names;
 
-/// What the instance's handle does not tell the control tree.
+/// Settings of the control tree that the instance's handle does not contain.
 #[derive(Debug)]
 pub struct Options {
     /// The CPUs that masks may contain.
@@ -65,11 +65,11 @@ impl NodeId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// The entry's node.
+    /// The node of the entry.
     pub id: NodeId,
     /// The name of the entry.
     pub name: String,
-    /// The lower nine bits of the file mode.
+    /// The lower nine bits (permissions) of the entry's file mode.
     pub mode: u16,
     /// True if the entry is a directory.
     pub is_directory: bool,
@@ -103,7 +103,8 @@ enum Attribute {
     PolledBy(usize),
     HashSource(usize),
     Statistic(usize, Statistic),
-    /// The kernel's own file for a network interface, by the device and the file's name.
+    /// The kernel's own file for a network interface: the index of the device, and the name of the
+    /// file.
     Interface(usize, &'static str),
     Fixed(Cow<'static, str>),
     SoftnetStat,
@@ -137,7 +138,7 @@ pub struct Tree {
     devices: Vec<Device>,
     masks: Mutex<Masks>,
     history: Mutex<History>,
-    /// Each write holds this lock, so that changes never overlap.
+    /// Each write to an attribute holds this lock, so that changes never overlap.
     writer: Mutex<()>,
 }
 
@@ -272,8 +273,8 @@ impl Tree {
         })
     }
 
-    /// Writes the first [`WRITE_BYTES_MAX`] bytes of `value` on behalf of user `uid`. On return,
-    /// the change applies to all new packets. After an error, the old value still applies.
+    /// Writes the first [`WRITE_BYTES_MAX`] bytes of `value` on behalf of user `uid`. When `write`
+    /// returns, the change applies to all new packets. After an error, the old value still applies.
     ///
     /// # Errors
     /// In the kernel's order: `EACCES` if the attribute is read-only, `EPERM` for any user but root
@@ -288,9 +289,9 @@ impl Tree {
             let message = format!("{path} is changed by root and by user {} only", self.uid);
             return Err(AttributeError::new(ErrorCode::NotPermitted, message));
         }
-        // Invalid UTF-8 is replaced, and is never a digit.
+        // Invalid UTF-8 is replaced by a character that is not a digit.
         let text = String::from_utf8_lossy(&value[..value.len().min(WRITE_BYTES_MAX)]).into_owned();
-        // With the lock, the history records a change before the next change begins.
+        // While this lock is held, the history records a change before the next change begins.
         let _turn = locked(&self.writer);
         let change = match attribute {
             Attribute::Mask(queue, form) => self.store_mask(queue, form, &text)?,
@@ -312,8 +313,8 @@ impl Tree {
         self.attribute(id).is_ok_and(Attribute::is_writable)
     }
 
-    /// Returns the changes with a number greater than `number`, the oldest first. Only the newest
-    /// [`EVENTS_MAX`](crate::EVENTS_MAX) are kept.
+    /// Returns the changes of attributes with a number greater than `number`, the oldest first.
+    /// Only the newest [`EVENTS_MAX`](crate::EVENTS_MAX) changes are kept.
     pub fn events_since(&self, number: u64) -> Vec<Event> {
         locked(&self.history).since(number)
     }
@@ -380,7 +381,8 @@ struct Change {
     seconds: f64,
 }
 
-/// The tree's values are valid even after a panic of the thread that held the lock.
+/// The values behind the tree's locks are valid even after a panic of the thread that held the
+/// lock.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

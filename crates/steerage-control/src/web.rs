@@ -4,8 +4,8 @@
 //! report from `/report` once per second, and contacts no other server.
 //!
 //! Every user of this machine can connect to a loopback address, so a client gets private data only
-//! with the [key](new_key). The printed address has the key after a `#`, which browsers send to no
-//! server. The page's script sends the key in an HTTP header.
+//! with the [key](new_key). The address that the program prints has the key after a `#`. Browsers
+//! send this part of an address to no server. The page's script sends the key in an HTTP header.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -24,10 +24,11 @@ pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv
 /// A random key of this many bytes cannot be guessed.
 const KEY_BYTES: usize = 16;
 
-/// A page that requested a report within this time is open. An open page requests one per second.
+/// A live page that requested a report within this time counts as open. An open page requests a
+/// report every second.
 const WATCHED: Duration = Duration::from_millis(2500);
 
-/// How long the end of a run waits for an open page's last request.
+/// How long the end of a run waits for the last request of an open live page.
 const LAST_REPORT_MAX: Duration = Duration::from_millis(1500);
 
 /// A browser must not cache the files or the report, which belong to one run.
@@ -52,11 +53,12 @@ const PAGE: &str = include_str!("web/page.html");
 const STYLE: &str = include_str!("web/page.css");
 const SCRIPT: &str = include_str!("web/page.js");
 
-/// The maximum bytes of the page's files, which every program contains and a browser loads.
+/// The maximum number of bytes in the live page's files, which every program contains and a browser
+/// loads.
 const PARTS_BYTES_MAX: usize = 40 << 10;
 const _: () = assert!(PAGE.len() + STYLE.len() + SCRIPT.len() <= PARTS_BYTES_MAX);
 
-/// Creates a random key, which no other user can guess.
+/// Creates a random key for the live page, which no other user can guess.
 ///
 /// # Errors
 /// Returns an error if the kernel's random numbers cannot be read.
@@ -66,7 +68,7 @@ pub fn new_key() -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The server of a live page, which stops when it is dropped.
+/// The server of a live page. Dropping this value stops the server.
 #[derive(Debug)]
 pub struct PageServer {
     _server: Server,
@@ -81,7 +83,7 @@ struct Reports {
 
 #[derive(Debug, Default)]
 struct ReportState {
-    /// The public and the private last report. `None` until the run ends.
+    /// The last report, in its public and its private form. `None` until the run ends.
     last: Option<[String; 2]>,
     requested_at: Option<Instant>,
     is_seen: bool,
@@ -132,7 +134,8 @@ impl Listener {
 }
 
 impl PageServer {
-    /// Stops the server. An open page first gets a limited time to request the last report.
+    /// Stops the server. A live page that is open first gets a limited time to request the last
+    /// report.
     pub fn end(self, last: impl Fn(Audience) -> String) {
         let last = [Audience::Public, Audience::Private].map(last);
         let mut state = self.reports.locked();
@@ -164,7 +167,7 @@ mod tests {
         }
     }
 
-    /// The page loads nothing from other servers, and never inserts text of a report as HTML.
+    /// The live page loads nothing from other servers, and never inserts text of a report as HTML.
     #[test]
     fn the_page_stands_alone() {
         for part in [PAGE, STYLE, SCRIPT] {

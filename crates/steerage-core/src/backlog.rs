@@ -1,10 +1,10 @@
 //! A backlog is the receiving end of a ring, on the CPU that takes frames from the ring. The
-//! sending end, on the CPU that polls the queue, is in the module `queue`.
+//! sending end of the ring, on the CPU that polls the queue, is in the module `queue`.
 //!
 //! As in Linux, `netdev_max_backlog` limits how many frames of all live queues together wait for a
 //! CPU. With several live queues, the limit is checked when a list of frames is published, and the
-//! newest frames are dropped. A single live queue, and each queue that can wait (such as a file),
-//! is limited by the size of its ring.
+//! newest frames are dropped. If there is only one live queue, its backlog is limited by the size
+//! of its ring. So is the backlog of each queue that can wait, such as a file.
 
 use std::sync::Arc;
 
@@ -28,7 +28,8 @@ pub(crate) struct Source {
     pub(crate) input: InputId,
     pub(crate) queue: usize,
     pub(crate) sends: Option<CpuIndex>,
-    /// The stack through which the pages of dropped kept packets return to the queue.
+    /// The stack through which the pages of kept packets return to the queue when the packets are
+    /// dropped.
     pub(crate) kept_pages: Arc<KeptPages>,
     pub(crate) hasher: QueueHasher,
     /// True if handlers may write to copies: frames lie in memory of the device or are merged.
@@ -39,7 +40,8 @@ pub(crate) struct Source {
 }
 
 impl Backlog {
-    /// After many empty checks, the CPU checks the backlog again only when frames are published.
+    /// Called after many checks of an empty backlog. The CPU checks the backlog again only when
+    /// frames are published on it.
     #[cold]
     fn forget(&mut self, inbox: &Inbox) {
         self.idle_looks = 0;
@@ -76,7 +78,8 @@ impl Backlogs {
         self.rotation = if self.rotation + 1 < self.rings.len() { self.rotation + 1 } else { 0 };
     }
 
-    /// The next backlog with frames in this round. `held_back` skips queues that can wait.
+    /// Returns the next backlog that has frames in this round. If `held_back` is true, skips queues
+    /// that can wait.
     #[inline(always)]
     pub(crate) fn next_to_serve(&mut self, held_back: bool) -> Option<usize> {
         let inbox = &self.inboxes[usize::from(self.me)];

@@ -49,7 +49,8 @@ use steerage_moves::{QueueSetup, Setup, Transit};
 pub struct InputSpec {
     /// The device.
     pub input: Input,
-    /// The CPUs that get the input's queues in turn. If empty, all CPUs of the instance do.
+    /// The CPUs to which the input's queues are assigned in turn. If empty, all CPUs of the
+    /// instance.
     pub rx_cpus: Vec<CpuId>,
     /// The input's RPS mask, if the input has a mask of its own.
     pub mask: Option<CpuMask>,
@@ -71,7 +72,8 @@ pub struct Spec {
     pub outputs: Vec<Output>,
     /// How steerage hashes frames that have no usable hash of the device.
     pub hasher: QueueHasher,
-    /// What the device's hash must keep together. `None` if no hash of a device is used.
+    /// The packets to which a device's hash must give the same value. `None` if no hash of a device
+    /// is used.
     pub device_hash: Option<Affinity>,
     /// The packets that must go to the same CPU. Every hash must assign them to the same bucket.
     pub affinity: Affinity,
@@ -87,7 +89,8 @@ pub struct Spec {
     pub kept_max: usize,
     /// The length in bytes of the longest frame that must fit in one page.
     pub linear_bytes: usize,
-    /// The maximum number of packets that a CPU originates, or gets from `senders`, before a send.
+    /// The maximum number of packets that a CPU originates, or gets from `senders`, before it sends
+    /// them.
     pub originated_max: usize,
     /// The `Sender`s through which threads outside of the receive path send packets.
     pub senders: Vec<Sender>,
@@ -99,12 +102,12 @@ pub struct Spec {
     pub check_order: bool,
     /// True if consecutive segments of a flow are merged before the handler is called.
     pub coalesce: bool,
-    /// True if steerage hashes frames even while one CPU has all buckets.
+    /// True if steerage hashes all frames, even while one CPU has all buckets.
     pub always_hash: bool,
     /// The policy's name for reports, and whether CPUs sample their load.
     pub policy: PolicyInfo,
-    /// Creates a group's first plan, from the group's CPUs in the order in which they should get
-    /// buckets (polling CPUs first), and the number of polling CPUs.
+    /// Creates a group's first plan, from the group's CPUs, in the order in which they should get
+    /// buckets (CPUs that poll queues first), and the number of CPUs that poll queues.
     pub bucket_plan: BeginWith,
 }
 
@@ -139,8 +142,8 @@ impl Built {
 
 type Nearness<'a> = &'a dyn Fn(&[CpuId], &[CpuIndex]) -> Vec<Vec<CpuIndex>>;
 
-/// Builds an instance. From the instance's CPUs and the indices of the polling CPUs, `nearness`
-/// returns, for each CPU, the other CPUs in the order in which they should get buckets.
+/// Builds an instance. `nearness` gets the instance's CPUs and the indices of the CPUs that poll
+/// queues. It returns, for each CPU, the other CPUs in the order in which they should get buckets.
 ///
 /// # Errors
 /// [`BuildError`] says what does not fit and what to do.
@@ -185,7 +188,8 @@ pub fn build(spec: Spec, nearness: Nearness<'_>) -> Result<Built, BuildError> {
     let steering = Steering::new(setup, bucket_plan, limits, plan.spec.policy).map_err(no_fd)?;
     let state = steering.lock();
     owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
-    // The first poll must not depend on whether the CPU gets the control lock in its first round.
+    // The limits are set here, because the first poll must not depend on whether the CPU gets the
+    // control lock in its first round.
     let limits = &state.limits;
     owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
     infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
@@ -385,8 +389,9 @@ impl CheckedSpec {
         Ok(supply)
     }
 
-    /// Returns the size of all devices' blocks, in bytes. The size is known only after the queues
-    /// are open. If the memory limit requires it, all other memory is reduced by this size.
+    /// Returns the size of all devices' blocks, in bytes. The size of the blocks is known only
+    /// after the queues are open. If the memory limit requires it, all other memory is reduced by
+    /// the size of the blocks.
     fn open_queues(&mut self, queues: &mut [PlannedQueue], supply: &mut Supply) -> Result<u64, BuildError> {
         let lent = queues.iter_mut().map(|queue| queue.open(supply.region())).sum::<Result<u64, DeviceError>>()?;
         supply.lend(lent);
@@ -400,7 +405,7 @@ impl CheckedSpec {
         Ok(lent)
     }
 
-    /// By default, a queue whose device supplies memory blocks gets no local page cache.
+    /// By default, a queue whose device supplies memory blocks has no local page cache.
     fn caches(&self, lends: bool) -> bool {
         !lends || self.spec.lpc_pages.is_some()
     }
@@ -472,8 +477,8 @@ impl Wiring<'_> {
         }
         let lot_slots = self.supply.budget().lot_slots;
         let lot = parking_lot(RingOptions { slots: lot_slots, slots_max: lot_slots, limit: lot_slots, ..options });
-        // Handling CPUs take pages from the pool for copies of lent frames that handlers keep.
-        // Without a local page cache, the pages of these copies return to the shared pool.
+        // A CPU takes pages from the pool for copies of lent frames that its handler keeps. If the
+        // queue has no local page cache, the pages of these copies return to the shared pool.
         let most = if self.plan.caches(lends) { self.supply.cache_pages() } else { 0 };
         let limits = QueueLimits { lpc_pages: spec.queue_limits.lpc_pages.min(most), ..spec.queue_limits };
         let shared = Arc::clone(&self.pools[usize::from(queue.owner)]);

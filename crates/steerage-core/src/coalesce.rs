@@ -1,9 +1,10 @@
 //! Merges consecutive segments of a flow within a batch (`Builder::coalesce`).
 //!
 //! The rules are those of [`steerage_flow::offload::coalesce`], which outputs use too. A merged
-//! packet has a copy of its headers, and its payload stays in the original frames. Afterwards, each
-//! frame gets the verdict of its merged packet. For an output that cannot send merged packets, each
-//! frame gets its own headers again, in place if the frame lies in a page of the pool.
+//! packet has a copy of its headers, and its payload stays in the original frames. After the
+//! handler, each frame gets the verdict of its merged packet. For an output that cannot send merged
+//! packets, each frame gets its own headers again, in place if the frame lies in a page of the
+//! pool.
 //!
 //! A merged packet has the position of its first frame, so the packets of a flow stay in order.
 //! Packets of different flows may change their order within a batch, as with the kernel's GRO.
@@ -42,7 +43,8 @@ fn kind_of(frame: &Frame<'_>) -> (LinkType, Option<u16>) {
     (received(frame, None).link, frame.header().map(|header| header.interface))
 }
 
-/// The bytes of a frame that may be merged: complete, in one piece, and no super-frame.
+/// Returns the bytes of a frame if it may be merged: if it is complete, in one piece, and no
+/// super-frame.
 fn candidate<'f>(frame: &'f Frame<'_>, common: (LinkType, Option<u16>)) -> Option<(&'f [u8], Option<Offload>)> {
     let (received, offload) = (received(frame, None), offload(frame, None));
     let is_one = received.data.len() == received.wire_len && !frame.is_chained();
@@ -51,7 +53,8 @@ fn candidate<'f>(frame: &'f Frame<'_>, common: (LinkType, Option<u16>)) -> Optio
 }
 
 /// Gives each frame the verdict of its merged packet, and splits packets for outputs that do not
-/// merge. Returns what the outputs see, and the frames dropped for lack of pages.
+/// merge. Returns the number of packets that the outputs see, and the number of frames that were
+/// dropped for lack of pages.
 #[inline(never)]
 pub(crate) fn settle(
     hand: &mut Hand<'_>,

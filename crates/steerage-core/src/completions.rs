@@ -47,7 +47,7 @@ impl Filled {
     }
 }
 
-/// A packet function reads the same limited length from the frame's header.
+/// Limits a length on the wire to the value that a packet function reads from the frame's header.
 #[inline(always)]
 fn on_the_wire(claimed: usize) -> u64 {
     claimed.min(u32::MAX as usize) as u64
@@ -127,8 +127,9 @@ impl Completions<'_> {
     }
 
     /// Fills up to `count` pages, for devices whose frames are written by code on this CPU. `write`
-    /// gets the bytes after a page's headroom, and describes the frame. `None` (no frame) ends
-    /// `fill`, as does a frame longer than the bytes, which is lost (`device`).
+    /// gets the bytes after a page's headroom, and describes the frame. If `write` returns `None`
+    /// (no frame), `fill` ends. A frame that is longer than these bytes also ends `fill`, and is
+    /// lost (`device`).
     ///
     /// Returns how many pages were filled. If `write` never returned `None`, but fewer than `count`
     /// pages were filled, no page is free, and the device should poll again later.
@@ -138,7 +139,7 @@ impl Completions<'_> {
         let pool = &mut pages.pool;
         let (first, mut more, mut lost, mut wire_bytes) = (frames.len(), true, 0, 0);
         let (region, pages) = pool.take_many(count);
-        // All entries are added together, without a check of the list's capacity for each frame.
+        // All frames are appended together, without a check of the list's capacity for each frame.
         frames.extend(pages.map(|mut page| {
             let bytes = &mut region.page_mut(&mut page)[HEADROOM..];
             let room = bytes.len();
@@ -155,7 +156,7 @@ impl Completions<'_> {
         }));
         let mut filled = frames.len() - first;
         if !more {
-            // Only unfilled pages have no headroom.
+            // Only pages that were not filled have no headroom.
             filled = frames[first..].iter().take_while(|frame| frame.offset() == HEADROOM).count();
             let unused = frames.drain(first + filled..).rev();
             unused.filter_map(|frame| frame.into_page().ok()).for_each(|page| pool.put_back(page));
@@ -177,9 +178,10 @@ impl Completions<'_> {
     }
 
     /// Finishes receiving a frame that the device wrote at `offset` of `page`. Returns a page for
-    /// the device's ring, which never has a gap: another page, or `page` itself if the frame was
-    /// short and copied ([`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak)), if no
-    /// page is free (`no_page`), or if the frame does not lie within the page (`device`).
+    /// the device's ring, so that the ring never has a gap: another page, or `page` itself. `page`
+    /// is returned if the frame was short and copied
+    /// ([`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak)), if no page is free
+    /// (`no_page`), or if the frame does not lie within the page (`device`).
     #[inline]
     pub fn rx_finish(&mut self, mut page: Page, offset: usize, filled: Filled) -> Page {
         let (Filled { len, wire_len, .. }, hash) = (filled, filled.hash.map(|hash| hash.0));
@@ -243,8 +245,8 @@ impl Completions<'_> {
         self.pages.blocks.as_mut().filter(|blocks| blocks.are_claimed_by(claim))
     }
 
-    /// Hands a frame over. `wire_bytes` is its length on the wire, which may exceed the stored
-    /// length. A frame outside of this queue's memory is counted as lost (`device`).
+    /// Hands a frame over. `wire_bytes` is the frame's length on the wire, which may exceed the
+    /// stored length. A frame outside of this queue's memory is counted as lost (`device`).
     #[inline(always)]
     pub fn push(&mut self, frame: Completion, wire_bytes: usize) {
         self.push_if_sound(frame, wire_bytes);
@@ -281,7 +283,7 @@ impl Completions<'_> {
     }
 
     /// Reports that `frames` frames were lost before this poll, for example in a ring of the
-    /// kernel. They count as received and as dropped (`device`).
+    /// kernel. These frames count as received and as dropped (`device`).
     pub fn lost(&mut self, frames: u64) {
         self.counts.lost += frames;
     }
@@ -297,7 +299,8 @@ impl Completions<'_> {
     }
 
     /// For devices that wrap other devices: removes the frames of this poll from index `from` on
-    /// for which `keep` returns false. `keep` gets the frame's part in its first page.
+    /// for which `keep` returns false. `keep` gets only the part of a frame that lies in its first
+    /// page.
     pub fn retain(&mut self, from: usize, mut keep: impl FnMut(&[u8]) -> bool) {
         let from = from.min(self.frames.len());
         for frame in self.frames.split_off(from) {
@@ -346,8 +349,9 @@ impl Lending<'_> {
         self.tail.offset()
     }
 
-    /// Hands over a frame of `len` bytes at offset `at` of [`bytes`](Self::bytes), which then begin
-    /// after the frame, with `header` before it. Returns false if the frame does not fit.
+    /// Hands over a frame of `len` bytes at offset `at` of [`bytes`](Self::bytes), with `header`
+    /// before the frame. Afterwards, `bytes` begins after the frame. Returns false if the frame
+    /// does not fit.
     #[inline(always)]
     pub fn push(&mut self, at: usize, len: usize, header: FrameHeader) -> bool {
         self.push_hashed(at, len, header, None)
@@ -368,7 +372,8 @@ impl Lending<'_> {
 
     /// Like [`push_each`](Self::push_each), but also accepts a *window*: a block that shows a part
     /// of a file of records, which steerage never writes. The 16 bytes before a frame in a window
-    /// are the header of a record in the format `form`. Without `form`, frames are rejected.
+    /// are the header of a record in the format `form`. If `form` is `None`, frames in windows are
+    /// rejected.
     #[inline(always)]
     pub fn push_records<E>(
         &mut self,

@@ -18,7 +18,8 @@ use crate::shared::Shared;
 use steerage_ledger::{BucketSnapshot, Snapshot};
 use steerage_moves::Event;
 
-/// The indices of the CPUs in a mask. If the mask is empty (steering off), the polling CPU.
+/// Returns the indices of the CPUs in a mask, or only the CPU that polls the queue (`owner`) if the
+/// mask is empty (steering off).
 pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> Result<Vec<CpuIndex>, SetError> {
     if mask.is_empty() {
         return Ok(vec![owner]);
@@ -58,7 +59,8 @@ impl Handle {
         self.0.all_closed()
     }
 
-    /// Waits until the run [is finished](Self::is_finished) (true), or for `timeout`.
+    /// Waits until the run [is finished](Self::is_finished) (returns true), or until `timeout` has
+    /// passed.
     pub fn wait_finished(&self, timeout: Duration) -> bool {
         self.0.finished.wait(timeout, &self.0.finished, || self.is_finished())
     }
@@ -72,17 +74,18 @@ impl Handle {
         self.0.finished.fd()
     }
 
-    /// Spreads the packets of all queues over the CPUs in `mask`, or leaves them on the CPU that
-    /// received them if it is empty. Few flows move, and no packet is reordered. Returns before the
-    /// flows have moved: see [`is_settled`](Self::is_settled).
+    /// Spreads the packets of all queues over the CPUs in `mask`. If `mask` is empty, packets stay
+    /// on the CPU that received them. Few flows move, and no packet is reordered. Returns before
+    /// the flows have moved: see [`is_settled`](Self::is_settled).
     ///
     /// # Errors
-    /// [`SetError::NotOurCpu`] if the mask contains another CPU. Then no mask changes.
+    /// [`SetError::NotOurCpu`] if the mask contains a CPU that does not belong to the instance.
+    /// After this error, no mask has changed.
     pub fn set_rps_cpus(&self, mask: &CpuMask) -> Result<(), SetError> {
         self.set_masks(0..self.0.ledgers.queues.len(), mask)
     }
 
-    /// Like [`set_rps_cpus`](Self::set_rps_cpus), for one queue only, numbered over all inputs.
+    /// Like [`set_rps_cpus`](Self::set_rps_cpus), but for a single queue, numbered over all inputs.
     /// Queues with the same mask form a group and share one map from buckets to CPUs.
     ///
     /// # Errors
@@ -93,8 +96,8 @@ impl Handle {
     }
 
     /// Lets another CPU poll a queue, numbered over all inputs. No packet is lost or reordered, and
-    /// no bucket moves. The old CPU releases the queue between two rounds, which a CPU that is
-    /// stuck in its handler cannot do. If the new CPU does not take the queue within
+    /// no bucket moves. The old CPU releases the queue between two rounds. A CPU that is stuck in
+    /// its handler cannot release a queue. If the new CPU does not take the queue within
     /// [`OFFER_WAIT`](crate::limits::OFFER_WAIT), the old CPU takes it back: see
     /// [`is_settled`](Self::is_settled) and [`snapshot`](Self::snapshot). Afterwards, policies no
     /// longer move this queue.
@@ -147,8 +150,8 @@ impl Handle {
         self.0.cpus.clone()
     }
 
-    /// Returns the CPU that handles a bucket: while the bucket moves, the old CPU until the new CPU
-    /// gets packets. Returns `None` if the bucket does not exist.
+    /// Returns the CPU that handles a bucket. While the bucket moves, this is the old CPU until the
+    /// new CPU gets packets. Returns `None` if the bucket does not exist.
     pub fn cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
         self.0.owner_of(&self.0.steering.lock(), bucket).map(|(cpu, _)| cpu)
     }
@@ -161,8 +164,9 @@ impl Handle {
         (!is_moving).then_some(cpu)
     }
 
-    /// Returns true if all masks and limits apply to new packets, and no bucket is moving. Ignores
-    /// CPUs that were declared dead, and limits after the run [is finished](Self::is_finished).
+    /// Returns true if all masks and limits apply to new packets, and no bucket is moving. CPUs
+    /// that were declared dead are ignored. After the run [is finished](Self::is_finished), limits
+    /// are ignored too.
     pub fn is_settled(&self) -> bool {
         let state = self.0.steering.lock();
         state.is_settled() || (self.0.all_closed() && state.moves.is_settled())
@@ -190,8 +194,8 @@ impl Handle {
         self.0.steering.lock().limits.all
     }
 
-    /// Changes limits, and returns their new values, limited to the valid range. CPUs use them from
-    /// their next round on ([`is_settled`](Self::is_settled)).
+    /// Changes limits, and returns their new values, limited to the valid range. CPUs use the new
+    /// limits from their next round on ([`is_settled`](Self::is_settled)).
     pub fn set_limits(&self, mut change: impl FnMut(&mut Limits)) -> Limits {
         self.0.change(|state| {
             let mut limits = state.limits.all;
@@ -203,11 +207,12 @@ impl Handle {
         })
     }
 
-    /// Like [`set_limits`](Self::set_limits), for one queue only, numbered over all inputs. To read
-    /// the limits, pass a function that changes nothing.
+    /// Like [`set_limits`](Self::set_limits), but for a single queue, numbered over all inputs. To
+    /// read the limits, pass a function that changes nothing.
     ///
     /// # Errors
-    /// [`SetError::NoSuchQueue`], or [`SetError::NoCopybreak`]. Then no limit changes.
+    /// [`SetError::NoSuchQueue`], or [`SetError::NoCopybreak`]. After an error, no limit has
+    /// changed.
     pub fn set_queue_limits(
         &self,
         queue: usize,
@@ -232,14 +237,15 @@ impl Handle {
         self.0.steering.lock().limits.flow_limited.iter().map(|cpu| self.0.cpus[usize::from(*cpu)]).collect()
     }
 
-    /// Sets a flow limit for the backlogs of exactly these CPUs: `flow_limit_cpu_bitmap`. While a
-    /// backlog is more than half full, packets of a flow that has more than half of the last
-    /// [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY) packets for this backlog
-    /// are dropped (`flow_limit`). Packets of a queue that can wait, such as a file, are not
-    /// dropped. By default, no CPU has a flow limit.
+    /// Sets a flow limit for the backlogs of exactly the CPUs in `cpus`, like Linux's
+    /// `flow_limit_cpu_bitmap`. While a backlog is more than half full, packets of a flow that has
+    /// more than half of the last [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY)
+    /// packets for this backlog are dropped (`flow_limit`). Packets of a queue that can wait, such
+    /// as a file, are not dropped. By default, no CPU has a flow limit.
     ///
     /// # Errors
-    /// [`SetError::NotOurCpu`] if the mask contains another CPU. Then no flow limit changes.
+    /// [`SetError::NotOurCpu`] if the mask contains a CPU that does not belong to the instance.
+    /// After this error, no flow limit has changed.
     pub fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), SetError> {
         let indices = if cpus.is_empty() { Vec::new() } else { mask_indices(&self.0.cpus, cpus, 0)? };
         self.0.change(|state| state.set_flow_limited(indices));
@@ -248,7 +254,8 @@ impl Handle {
 
     /// Sets which of the instance's CPUs are present. Buckets of absent CPUs move to present CPUs
     /// without reordering. Threads that steerage starts call `set_present_cpus` when CPUs go
-    /// offline or leave the process's cpuset; call it only if your program runs its own threads.
+    /// offline or leave the process's cpuset; call `set_present_cpus` only if your program runs its
+    /// own threads.
     pub fn set_present_cpus(&self, cpus: &CpuMask) {
         let ours = 0..self.0.cpus.len() as CpuIndex;
         let present: Vec<CpuIndex> = ours.filter(|cpu| cpus.contains(self.0.cpus[usize::from(*cpu)])).collect();
@@ -256,7 +263,7 @@ impl Handle {
     }
 
     /// Sets, for policies, the share of each CPU's time (0 to 1) that other programs used recently
-    /// (`ForeignLoad`). Call it only if your program runs its own threads.
+    /// (`ForeignLoad`). Call `set_others_time` only if your program runs its own threads.
     pub fn set_others_time(&self, shares: &[(CpuId, f64)]) {
         let mut state = self.0.steering.lock();
         for (cpu, share) in shares {
@@ -278,22 +285,23 @@ impl Handle {
         Some(buckets.collect())
     }
 
-    /// The ledger as it is now.
+    /// Returns the current values of the ledger.
     pub fn snapshot(&self) -> Snapshot {
         self.0.snapshot()
     }
 
-    /// For tests: the frames in rings, parking lots and outputs. While no CPU runs: all in flight.
+    /// For tests: the number of frames in rings, parking lots and outputs. While no CPU runs, these
+    /// are all frames in flight.
     #[doc(hidden)]
     pub fn held(&self) -> u64 {
         self.0.ledgers.held()
     }
 
-    /// Waits until the outputs have finished the packets that they still hold, as long as they make
-    /// progress within [`OUTPUT_STUCK_AFTER`], and after a stop for at most
-    /// [`DRAIN_MAX`](crate::limits::DRAIN_MAX). Packets that remain are dropped as
-    /// [`DropReason::TxLost`]. Joining a run calls `finish_outputs`. A program that runs its own
-    /// threads calls it after the last round of all CPUs.
+    /// Waits until the outputs have finished the packets that they still hold. The wait ends early
+    /// if the outputs make no progress for [`OUTPUT_STUCK_AFTER`], and after a stop at the latest
+    /// after [`DRAIN_MAX`](crate::limits::DRAIN_MAX). Packets that the outputs still hold after the
+    /// wait are dropped as [`DropReason::TxLost`]. Joining a run calls `finish_outputs`. A program
+    /// that runs its own threads calls `finish_outputs` after the last round of all CPUs.
     ///
     /// [`OUTPUT_STUCK_AFTER`]: crate::limits::OUTPUT_STUCK_AFTER
     /// [`DropReason::TxLost`]: crate::ids::DropReason::TxLost

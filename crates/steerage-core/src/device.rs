@@ -24,7 +24,8 @@ pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 #[non_exhaustive]
 pub struct Capabilities {
     /// The longest frame (or part in one page), and its position in the page. If the queue provides
-    /// blocks, the longest frame that handlers can keep or write, for which it is copied to a page.
+    /// blocks, the longest frame that handlers can keep or write, because such a frame is copied to
+    /// a page.
     pub fit: Fit,
     /// True if frames lie in memory blocks that the device supplies. Otherwise, they lie in pages
     /// of the pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
@@ -34,14 +35,16 @@ pub struct Capabilities {
     /// device receives a long frame in several buffers: see
     /// [`Completions::gather`](crate::completions::Completions::gather).
     pub segments_max: usize,
-    /// The pages that the device keeps posted in its ring, in addition to other pages of the pool.
+    /// The number of pages that the device keeps posted in its ring, in addition to other pages of
+    /// the pool.
     pub posted_max: usize,
     /// True if no packet is lost while the queue is not polled, as with a file. Such a queue waits
-    /// until every CPU has room for a poll. Frames of a live queue without room are dropped.
+    /// until every CPU has room for a poll. A live queue does not wait: its frames are dropped if
+    /// there is no room.
     pub can_wait: bool,
-    /// The packets that get equal hashes from the device and so stay on one CPU, or `None` if the
-    /// device sets no hashes. steerage hashes frames without a hash. A device must not set hashes
-    /// on the fragments of a datagram if the hashes of two fragments can differ.
+    /// The packets to which the device gives equal hashes, so that they stay on one CPU, or `None`
+    /// if the device sets no hashes. steerage hashes frames without a hash. A device must not set
+    /// hashes on the fragments of a datagram if the hashes of two fragments can differ.
     pub hash: Option<Affinity>,
     /// True if the device chooses the bucket: see [`names_buckets`](Self::names_buckets).
     pub names_buckets: bool,
@@ -93,17 +96,18 @@ impl Capabilities {
 
     /// Declares that the device chooses the bucket of each frame, by setting a hash
     /// ([`hash_of_bucket`](crate::rps_map::hash_of_bucket)). Masks and policies still decide which
-    /// CPU has the bucket, so its frames stay in order. steerage uses a choice that keeps together
-    /// what the handler needs (`affinity`) even if the user did not request device hashes. The idea
-    /// is from Zhang Yanmin's Linux patch of 2009, in which the driver chose the CPU.
+    /// CPU has the bucket, so its frames stay in order. If `affinity` keeps those packets together
+    /// that the handler needs together, steerage uses the device's choice even if the user did not
+    /// request device hashes. The idea is from Zhang Yanmin's Linux patch of 2009, in which the
+    /// driver chose the CPU.
     #[must_use]
     pub const fn names_buckets(self, affinity: Affinity) -> Self {
         Self { hash: Some(affinity), names_buckets: true, ..self }
     }
 
     /// Declares that the device sets a [`hash`](Self::hash) on frames, though not always on all of
-    /// them. The upper 12 bits choose the bucket. If only the low bits distinguish flows, use
-    /// [`FlowHash::from_low_bits`](steerage_flow::FlowHash::from_low_bits).
+    /// them. The upper 12 bits of a hash choose the bucket. If only the low bits distinguish flows,
+    /// use [`FlowHash::from_low_bits`](steerage_flow::FlowHash::from_low_bits).
     #[must_use]
     pub const fn hashes(self, affinity: Affinity) -> Self {
         Self { hash: Some(affinity), ..self }
@@ -127,7 +131,7 @@ pub struct Opened {
     /// The memory blocks that the queue supplies. Only the [`Claim`](steerage_mem::Claim), which
     /// the device keeps, allows writing to these blocks and lending frames from them.
     pub blocks: Option<Blocks>,
-    /// The mode of the device, if not [`Input::mode`](crate::rx::Input::mode).
+    /// The mode of the device, if it differs from [`Input::mode`](crate::rx::Input::mode).
     pub mode: Option<&'static str>,
     /// Additional counters, without received and lost packets, to which the device adds.
     pub counts: Option<Arc<DeviceCounts>>,
@@ -155,7 +159,8 @@ pub struct TxCapabilities {
     /// True if the queue may report a packet later ([`Sent::deferred`](crate::tx::Sent::deferred)).
     pub defers: bool,
     /// True if the queue accepts merged packets, and counts all their
-    /// [`frames`](crate::tx::OutgoingPacket::frames). Otherwise, it gets the original frames.
+    /// [`frames`](crate::tx::OutgoingPacket::frames). If false, the queue gets the original frames
+    /// instead of merged packets.
     pub merged: bool,
 }
 

@@ -67,14 +67,14 @@ pub enum BuildError {
     /// No CPU was given.
     #[error("no CPU to work on: give at least one")]
     NoCpus,
-    /// There are more CPUs, queues or outputs than an instance can have.
+    /// There are more CPUs, receive queues or outputs than an instance can have.
     #[error("{asked} {what} are more than an instance can have: {most}")]
     TooMany {
         /// The kind of object that exceeds its maximum: `CPUs`, `receive queues` or `outputs`.
         what: &'static str,
-        /// How many were requested.
+        /// How many of these objects were requested.
         asked: usize,
-        /// The maximum number of them.
+        /// The maximum number of these objects.
         most: usize,
     },
     /// A mask, or another setting of a queue, does not fit the instance.
@@ -96,7 +96,7 @@ pub enum BuildError {
     /// `Builder::cpus` or `Builder::input_on` names a CPU that does not exist.
     #[error(transparent)]
     NoSuchCpu(#[from] NoSuchCpu),
-    /// A handler is too large for the stack of its CPU's thread, on which it is created.
+    /// A handler is too large for the stack of its CPU's thread, where the handler is created.
     #[error(
         "a handler of {bytes} bytes needs a stack of 4 times that: box large state, or raise stack_size ({stack_size})"
     )]

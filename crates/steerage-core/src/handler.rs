@@ -11,10 +11,11 @@ pub use crate::cpu::Cpu;
 pub use runner::MakeHandler;
 pub(crate) use runner::Runner;
 
-/// A packet function. Each CPU creates its own, which needs neither `Send` nor locks.
+/// A packet function. Each CPU creates a handler of its own, which needs neither `Send` nor locks.
 ///
-/// A handler gets all packets of a flow, in order. When a bucket moves, its packets are finished,
-/// and [`bucket_leaves`](Self::bucket_leaves) hands over its flows' state.
+/// A handler gets all packets of a flow, in order. When a bucket moves, its earlier packets are
+/// finished first, and [`bucket_leaves`](Self::bucket_leaves) then hands over the state of its
+/// flows.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::{handler::*, packet::*}; }
@@ -43,7 +44,8 @@ pub trait Handler: Sized + 'static {
     /// The state of a bucket, which moves between handlers with the bucket.
     type Moved: Send + 'static;
 
-    /// The result of each CPU's handler at the end of the run, for the caller to merge.
+    /// The result that each CPU's handler returns at the end of the run. The caller merges these
+    /// results.
     type Report: Send + 'static;
 
     /// Handles a batch of up to [`HANDLE_BUDGET`](crate::limits::HANDLE_BUDGET) packets of one
@@ -53,8 +55,8 @@ pub trait Handler: Sized + 'static {
     /// count as `handler_panicked`, and a new handler is created.
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu);
 
-    /// Called before the CPU's first round, and then at each returned time. After `None`, only a
-    /// request by [`Cpu::tick_by`] leads to the next call.
+    /// Called before the CPU's first round, and then at each returned time. If `tick` returns
+    /// `None`, it is called again only after a request by [`Cpu::tick_by`].
     fn tick(&mut self, _cpu: &mut Cpu) -> Option<Timestamp> {
         None
     }
@@ -69,7 +71,8 @@ pub trait Handler: Sized + 'static {
     }
 
     /// Takes over the state of a bucket, before its first packet arrives. If two groups of queues
-    /// were joined, the handler may have state of the bucket already, and merges the two.
+    /// were joined, the handler may already have state of the bucket, and must merge the two
+    /// states.
     fn bucket_arrives(&mut self, _bucket: BucketId, _state: Self::Moved) {}
 
     /// Called when all packets have been handled. The handler may still send packets.

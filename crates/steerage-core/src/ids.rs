@@ -74,7 +74,7 @@ pub struct InputId(pub u16);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The handler read or changed the packet. The default.
+    /// The handler has only read or changed the packet. This is the default verdict.
     #[default]
     Consumed,
     /// The handler has called [`Packet::discard`](crate::packet::Packet::discard).

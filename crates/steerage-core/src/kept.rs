@@ -23,7 +23,8 @@ use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 /// ```
 pub struct Kept {
     pub(crate) frame: steerage_mem::Kept,
-    /// The CPU and the bucket, if there is a [`Sender`](crate::sender::Sender).
+    /// The CPU that kept the packet and the packet's bucket, if there is a
+    /// [`Sender`](crate::sender::Sender).
     pub(crate) home: Option<(CpuIndex, u16)>,
 }
 
@@ -38,7 +39,8 @@ impl Kept {
         self.frame.segments_mut()
     }
 
-    /// Returns the memory of the packet's pages, in bytes, for a limit of kept packets.
+    /// Returns the memory of the packet's pages, in bytes, for a program that limits the memory of
+    /// kept packets.
     pub fn truesize(&self) -> usize {
         self.frame.truesize()
     }

@@ -8,7 +8,8 @@ use steerage_mem::supply::LPC_PAGES_PER_CPU;
 /// The maximum number of frames that one poll of a receive queue returns: NAPI's weight.
 pub const POLL_BUDGET: usize = 64;
 
-/// The maximum number of packets that a CPU handles between polls: Linux's `netdev_budget`.
+/// The maximum number of packets that a CPU handles between two polls of its queues: Linux's
+/// `netdev_budget`.
 pub const ROUND_BUDGET: usize = 300;
 
 /// The default number of entries in the flow limit's table, which counts packets by flow hash:
@@ -22,19 +23,20 @@ pub const FLOW_LIMIT_TABLE_LEN_MAX: usize = 1 << 16;
 /// `POLL_BUDGET`, so that receiving and handling alternate evenly.
 pub const HANDLE_BUDGET: usize = 64;
 
-/// The maximum duration of a round, which then ends early: Linux's `netdev_budget_usecs`.
+/// The maximum duration of a round, after which the round ends early: Linux's
+/// `netdev_budget_usecs`.
 pub const ROUND_TIME_MAX: Duration = Duration::from_millis(2);
 
-/// While polls are full, a ring's staged slots are published only when there are this many of them.
-/// Four slots fill a cache line, so four cache lines move to the other CPU at a time.
+/// While polls are full, the staged slots of a ring are published only when the ring has this many
+/// staged slots. Four slots fill a cache line, so four cache lines move to the other CPU at a time.
 pub const PUBLISH_AT: u64 = 16;
 
 /// After this many full polls (at most 5 us), the staged slots of all rings are published.
 pub const PUBLISH_POLLS: u32 = 8;
 
-/// While a queue has frames to poll and room for them, it reclaims its finished lent frames only
-/// once in this many polls, because the finished index of a ring is in a cache line that other CPUs
-/// write. Eight polls return up to 512 frames, which is half of a full backlog.
+/// While a queue has frames to poll and room for them, it takes its finished lent frames back only
+/// once in this many polls. The reason is that the finished index of a ring is in a cache line that
+/// another CPU writes. Eight polls receive up to 512 frames, which is half of a full backlog.
 pub const RECLAIM_POLLS: usize = 8;
 
 /// The number of buckets into which the flow hash is divided. With 4,096 buckets, 16 CPUs and Zipf
@@ -51,7 +53,7 @@ pub const BUCKET_SHIFT: u32 = 32 - BUCKETS.ilog2();
 /// or two time slices; after this time, the CPU is overloaded.
 pub const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The interval of checks of the CPUs that the process may use, which take 40 us.
+/// The interval at which steerage checks which CPUs the process may use. A check takes 40 us.
 pub const WATCH_EVERY: Duration = Duration::from_millis(250);
 
 /// The interval at which a live queue that waits for a CPU checks for room. If packets need little
@@ -66,17 +68,19 @@ pub const BACKLOG_MAX: usize = steerage_mem::ring::RING_SLOTS_MAX;
 
 /// The number of frames of moving buckets that a queue can store in its parking lot. A slice (a
 /// sixteenth of the buckets) moves in about the time in which a CPU handles a full backlog, and
-/// about a sixteenth of the frames that arrive in this time are for the slice.
+/// about a sixteenth of the frames that arrive in this time belong to the slice.
 pub const PARKING_LOT_SLOTS: usize = steerage_mem::supply::LOT_SLOTS;
 
-/// The number of buckets that move at a time (a slice), for which the parking lot has room.
+/// The number of buckets that move at a time (a slice). The parking lot has room for the frames of
+/// a slice.
 pub const SLICE_BUCKETS: usize = BUCKETS / 16;
 
 /// In one of this many batches, the CPU handles the first packet separately and measures its time.
 /// Reading the clock costs 25 ns, and the separate batch about 20 ns.
 pub const TIMED_ONCE_IN: u32 = 32;
 
-/// A measured packet time is cut to this multiple of the average (other code ran).
+/// A measured packet time is limited to this multiple of the average, because a longer time
+/// includes other code.
 pub const TIMED_MAX: u64 = 64;
 
 /// The maximum number of flows that CPUs record before a policy collects them, a hundred times per
@@ -102,10 +106,12 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(1);
 pub const MOVE_LOOK: Duration = Duration::from_micros(500);
 
 /// The time for which an idle CPU polls before it sleeps. On a virtual machine, waking a CPU takes
-/// 22 us, and costs 7 us of the waking CPU. After twice that time, sleeping is cheaper.
+/// 22 us, and costs 7 us of the CPU that wakes it. After about twice the time that a wake-up takes,
+/// sleeping is cheaper than polling.
 pub const IDLE_POLL: Duration = Duration::from_micros(50);
 
-/// The pages that a queue takes from the shared pool at once: one atomic exchange for a whole poll.
+/// The number of pages that a queue takes from the shared pool at once, so that a whole poll needs
+/// only one atomic exchange.
 pub const POOL_BULK: usize = POLL_BUDGET;
 
 /// The default maximum number of packets of one queue that handlers keep at the same time.
@@ -152,8 +158,9 @@ pub const MEMORY_MAX_DEFAULT: usize = 1 << 30;
 #[non_exhaustive]
 pub struct Limits {
     /// The maximum number of frames that wait for a CPU: `netdev_max_backlog`, at least 1. As in
-    /// Linux, all live queues count together. A queue that can wait (a file) counts alone. Can grow
-    /// to 16 times its first value, if the memory limit allows it.
+    /// Linux, the frames of all live queues count together. The frames of a queue that can wait (a
+    /// file) are counted separately. The backlog can grow to 16 times its first value, if the
+    /// memory limit allows it.
     pub backlog: usize,
     /// The maximum number of frames per poll of a queue, per batch from a backlog, and per list
     /// handed to another CPU: `dev_weight`, from 1 to [`POLL_BUDGET`], which is the default.
@@ -171,7 +178,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// All defaults.
+    /// The default values of these limits.
     pub const DEFAULT: Self = Self {
         backlog: BACKLOG_DEFAULT,
         dev_weight: POLL_BUDGET,
@@ -222,7 +229,7 @@ pub struct QueueLimits {
 }
 
 impl QueueLimits {
-    /// All defaults.
+    /// The default values of these limits.
     pub const DEFAULT: Self = Self { lpc_pages: LPC_PAGES_PER_CPU, copybreak: 0 };
 }
 

@@ -1,9 +1,9 @@
 //! Packets that a packet function originates, such as an answer.
 //!
-//! Each CPU has pages for originated packets. They reach the outputs through a lane, like packets
-//! that this CPU has received, so that an output can swap their pages. They are sent after the
-//! transmitted packets of the batch, and before the batch counts as finished, so that a move waits
-//! for them. If the CPU was declared dead, they are dropped.
+//! Each CPU has pages for originated packets. Originated packets reach the outputs through a lane,
+//! like packets that this CPU has received, so that an output can swap their pages. They are sent
+//! after the transmitted packets of the batch, and before the batch counts as finished, so that a
+//! move waits for them. If the CPU was declared dead, originated packets are dropped.
 //!
 //! To send a kept packet, the CPU stages an empty frame in one of these pages. The output reads the
 //! kept packet, from its own pages, as if it were a copy that a handler wrote. Packets of
@@ -85,7 +85,7 @@ impl Origin {
     }
 
     /// Stages the packets that other threads have passed to this CPU, while pages are free. Drops
-    /// and counts those that cannot be sent. Returns true if packets may be left.
+    /// and counts packets that cannot be sent. Returns true if more packets may be waiting.
     pub(crate) fn pull(&mut self, cpu: CpuIndex, closes: bool, counts: &CpuLedger) -> bool {
         let mut senders = std::mem::take(&mut self.senders);
         let mut is_more = false;

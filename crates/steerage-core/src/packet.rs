@@ -29,7 +29,8 @@ pub(crate) struct BatchContext<'a> {
     pub(crate) dissections: &'a Dissections,
 }
 
-/// Verdicts by position in the batch, outside of the handler to survive a panic of the handler.
+/// The verdicts of a batch by position, stored outside of the handler to survive a panic of the
+/// handler.
 #[derive(Debug)]
 pub(crate) struct Actions {
     pub(crate) verdicts: [Verdict; HANDLE_BUDGET],
@@ -131,9 +132,10 @@ impl<'a> Batch<'a> {
     }
 
     /// Calls `read` with the position and the fields of each common packet: an Ethernet frame in
-    /// one part that needs no offload work, and that has a record of its time and wire length if
-    /// and only if the batch's first packet has one. `read` returns true if the packet is done.
-    /// Returns the positions of all other packets, for [`iter_mut`](Self::iter_mut).
+    /// one part that needs no offload work. A common packet has a record of its time and wire
+    /// length if and only if the batch's first packet has one. `read` returns true if it has
+    /// finished the packet. Returns the positions of all other packets, for
+    /// [`iter_mut`](Self::iter_mut).
     ///
     /// `read_common` costs about half as much as iterating over all packets, and suits packet
     /// functions that read the whole batch before they act on it.
@@ -150,8 +152,9 @@ impl<'a> Batch<'a> {
         Positions(self.frames.read_common(LinkType::ETHERNET.code(), read))
     }
 
-    /// Iterates over the packets of the batch, from the first packet at each call. Verdicts of
-    /// earlier iterations remain. A packet that the handler has kept is empty in later iterations.
+    /// Iterates over the packets of the batch, from the first packet at each call. Verdicts that
+    /// were given in earlier iterations remain. A packet that the handler has kept is empty in
+    /// later iterations.
     #[inline]
     pub fn iter_mut(&mut self) -> Packets<'_> {
         let Actions { verdicts, copies, acted } = &mut *self.actions;
@@ -293,7 +296,7 @@ fn offload_of(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offloa
 /// ```
 pub struct Packet<'a>(Stays<InBatch<'a>>);
 
-/// If a program sends a packet to another thread, the compiler's error message names this type.
+/// The type that the compiler's error message names if a program sends a packet to another thread.
 struct InBatch<'a> {
     frame: Frame<'a>,
     verdict: &'a mut Verdict,
@@ -399,7 +402,7 @@ impl Packet<'_> {
 
     /// Returns the offload work that the frame still needs: for a super-frame, which represents
     /// several packets, and for a packet with an incomplete checksum. Writing to a packet that is
-    /// no super-frame completes the checksum; afterwards, `offload` returns `None`.
+    /// no super-frame completes the checksum; afterwards, `offload` returns `None` for this packet.
     #[inline(always)]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.0.frame, self.written())
@@ -447,8 +450,8 @@ impl Packet<'_> {
     }
 
     /// Sets the type of the packet's first header, which outputs check, after you have removed or
-    /// added a header at the front. Call [`flow_hash`](Self::flow_hash) before if you need the
-    /// hash. Types without a name in [`LinkType`] are ignored.
+    /// added a header at the front. If you need the flow hash, call [`flow_hash`](Self::flow_hash)
+    /// before `set_link`. Types without a name in [`LinkType`] are ignored.
     #[inline]
     pub fn set_link(&mut self, link: LinkType) {
         self.forget_dissection();
@@ -468,8 +471,9 @@ impl Packet<'_> {
         }
     }
 
-    /// Sends the packet to the output `to` after the handler has returned. Without room, the packet
-    /// is dropped as `tx_full`; if the output cannot send it or does not exist, as `tx_refused`.
+    /// Sends the packet to the output `to` after the handler has returned. If the output has no
+    /// room, the packet is dropped as `tx_full`. If the output cannot send the packet or does not
+    /// exist, the packet is dropped as `tx_refused`.
     pub fn transmit(mut self, to: TxId) {
         if *self.0.verdict == Verdict::Consumed {
             self.0.acted.set(true);
@@ -477,8 +481,9 @@ impl Packet<'_> {
         }
     }
 
-    /// Takes the packet out of its batch for later use. The kept packet is owned and `Send`; when
-    /// dropped, on any thread, its pages return to the pool. A lent frame is copied.
+    /// Takes the packet out of its batch for later use. The kept packet is owned and `Send`. When
+    /// it is dropped, on any thread, its pages return to the pool. A lent frame (in memory of the
+    /// device) is copied.
     ///
     /// # Errors
     /// Returns the packet itself if the queue's limit of kept packets is reached, if no page is

@@ -1,11 +1,11 @@
 //! The page pool: each receive queue has a local page cache in front of a shared pool.
 //!
-//! The local page cache follows the local page cache (LPC) of Amazon's ENA driver, proposed in
-//! March 2021 for Linux 5.12: a receive queue reuses its own pages and rarely needs the shared
+//! The local page cache is modelled on the local page cache (LPC) of Amazon's ENA driver, proposed
+//! in March 2021 for Linux 5.12: a receive queue reuses its own pages and rarely needs the shared
 //! allocator. The ENA driver checks its pages one after another, and stops at the first page in
-//! use. steerage does not search: a page returns when the finished index of a ring has passed its
-//! packet, and the pages of kept packets return through a stack. When an instance has ended and no
-//! packet is kept any more, the shared pool has all pages again.
+//! use. steerage does not search for free pages: a page returns when the finished index of a ring
+//! has passed its packet, and the pages of kept packets return through a stack. When an instance
+//! has ended and no packet is kept any more, the shared pool has all pages again.
 //!
 //! Three techniques reduce the cost of pages, as benchmarks confirm:
 //!
@@ -20,11 +20,12 @@
 //!   frames while the receiving CPU still writes them, and double the receiving CPU's time for a
 //!   packet.
 //!
-//! Each CPU's pages are on the CPU's own NUMA node, and all are parts of one memory region, because
-//! all AF_XDP sockets of an interface share one region. A page's number shows its part. A queue
-//! takes pages of another NUMA node when its own node has no free page. When such a page returns,
-//! it goes to the shared pool instead of the local cache, so that pages of the own node replace it,
-//! as in the ENA driver. The check takes two comparisons.
+//! Each CPU's pages are on the CPU's own NUMA node. The pages of all nodes are parts of one memory
+//! region, because all AF_XDP sockets of an interface share one region. A page's number shows to
+//! which part of the region the page belongs. A queue takes pages of another NUMA node when its own
+//! node has no free page. When such a page returns, it goes to the shared pool instead of the local
+//! cache, so that a page of the queue's own node replaces it, as in the ENA driver. Checking the
+//! node of a page takes two comparisons.
 //!
 //! In debug and fuzz builds, `steerage-mem` detects use after release and double release of a page.
 
@@ -52,11 +53,12 @@ pub struct PagePool {
     cache: Vec<Page>,
     cache_max: usize,
     own: Range<u32>,
-    /// The queue's pages of the shared pool, and the largest number since the cache size changed.
+    /// The number of pages that the queue has from the shared pool, and the largest such number
+    /// since the cache size changed.
     has: usize,
     has_had: usize,
     spill: Vec<Page>,
-    /// The pages of other NUMA nodes in `spill`, on their way to the shared pool.
+    /// The number of pages of other NUMA nodes in `spill`, which will return to the shared pool.
     foreign: u64,
     served: u64,
     from_shared: u64,
@@ -223,7 +225,8 @@ impl PagePool {
         }
     }
 
-    /// Takes back the pages of finished frames: to the local cache, or to the pool if it is full.
+    /// Takes the pages of finished frames back, to the local cache, or to the shared pool if the
+    /// local cache is full.
     #[inline(always)]
     pub fn recycle_many(&mut self, frames: Finished<'_>) {
         let room = self.cache_max.saturating_sub(self.cache.len());
@@ -247,7 +250,8 @@ impl PagePool {
         }
     }
 
-    /// A lent frame has no page. In blocks of another queue, it is not counted here.
+    /// Takes the pages of a frame back. A lent frame has no page. A lent frame in blocks of another
+    /// queue is not counted here.
     #[inline(always)]
     pub(crate) fn recycle_frame(&mut self, frame: Completion) {
         match frame.into_page() {
@@ -288,7 +292,8 @@ impl PagePool {
     }
 
     fn give_spilt(&mut self) {
-        // The queue also gets back pages that other CPUs took for copies of its lent frames.
+        // The subtraction saturates, because the queue also gets back pages that other CPUs took
+        // for copies of its lent frames.
         self.has = self.has.saturating_sub(self.spill.len());
         self.shared.give(&mut self.spill);
     }
@@ -335,7 +340,7 @@ pub struct QueuePages {
 }
 
 impl QueuePages {
-    /// Takes back the memory of one frame: a page, or a part of a memory block.
+    /// Takes the memory of one frame back: its pages, or its part of a memory block.
     pub fn take_home(&mut self, frame: Completion) {
         let lent = match &mut self.blocks {
             Some(blocks) => blocks.recycle(frame),

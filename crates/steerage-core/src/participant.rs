@@ -20,7 +20,8 @@ use crate::shared::Shared;
 use crate::sleep::Sleep;
 use crate::steering::{InTransit, Offer, State};
 
-/// What the handler did for the moving slice (set of buckets), until it is reported.
+/// What the handler did for the moving slice (set of buckets), stored until it is reported to the
+/// control state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Report {
     Nothing,
@@ -41,7 +42,7 @@ pub(crate) struct Own<'a, H: Handler> {
     pub(crate) runner: &'a mut Runner<H>,
 }
 
-/// Not generic over the handler, so that code is compiled once and not for each handler.
+/// A CPU, without the handler's type, so that code is compiled once and not for each handler.
 #[derive(Clone, Copy)]
 struct Me<'a> {
     index: CpuIndex,
@@ -52,7 +53,8 @@ struct Me<'a> {
 pub(crate) struct Participant<M> {
     seen: u64,
     pub(crate) pending: bool,
-    /// Declared dead: the CPU may steer only after the control state records that it is alive.
+    /// True if the CPU was declared dead: it may steer only after the control state records that it
+    /// is alive.
     is_void: bool,
     pub(crate) limits: Limits,
     hook: Option<Arc<dyn BetweenRounds>>,
@@ -156,7 +158,8 @@ impl<M: Send> Participant<M> {
         let handler_part = self.advance_move(me, queues, &mut state);
         // If a queue awaits the move, its CPU checks that the move does not take too long.
         self.pending |= queues.iter().any(|queue| state.moves.awaits_move(queue.id));
-        // A check reads all queues, and many CPUs may watch the same move.
+        // The check is not done in every round, because it reads all queues, and many CPUs may
+        // watch the same move.
         if self.pending && now.since(self.checked) >= MOVE_LOOK {
             self.checked = now;
             state.check_deadline((index, now), &self.open, &shared.gates, &shared.ledgers.queues);
@@ -169,7 +172,7 @@ impl<M: Send> Participant<M> {
     pub(crate) fn serve<H: Handler<Moved = M>>(&mut self, runner: &mut Runner<H>) {
         let (me, shared) = (runner.index, Arc::clone(&runner.shared));
         if runner.call("woken", Handler::woken).is_err() {
-            // The new handler must get the request too.
+            // The handler that replaces the old one must get the request too.
             shared.request(me);
             return self.start_over(runner);
         }
@@ -218,7 +221,8 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Frames are published first. A queue that takes part in a move is not released until its end.
+    /// Releases queues that another CPU should poll, after their frames were published. A queue
+    /// that takes part in a move is not released before the end of the move.
     fn offer_queues(&mut self, me: Me<'_>, queues: &mut Vec<OwnedQueue>, sleep: &Sleep, state: &mut State) {
         for at in (0..queues.len()).rev() {
             let Some(to) = state.wanted_owner(queues[at].id, me.index).filter(|_| !queues[at].state.ended) else {
@@ -254,7 +258,8 @@ impl<M: Send> Participant<M> {
         match self.pending_report {
             Report::Nothing => {}
             Report::Left { epoch } => {
-                // The state is ignored if this CPU was declared dead, or if the slice is old.
+                // The handler's state is ignored if this CPU was declared dead, or if the slice is
+                // no longer the current slice.
                 let slice = state.moves.slice();
                 if !slice.is_some_and(|s| s.is_at(epoch, MovePhase::Leave) && s.waits_for(usize::from(me))) {
                     self.states.clear();
@@ -301,7 +306,8 @@ impl<M: Send> Participant<M> {
                 MovePhase::Release => self.release(me, queues, state),
             }
             let next = state.moves.slice()?;
-            // Packets wait while this CPU moves buckets, so a round moves one slice.
+            // Packets wait while this CPU moves buckets, so a CPU moves at most one slice in a
+            // round.
             self.pending |= next.epoch != epoch;
             if next.epoch != epoch || next.phase == phase {
                 return None;
@@ -315,7 +321,7 @@ impl<M: Send> Participant<M> {
             let Some(slice) = state.moves.slice() else { break };
             let epoch = slice.epoch;
             // An ended queue with no frame in flight is closed in this round, which finishes its
-            // part. If it parked for each new move, it would never be closed.
+            // part in the move. If such a queue parked for each new move, it would never be closed.
             let is_part = slice.phase == MovePhase::Park && slice.waits_for(queue.id);
             if !is_part || (!queue.is_parked() && queue.is_at_rest()) {
                 continue;
@@ -377,7 +383,7 @@ impl<M: Send> Participant<M> {
     }
 
     /// Drops all state after this CPU was declared dead. The CPU counts as alive again when the
-    /// control state records it: see [`take_part`](Self::take_part).
+    /// control state records that it is alive: see [`take_part`](Self::take_part).
     #[cold]
     pub(crate) fn start_over<H: Handler>(&mut self, runner: &mut Runner<H>) {
         if std::mem::replace(&mut self.is_void, true) {

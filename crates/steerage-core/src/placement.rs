@@ -1,7 +1,7 @@
 //! The data that a policy reads from an instance, and stores in the instance. A policy reads
-//! counters and groups through the [`Handle`](crate::control::Handle), decides on its own thread,
-//! and stores its [`Plan`]. The core never calls or waits for a policy, and follows the stored plan
-//! if a mask or the set of usable CPUs changes.
+//! counters and groups through the [`Handle`](crate::control::Handle), decides on a thread of its
+//! own, and stores its decision as a [`Plan`]. The core never calls or waits for a policy, and
+//! follows the stored plan if a mask or the set of usable CPUs changes.
 
 use std::fmt;
 
@@ -30,9 +30,10 @@ pub struct View {
 pub struct GroupView {
     /// The number and version of the group, which a policy passes with each request.
     pub version: GroupVersion,
-    /// The usable CPUs in the order in which they should be added, those that poll a queue first.
+    /// The usable CPUs in the order in which they should get buckets. CPUs that poll a queue come
+    /// first.
     pub order: Vec<CpuIndex>,
-    /// The number of CPUs at the front of `order` that poll queues of the group. At least 1.
+    /// The number of CPUs at the front of `order` that poll queues of the group, at least 1.
     pub owners: usize,
     /// The CPU of each bucket.
     pub map: Box<[CpuIndex; BUCKETS]>,
@@ -68,7 +69,7 @@ pub trait BetweenRounds: Send + Sync + fmt::Debug {
     fn run(&self, now: &dyn Fn() -> Timestamp) -> HookStatus;
 }
 
-/// Whether a hook is done.
+/// The result of one run of a hook: whether the hook is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookStatus {
     /// The hook is done.

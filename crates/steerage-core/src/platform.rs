@@ -58,7 +58,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// All CPUs of an instance share the `start` of the clock, and have different seeds.
+    /// All CPUs of an instance share the `start` of the clock, but have different seeds.
     pub fn new(start: Instant, seed: u64) -> Self {
         Self { start, random: fastrand::Rng::with_seed(seed) }
     }
@@ -76,7 +76,8 @@ impl Platform for Machine {
     }
 
     fn random(&mut self) -> u64 {
-        // May be predictable, because it only decides in which order backlogs are handled.
+        // This random number may be predictable, because it only decides in which order backlogs
+        // are handled.
         self.random.u64(..)
     }
 }

@@ -56,8 +56,9 @@ pub(crate) struct OwnedQueue {
     flow_limits: FlowLimits,
     /// The number of steered frames, which is the arrival number of the last frame.
     arrivals: u64,
-    /// After a poll, the lane (a list in the outbox) has all frames of the poll, and after
-    /// steering, those for this CPU. The queue is not polled while the lane has frames.
+    /// After a poll, the lane (a list in the outbox) has all frames of the poll. After steering,
+    /// the lane has only the frames for this CPU. The queue is not polled while the lane has
+    /// frames.
     pub(crate) outbox: Outbox,
     polls_unpublished: u32,
     moving: Moving,
@@ -88,9 +89,9 @@ fn ring_of(table: &[CpuIndex; BUCKETS], frame: &Completion) -> usize {
     usize::from(table[usize::from(bucket_of(FlowHash(frame.hash_or_zero())))])
 }
 
-/// Counts all frames of a poll for the bucket of one frame, at varying positions, by one store in a
-/// table of the owner. With a count for each frame, 4096 counters would compete for the caches of
-/// the receiving CPU, which is the bottleneck.
+/// Counts all frames of a poll for the bucket of one frame, whose position in the poll varies, by
+/// one store in a table of the queue's owner. If each frame were counted for its own bucket, 4096
+/// counters would compete for the caches of the receiving CPU, which is the bottleneck.
 #[inline]
 fn sample_load(frames: &[Completion], nth: usize, ledger: &QueueLedger) {
     let frame = nth.checked_rem(frames.len()).and_then(|nth| frames.get(nth));
@@ -182,13 +183,13 @@ impl OwnedQueue {
             self.state.full_since = None;
             return room;
         }
-        // An overloaded CPU is waited for again only after its ring has had room.
+        // The queue waits for an overloaded CPU again only after this CPU's ring has had room.
         let since = *self.state.full_since.get_or_insert(now);
         if now.since(since) < PATIENCE { 0 } else { weight }
     }
 
     /// Returns a number of frames for which every ring has room: 0 or the full budget. Polling for
-    /// a few frames would cost as much as polling for many.
+    /// a few frames would cost as much as polling for many frames.
     fn room_everywhere(&mut self) -> usize {
         let weight = self.limits.weight;
         let budget = weight.min(self.outbox.backlog()).min(self.outbox.lot().limit());
@@ -233,7 +234,8 @@ impl OwnedQueue {
         self.ledger.in_lane.set(self.outbox.staying() as u64);
     }
 
-    /// For polls with frames for too many or full rings. `staged` frames are staged already.
+    /// Stages frames one by one, if a poll has frames for too many rings or for full rings. The
+    /// first `staged` frames are staged already.
     #[inline]
     fn stage_singly(&mut self, staged: usize, first: u64) {
         self.outbox.touch(&self.table.in_use);
@@ -255,7 +257,7 @@ impl OwnedQueue {
         self.outbox.lane().take(most, is_cold)
     }
 
-    /// The memory of the finished frames returns to the queue immediately.
+    /// Finishes the frames in hand. The memory of finished frames returns to the queue immediately.
     #[inline]
     pub(crate) fn finish(&mut self) {
         let pool = &mut self.pages.pool;
@@ -267,7 +269,8 @@ impl OwnedQueue {
         self.ledger.in_lane.set(self.outbox.staying() as u64);
     }
 
-    /// If `held_back` is true, frames of a queue that can wait do not count.
+    /// Returns true if the lane has frames to handle. If `held_back` is true, frames of a queue
+    /// that can wait do not count.
     #[inline]
     pub(crate) fn is_due(&self, held_back: bool) -> bool {
         self.outbox.staying() > 0 && !(held_back && self.limits.can_wait)
@@ -290,7 +293,8 @@ impl OwnedQueue {
         }
     }
 
-    /// Newest frames first. Frames that stay on this CPU have no backlog and no flow limit.
+    /// Applies the flow limit to the newest frames first. Frames that stay on this CPU have no
+    /// backlog and no flow limit.
     #[cold]
     fn limit_flows(&mut self) {
         // Finished frames must not count as waiting.
@@ -308,8 +312,8 @@ impl OwnedQueue {
         self.outbox.put_list(frames);
     }
 
-    /// Publishes the rings with enough staged frames, or all rings if the poll was not full or the
-    /// last time was many polls ago. Adds each CPU that got frames to `published`.
+    /// Publishes the rings with enough staged frames, or all rings if the poll was not full or if
+    /// all rings were last published many polls ago. Adds each CPU that got frames to `published`.
     pub(crate) fn publish(&mut self, published: &mut Vec<Published>) {
         self.polls_unpublished += 1;
         let all = self.frames_polled < self.limits.weight || self.polls_unpublished >= PUBLISH_POLLS;
@@ -340,7 +344,8 @@ impl OwnedQueue {
         self.pages.pool.collect_kept();
     }
 
-    /// Frames in the parking lot are never finished there: `unpark` takes them out.
+    /// Takes finished slots of a ring back. Frames in the parking lot are never finished there:
+    /// `unpark` takes them out.
     fn reclaim(&mut self, target: usize) {
         let QueuePages { pool, blocks, .. } = &mut self.pages;
         let recycled = match blocks {
@@ -363,8 +368,9 @@ impl OwnedQueue {
         self.flow_limits.set(flow_limited, limits.flow_limit_table_len);
     }
 
-    /// `None` if the queue is blocked, has returned the time of its next frames, or has ended: then
-    /// the device's file descriptor may be readable all the time.
+    /// The file descriptor that becomes readable when frames arrive. `None` if the queue is
+    /// blocked, has returned the time of its next frames, or has ended, because the file descriptor
+    /// may then be readable all the time.
     pub(crate) fn waits_on(&self) -> Option<BorrowedFd<'_>> {
         let drained = self.state.polled == Polled::Drained && !self.state.blocked && !self.state.ended;
         if drained { self.rx.wait_on() } else { None }
@@ -378,7 +384,8 @@ impl OwnedQueue {
         self.limits.can_wait
     }
 
-    /// The CPUs whose full backlogs block this queue wake the owner at half of their backlog.
+    /// Asks the CPUs whose full backlogs block this queue to wake the queue's owner when half of
+    /// their backlog is left.
     pub(crate) fn wake_when_there_is_room(&mut self) {
         self.outbox.wake_when_there_is_room(self.limits.weight);
     }
@@ -392,7 +399,8 @@ impl OwnedQueue {
     pub(crate) fn stop(&mut self) {
         if !self.state.ended {
             self.state.ended = !self.rx.stop();
-            // The device may have returned a later time for its next poll.
+            // The device may have returned a later time for its next poll, which no longer applies
+            // after a stop.
             self.state.polled = Polled::More;
         }
     }

@@ -1,4 +1,4 @@
-//! Maps a flow hash to its bucket, and each bucket to its first CPU.
+//! Maps a flow hash to its bucket, and each bucket to the CPU that it has at first.
 
 use crate::limits::{BUCKET_SHIFT, BUCKETS};
 use steerage_flow::FlowHash;

@@ -2,7 +2,7 @@
 //!
 //! When a run is stopped, [`RxQueue::stop`] is called for each queue. A capture file is not polled
 //! again. A live queue is polled until it has handed over the frames in its ring, and then reports
-//! that it has ended. Frames that are not handed over in time count as lost.
+//! that it has ended. Frames that a queue does not hand over in time after a stop count as lost.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -13,7 +13,7 @@ use crate::device::{Capabilities, DeviceError, DeviceName, Opened};
 use steerage_flow::Timestamp;
 use steerage_mem::{Page, Region};
 
-/// A receive queue: a hardware ring, a socket, a queue of a TAP, a capture file or a traffic
+/// A receive queue: a hardware ring, a socket, a queue of a TAP device, a capture file or a traffic
 /// generator. One CPU, the queue's owner, polls the queue. A minimal implementation:
 ///
 /// ```
@@ -46,7 +46,8 @@ pub trait RxQueue: Send {
     /// of `region`. A queue that [lends memory blocks](Capabilities::lends) returns them.
     ///
     /// # Errors
-    /// If pages of `region` do not fit, if memory is missing, or if the queue was opened before.
+    /// Returns an error if pages of `region` do not fit, if there is too little memory, or if the
+    /// queue was opened before.
     fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
         let _ = region;
         Ok(Opened::default())
@@ -57,12 +58,14 @@ pub trait RxQueue: Send {
     /// and must not allocate memory after the first few calls.
     ///
     /// # Errors
-    /// An error ends the queue. Frames that were handed over before are still handled.
+    /// An error ends the queue. Frames that the queue handed over before the error are still
+    /// handled.
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError>;
 
     /// Returns true if a live queue has memory for the frames of the next
     /// [`PATIENCE`](crate::limits::PATIENCE). While a CPU has no room, such a queue is not polled
-    /// for up to this time. Then it is polled again, and frames without room are dropped.
+    /// for up to `PATIENCE`. After this time, it is polled again, and frames for which there is no
+    /// room are dropped.
     fn has_room(&self) -> bool {
         false
     }
@@ -79,9 +82,9 @@ pub trait RxQueue: Send {
         false
     }
 
-    /// Appends the queue's remaining pages to `pages`, with those of a frame that the queue was
-    /// [assembling](steerage_mem::Gather::close), but not those to which the device may still
-    /// write. A page that is not returned is lost as long as the region exists.
+    /// Appends the queue's remaining pages to `pages`, including the pages of a frame that the
+    /// queue was [assembling](steerage_mem::Gather::close), but not pages to which the device may
+    /// still write. A page that is not returned is lost as long as the region exists.
     fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
         let _ = (region, pages);
     }
@@ -99,7 +102,8 @@ pub enum Polled {
     NotBefore(Timestamp),
     /// Frames that arrive before the returned time may wait until then, and share one wake-up, as
     /// with a network card that *coalesces* interrupts. If all queues return `Coalesce`, an idle
-    /// CPU sleeps immediately. After [`NotBefore`](Self::NotBefore), it would poll for a while.
+    /// CPU sleeps immediately. After [`NotBefore`](Self::NotBefore), an idle CPU would poll for a
+    /// while before it sleeps.
     Coalesce(Timestamp),
     /// No more frames will ever arrive.
     Ended,
@@ -127,7 +131,7 @@ impl Polled {
 /// ```
 #[non_exhaustive]
 pub struct Input {
-    /// The name that the user gave the device, or its current name after a renaming.
+    /// The name that the user gave the device, or the current name if the device was renamed.
     pub name: DeviceName,
     /// The kind of the device, such as `synthetic`, `capture`, `af_packet` or `af_xdp`.
     pub kind: &'static str,

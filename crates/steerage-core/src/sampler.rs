@@ -2,9 +2,10 @@
 //!
 //! - the time spent receiving, in one of [`RECEIVE_TIMED_ONCE_IN`] rounds;
 //! - the time of the handler for a single packet, in one of [`TIMED_ONCE_IN`] batches;
-//! - the load of the buckets, for which one frame represents each poll (in `steer`).
+//! - the load of the buckets, for which one frame represents all frames of a poll (in `steer`).
 //!
-//! The samples only decide which buckets move; the exact work of CPUs decides whether they move.
+//! The samples only decide which buckets move; the exactly measured work of CPUs decides whether
+//! buckets move.
 
 use std::time::Duration;
 
@@ -82,7 +83,7 @@ impl Sampler {
     }
 }
 
-/// The duration is the time since this CPU last read the clock.
+/// Records the duration of a batch, which is the time since this CPU last read the clock.
 #[inline(always)]
 pub(crate) fn note_batch(ledger: &CpuLedger, cpu: &Cpu, now: Timestamp) {
     if ledger.note_batch(now.as_nanos().saturating_sub(cpu.now.as_nanos())) {

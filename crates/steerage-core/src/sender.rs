@@ -16,8 +16,8 @@ use steerage_mem::outlet::Outlet;
 
 /// Sends packets from any thread. All clones of a sender share one queue of waiting packets.
 ///
-/// The packets count as `originated` and `originated_dropped` of the sending CPU. An instance with
-/// a sender does not end as long as packets are kept, but at the latest
+/// The sent packets count as `originated` or `originated_dropped` of the CPU that sends them. An
+/// instance with a sender does not end as long as handlers keep packets, but ends at the latest
 /// [`DRAIN_MAX`](crate::limits::DRAIN_MAX) after a stop.
 ///
 /// ```
@@ -41,7 +41,8 @@ pub(crate) struct SendQueue {
     pub(crate) to: TxId,
     pub(crate) waiting: Outlet<Item>,
     path: OnceLock<(Arc<Shared>, QueueHasher)>,
-    /// Empty buffers for copies of packets, so that no CPU of the receive path frees memory.
+    /// Empty buffers for copies of packets. They are used again, so that no CPU of the receive path
+    /// frees memory.
     pub(crate) buffers: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -67,7 +68,8 @@ impl Sender {
         Ok(Self(Arc::new(SendQueue { to, waiting: Outlet::new(places)?, path: OnceLock::new(), buffers })))
     }
 
-    /// Asks the CPU that kept the packet to send it. The packets of a flow are sent in call order.
+    /// Asks the CPU that kept the packet to send it. The packets of a flow are sent in the order of
+    /// the calls.
     ///
     /// # Errors
     /// Returns the packet if the sender has no room (see [`ready_fd`](Self::ready_fd)), if its
@@ -86,7 +88,7 @@ impl Sender {
     }
 
     /// Sends a copy of `frame`, which begins with a header of type `link`, in order with other
-    /// packets of its flow. Returns false if the sender had no room.
+    /// packets of the same flow. Returns false if the sender had no room.
     pub fn try_send_copy(&self, link: LinkType, frame: &[u8]) -> bool {
         let Some((shared, hasher)) = self.0.path.get() else { return false };
         let mut buffer = self.0.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();

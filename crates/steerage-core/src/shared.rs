@@ -13,8 +13,8 @@ use crate::steering::{State, Steering};
 use steerage_ledger::{Facts, Ledgers, MemoryUse, Snapshot};
 use steerage_moves::cpus_in;
 
-/// The state that all CPUs of an instance share. Without `make`, the function that creates
-/// handlers, so that a handle that outlives the instance does not keep `make` alive.
+/// The state that all CPUs of an instance share. It does not contain `make`, the function that
+/// creates handlers, so that a handle that outlives the instance does not keep `make` alive.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) steering: Steering,
@@ -30,7 +30,8 @@ pub(crate) struct Shared {
     pub(crate) supply: Supply,
     pub(crate) lent_bytes: u64,
     pub(crate) start: Instant,
-    /// Queues that are not closed yet. When 0, all received packets are finished.
+    /// The number of queues that are not closed yet. When it is 0, all received packets are
+    /// finished.
     pub(crate) open_queues: AtomicUsize,
     pub(crate) stopping: AtomicBool,
     pub(crate) finished: Signal,
@@ -41,7 +42,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Wakes sleeping CPUs, except `by`, after a change other than published packets.
+    /// Wakes those of `cpus` that sleep, except `by`, after a change other than published packets.
     pub(crate) fn wake(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>) {
         self.sleepers.after_publishing();
         self.wake_sleepers(cpus, by, false);
@@ -57,7 +58,8 @@ impl Shared {
         }
     }
 
-    /// A CPU that is awake finds the published frames through its inbox.
+    /// Wakes the sleeping CPUs for which frames were published. A CPU that is awake finds the
+    /// published frames through its inbox.
     pub(crate) fn notify(&self, published: &mut Vec<Published>, by: CpuIndex) {
         self.sleepers.after_publishing();
         published.iter().for_each(|(cpu, queue)| self.inboxes[usize::from(*cpu)].note(*queue));
@@ -163,7 +165,8 @@ impl Shared {
         visible.collect()
     }
 
-    /// After all queues were closed, their owners no longer collect the pages of kept packets.
+    /// Collects the pages of kept packets after all queues were closed, because the queues' owners
+    /// no longer collect them.
     pub(crate) fn collect_kept(&self) {
         if self.all_closed() {
             let mut pages = Vec::new();

@@ -1,14 +1,16 @@
 //! The rules by which a CPU goes to sleep and is woken.
 //!
-//! A CPU without work polls for up to [`IDLE_POLL`](crate::limits::IDLE_POLL), and for a shorter
-//! time after long sleeps, like KVM's `halt_poll_ns`. Before a CPU sleeps, it sets its bit in
-//! `Sleepers`, executes a memory fence, and checks for work once more. Then one call of `ppoll`
-//! waits on the CPU's eventfd (its bell), and on the devices without waiting frames. A CPU that
-//! hands frames over executes one memory fence per poll, and then checks the `Sleepers` bits. So
-//! either the sleeping CPU sees the frames, or the other CPU sees the bit and rings the bell.
+//! A CPU without work polls for up to [`IDLE_POLL`](crate::limits::IDLE_POLL) before it sleeps.
+//! After long sleeps, it polls for a shorter time, as with KVM's `halt_poll_ns`. Before a CPU
+//! sleeps, it sets its bit in `Sleepers`, executes a memory fence, and checks for work once more.
+//! To sleep, the CPU calls `ppoll`, which waits on the CPU's eventfd (its bell), and on the devices
+//! that have no frames. A CPU that hands frames over executes one memory fence per poll, and then
+//! checks the `Sleepers` bits. Therefore either the CPU that goes to sleep sees the frames, or the
+//! CPU that hands frames over sees the `Sleepers` bit and rings the bell.
 //!
 //! A caller with its own event loop gets one epoll file descriptor for the bell and all devices
-//! (`Softnet::event_fd`). A device is in the epoll instance only while the CPU waits for it.
+//! (`Softnet::event_fd`). A device is in the epoll instance only while the CPU waits for this
+//! device.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -36,8 +38,9 @@ pub enum Armed {
 pub(crate) struct Sleep {
     armed: bool,
     events: Option<Events>,
-    /// The number of times that other CPUs have cleared this CPU's bit, minus the rings of the bell
-    /// that were read. A CPU that has cleared the bit has rung the bell, or is about to ring it.
+    /// The number of times that other CPUs have cleared this CPU's bit, minus the number of rings
+    /// of the bell that this CPU has read. Another CPU that has cleared the bit has rung the bell,
+    /// or is about to ring it.
     rings: u64,
 }
 
@@ -46,7 +49,7 @@ impl Sleep {
         self.armed
     }
 
-    /// After `arm`, the caller must check for work once more.
+    /// Sets this CPU's bit in `Sleepers`. After `arm`, the caller must check for work once more.
     pub(crate) fn arm(&mut self, me: CpuIndex, shared: &Shared) {
         if self.armed {
             self.awake(me, shared);
@@ -57,14 +60,16 @@ impl Sleep {
 
     pub(crate) fn awake(&mut self, me: CpuIndex, shared: &Shared) {
         self.armed = false;
-        // A CPU that clears this CPU's bit rings the bell once, possibly later than this point.
+        // Another CPU that clears this CPU's bit rings the bell once, possibly later than this
+        // point.
         self.rings += u64::from(!shared.sleepers.awake(usize::from(me)));
         if self.rings > 0 {
             self.rings = self.rings.saturating_sub(shared.bells[usize::from(me)].hush());
         }
     }
 
-    /// Devices for which the CPU does not wait would keep the epoll file descriptor readable.
+    /// Listens only to the devices for which the CPU waits, because other devices would keep the
+    /// epoll file descriptor readable.
     pub(crate) fn listen(&self, queues: &mut [OwnedQueue]) {
         let Some(events) = &self.events else { return };
         for queue in queues {
@@ -113,7 +118,8 @@ pub(crate) struct Patience {
     longest: Duration,
     now: Duration,
     idle_since: Option<Timestamp>,
-    /// The last round without work, and whether the frames of all queues were allowed to wait then.
+    /// The time of the last round without work, and whether the frames of all queues were allowed
+    /// to wait then.
     idle: (Timestamp, bool),
 }
 
@@ -135,7 +141,8 @@ impl Patience {
 
     pub(crate) fn slept(&mut self, now: Timestamp) {
         let (since, may_wait) = self.idle;
-        // A sleep in which frames were coalesced does not show when packets arrive.
+        // The duration of a sleep in which frames were coalesced does not show how soon packets
+        // arrive.
         if !may_wait {
             self.now = if now.since(since) < self.longest { self.longest } else { self.now / 2 };
         }

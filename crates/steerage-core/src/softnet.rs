@@ -40,8 +40,9 @@ pub enum Stepped {
     Finished,
 }
 
-/// The phases of a round, in order. A variant's number is the index of one of the CPU's queues or
-/// backlogs. [`Softnet::advance`] runs one phase, and the example of [`Softnet`] runs whole rounds.
+/// The phases of a round, in order. The number in a variant is the index of one of the CPU's queues
+/// or backlogs. [`Softnet::advance`] runs one phase, and the example of [`Softnet`] runs whole
+/// rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Carry out requested changes: moves of buckets, new limits, the end of the run.
@@ -54,9 +55,9 @@ pub enum Phase {
     Publish(usize),
     /// Wake the sleeping CPUs that got packets in this round.
     Wake,
-    /// Call the handler with a batch of packets.
+    /// Call the handler with a batch of one queue's packets.
     Handle(usize),
-    /// Count the verdicts of the batch, and mark its slots as finished.
+    /// Count the verdicts of the handled batch, and mark its slots as finished.
     Finish(usize),
 }
 
@@ -153,7 +154,8 @@ pub struct Softnet<H: Handler, P: Platform> {
     control: Participant<H::Moved>,
     sampler: Sampler,
     sleep: Sleep,
-    /// True if a queue can wait for outputs. Otherwise, outputs are not checked for room.
+    /// True if a queue can wait for outputs. If no queue can wait, outputs are not checked for
+    /// room.
     can_wait: bool,
     phase: Phase,
     round: Round,
@@ -392,7 +394,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     fn begin_round(&mut self, now: Timestamp) {
         let round = &mut self.round;
         if std::mem::take(&mut round.worked) {
-            // One reading of the clock ends the previous round and starts this round.
+            // The same reading of the clock ends the previous round and starts this round.
             note_batch(self.runner.ledger(), &self.runner.cpu, now);
             let ledger = self.runner.ledger();
             ledger.busy_nanos.add(now.since(round.start).as_nanos() as u64);
@@ -405,7 +407,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.runner.cpu.now = now;
     }
 
-    /// If another thread holds the control lock, the CPU tries again in the next round.
+    /// Closes queues that have ended. If another thread holds the control lock, the CPU tries again
+    /// in the next round.
     fn close_queues(&mut self) {
         let at_rest = |queue: &mut OwnedQueue| !queue.is_parked() && queue.is_at_rest();
         while let Some(at) = self.queues.iter_mut().position(at_rest) {
@@ -427,7 +430,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             tracing::error!(device = %error.device, offset = error.offset, "{error}");
             self.shared.ledgers.queues[queue.id].failed(error.to_string(), error.offset);
         }
-        // A device may receive frames before an error.
+        // A poll that ends with an error may have received frames before the error.
         let polled = queue.frames_polled;
         if polled > 0 {
             self.round.worked = true;

@@ -69,11 +69,11 @@ impl fmt::Debug for Offer {
 pub(crate) struct Steering {
     state: ControlLock<State>,
     version: AtomicU64,
-    /// The moving slice is stored here before queues park its buckets, and removed after the queues
-    /// have released the parked packets. A CPU that handles a packet received during the move
-    /// therefore reads `None` until the packets are released.
+    /// The number of the last slice. A slice that moves is stored here before queues park its
+    /// buckets, and removed after the queues have released the parked packets. A CPU that handles a
+    /// packet received during a move therefore reads `None` until the parked packets are released.
     pub(crate) slice: LastSlice,
-    /// Shows whether [`State::is_settled`] returns true. Set under the control lock.
+    /// Shows whether [`State::is_settled`] returns true. This signal is set under the control lock.
     pub(crate) settled: Signal,
 }
 
@@ -106,7 +106,8 @@ impl Steering {
 
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
-        // Pairs with the release in `publish`. The control lock orders all other accesses.
+        // This load pairs with the release store in `publish`. The control lock orders all other
+        // accesses to the version.
         self.version.load(Ordering::Acquire)
     }
 
@@ -167,7 +168,7 @@ impl State {
         self.actions.asks.clear();
     }
 
-    /// A queue that can wait must not lose any frame.
+    /// Returns true if `cpu` holds frames of a queue that can wait, which must not lose any frame.
     fn is_waited_for(&self, cpu: CpuIndex, queues: &[QueueInfo]) -> bool {
         let has_frames = |at: usize, queue: &QueueInfo| {
             let is_in_lane = self.moves.owner_of(at) == cpu && queue.ledger.in_lane.get() > 0;
@@ -228,7 +229,7 @@ impl State {
         self.offers.iter().any(|offer| offer.from == cpu)
     }
 
-    /// Removes a queue released for `cpu`, or released by `cpu` and not taken in time.
+    /// Takes a queue that was released for `cpu`, or that `cpu` released and no CPU took in time.
     pub(crate) fn take_queue(&mut self, cpu: CpuIndex, now: Timestamp) -> Option<Offer> {
         let in_vain = |offer: &Offer| now.since(offer.since) >= OFFER_WAIT || self.moves.is_dead(offer.to);
         let mine = |offer: &Offer| offer.to == cpu || (offer.from == cpu && in_vain(offer));
@@ -269,7 +270,8 @@ impl State {
     pub(crate) fn set_policy(&mut self, policy: PolicyInfo) {
         self.policy = policy;
         self.findings.clear();
-        // Sleeping CPUs must learn whether the new policy measures load.
+        // All CPUs are woken, because sleeping CPUs must learn whether the new policy measures
+        // load.
         (0..self.hooks.len() as CpuIndex).for_each(|cpu| self.actions.wake(cpu));
     }
 

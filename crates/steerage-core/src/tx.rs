@@ -3,14 +3,15 @@
 //! Each CPU has its own queue to each output, without a lock. One call of `send` passes all packets
 //! of a batch, in order of arrival, after the CPU has left its gate (the marker that it runs a
 //! handler), because verdicts of a dead CPU do not count. The batch counts as finished only after
-//! `send`. A move waits for that, so that the flow keeps its order on the wire.
+//! `send`. A move waits until the batch is finished, so that the flow keeps its order on the wire.
 //!
 //! A device that cannot send a packet immediately copies the packet, or takes the packet's page in
 //! exchange for a page of its own ([`OutgoingPacket::swap`], [`TxCapabilities::pages_max`]). The
-//! page given in exchange returns through the packet's slot. Without an exchange, a device that
-//! keeps pages would need a counter, a limit and a second way to return pages. (Measured with
-//! AF_XDP on a veth, in five pairs of runs on a busy machine: with frames of 64 bytes, the exchange
-//! was as fast as a copy. With frames of 1500 bytes, the exchange had 1.06 times the packet rate.)
+//! page that the device gives in exchange returns through the packet's slot. Without an exchange, a
+//! device that keeps the pages of packets would need a counter, a limit and a second way to return
+//! pages. (With AF_XDP on a veth and frames of 64 bytes, an exchange of pages was as fast as a
+//! copy. With frames of 1500 bytes, the exchange had 1.06 times the packet rate of the copy. Both
+//! were measured in five pairs of runs on a busy machine.)
 
 use std::fmt;
 use std::slice;
@@ -66,25 +67,26 @@ pub trait TxQueue: Send {
         Ok(())
     }
 
-    /// Returns true if the queue has room for a batch now. If a queue of the instance can wait,
-    /// `has_room` is called before each batch, and batches that [can
-    /// wait](crate::device::Capabilities::can_wait) are handled only while all outputs of the CPU
-    /// have room. A failed output must return true. After a stop, packets wait for half of the
-    /// drain time (then `tx_full`).
+    /// Returns true if the queue has room for a batch now. If a receive queue of the instance [can
+    /// wait](crate::device::Capabilities::can_wait), `has_room` is called before each batch, and
+    /// batches of such a queue are handled only while all outputs of the CPU have room. A failed
+    /// output must return true. After a stop, packets wait for room for half of the drain time, and
+    /// are then dropped (`tx_full`).
     fn has_room(&self) -> bool {
         true
     }
 
     /// Sends the packets of a batch for this output, in order. Sends or copies each packet, or
-    /// swaps its pages ([`OutgoingPacket::swap`]); the packets are gone after the call. `send` must
-    /// not block, and must not allocate memory after the first few calls.
+    /// swaps its pages ([`OutgoingPacket::swap`]). The packets do not exist any more after the
+    /// call. `send` must not block, and must not allocate memory after the first few calls.
     ///
     /// # Errors
     /// An error ends this CPU's queue. This batch and later batches are refused.
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError>;
 
     /// Sends packets that the queue has held back to fill a larger unit, before another CPU sends
-    /// packets of these flows. Called when this CPU has no other work, and when it ends.
+    /// packets of these flows. `flush` is called when this CPU has no other work, and when this CPU
+    /// ends.
     ///
     /// # Errors
     /// Returns the errors of [`send`](Self::send). Held-back packets already count as sent.
@@ -99,7 +101,8 @@ pub trait TxQueue: Send {
     }
 }
 
-/// The result of [`TxQueue::send`]. A packet that is in no count was not sent for lack of room.
+/// The result of [`TxQueue::send`]. A packet that is in none of these counts was not sent for lack
+/// of room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
@@ -133,7 +136,7 @@ pub type OpenTx = Box<dyn FnMut(CpuId) -> Result<Box<dyn TxQueue>, DeviceError> 
 /// A device that sends packets, which a program passes to the builder.
 #[non_exhaustive]
 pub struct Output {
-    /// The name that the user gave the device, or its current name after a renaming.
+    /// The name that the user gave the device, or the current name if the device was renamed.
     pub name: DeviceName,
     /// The kind of the device, for example `pcap`.
     pub kind: &'static str,
@@ -194,7 +197,8 @@ impl<'a> Outgoing<'a> {
         self.source
     }
 
-    /// Returns the next packet. Not an `Iterator`: a packet is valid until the next call.
+    /// Returns the next packet. `Outgoing` is no `Iterator`, because a packet is valid only until
+    /// the next call.
     pub fn next_packet(&mut self) -> Option<OutgoingPacket<'a>> {
         loop {
             let frame = self.frames.next()?;
@@ -228,7 +232,8 @@ impl OutgoingPacket<'_> {
 
     /// The offload work that the packet still needs: see
     /// [`Packet::offload`](crate::packet::Packet::offload). An output that cannot send super-frames
-    /// splits them into packets. If an output does not check, all super-frames for it are refused.
+    /// splits them into packets. If an output does not call `offload`, all super-frames for this
+    /// output are refused.
     #[inline]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.frame, self.copy)

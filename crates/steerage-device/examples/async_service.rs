@@ -119,7 +119,7 @@ mod tests {
         let serving = serve(builder, output, Duration::from_millis(1), pending::<()>());
         let ledger = runtime.block_on(serving).unwrap();
         let sent: BTreeSet<Vec<u8>> = recorded.packets().into_iter().map(|packet| packet.bytes).collect();
-        // The answers also swap the Ethernet addresses, the frame builder does not.
+        // The answers also swap the Ethernet addresses, which the frame builder does not do.
         let turned = |number: u16| {
             let mut frame = datagram((us, 7), (client, 1000 + number), number);
             frame[..12].rotate_left(6);

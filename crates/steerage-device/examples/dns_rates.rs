@@ -123,7 +123,7 @@ mod tests {
         let name = b"\x01a\x01b\0";
         let from_server = frame((53, 4000), 0x81, name);
         let response_to_53 = frame((53, 53), 0x81, name);
-        // An ICMP error belongs to the flow of the packet that it quotes.
+        // An ICMP error belongs to the flow of the packet that the error quotes.
         let mut error = Vec::new();
         let icmp =
             PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64).icmpv4_raw(3, 3, [0; 4]);
@@ -142,7 +142,8 @@ mod tests {
         for cut in 0..whole.len() {
             assert_eq!(find(&whole[..cut]), None, "{cut}");
         }
-        // A pointer to itself, a pointer after a label, and label lengths that are not allowed.
+        // Invalid names: a pointer to itself, a pointer after a label, and label lengths that are
+        // not allowed.
         for name in [&b"\xc0\x0c"[..], b"\x01a\xc0\x0c\0", b"\xff\xff", b"\x40", b"\x80\0"] {
             assert_eq!(find(&[&[0; 12], name, &[0; 99]].concat()), None, "{name:?}");
         }

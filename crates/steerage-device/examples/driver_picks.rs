@@ -32,7 +32,8 @@ impl RxQueue for Card {
             let udp = FrameBuilder::udp(([10, 0, 0, tenant], from), ([0; 4], to));
             page[..60].copy_from_slice(&udp.frame_of(60));
             self.next += 1;
-            // Consecutive tenants get distant buckets: a CPU starts with a contiguous range.
+            // Consecutive tenants get distant buckets, because each CPU starts with a contiguous
+            // range of buckets.
             let bucket = u16::from(tenant).wrapping_mul(41);
             Some(Filled::whole(60).with_hash(Some(hash_of_bucket(bucket))))
         });

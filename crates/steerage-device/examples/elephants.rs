@@ -9,8 +9,9 @@ use steerage::packet::each;
 use steerage::policy::{GroupLoad, GroupStart, MapRequest, Plan, Policy};
 use steerage::{Builder, Snapshot, stats::MoveCause};
 
-/// A bucket with this share of a CPU's time becomes an elephant. It stays an elephant until its
-/// share is less than half of `ELEPHANT`, so that it does not move back and forth.
+/// A bucket that takes this share of a CPU's time becomes an elephant. An elephant stays an
+/// elephant until its share is less than half of `ELEPHANT`, so that the bucket does not move back
+/// and forth.
 const ELEPHANT: f64 = 0.1;
 
 #[derive(Clone, Debug)]

@@ -130,7 +130,8 @@ mod tests {
         assert_eq!(alerts(attempts(1)), [(seconds(19), source.into()), (seconds(39), source.into())]);
         assert_eq!(alerts(attempts(3)), [(seconds(57), source.into()), (seconds(117), source.into())]);
         assert_eq!(alerts(attempts(4)), []);
-        // No scans: one port tried repeatedly, and a server that answers many clients.
+        // These are no scans: one port that is tried repeatedly, and a server that answers many
+        // clients.
         assert_eq!(alerts((0..40).map(|_| syn(source, 80, 1, false)).collect()), []);
         assert_eq!(alerts((0..40).map(|port| syn(source, port, 1, true)).collect()), []);
         // Each of two sources alone tries too few ports for a scan.
@@ -151,7 +152,8 @@ mod tests {
         let sources: Vec<[u8; 4]> = (0..ALERTS_MAX as u8 - 1).map(|source| [10, 0, 1, source]).collect();
         let ports =
             |ports: Range<u16>| ports.flat_map(|port| sources.iter().map(move |source| syn(*source, port, 1, false)));
-        // Because of these packets, the move ends before the sources try their other ports.
+        // Because of the packets between the attempts, the move ends before the sources try their
+        // other ports.
         let between = (0..30_000).map(|port| syn([10, 0, 2, 1], port, 1, true));
         let frames = ports(0..PORTS as u16 / 2).chain(between).chain(ports(PORTS as u16 / 2..PORTS as u16));
         let (parts, handle) = instance(2, frames).split();

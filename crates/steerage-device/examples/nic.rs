@@ -36,7 +36,8 @@ impl RxQueue for Nic {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // The first poll fills the ring. Later polls replace the pages that have left the ring.
+        // The first poll fills the ring with pages. Later polls replace the pages that have left
+        // the ring.
         out.refill(RING - self.ring.len(), Fit::new(FRAME_BYTES_MAX), |page| {
             self.ring.push(page);
             Ok(())

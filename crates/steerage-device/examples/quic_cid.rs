@@ -1,8 +1,9 @@
 //! Steers QUIC packets by connection id, so that a new address does not change the CPU.
 //!
-//! By addresses and ports, a QUIC connection would move to another CPU whenever a phone leaves its
-//! WLAN or a NAT forgets a mapping. QUIC puts a connection id into each packet (RFC 9000, 5.1). A
-//! short header does not contain the length of the id, but the server that chose the id knows it.
+//! If steering used addresses and ports, a QUIC connection would move to another CPU whenever a
+//! phone leaves its WLAN or a NAT forgets a mapping. QUIC puts a connection id into each packet
+//! (RFC 9000, 5.1). A short header does not contain the length of the id, but the server that chose
+//! the id knows the length.
 //!
 //! The server cannot freely choose the CPU of two kinds of connection ids:
 //!
@@ -33,7 +34,8 @@ const QUIC_PORT: u16 = 443;
 
 // ---- the flow key
 
-/// Returns the destination connection id of a QUIC packet. `None`: steered by its flow.
+/// Returns the destination connection id of a QUIC packet. `None`: the packet is steered by its
+/// flow.
 fn quic_key(frame: &[u8]) -> Option<FlowKey> {
     match SlicedPacket::from_ethernet(frame).ok()?.transport? {
         TransportSlice::Udp(udp) if udp.destination_port() == QUIC_PORT => {
@@ -78,7 +80,8 @@ impl Handler for Server {
 
 struct Issuer {
     hasher: FlowHasher,
-    /// Good enough for an example. The ids of a real server must be unpredictable.
+    /// This random generator is good enough for an example. The ids of a real server must be
+    /// unpredictable.
     rng: fastrand::Rng,
 }
 
@@ -91,7 +94,7 @@ impl Issuer {
         bucket_of(self.hasher.hash(&FlowKey::from_bytes(cid)))
     }
 
-    /// Takes 4096 random draws on average, and less than 100 us.
+    /// This function makes 4096 random draws on average, and takes less than 100 us.
     fn issue_beside(&mut self, cid: &[u8]) -> [u8; CID_BYTES] {
         let bucket = self.bucket(cid);
         loop {
@@ -116,9 +119,10 @@ fn traffic(connections: u32, issuer: &mut Issuer) -> Vec<Vec<u8>> {
 
         stages[0].push(frame(home, 40_000, &initial(&chosen_by_client), connection));
         stages[1].push(frame(home, 40_000, &short(&first), connection));
-        // A NAT gave the client another port. The client does not know, and keeps its id.
+        // A NAT gave the client another port. The client does not notice the new port, and keeps
+        // its connection id.
         stages[2].push(frame(home, 50_000, &short(&first), connection));
-        // The client knows that it moved to another network, so it uses its next id.
+        // The client knows that it moved to another network, so it uses its next connection id.
         stages[3].push(frame(abroad, 40_000, &short(&second), connection));
     }
     stages.concat()
@@ -136,7 +140,8 @@ fn short(destination: &[u8; CID_BYTES]) -> Vec<u8> {
     [&[0x40], &destination[..]].concat()
 }
 
-/// Ends with the connection's number in clear text, which a real server could not see.
+/// The returned frame ends with the connection's number in clear text, which a real server could
+/// not see.
 fn frame(source: [u8; 4], port: u16, header: &[u8], connection: u32) -> Vec<u8> {
     let packet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
         .ipv4(source, [192, 0, 2, 1], 64)

@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// An empty socket produces no packet, a datagram of zero bytes produces one.
+    /// An empty socket produces no packet. A datagram of zero bytes produces one packet.
     #[test]
     fn each_datagram_makes_one_packet_unless_it_is_too_long() {
         let tunnel = Tunnel::bind().unwrap();

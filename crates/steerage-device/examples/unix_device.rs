@@ -57,7 +57,7 @@ impl Receiver {
 impl RxQueue for Receiver {
     /// The sender waits for room in the socket, so no frame is lost while the queue is not polled.
     fn capabilities(&self) -> Capabilities {
-        // A datagram that is too long fills the extra byte.
+        // The extra byte reveals a datagram that is too long.
         Capabilities::pages(PART_BYTES_MAX + 1).segments(PARTS_MAX).hashes(Affinity::BothDirections).can_wait()
     }
 

@@ -2,7 +2,8 @@ use std::io;
 
 use steerage::DeviceError;
 
-/// The first characters of a device's text, its cargo feature, and whether the feature is on.
+/// For each device: the first characters of its text form, its cargo feature, and whether the
+/// feature is on.
 const FEATURES: [(&str, Feature, bool); 3] = [
     ("af_xdp:", Feature::AfXdp, cfg!(feature = "af_xdp")),
     ("tap:", Feature::Tap, cfg!(feature = "tap")),
@@ -17,7 +18,7 @@ enum Feature {
     Tap,
 }
 
-/// Capture files are not detected, because their paths have no fixed first characters.
+/// Returns false for capture files, because their paths have no fixed first characters.
 pub(crate) fn has_feature(spec: &str) -> bool {
     FEATURES.iter().any(|(begins, ..)| spec.starts_with(begins))
 }

@@ -48,14 +48,16 @@ use sys::{Memory, Shape, Socket};
 pub use send::AfPacketOutput;
 pub use spec::Named;
 
-/// The default size of a ring in bytes: the frames of 0.2 s at a million small frames per second.
+/// The default size of a ring in bytes: room for the frames of 0.2 s at a million small frames per
+/// second.
 pub const BUFFER_DEFAULT: usize = 32 << 20;
 
-/// The minimum size of a ring in bytes: one block can be rescued (copied) while others fill.
+/// The minimum size of a ring in bytes: while one block is rescued (copied), the kernel can fill
+/// other blocks.
 pub const BUFFER_MIN: usize = BLOCKS_MIN * BLOCK_BYTES_MIN;
 
-/// The maximum size of a ring in bytes. The kernel counts them in 32 bits, and never swaps the ring
-/// out.
+/// The maximum size of a ring in bytes. The kernel counts the bytes in 32 bits, and never swaps the
+/// ring out.
 pub const BUFFER_MAX: usize = 2 << 30;
 
 /// The default block timeout, after which the kernel passes on a block that is not full. 10 ms is
@@ -71,26 +73,29 @@ pub const QUEUES_MAX: usize = 256;
 /// The longest frame in bytes: tcpdump's maximum, more than any frame that receive offload creates.
 pub const SNAPLEN_MAX: usize = 262_144;
 
-/// The largest block, in bytes. A frame of [`SNAPLEN_MAX`] bytes fits into such a block.
+/// The largest block, in bytes. A frame of [`SNAPLEN_MAX`] bytes fits into a block of this size.
 const BLOCK_BYTES_MAX: usize = 512 << 10;
 /// The smallest block, in bytes. Frames merged by receive offload are up to 64 KiB long.
 const BLOCK_BYTES_MIN: usize = 128 << 10;
-/// The number of blocks in a large ring, which is full when all are lent or wait for their timeout.
+/// The number of blocks in a large ring. A ring is full when all its blocks are lent or wait for
+/// their timeout.
 const BLOCKS: usize = 64;
 const BLOCKS_MIN: usize = 4;
-/// The number of units in a full block. The limit on the lent memory that a CPU holds is counted in
-/// units (see [`Blocks::shared`](steerage::device::Blocks::shared)). A block that is not full
-/// counts for fewer units. With the default ring, a unit is 64 KiB, the size of a super-frame.
+/// The number of units of lent memory in a full block. The limit on the lent memory that a CPU
+/// holds is counted in units (see [`Blocks::shared`](steerage::device::Blocks::shared)). A block
+/// that is not full counts for fewer units. With the default ring, a unit is 64 KiB, the size of a
+/// super-frame.
 const BLOCK_UNITS: usize = 8;
 
 /// The bytes that a sending socket may have in flight, as the kernel counts them: about 1800 frames
-/// of 1500 bytes. The kernel's default suffices for 90 such frames.
+/// of 1500 bytes. The kernel's default suffices for 90 frames of 1500 bytes.
 const SEND_BUFFER: i32 = 4 << 20;
 
 /// The bytes before each frame that the kernel leaves free, for steerage's header and a VLAN tag.
 const RESERVE_BYTES: u32 = 8;
 
-/// The length of every page in bytes. Handlers cannot keep or change frames that are longer.
+/// The length of every page in bytes. Handlers cannot keep or change frames that are longer than a
+/// page.
 const COPY_BYTES_MAX: usize = 9_728;
 
 const _: () = assert!(BLOCK_BYTES_MAX >= SNAPLEN_MAX + 4096 && BLOCK_BYTES_MIN >= (64 << 10) + 4096);
@@ -140,11 +145,11 @@ pub struct AfPacketOptions {
     /// The filter that the kernel applies, if any. Requires the cargo feature `capture`.
     #[cfg(feature = "capture")]
     pub filter: Option<Filter>,
-    /// When to use the hash that the kernel reports. That hash may send packets of the same flow to
-    /// different CPUs: docs/interfaces.md lists such packets.
+    /// States when to use the hash that the kernel reports. That hash may send packets of the same
+    /// flow to different CPUs: docs/interfaces.md lists such packets.
     pub device_hash: DeviceHash,
     /// If true, the device computes checksums that the sender left to a network card, as forwarding
-    /// needs. Merged datagrams, which the device cannot split, are then lost.
+    /// needs. With this option, merged datagrams, which the device cannot split, are lost.
     pub finish_checksums: bool,
     /// If true, super-frames are delivered whole, with unfinished checksums.
     pub offloads: bool,
@@ -201,8 +206,9 @@ impl AfPacketOptions {
         /// [`filtered`](Self::filtered) takes a filter in text form.
         #[cfg(feature = "capture")]
         filter: Filter => Some;
-        /// Sets when steerage uses the kernel's hash. Default: never. [`DeviceHash::IfSafe`] uses
-        /// no card's hash, because the frames do not show whether they are fragments.
+        /// Sets when steerage uses the hash that the kernel reports. Default: never.
+        /// [`DeviceHash::IfSafe`] uses no card's hash, because the frames do not show whether they
+        /// are fragments.
         device_hash: DeviceHash;
         /// Sets whether steerage computes checksums that a sender left to a card. Default: no.
         finish_checksums: bool;
@@ -263,8 +269,9 @@ impl AfPacketOptions {
         let offloads = (self.finish_checksums || self.offloads) && !interface.cooked;
         let mut shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
         if self.offloads {
-            // Super-frames cannot be copied to pages, so those that wait for CPUs may occupy only a
-            // part of the ring. There are places for all lent frames and the whole ring.
+            // Super-frames cannot be copied to pages, so super-frames that wait for CPUs may occupy
+            // only a part of the ring. The places (address ranges) suffice for all lent frames and
+            // for the whole ring.
             let units = BLOCK_UNITS * shape.blocks;
             (shape.units, shape.places) = (Some(units as u32), units + shape.blocks);
         }
@@ -355,8 +362,8 @@ impl AfPacketOptions {
         let memory = Memory::map(socket.as_fd(), shape).map_err(cannot("map the socket's ring"))?;
         socket.attach(&program::NOTHING).map_err(cannot("attach a filter"))?;
         if self.direction_on(interface) == Direction::In && self.queues == 1 {
-            // Ignore an error: the option exists since Linux 4.20, and not for fanout groups. The
-            // socket's filter excludes outgoing frames in any case.
+            // Ignore an error: the kernel lacks the option before Linux 4.20, and for fanout
+            // groups. The socket's filter excludes outgoing frames in any case.
             let _ = socket.ignore_outgoing();
         }
         socket.bind(interface.index).map_err(cannot("listen to the interface"))?;

@@ -5,8 +5,8 @@
 //! wanted frames to the AF_XDP socket of their receive queue, and leaves all other frames to the
 //! kernel. All sockets share one memory region: the pages of the pool. The device posts free pages
 //! in a queue's fill ring, the kernel fills these pages, and the filled pages return through the rx
-//! ring as completions. A chunk is the part of a page that the kernel fills. A frame of several
-//! chunks remains a chain of pages.
+//! ring as completions. A chunk is the part of a page that the kernel fills. A frame that fills
+//! several chunks is delivered as a chain of pages.
 //!
 //! A BPF link attaches the XDP program. The kernel removes the link when the process ends, even
 //! after a crash. By default, an XDP program that is already attached is not replaced. The device
@@ -59,7 +59,7 @@ pub use spec::Named;
 pub use take::{TESTS_MAX, Take, TakeError};
 
 /// The default length of each ring of a queue, in frames, as in libbpf and libxdp. At a million
-/// frames per second, such a ring fills up in 2 ms.
+/// frames per second, a ring of this length fills up in 2 ms.
 pub const RING_DEFAULT: u32 = 2048;
 
 /// The length of the shortest ring, in frames: room for the frames of one poll while they are in
@@ -72,8 +72,8 @@ pub const RING_MAX: u32 = 32_768;
 /// The longest time for which one busy poll may wait for frames.
 pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
 
-/// The default time for which programs that only listen coalesce (collect) frames. A CPU polls as
-/// long before it sleeps, so without coalescing, a packet every 50 us would keep the CPU awake.
+/// The default time for which programs that only listen coalesce (collect) frames. A CPU polls for
+/// 50 us before it sleeps, so without coalescing, a packet every 50 us would keep the CPU awake.
 pub const COALESCE_DEFAULT: Duration = Duration::from_micros(50);
 
 /// The longest time for which frames are coalesced: the default block timeout of AF_PACKET.
@@ -103,24 +103,24 @@ pub fn components() -> Vec<Component> {
 }
 
 /// Returns true if this process takes packets from the ports of a bond, in the network namespace of
-/// this thread. `Builder::build` then starts a thread that binds sockets to the queues of new
+/// this thread. If so, `Builder::build` starts a thread that binds sockets to the queues of new
 /// ports.
 pub fn follows_bonds() -> bool {
     Device::follows_bonds()
 }
 
 /// Returns the indexes of the interfaces that this process polls busily (`busy_poll`), in the
-/// network namespace of this thread. Their interrupts should be deferred (`napi_defer_hard_irqs`
-/// and `gro_flush_timeout`), for example by the crate `steerage-tune`.
+/// network namespace of this thread. The interrupts of these interfaces should be deferred
+/// (`napi_defer_hard_irqs` and `gro_flush_timeout`), for example by the crate `steerage-tune`.
 pub fn busily_polled() -> Vec<u32> {
     Device::busily_polled()
 }
 
-/// Lets this process write a line with the interface index to the pipe `to` for each interface of
-/// [`busily_polled`] whose driver cannot be polled busily. The interrupts of such an interface
-/// should not be deferred any more: only the kernel's timer would run its driver. The first packet
-/// shows whether the driver reports which of its NAPI instances delivered the packet, as busy
-/// polling requires.
+/// For each interface of [`busily_polled`] whose driver cannot be polled busily, lets this process
+/// write a line with the interface index to the pipe `to`. The interrupts of such an interface
+/// should not be deferred any more, because then only the kernel's timer would run the driver. The
+/// first packet shows whether the driver reports which of its NAPI instances delivered the packet,
+/// as busy polling requires.
 ///
 /// No line is written after the last clone of `to` is dropped. The pipe should have room for one
 /// line per interface, because a write that waits for the reader would block a packet thread.
@@ -128,15 +128,15 @@ pub fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
     Device::report_vain_busy_polling(to);
 }
 
-/// Lets the [`components`], this process's XDP programs, stay in their dispatchers when this
-/// process ends, for a process that drops its privileges. Another process then removes the programs
-/// with [`dispatcher::remove`]. Programs without their process leave all packets to the next
+/// Lets this process's XDP programs ([`components`]) stay in their dispatchers when this process
+/// ends. A process that drops its privileges needs this. Another process then removes the programs
+/// with [`dispatcher::remove`]. A program whose process has ended leaves all packets to the next
 /// program.
 ///
 /// After this call, this process does not notice if other software removes one of its components.
-/// The other process waits for a removal ([`dispatcher::wait_for_removal`]), and writes a line with
-/// the [`Component`] to the pipe `reports`. Then the queues of the component's interface end with
-/// an error.
+/// The process that removes the programs also waits for other removals
+/// ([`dispatcher::wait_for_removal`]), and writes a line with the [`Component`] to the pipe
+/// `reports`. After that line, the queues of the component's interface end with an error.
 ///
 /// # Errors
 /// Returns an error if the pipe cannot be made non-blocking.
@@ -156,14 +156,14 @@ pub enum Mode {
     Auto,
     /// The XDP program runs in the driver, and frames are not copied if the driver supports that.
     Native,
-    /// Like [`Mode::Native`], but always with a copy.
+    /// Like [`Mode::Native`], but frames are always copied.
     Copy,
     /// The XDP program runs after the driver (skb mode): slower, but works with every driver.
     Skb,
 }
 
-/// States which packets to take away from the kernel, and from which interface. Also contains the
-/// options of the device.
+/// States which packets to take away from the kernel, and from which interface. This type also
+/// contains the options of the device.
 ///
 /// ```no_run
 /// use steerage_device::af_xdp::AfXdpOptions;
@@ -186,12 +186,13 @@ pub struct AfXdpOptions {
     /// The length of each queue's rings in frames: a power of two from [`RING_MIN`] to
     /// [`RING_MAX`].
     pub ring: u32,
-    /// The interval at which a busily polling CPU runs the driver. `None` means interrupts.
+    /// The interval at which a busily polling CPU runs the driver. `None`: the driver uses
+    /// interrupts.
     pub busy_poll: Option<Duration>,
     /// The longest time for which frames may wait after a poll that emptied the ring.
     pub coalesce: Option<Duration>,
-    /// When to use the hash that the hardware computed. That hash may send packets of the same flow
-    /// to different CPUs: docs/af_xdp.md lists such packets.
+    /// States when to use the hash that the hardware computed. That hash may send packets of the
+    /// same flow to different CPUs: docs/af_xdp.md lists such packets.
     pub device_hash: DeviceHash,
     /// The number of ports of a bond for which there is room, or `None` for the default.
     pub ports: Option<u32>,
@@ -271,9 +272,9 @@ impl AfXdpOptions {
     }
 
     /// Attaches the XDP program. No packet is taken before the first poll. `Builder::build` makes
-    /// the kernel pin the instance's pages, so a process that drops its privileges before must keep
-    /// `CAP_IPC_LOCK` ([`Needed::pinned_memory`](https://docs.rs/steerage-guard)), or raise the
-    /// limit on locked memory.
+    /// the kernel pin the instance's pages, so a process that drops its privileges before that must
+    /// keep `CAP_IPC_LOCK` ([`Needed::pinned_memory`](https://docs.rs/steerage-guard)), or raise
+    /// the limit on locked memory.
     ///
     /// # Errors
     /// [`DeviceError`] if the options do not say which packets to take, the interface or queue does
@@ -346,7 +347,7 @@ impl AfXdpOptions {
         let mut rows: Vec<_> = devices.into_iter().map(|(_, device, queues)| (device, queues)).collect();
         if let Some(places) = &places {
             // The other elements of `rows` are reserved for ports that the bond does not have yet.
-            // Their queues are created like the queues of the first port.
+            // The queues of later ports are created like the queues of the first port.
             rows.resize_with(places.count(), || (Arc::clone(places.model()), most.clone()));
         }
         let mut inputs: Vec<Box<dyn RxQueue>> = Vec::new();
@@ -362,18 +363,18 @@ impl AfXdpOptions {
     }
 
     /// Like [`open`](Self::open), but if packets cannot be taken away from the kernel, listens to
-    /// the same packets instead ([`Take::filter`]): for example without the permission for XDP, on
-    /// an interface that is not Ethernet, or if other software has attached an XDP program. While
-    /// the device listens ([`AfXdp::is_listening`]), the kernel gets the packets too, and each
-    /// packet is copied. The first of [`AfXdp::notes`] states why packets cannot be taken away.
+    /// the same packets instead ([`Take::filter`]). Reasons are, for example, a missing permission
+    /// for XDP, an interface that is not Ethernet, or an XDP program of other software. While the
+    /// device listens ([`AfXdp::is_listening`]), the kernel gets the packets too, and each packet
+    /// is copied. The first of [`AfXdp::notes`] states why packets cannot be taken away.
     ///
     /// The device does not fall back to listening if `Builder::build` cannot pin the instance's
     /// memory.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open) if an option is wrong, or if this process or another
-    /// steerage process already takes packets from the interface. If listening also fails, the
-    /// error of the attempt to listen.
+    /// steerage process already takes packets from the interface. If listening also fails, this
+    /// function returns the error of the attempt to listen.
     ///
     /// ```no_run
     /// use steerage::Builder;
@@ -417,7 +418,7 @@ impl AfXdpOptions {
 }
 
 /// Returns true if listening would not help: an option is wrong, or steerage already takes the
-/// packets. These two errors of steerage have no OS error code.
+/// packets. Both errors come from steerage itself, and have no OS error code.
 fn is_final(error: &DeviceError) -> bool {
     let is_ours = error.cause.raw_os_error().is_none();
     is_ours && matches!(error.cause.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::ResourceBusy)

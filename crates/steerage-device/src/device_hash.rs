@@ -1,9 +1,9 @@
 //! Decides whether steerage uses the flow hash that an interface provides.
 //!
-//! Most drivers set the kernel's random key (`netdev_rss_key`) in the card, some a published key,
-//! with which an attacker can compute which packets get the same hash. If the card does not hash,
-//! the kernel hashes with its own random key. A forwarded packet keeps its hash, so a packet from a
-//! bridge or a veth may have a hash from an unknown card.
+//! Most drivers set the kernel's random key (`netdev_rss_key`) in the card. Some drivers set a
+//! published key, with which an attacker can compute which packets get the same hash. If the card
+//! does not hash, the kernel hashes with its own random key. A forwarded packet keeps its hash, so
+//! a packet from a bridge or a veth may have a hash from an unknown card.
 
 use std::fs;
 
@@ -77,8 +77,8 @@ impl DeviceHash {
     }
 }
 
-/// The driver of TUN and TAP devices. The kernel hashes the packets that a process writes to them.
-/// Other drivers without a card may pass on packets from other interfaces.
+/// The driver of TUN and TAP devices. The kernel hashes the packets that a process writes to a TUN
+/// or TAP device. Other drivers without a card may pass on packets from other interfaces.
 const TUN: &str = "tun";
 
 pub(crate) fn hashed_by(interface: &str, wanted: DeviceHash) -> HashedBy {

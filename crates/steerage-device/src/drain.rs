@@ -22,7 +22,7 @@ pub trait Downstream: Send + Sync {
     /// delivered. The queues call `may_end` every 2 ms after their frames have ended.
     fn may_end(&self, handed_over: u64) -> bool;
 
-    /// Returns how long the input should deliver no frames. Called before each poll.
+    /// Returns the time for which the input should deliver no frames. Called before each poll.
     fn pause(&self) -> Option<Duration> {
         None
     }

@@ -122,7 +122,8 @@ pub struct FaultTotals {
 #[derive(Debug)]
 struct Held {
     frame: Vec<u8>,
-    /// The time of delivery. With `until_overtaken`, delivered earlier if later frames overtake.
+    /// The time of delivery. With `until_overtaken`, the frame is delivered earlier if later frames
+    /// overtake it.
     due: Timestamp,
     until_overtaken: bool,
 }
@@ -246,7 +247,8 @@ impl RxQueue for Fault {
         // Each frame may be delivered twice, so the device gets at most half of the budget.
         let polled = self.queue.poll(out, budget.div_ceil(2))?;
         let came = out.len() > from;
-        // New frames overtake the frames that earlier polls delayed, not those of this poll.
+        // New frames overtake the frames that earlier polls delayed, not the frames that this poll
+        // delays.
         let before = self.held.len();
         self.happen(out, from);
         for frame in self.now.drain(..) {
@@ -266,7 +268,8 @@ impl RxQueue for Fault {
     }
 }
 
-/// The interval at which a queue with delayed frames polls its device, readable or not.
+/// The interval at which a queue with delayed frames polls its device, even if the device is not
+/// readable.
 const LOOK: Duration = Duration::from_micros(500);
 
 #[cfg(test)]

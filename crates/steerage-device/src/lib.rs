@@ -20,9 +20,9 @@
 //! [`steerage::testing::QueueTester`] tests the queues of devices.
 //!
 //! Architecture invariant: devices do not depend on CPUs, hashes or handlers, and have no clock of
-//! their own. Only three kinds have threads: one thread writes each capture file or stream (writing
-//! may block), one opens the files of each capture that is read, and one follows the ports of each
-//! bond.
+//! their own. Only three kinds of devices have threads: one thread writes each capture file or
+//! stream (writing may block), one opens the files of each capture that is read, and one follows
+//! the ports of each bond.
 // Only the `sys` modules contain unsafe code: one for each device, and one that devices share.
 #![deny(unsafe_code)]
 

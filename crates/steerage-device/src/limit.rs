@@ -26,7 +26,8 @@ pub struct Limit {
 #[derive(Debug)]
 struct Allowance {
     free: AtomicU64,
-    /// Frames that may still be delivered: `free`, plus frames reserved for polls in progress.
+    /// The number of frames that may still be delivered: `free`, plus the frames reserved for polls
+    /// in progress.
     left: AtomicU64,
 }
 
@@ -64,7 +65,8 @@ impl Allowance {
         free.map_or(0, |free| free.min(wanted))
     }
 
-    /// Ends the reservation of a poll. Returns how many frames may still be delivered.
+    /// Releases the frames that a poll has reserved but not delivered. Returns how many frames may
+    /// still be delivered.
     fn settle(&self, taken: u64, used: u64) -> u64 {
         self.free.fetch_add(taken - used, Ordering::Relaxed);
         self.left.fetch_sub(used, Ordering::Relaxed) - used
@@ -77,7 +79,8 @@ impl RxQueue for Limit {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let taken = self.allowance.take(budget as u64);
         if taken == 0 {
-            // Another queue's poll may return frames that it reserved, so `left` decides the end.
+            // Another queue's poll may give back reserved frames that it does not deliver, so
+            // `left` decides the end.
             let over = self.allowance.left.load(Ordering::Relaxed) == 0;
             return Ok(if over { Polled::Ended } else { Polled::More });
         }

@@ -119,7 +119,7 @@ pub fn open(spec: &str) -> Result<Output, OutputError> {
     open_for(spec, thread::available_parallelism().map_or(1, NonZero::get))
 }
 
-/// Like [`open`], but for up to `cpus` CPUs, which some kinds of outputs must know.
+/// Like [`open`], but for up to `cpus` CPUs. Some kinds of outputs must know the number of CPUs.
 ///
 /// # Errors
 /// The errors of [`open`].

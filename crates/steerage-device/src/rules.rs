@@ -69,8 +69,8 @@ const OF_ANOTHER_KIND: &str = "a rule of another kind";
 /// the smallest rule tables of network cards can hold.
 const SHARING_MAX: usize = 256;
 
-/// The low bits of the source port that are not compared. Linux connects from even ports as long as
-/// an even port is free (`__inet_hash_connect`).
+/// The number of low bits of the source port that are not compared. Linux connects from even ports
+/// as long as an even port is free (`__inet_hash_connect`).
 const PARITY_BITS: u32 = 1;
 
 /// The number of values of the compared bits: the smallest power of two with which no queue gets
@@ -88,7 +88,7 @@ fn values(queues: usize) -> Option<u16> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     kind: usize,
-    /// In the order of the fields in [`KINDS`].
+    /// The compared fields, in the order of the fields in [`KINDS`].
     fields: [Compared; FIELDS_MAX],
 }
 
@@ -158,7 +158,7 @@ impl Flow {
     /// values of these bits than others, but at most 1.25 times an equal share.
     ///
     /// # Errors
-    /// If the flow cannot be divided among this number of queues.
+    /// Fails if the flow cannot be divided among this number of queues.
     pub fn to_queues(self, queues: &[u32]) -> Result<Vec<Rule>, RuleError> {
         let Some(values) = values(queues.len()) else {
             return Err(RuleError(format!(
@@ -278,7 +278,7 @@ impl FromStr for Rule {
 /// Returns the rule table of the interface's network card.
 ///
 /// # Errors
-/// If the interface does not exist, or if its driver does not support rules.
+/// Fails if the interface does not exist, or if its driver does not support rules.
 pub fn table(interface: &str) -> io::Result<Table> {
     let mut words = request(sys::ETHTOOL_GRXCLSRLCNT, 0);
     sys::rules(interface, &mut words)?;
@@ -308,7 +308,7 @@ pub fn read(interface: &str, location: u32) -> io::Result<Option<String>> {
 /// Adds a rule at a location, or replaces the rule at that location.
 ///
 /// # Errors
-/// If the process lacks `CAP_NET_ADMIN`, or if the driver refuses the rule.
+/// Fails if the process lacks `CAP_NET_ADMIN`, or if the driver refuses the rule.
 pub fn insert(interface: &str, location: u32, rule: &Rule) -> io::Result<()> {
     let mut bytes = bytes(&request(sys::ETHTOOL_SRXCLSRLINS, location));
     encode(rule, &mut bytes);
@@ -320,7 +320,7 @@ pub fn insert(interface: &str, location: u32, rule: &Rule) -> io::Result<()> {
 /// Removes the rule at a location.
 ///
 /// # Errors
-/// If the process lacks `CAP_NET_ADMIN`, or if the location has no rule.
+/// Fails if the process lacks `CAP_NET_ADMIN`, or if the location has no rule.
 pub fn delete(interface: &str, location: u32) -> io::Result<()> {
     sys::rules(interface, &mut request(sys::ETHTOOL_SRXCLSRLDEL, location))
 }
@@ -448,7 +448,7 @@ mod tests {
         }
     }
 
-    /// The layout is that of the kernel's structures on x86-64 and aarch64.
+    /// The layout in this test is that of the kernel's structures on x86-64 and aarch64.
     #[test]
     fn the_kernels_structure_is_read_back() {
         for text in [

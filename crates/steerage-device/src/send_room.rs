@@ -7,7 +7,8 @@ use nix::sys::socket::{getsockopt, sockopt};
 use steerage::limits::HANDLE_BUDGET;
 
 /// The most bytes that the kernel charges to the send buffer for a packet of `bytes` bytes: up to
-/// twice its length, because memory is allocated in powers of two, and the kernel's metadata.
+/// twice the packet's length (the kernel allocates memory in powers of two), plus the kernel's
+/// metadata.
 const fn charged(bytes: usize) -> i64 {
     2 * bytes as i64 + 1024
 }
@@ -22,7 +23,7 @@ const BATCH: i64 = HANDLE_BUDGET as i64 * charged(PACKET_BYTES);
 ///
 /// The kernel reports a socket as writable while at least half of its send buffer is free. `spend`
 /// subtracts sent packets from this half, and a system call checks again when the half is used up.
-/// Meanwhile the kernel frees space, so the free space is at least the known free space.
+/// Between these checks the kernel frees space, so the free space is at least the known free space.
 #[derive(Debug)]
 pub(crate) struct SendRoom {
     known: AtomicI64,
@@ -36,7 +37,8 @@ impl SendRoom {
         Ok(Self { known: AtomicI64::new(0), half: (buffer / 2) as i64 })
     }
 
-    /// Returns true if a batch fits, or a part of a batch if the whole buffer is too small for one.
+    /// Returns true if a batch fits, or a part of a batch if the whole buffer is too small for a
+    /// batch.
     pub(crate) fn has_room(&self, socket: BorrowedFd<'_>) -> bool {
         // `Relaxed`, because `known` publishes no other memory. With an old value, a CPU makes an
         // unnecessary system call, or sends a packet for which the buffer has no space.
@@ -62,7 +64,8 @@ fn is_writable(socket: BorrowedFd<'_>) -> bool {
     let mut socket = [PollFd::new(socket, PollFlags::POLLOUT)];
     match poll(&mut socket, PollTimeout::ZERO) {
         Ok(_) => socket[0].revents().is_some_and(|events| events.contains(PollFlags::POLLOUT)),
-        // A signal interrupted the call. Without space, the packets are counted as dropped.
+        // A signal interrupted the call. If the buffer has no space, the packets are counted as
+        // dropped.
         Err(_) => true,
     }
 }

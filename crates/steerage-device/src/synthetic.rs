@@ -27,8 +27,9 @@
 //!
 //! Checksums are correct. The data after the UDP or TCP header is in big-endian order: the magic
 //! number [`MAGIC`] (32 bits), the flow's number (32 bits), and the frame's number within its flow
-//! (64 bits), which starts at 0. [`parse_payload`] reads these numbers. Frames of some kinds are
-//! longer than `size`: at least 70 (`tcp4`), 78 (`udp6`) or 90 bytes (`tcp6`).
+//! (64 bits), which starts at 0. [`parse_payload`] reads these numbers. If `size` is too small for
+//! the headers and numbers of a kind, the frames of this kind are longer: at least 70 (`tcp4`), 78
+//! (`udp6`) or 90 bytes (`tcp6`).
 //!
 //! Each flow has its own source address in 10.0.0.0/8 or 2001:db8:0:1::/104, permuted by the seed,
 //! and a source port between 32768 and 65535. The destination of all flows is port 9 (discard) of
@@ -41,12 +42,14 @@
 //! Without `rate`, the device [can wait](steerage::device::Capabilities::can_wait): it generates
 //! the frames that a poll requests. With `rate`, the device is live: frames become due by the clock
 //! of the receive path, and fill a ring of [`RING`] descriptors per queue. Frames that do not fit
-//! are lost, counted, and not numbered, so a gap in a flow's numbers is a loss after the device.
-//! The weights of its flows determine a queue's part of the packets and of the rate.
+//! into the ring are lost, counted, and not numbered, so a gap in a flow's numbers is a loss after
+//! the device. The weights of a queue's flows determine the queue's part of the packets and of the
+//! rate.
 //!
 //! # Memory
 //!
-//! The device needs 8 bytes per flow. With `zipf`, it needs 16 bytes, and 20 bytes at the start.
+//! The device needs 8 bytes per flow. With `zipf`, the device needs 16 bytes per flow, and at the
+//! start 20 bytes per flow.
 
 mod frame;
 mod queue;
@@ -70,19 +73,21 @@ pub const FLOWS_MAX: u32 = 1 << 24;
 /// The shortest frame in bytes: one cache line. (The minimum of Ethernet is 60 bytes.)
 pub const SIZE_MIN: usize = 64;
 
-/// The longest frame in bytes: 9000 of a jumbo frame, an Ethernet header, and a VLAN tag.
+/// The longest frame in bytes: the 9000 bytes of a jumbo frame, an Ethernet header, and a VLAN tag.
 pub const SIZE_MAX: usize = 9018;
 
 /// The shortest receive buffer in bytes, with room for all headers and numbers of a frame.
 pub const BUFFER_MIN: usize = 128;
 
-/// The highest exponent of the weights. All but one packet in a thousand are of the first flow.
+/// The highest exponent of the weights. With this exponent, all but one packet in a thousand belong
+/// to the first flow.
 pub const ZIPF_MAX: f64 = 10.0;
 
 /// The highest rate in packets per second. One CPU can generate about a tenth of this rate.
 pub const RATE_MAX: u64 = 1_000_000_000;
 
-/// The maximum number of kinds in a mix. Kinds that occur several times get more flows.
+/// The maximum number of kinds in a mix. A kind that occurs several times in the mix gets more
+/// flows.
 pub const MIX_MAX: usize = 16;
 
 /// The maximum number of receive queues, which is also the limit of a steerage instance.
@@ -163,7 +168,8 @@ impl SyntheticOptions {
     setters! {
         /// The number of flows, 1 to [`FLOWS_MAX`]. Default: 65536.
         flows: u32;
-        /// Bytes of a frame, without checksum, [`SIZE_MIN`] (default) to [`SIZE_MAX`].
+        /// The length of a frame in bytes, without its checksum, [`SIZE_MIN`] (default) to
+        /// [`SIZE_MAX`].
         size: usize;
         /// The exponent of the flows' weights, 0 (default, equal weights) to [`ZIPF_MAX`].
         zipf: f64;
@@ -175,7 +181,8 @@ impl SyntheticOptions {
         seed: u64;
         /// The number of receive queues, 1 to [`QUEUES_MAX`]. Default: 1.
         queues: usize;
-        /// Bytes of a receive buffer, [`BUFFER_MIN`] to [`SIZE_MAX`]. Default: each frame fits.
+        /// The length of a receive buffer in bytes, [`BUFFER_MIN`] to [`SIZE_MAX`]. Default: each
+        /// frame fits into a buffer.
         buffer: usize => Some;
     }
 

@@ -13,16 +13,18 @@ pub(crate) const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
 pub(crate) const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
 pub(crate) const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
 
-/// `struct ethtool_drvinfo` in 32-bit words: the command, five texts of 32 bytes, 32 more bytes.
+/// `struct ethtool_drvinfo` in 32-bit words: the command, five texts of 32 bytes, and 32 more
+/// bytes.
 const DRIVER_WORDS: usize = 1 + 5 * TEXT_WORDS + 8;
 const TEXT_WORDS: usize = 8;
-/// `struct ethtool_rxfh` in 32-bit words: the command, the context, two sizes, eight bytes.
+/// `struct ethtool_rxfh` in 32-bit words: the command, the context, two sizes, and eight more
+/// bytes.
 const RSS_WORDS: usize = 6;
 /// The longest hash key in bytes. The kernel's own key has 52 bytes (`NETDEV_RSS_KEY_LEN`).
 const KEY_BYTES_MAX: usize = 256;
 
 /// `struct ethtool_rxnfc` in 32-bit words, on machines that align 64-bit numbers to 8 bytes, and
-/// the words with the number of locations and with the first location.
+/// the indices of the words with the number of locations and with the first location.
 pub(crate) const RULE_WORDS: usize = 48;
 pub(crate) const RULE_COUNT: usize = 46;
 pub(crate) const RULE_LOCATIONS: usize = 47;
@@ -89,8 +91,9 @@ pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<
 /// Sends an ethtool(8) command about an interface in this thread's network namespace. `words` is
 /// the structure of the command, and begins with the command's number.
 ///
-/// For what `steerage_netlink::ethtool` cannot do on each kernel since 5.10: netlink does not
-/// report drivers' names and cards' rules, and reports the hash key only since 6.3.
+/// This function is for requests that `steerage_netlink::ethtool` cannot make on each kernel since
+/// 5.10: netlink does not report drivers' names and cards' rules, and reports the hash key only
+/// since 6.3.
 ///
 /// # Safety
 /// `words` must be at least as long as the structure of the command, because the kernel reads and writes that many bytes.
@@ -118,8 +121,8 @@ pub(crate) fn driver(name: &str) -> io::Result<(String, bool)> {
         let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
         String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
     };
-    // The first four texts are driver, version, firmware and bus. Some drivers without a device,
-    // such as the driver of bridges, report "N/A" as the bus.
+    // The first four texts of `struct ethtool_drvinfo` are driver, version, firmware and bus. Some
+    // drivers without a device, such as the driver of bridges, report "N/A" as the bus.
     Ok((text(0), !matches!(text(3).as_str(), "" | "N/A")))
 }
 
@@ -140,8 +143,8 @@ pub(crate) fn rss_key(name: &str) -> io::Result<Vec<u8>> {
     Ok(words[RSS_WORDS..].iter().flat_map(|word| word.to_ne_bytes()).take(bytes).collect())
 }
 
-/// Sends a command about a card's rules. The word `RULE_COUNT` states how many locations the kernel
-/// may write after `struct ethtool_rxnfc`.
+/// Sends an ethtool command about a card's steering rules. The word `RULE_COUNT` states how many
+/// locations the kernel may write after `struct ethtool_rxnfc`.
 pub(crate) fn rules(name: &str, words: &mut [u32]) -> io::Result<()> {
     let commands = ETHTOOL_GRXCLSRLCNT..=ETHTOOL_SRXCLSRLINS;
     let is_long_enough = words.len() >= RULE_WORDS && words.len() - RULE_LOCATIONS >= words[RULE_COUNT] as usize;

@@ -1,10 +1,12 @@
-//! TUN and TAP interfaces of the kernel, whose other end is here. User's guide: docs/outputs.md.
+//! TUN and TAP interfaces of the kernel, whose other end is in this process. User's guide:
+//! docs/outputs.md.
 //!
 //! The device receives the packets that the kernel sends through the interface, and sends packets
 //! to the kernel. Packets of a TAP begin with an Ethernet header, packets of a TUN with an IP
 //! header. The device creates the interface if it does not exist, and the kernel removes it when no
 //! process has it open any more. Each queue is a file descriptor, from which one CPU reads packets
-//! into pages. Any CPU may write to it, because the kernel accepts each packet as a whole.
+//! into pages. Any CPU may write to the file descriptor, because the kernel accepts each packet as
+//! a whole.
 //!
 //! A process cannot attach to an interface twice, so input and output share a [`Tap`]. Within a
 //! process and network namespace, [`open`](crate::open) and [`output::open`](crate::output::open)
@@ -12,7 +14,7 @@
 //!
 //! By default, the kernel completes checksums and segments packets, as on a wire. With
 //! [`TapOptions::offloads`], the kernel delivers and accepts super-frames (`offloads/lent.rs`
-//! receives them, `offloads/merged.rs` sends them).
+//! receives super-frames, and `offloads/merged.rs` sends them).
 
 mod drops;
 mod queue;
@@ -125,7 +127,7 @@ pub struct TapOptions {
     pub layer: Layer,
     /// The interface's name.
     pub name: String,
-    /// The number of queues. `None`: 1, or as many as this process already has open.
+    /// The number of queues. `None`: 1, or as many queues as this process already has open.
     pub queues: Option<usize>,
     /// The longest packet in bytes, without an Ethernet header. `None` keeps the interface's MTU.
     pub mtu: Option<usize>,
@@ -148,13 +150,15 @@ struct Shared {
     mtu: usize,
     whole: Option<Whole>,
     is_input: AtomicBool,
-    /// The first receive queue takes the counter. `None` if the kernel does not report drops.
+    /// The first receive queue takes the counter of drops. `None` if the kernel does not report
+    /// drops.
     drops: Mutex<Option<Drops>>,
     /// True if the interface was deleted and a sender has reported the deletion.
     gone: AtomicBool,
 }
 
-/// The interfaces that this process has opened by name. Locked while an interface is opened.
+/// The interfaces that this process has opened by name. The list is locked while an interface is
+/// opened.
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 impl TapOptions {
@@ -164,7 +168,8 @@ impl TapOptions {
     }
 
     setters! {
-        /// The number of queues, 1 to [`QUEUES_MAX`]. Default: 1, or as many as are already open.
+        /// The number of queues, 1 to [`QUEUES_MAX`]. Default: 1, or as many queues as are already
+        /// open.
         queues: usize => Some;
         /// The length of the longest packet in bytes, without an Ethernet header: [`MTU_MIN`] to
         /// [`MTU_MAX`]. Default: the interface's MTU, which is 1500 for a new interface.
@@ -296,8 +301,8 @@ impl Tap {
     /// `IFF_NO_PI` (which the kernel does not report). The descriptors become non-blocking, and the
     /// kernel completes checksums and segmentation. `IFF_VNET_HDR` may be set.
     ///
-    /// Packets of up to `mtu` bytes are received. `None` means the MTU of the interface of this
-    /// name in this network namespace, or 1500 if there is no such interface.
+    /// Packets of up to `mtu` bytes are received. `None` means the MTU of the interface with the
+    /// queues' name in this network namespace, or 1500 if there is no such interface.
     ///
     /// # Errors
     /// [`DeviceError`] if the descriptors are not queues of one interface.
@@ -358,7 +363,8 @@ impl Tap {
         ))
     }
 
-    /// Returns an output to the kernel. The interface's queues are assigned to CPUs in turn.
+    /// Returns an output that sends packets to the kernel. The interface's queues are assigned to
+    /// CPUs in turn.
     pub fn output(&self) -> Output {
         let shared = Arc::clone(&self.0);
         let mut next = 0;

@@ -49,13 +49,14 @@ pub const BUFFER_MIN: usize = 4096;
 /// The largest size of the kernel's buffer for received datagrams, in bytes.
 pub const BUFFER_MAX: usize = 1 << 30;
 
-/// 10 ms of datagrams at 6 Gbit/s. Without CAP_NET_ADMIN, `net.core.rmem_max` is the limit.
+/// The default size of a receive buffer in bytes: 10 ms of datagrams at 6 Gbit/s. Without
+/// CAP_NET_ADMIN, `net.core.rmem_max` limits the buffer.
 const BUFFER: usize = 8 << 20;
 
 /// The maximum number of entries that one call of `take_errors` reads from a socket's error queue.
 const ERRORS_MAX: usize = 64;
 
-/// The number of log lines about path MTUs is limited, because peers can cause them.
+/// The number of log lines about path MTUs is limited, because peers can cause such lines.
 const MTU_LINES_MAX: u64 = 16;
 
 /// The address to which the sockets are bound, and the options of the sockets.
@@ -72,7 +73,7 @@ const MTU_LINES_MAX: u64 = 16;
 pub struct UdpOptions {
     /// The address and port.
     pub address: SocketAddr,
-    /// The number of sockets. `None`: 1, or as many as this process already has open.
+    /// The number of sockets. `None`: 1, or as many sockets as this process already has open.
     pub queues: Option<usize>,
     /// The size of the kernel's receive buffer for each socket, in bytes.
     pub receive_buffer: usize,
@@ -98,7 +99,7 @@ struct Shared {
     mtu: usize,
     is_input: AtomicBool,
     whole: Whole,
-    /// The counts that the first queue reports. Some are shared by all queues and senders.
+    /// The counts that the first queue reports. Some counts are shared by all queues and senders.
     counts: Arc<DeviceCounts>,
     /// The path MTU in the last error report, and the number of log lines about path MTUs.
     path_mtu: AtomicU64,
@@ -135,7 +136,8 @@ impl UdpOptions {
     }
 
     setters! {
-        /// The number of sockets, 1 to [`QUEUES_MAX`]. Default: 1, or as many as are already open.
+        /// The number of sockets, 1 to [`QUEUES_MAX`]. Default: 1, or as many sockets as are
+        /// already open.
         queues: usize => Some;
         /// The size of the kernel's receive buffer for each socket, in bytes. Default: 8 MiB.
         receive_buffer: usize;
@@ -277,7 +279,8 @@ impl Udp {
         Ok(Input::new(self.0.name(), "udp", (0..self.0.sockets.len()).map(queue).collect()))
     }
 
-    /// Returns an output that sends from the sockets' address. CPUs get the sockets in turn.
+    /// Returns an output that sends from the sockets' address. The sockets are assigned to CPUs in
+    /// turn.
     pub fn output(&self) -> Output {
         let (shared, mut next) = (Arc::clone(&self.0), 0);
         let open = move |_cpu| {
@@ -322,7 +325,8 @@ impl Shared {
     }
 }
 
-/// Errors about an earlier datagram or about one peer do not end the socket's use.
+/// Returns true for an error about an earlier datagram or about one peer, after which the socket
+/// remains usable.
 fn is_of_a_peer(error: &io::Error) -> bool {
     const OF_A_PEER: [i32; 12] = [
         libc::ECONNREFUSED,

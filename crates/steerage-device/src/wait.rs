@@ -13,10 +13,10 @@ use crate::wrapper::delegate_to_queue;
 /// (`backlog_full`, `tx_full`). With `Wait`, the device is polled only while each CPU has room for
 /// the packets of a poll, and packets wait in the backlogs while an output has no room
 /// ([`TxQueue::has_room`](steerage::device::TxQueue::has_room)). When the device's buffer is full,
-/// the device loses packets (drop reason `device`), or their sender waits.
+/// the device loses packets (drop reason `device`), or the sender of the packets waits.
 ///
-/// If a handler does not return, the whole input stops, and the handler's CPU is not declared dead.
-/// After a stop of the run, packets that wait for an output wait for one second at most.
+/// If a handler does not return, the whole input stops. The handler's CPU is not declared dead.
+/// After a stop of the run, packets wait for an output for one second at most.
 ///
 /// ```
 /// use steerage::Builder;
@@ -34,7 +34,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Makes `input` wait for room. The name, kind and mode stay unchanged.
+    /// Makes `input` wait for room. The name, kind and mode of the input stay unchanged.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input) -> Input {
         input.wrap_queues(|queue, _| Box::new(Self { queue }))

@@ -1,5 +1,5 @@
 /// Delegates all methods of [`RxQueue`](steerage::device::RxQueue) except `poll` to `self.queue`,
-/// so that wrappers get new methods of the trait.
+/// so that wrappers also delegate new methods of the trait.
 macro_rules! delegate_to_queue {
     () => {
         fn capabilities(&self) -> steerage::device::Capabilities {

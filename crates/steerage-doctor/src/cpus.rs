@@ -10,11 +10,11 @@ use crate::{Finding, State};
 #[derive(Debug, Serialize)]
 pub(crate) struct Cpus {
     online: Option<String>,
-    /// The affinity of the process, which the cpuset of a cgroup limits.
+    /// The CPU affinity of the process. The cpuset of a cgroup limits this affinity.
     usable: String,
-    /// The CPU time that the cgroup allows, in CPUs. `None` without a limit.
+    /// The CPU time that the cgroup allows, in CPUs. `None` if the cgroup has no limit.
     quota: Option<f64>,
-    /// The usable CPUs of each core with several threads.
+    /// The usable CPUs of each processor core with several hardware threads.
     smt: Vec<String>,
     caches: Vec<Cache>,
     nodes: Vec<Node>,
@@ -22,7 +22,7 @@ pub(crate) struct Cpus {
     isolated: Option<String>,
     #[serde(skip)]
     count: usize,
-    /// The CPUs of a run by default, and their distances from the first one.
+    /// The CPUs that a run uses by default, and their distances from the first of these CPUs.
     #[serde(skip)]
     default: CpuMask,
     #[serde(skip)]
@@ -106,7 +106,8 @@ impl Cpus {
         findings
     }
 
-    /// Describes CPUs that are far apart although the kernel reports a shared cache.
+    /// Describes CPUs that are far apart according to measurements, although the kernel reports a
+    /// shared cache.
     fn measured_otherwise(&self) -> Option<String> {
         let (first, distances) =
             self.distances.as_ref().filter(|(_, distances)| !distances.unlike_reported.is_empty())?;
@@ -165,7 +166,8 @@ mod tests {
         assert!(found(&none).starts_with("Missing CPUs: it cannot be read"), "{}", found(&none));
     }
 
-    /// Two packages of two cores with two threads. The process may use three quarters.
+    /// A machine with two packages of two cores with two threads each. The process may use three
+    /// quarters of the CPUs.
     #[test]
     fn threads_caches_and_nodes() {
         let mut files: Vec<(String, String)> = vec![

@@ -6,24 +6,24 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// The item works.
+    /// The checked item works.
     Ok,
-    /// The item is missing, or limits programs that receive packets.
+    /// The checked item is missing, or limits programs that receive packets.
     Missing,
-    /// Neither good nor bad, but useful to know.
+    /// The finding is neither good nor bad, but useful to know.
     Info,
 }
 
 /// The result of one check, one line as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was checked.
+    /// The item that was checked.
     pub about: &'static str,
-    /// The state of the item.
+    /// The state of the checked item.
     pub state: State,
-    /// What was found.
+    /// The result of the check, in words.
     pub found: String,
-    /// How to fix or improve the item, usually with a command.
+    /// How to fix or improve the checked item, usually with a command.
     pub fix: Option<String>,
 }
 

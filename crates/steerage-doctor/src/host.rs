@@ -1,8 +1,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The files of /proc and /sys below a root directory. Any may be missing: containers hide files,
-/// and kernels differ.
+/// The files of /proc and /sys below a root directory. Any of these files may be missing:
+/// containers hide files, and kernels differ.
 #[derive(Debug)]
 pub(crate) struct Host {
     root: PathBuf,
@@ -44,7 +44,7 @@ impl Host {
         numbered
     }
 
-    /// The last component of a link's target.
+    /// Returns the last component of a symbolic link's target.
     pub(crate) fn link(&self, path: impl AsRef<Path>) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())

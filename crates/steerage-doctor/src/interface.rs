@@ -32,19 +32,20 @@ pub(crate) struct Interface {
     #[serde(skip)]
     nic: Nic,
     xdp: Option<Xdp>,
-    /// Whether the driver passes the card's hash to XDP programs, if the kernel reports this.
+    /// Whether the driver passes the card's hash to XDP programs. `None` if the kernel does not
+    /// report this.
     xdp_hash: Option<bool>,
-    /// Whether the driver passes the card's time of reception, and a VLAN tag that was removed.
+    /// Whether the driver passes the card's time of reception to XDP programs.
     xdp_time: Option<bool>,
     xdp_vlan_tag: Option<bool>,
-    /// The kinds of received frames that the card can stamp, by ethtool's names.
+    /// The kinds of received frames that the card can timestamp, by ethtool's names.
     pub(crate) stamps: Vec<String>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct RxQueue {
     queue: u32,
-    /// The mask of the kernel's own steering, or 0.
+    /// The mask of the kernel's own steering (RPS) for this queue, or 0.
     rps_cpus: Option<String>,
 }
 
@@ -56,8 +57,8 @@ struct Xdp {
 
 impl Xdp {
     /// Without zero-copy, AF_XDP moves the kernel's part of receiving to the polling CPU, which
-    /// then receives fewer packets than with AF_PACKET. Only `forward` is faster, because with
-    /// AF_PACKET the kernel handles each packet too (lab/notes/interfaces.md).
+    /// therefore receives fewer packets than with AF_PACKET. Only `forward` is faster with AF_XDP,
+    /// because with AF_PACKET the kernel also handles each packet (lab/notes/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",
@@ -271,8 +272,8 @@ mod tests {
         assert_eq!(off, "sudo ethtool -K eth0 gro off");
     }
 
-    /// What users notice only when something fails: too many queues for AF_XDP, the MTU, and merged
-    /// UDP packets.
+    /// This card has properties that users notice only when something fails: too many queues for
+    /// AF_XDP, the MTU, and merged UDP packets.
     #[test]
     fn a_cloud_machine_with_ena() {
         let fake = FakeHost::new(

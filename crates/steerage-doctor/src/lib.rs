@@ -1,9 +1,9 @@
 //! Checks a machine's support for receiving and steering packets, and says how to fix what is
-//! missing, without changing anything. [`check`] returns the [`Finding`]s, one line each, and a
+//! missing. The checks change nothing. [`check`] returns the [`Finding`]s, one line each. A
 //! [`Diagnosis`] also has numbers for scripts.
 //!
-//! Files are read below a root directory, which tests replace. `probe` has the checks that must run
-//! on the real machine.
+//! Files are read below a root directory, for which tests use a directory of their own. `probe` has
+//! the checks that must run on the real machine.
 #![forbid(unsafe_code)]
 
 mod cpus;
@@ -30,7 +30,7 @@ use interface::Interface;
 pub use masks::KernelMasks;
 use probe::{Capability, Probes};
 
-/// The results of all checks. As text, one line for each finding.
+/// The results of all checks. As text, the results have one line for each finding.
 #[derive(Debug, Serialize)]
 pub struct Diagnosis {
     schema: u32,
@@ -76,7 +76,7 @@ pub fn check(interface: &str) -> Result<Vec<Finding>, NoInterface> {
 }
 
 impl Diagnosis {
-    /// Checks this machine, and the interface if there is one, with the privileges of this process.
+    /// Checks this machine, and the interface if one is named, with the privileges of this process.
     ///
     /// # Errors
     /// [`NoInterface`] if the machine has no interface with this name.
@@ -119,7 +119,8 @@ impl Diagnosis {
         })
     }
 
-    /// Adds a finding about the sandbox, or with `None` that the user switched it off.
+    /// Adds a finding about the sandbox, or with `None`, the finding that the user switched the
+    /// sandbox off.
     #[must_use]
     pub fn with_sandbox(mut self, in_force: Option<InForce>) -> Self {
         let at = self.findings.iter().position(|finding| finding.about == "capabilities").map_or(0, |at| at + 1);

@@ -1,4 +1,5 @@
-//! The masks with which the kernel itself steers (`rps_cpus`), and advice about them.
+//! The masks with which the kernel itself steers packets (`rps_cpus`), and advice about these
+//! masks.
 
 use steerage_text::shell_word;
 use steerage_tune::same;
@@ -24,12 +25,13 @@ impl KernelMasks {
         Self { interface: interface.to_owned(), queues: queues.filter_map(mask).collect() }
     }
 
-    /// Returns true if all queues have the mask `mask`, in the kernel's format.
+    /// Returns true if all queues have the mask `mask`, which is in the kernel's format.
     pub fn are(&self, mask: &str) -> bool {
         !self.queues.is_empty() && self.queues.iter().all(|(_, now)| same(now, mask))
     }
 
-    /// Returns the queues that the kernel steers, with their masks, such as `rx-0 3`, if any.
+    /// Returns the queues whose packets the kernel steers, with their masks, such as `rx-0 3`, or
+    /// `None` if there are no such queues.
     pub fn in_force(&self) -> Option<String> {
         let is_set = |mask: &str| mask.contains(|c| !"0,".contains(c));
         let set: Vec<String> = (self.queues.iter().filter(|(_, mask)| is_set(mask)))
@@ -38,7 +40,7 @@ impl KernelMasks {
         (!set.is_empty()).then(|| set.join(", "))
     }
 
-    /// Returns advice about the masks. Only a measurement shows whether they help.
+    /// Returns advice about the masks. Only a measurement shows whether the masks help.
     pub fn remedy(&self) -> String {
         format!(
             "steerage tune {} measures whether that helps; a run of steerage steers by itself",

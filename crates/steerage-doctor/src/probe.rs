@@ -36,12 +36,12 @@ pub(crate) struct Probes {
     pub(crate) af_xdp: Result<(), Errno>,
     pub(crate) fuse: Result<(), Errno>,
     pub(crate) capabilities: Vec<Capability>,
-    /// The bytes that this process may lock, or `None` without a limit.
+    /// The bytes that this process may lock, or `None` if there is no limit.
     pub(crate) memlock: Option<u64>,
     /// The bytes of memory that this process may use, if known.
     pub(crate) memory: Option<u64>,
     pub(crate) tcpdump: Option<PathBuf>,
-    /// This program mounts FUSE file systems for unprivileged users.
+    /// The path of `fusermount3`, which mounts FUSE file systems for unprivileged users.
     pub(crate) fusermount: Option<PathBuf>,
     pub(crate) aes: bool,
     pub(crate) gfni: bool,
@@ -68,7 +68,8 @@ impl Probes {
     }
 }
 
-/// A socket without a protocol receives nothing.
+/// Returns an error if this process cannot open a raw socket. The socket has no protocol, so it
+/// receives no packets.
 fn opens(family: AddressFamily) -> Result<(), Errno> {
     socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None).map(drop)
 }

@@ -1,4 +1,4 @@
-//! The kernel, and the permissions of this process.
+//! Findings about the kernel, and about the permissions of this process.
 
 use rustix::io::Errno;
 use steerage::{
@@ -21,7 +21,8 @@ pub(crate) fn kernel(host: &Host) -> String {
     host.text("proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Returns all findings except those about CPUs and interfaces. A run uses `cpus` CPUs by default.
+/// Returns all findings except those about CPUs and interfaces. `cpus` is the number of CPUs that a
+/// run uses by default.
 pub(crate) fn findings(host: &Host, probes: &Probes, cpus: usize) -> Vec<Finding> {
     vec![
         Finding::info("kernel", format!("Linux {}", kernel(host))),
@@ -47,7 +48,7 @@ fn capabilities(all: &[Capability]) -> Finding {
         (held, absent) => {
             let absent = absent.iter().map(what_for).collect::<Vec<_>>().join(", ");
             let held = if held.is_empty() { String::new() } else { format!("{}; ", names(held)) };
-            // Another finding reports capabilities that receiving or sending needs.
+            // If capabilities for receiving or sending are missing, another finding reports that.
             Finding::info("capabilities", format!("{held}without {absent}"))
         }
     }
@@ -138,7 +139,7 @@ fn huge_pages(host: &Host) -> Finding {
     const RESERVE: &str = "sudo sysctl vm.nr_hugepages=64";
     let free = host.number(format!("{RESERVED}/free_hugepages")).unwrap_or(0);
     let reserved = host.number(format!("{RESERVED}/nr_hugepages")).unwrap_or(0);
-    // Brackets mark the current setting.
+    // In the kernel's file `transparent_hugepage/enabled`, brackets mark the current setting.
     let transparent = host.text("sys/kernel/mm/transparent_hugepage/enabled");
     let transparent = transparent.is_some_and(|text| text.contains("[always]") || text.contains("[madvise]"));
     match (free, transparent) {
@@ -166,7 +167,8 @@ fn locked_memory(probes: &Probes) -> Finding {
     }
 }
 
-/// Returns the maximum memory of a run with default CPUs and settings, and usual frames.
+/// Returns the maximum memory of a run with the default CPUs and settings, for frames of the usual
+/// length.
 fn packet_memory(cpus: usize) -> Finding {
     const ABOUT: &str = "packet memory";
     let cpus = cpus.max(1);
@@ -202,7 +204,8 @@ fn packet_memory(cpus: usize) -> Finding {
     Finding::info(ABOUT, found).or(format!("of {} at most: --memory, --backlog", size(cap)))
 }
 
-/// Returns the maximum memory in the local page caches of a run's queues, with usual frames.
+/// Returns the maximum memory in the local page caches of a run's queues, for frames of the usual
+/// length.
 fn page_cache(memory: Option<u64>) -> Finding {
     const ABOUT: &str = "page cache";
     let memory = memory.unwrap_or(u64::MAX).min(MEMORY_MAX_DEFAULT as u64);

@@ -12,15 +12,16 @@ use super::shares::Shares;
 /// With a flow above this share, eight CPUs cannot each have an eighth of the packets.
 const ELEPHANT: f64 = 1.0 / 8.0;
 
-/// Notes do not mention smaller shares of the packets.
+/// Notes do not mention shares of the packets below this value.
 const WORTH_A_WORD: f64 = 0.01;
 
-/// The network card of the comparison: queues, and entries of its indirection table (`ethtool -x`).
+/// The network card of the comparison: its number of queues, and the number of entries in its
+/// indirection table (`ethtool -x`).
 const NIC_QUEUES: u32 = 8;
 const NIC_ENTRIES: u32 = 128;
 
-/// Warns about a device's hashes if at least `HASHES_SAMPLE` packets filled fewer than one in
-/// `HASHES_FEW` buckets. The notes of a run use these limits too.
+/// A note warns about a device's hashes if at least `HASHES_SAMPLE` packets filled less than one in
+/// `HASHES_FEW` of the buckets. The notes at the end of a run use these limits too.
 const HASHES_SAMPLE: u64 = 10_000;
 const HASHES_FEW: usize = 100;
 
@@ -41,7 +42,8 @@ fn share(part: u64, traffic: &TrafficExplanation) -> f64 {
     percent(part as f64, traffic.survey.all.packets as f64) / 100.0
 }
 
-/// Only suspected in a run, which does not count flows: the hashes differ too little.
+/// Returns a note if the hashes of a device differ too little. A run does not count flows, and can
+/// only suspect this.
 fn hashes(are_of_device: bool, survey: &Analysis) -> Option<String> {
     let (flows, filled) = (survey.flows.len(), survey.buckets.iter().filter(|bucket| bucket.packets > 0).count());
     let few = filled * HASHES_FEW < BUCKETS && flows > 2 * filled;
@@ -97,7 +99,7 @@ fn in_tunnels(traffic: &TrafficExplanation) -> Option<String> {
     ))
 }
 
-/// Returns the packets of the largest flow that the kernel's own hash distinguishes.
+/// Returns the number of packets in the largest flow that the kernel's own hash distinguishes.
 pub(super) fn largest_of_kernel(survey: &Analysis) -> u64 {
     survey.kernel_flows.first().copied().unwrap_or(0)
 }
@@ -110,8 +112,8 @@ fn of_kernel(traffic: &TrafficExplanation) -> String {
     )
 }
 
-/// Returns the flows whose directions a network card would put on different queues, or 0 if the
-/// command does not keep directions together.
+/// Returns the number of flows whose two directions a network card would put on different queues,
+/// or 0 if the command does not keep directions together.
 pub(super) fn torn(traffic: &TrafficExplanation) -> usize {
     let nic = FlowHasher::toeplitz(&HashKey::MICROSOFT);
     let queue = |key: &FlowKey| nic.hash(key).0 % NIC_ENTRIES % NIC_QUEUES;

@@ -18,7 +18,7 @@ pub const ANALYSIS_FLOWS_MAX: usize = 1 << 20;
 pub struct Volume {
     /// The number of packets.
     pub packets: u64,
-    /// The packets' lengths on the wire.
+    /// The sum of the packets' lengths on the wire.
     pub bytes: u64,
 }
 
@@ -32,43 +32,44 @@ impl AddAssign for Volume {
 /// All packets with one flow key, in one direction or both ([`Analysis::affinity`]).
 #[derive(Clone, Copy, Debug)]
 pub struct AnalyzedFlow {
-    /// The key of the first packet, in its direction.
+    /// The flow key of the first packet, in the direction of that packet.
     pub flow: FlowKey,
-    /// The hashed key, made from `flow`, or from the datagram if its first fragment came late.
+    /// The hashed key, made from `flow`, or from the datagram if the datagram's first fragment came
+    /// late.
     pub key: FlowKey,
-    /// The packets and bytes.
+    /// The packets and bytes of the flow.
     pub weight: Volume,
     /// The hash by which the first packet was steered.
     pub hash: FlowHash,
-    /// True if packets of both directions arrived.
+    /// True if packets of both directions of the flow arrived.
     pub is_two_way: bool,
-    /// True if the first packet arrived in a tunnel.
+    /// True if the first packet of the flow arrived in a tunnel.
     pub in_tunnel: bool,
 }
 
 /// Details of one packet.
 #[derive(Clone, Debug)]
 pub struct PacketDetail {
-    /// The captured bytes.
+    /// The captured bytes of the packet.
     pub data: Vec<u8>,
-    /// The length on the wire, in bytes.
+    /// The length of the packet on the wire, in bytes.
     pub wire_len: usize,
-    /// The type of the first header.
+    /// The type of the packet's first header.
     pub link: LinkType,
     /// The hash by which the packet was steered.
     pub hash: FlowHash,
-    /// The flow, like [`AnalyzedFlow::flow`].
+    /// The flow of the packet, like [`AnalyzedFlow::flow`].
     pub flow: FlowKey,
-    /// The key that was hashed.
+    /// The key that was hashed to steer the packet.
     pub key: FlowKey,
 }
 
 /// The result of [`Analyze`].
 #[derive(Debug)]
 pub struct Analysis {
-    /// Which packets steering keeps together: those are one flow.
+    /// Which packets steering keeps together. These packets count as one flow.
     pub affinity: Affinity,
-    /// All traffic.
+    /// The sum of all traffic.
     pub all: Volume,
     /// The traffic of each bucket.
     pub buckets: Box<[Volume; BUCKETS]>,
@@ -78,11 +79,12 @@ pub struct Analysis {
     pub beyond: u64,
     /// The traffic in tunnels, by the type of the innermost tunnel.
     pub tunnels: HashMap<HeaderKind, Volume>,
-    /// The flows by the outermost headers of tunnelled packets.
+    /// The number of flows if the outermost headers of tunnelled packets determine the flow.
     pub outer_flows: usize,
-    /// The packets of at most [`ANALYSIS_FLOWS_MAX`] flows of Linux's own hash, the most first.
+    /// The number of packets in each flow that Linux's own hash distinguishes, the largest number
+    /// first. The list has at most [`ANALYSIS_FLOWS_MAX`] flows.
     pub kernel_flows: Vec<u64>,
-    /// The number of fragments.
+    /// The number of packets that are fragments.
     pub fragments: u64,
     /// The packets whose flow is unknown, by reason.
     pub unparsed: BTreeMap<String, u64>,
@@ -92,9 +94,9 @@ pub struct Analysis {
 
 /// Analyzes the headers and the hash of every packet.
 ///
-/// The instance must have exactly one CPU, because packets are numbered by arrival, and compute
-/// [hashes at arrival](steerage::Builder::always_hash). With `BOTH`, both directions of a
-/// conversation are one flow ([`Affinity`]).
+/// The instance must have exactly one CPU, because packets are numbered by arrival. The instance
+/// must compute [hashes at arrival](steerage::Builder::always_hash). With `BOTH`, both directions
+/// of a conversation are one flow ([`Affinity`]).
 ///
 /// ```
 /// use steerage::flow::{FlowHasher, HashKey, Layers};
@@ -134,7 +136,8 @@ impl<const BOTH: bool> std::fmt::Debug for Analyze<BOTH> {
 }
 
 impl<const BOTH: bool> Analyze<BOTH> {
-    /// Creates an analysis with this hasher and these layers that copies packet `wanted` (from 1).
+    /// Creates an analysis with this hasher and these layers. The analysis copies the packet with
+    /// the number `wanted`, counted from 1.
     pub fn new(hasher: FlowHasher, layers: Layers, wanted: u64) -> Self {
         let found = Analysis {
             affinity: Self::AFFINITY,
@@ -205,8 +208,8 @@ impl<const BOTH: bool> Analyze<BOTH> {
     }
 }
 
-/// A datagram with its own key is shown with addresses and protocol only: the fragment that arrived
-/// first had no ports.
+/// A fragmented datagram with its own key is shown with addresses and protocol only: the fragment
+/// that arrived first had no ports.
 fn shown(key: &SteeringKey, headers: &Dissection) -> FlowKey {
     let is_custom = || matches!(key.flow.parts(), FlowParts::Bytes { .. });
     if headers.key.protocol().is_some() && is_custom() { headers.key.without_ports() } else { key.flow }

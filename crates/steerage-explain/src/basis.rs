@@ -9,79 +9,79 @@ use super::candidates::CandidateCpus;
 /// A command that steers packets, such as `count`.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
-    /// The name.
+    /// The name of the command.
     pub name: &'static str,
-    /// Which packets the packet function needs together on one CPU.
+    /// Which packets the command's packet function needs together on one CPU.
     pub affinity: Affinity,
-    /// The operands of the command.
+    /// The kind of operands that the command has.
     pub operands: Operands,
 }
 
-/// The operands of a command.
+/// The kind of operands that a command has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operands {
-    /// Inputs.
+    /// The operands are inputs.
     Inputs,
-    /// Inputs, and an output.
+    /// The operands are inputs and an output.
     InputsAndOutput,
-    /// Interfaces, each both an input and an output.
+    /// The operands are interfaces, each of which is both an input and an output.
     Interfaces,
 }
 
 impl Command {
-    /// Returns true if both directions of a flow stay on one CPU.
+    /// Returns true if the command needs that both directions of a flow stay on one CPU.
     pub fn keeps_both_directions(self) -> bool {
         self.affinity == Affinity::BothDirections
     }
 }
 
-/// A packet rate.
+/// A packet rate, and its origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// Packets per second.
+    /// The rate in packets per second.
     pub packets_a_second: f64,
-    /// Where the rate comes from.
+    /// The origin of the rate.
     pub from: RateFrom,
 }
 
-/// Where a rate comes from.
+/// The origin of a packet rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateFrom {
-    /// The rate of an interface, measured during the run.
+    /// The rate was measured on an interface during the run.
     Listening,
-    /// The average of a recording.
+    /// The rate is the average of a recording (a capture file).
     Recording,
-    /// The rate that the user stated.
+    /// The user stated the rate.
     Asked,
 }
 
-/// What the advice is based on, besides the traffic.
+/// The facts on which the advice is based, in addition to the traffic.
 #[derive(Debug)]
 pub struct AdviceBasis {
-    /// The command that should run.
+    /// The command of steerage for which the advice is given.
     pub command: Command,
-    /// The CPUs to choose from.
+    /// The CPUs from which the advice chooses.
     pub candidates: CandidateCpus,
     /// The packet rate, if known.
     pub rate: Option<Rate>,
-    /// The packet function's time per packet, if stated by the user.
+    /// The packet function's time per packet, if the user stated it.
     pub work: Option<Duration>,
     /// The devices, as the user wrote them.
     pub devices: Vec<String>,
-    /// The interfaces among the devices.
+    /// The devices that are interfaces, with their queues.
     pub interfaces: Vec<InterfaceQueues>,
     /// A sentence about the packet metadata of each interface's network card.
     pub cards: Vec<String>,
-    /// The kernel's CPU time on the packets, if the only device is an interface.
+    /// The CPU time that the kernel spent on the packets, if the only device is an interface.
     pub kernel: Option<KernelLoad>,
 }
 
-/// An interface and its receive queues.
+/// An interface and the number of its receive queues.
 #[derive(Clone, Debug)]
 pub struct InterfaceQueues {
     /// The name of the interface.
     pub name: String,
-    /// The receive queues, or 1 if unknown.
+    /// The number of receive queues, or 1 if unknown.
     pub queues: usize,
 }
 

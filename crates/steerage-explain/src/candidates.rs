@@ -1,10 +1,11 @@
 use steerage::{CpuId, CpuMask, topology::Topology};
 use steerage_tune::Distances;
 
-/// The CPUs that the advice may use, in the order in which it adds them. The first one receives.
+/// The CPUs that the advice may use, in the order in which the advice adds them. The first CPU
+/// receives the packets.
 #[derive(Debug)]
 pub struct CandidateCpus {
-    /// The CPUs in order.
+    /// The CPUs, in the order in which the advice adds them.
     pub order: Vec<CpuId>,
     /// The distances of the CPUs from the receiving CPU.
     pub distances: Distances,
@@ -15,13 +16,13 @@ pub struct CandidateCpus {
 }
 
 impl CandidateCpus {
-    /// Creates `cpus` CPUs that share one cache.
+    /// Returns candidates for a machine with `cpus` CPUs that share one cache.
     pub fn even(cpus: usize) -> Self {
         Self::of(&Topology::even(cpus), cpus, None)
     }
 
-    /// Returns the CPUs of this machine after measuring their distances, which takes a fraction of
-    /// a second. `receiver` is the receiving CPU, if known.
+    /// Returns the candidates on this machine, after measuring their distances, which takes a
+    /// fraction of a second. `receiver` is the receiving CPU, if known.
     pub fn this(mut topology: Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
         let ours = topology.default_mask();
         if let Some(first) = first(&ours, receiver) {
@@ -30,7 +31,8 @@ impl CandidateCpus {
         Self::of(&topology, nr_cpu_ids, receiver)
     }
 
-    /// Returns the CPUs of `topology`, with the distances that it contains.
+    /// Returns the candidates among the CPUs of `topology`, with the distances that `topology`
+    /// contains.
     pub fn of(topology: &Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
         let ours = topology.default_mask();
         let known = first(&ours, receiver);
@@ -52,7 +54,8 @@ impl CandidateCpus {
     }
 }
 
-/// Returns `receiver` if a run uses it by default, or else the first CPU that a run uses.
+/// Returns `receiver` if a run uses this CPU by default, and otherwise the first CPU that a run
+/// uses.
 fn first(ours: &CpuMask, receiver: Option<CpuId>) -> Option<CpuId> {
     receiver.filter(|cpu| ours.contains(*cpu)).or_else(|| ours.first())
 }

@@ -6,24 +6,24 @@ use steerage::{FlowKey, Snapshot};
 use super::analysis::{Analysis, AnalyzedFlow, Volume};
 use super::basis::{AdviceBasis, Command};
 
-/// The name of a hash that the device computed.
+/// The name that stands for a hash computed by the device.
 pub(super) const DEVICE: &str = "device";
 
-/// The numbers of CPUs for which an explanation shows how evenly they share the packets.
+/// The numbers of CPUs for which an explanation shows how evenly the packets are spread.
 pub(super) const CPUS: [usize; 5] = [2, 4, 8, 16, 32];
 
-/// Which CPU handles which packets. `Display` writes a page for people.
+/// The explanation of which CPU handles which packets. `Display` writes it as a page for people.
 #[derive(Debug)]
 pub struct Explanation {
-    /// What is explained.
+    /// The subject of the explanation.
     pub what: Subject,
-    /// The command that steers.
+    /// The command of steerage that steers the packets.
     pub command: Command,
-    /// The name of the hash.
+    /// The name of the hash function.
     pub hash: Cow<'static, str>,
-    /// True if the hash key is random, so that each run has another one.
+    /// True if the hash key is random, so that each run has another key.
     pub random_key: bool,
-    /// How many flows are listed, the largest first.
+    /// The number of flows to list, the largest first.
     pub top: usize,
 }
 
@@ -33,12 +33,12 @@ impl Explanation {
     }
 }
 
-/// What is explained.
+/// The subject of an explanation.
 #[derive(Debug)]
 pub enum Subject {
-    /// One flow.
+    /// The subject is one flow.
     Flow(FlowExplanation),
-    /// The traffic of devices.
+    /// The subject is the traffic of devices.
     Traffic(Box<TrafficExplanation>),
 }
 
@@ -47,31 +47,31 @@ pub enum Subject {
 pub struct FlowExplanation {
     /// The flow.
     pub flow: FlowKey,
-    /// The key that is hashed.
+    /// The key that is hashed for this flow.
     pub key: FlowKey,
     /// The hash of the key.
     pub hash: FlowHash,
 }
 
-/// The traffic of devices.
+/// An explanation of the traffic of devices.
 #[derive(Debug)]
 pub struct TrafficExplanation {
     /// The names of the devices.
     pub device: String,
-    /// The traffic.
+    /// The analysis of the traffic.
     pub survey: Analysis,
     /// The ledger of the run.
     pub snapshot: Snapshot,
-    /// The packet that is shown in detail.
+    /// The number of the packet that is shown in detail.
     pub packet: u64,
-    /// Whether a tunnelled packet's outer or inner headers make its flow key.
+    /// Whether the outer or the inner headers determine the flow of a tunnelled packet.
     pub layers: Layers,
-    /// What the advice is based on, besides the traffic.
+    /// The facts on which the advice is based, in addition to the traffic.
     pub basis: AdviceBasis,
 }
 
 impl TrafficExplanation {
-    /// Returns the flows with the most packets first.
+    /// Returns all flows, those with the most packets first.
     pub fn largest(&self) -> Vec<AnalyzedFlow> {
         let mut flows = self.survey.flows.clone();
         flows.sort_by_cached_key(|flow| {
@@ -90,7 +90,7 @@ impl TrafficExplanation {
     }
 }
 
-/// Returns `None` if the key of the flow is readable by itself.
+/// Returns a description of a flow's key, or `None` if the key is readable by itself.
 pub(super) fn described(flow: &FlowKey) -> Option<String> {
     match flow.parts() {
         FlowParts::Link { source: [0, 0, 0, 0, 0, 0], destination: [0, 0, 0, 0, 0, 0], ethertype: 0 } => {
@@ -108,12 +108,14 @@ pub(super) fn name(flow: &FlowKey) -> String {
     described(flow).unwrap_or_else(|| flow.to_string())
 }
 
-/// Packets without an IP header stay together too, but are no conversation that could be divided.
+/// Returns true if the flow consists of IP packets. Other packets also stay together, but are not a
+/// conversation that could be divided.
 pub(super) fn is_ip(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some()
 }
 
-/// A datagram with a key of its own, because its first fragment did not arrive first.
+/// Returns true for a fragmented datagram that has its own key, because its first fragment did not
+/// arrive first.
 pub(super) fn is_datagram(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some() && matches!(flow.key.parts(), FlowParts::Bytes { .. })
 }

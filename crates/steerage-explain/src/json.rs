@@ -1,4 +1,4 @@
-//! The explanation as one JSON object: `docs/explain.md`.
+//! The explanation as one JSON object, which `docs/explain.md` describes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -39,7 +39,7 @@ struct ExplanationJson<'a> {
 #[derive(Serialize)]
 struct FlowPlacement {
     flow: String,
-    /// `key` is `None` if the device computed the hash.
+    /// The hash key. `None` if the device computed the hash.
     key: Option<String>,
     hash: String,
     bucket: u16,
@@ -58,7 +58,8 @@ struct TrafficJson {
     largest: Vec<FlowJson>,
     tunnels: BTreeMap<String, u64>,
     outer_flows: usize,
-    /// The flows for the kernel's own hash, and the largest one's share of the packets.
+    /// The number of flows that the kernel's own hash distinguishes, and the share of the packets
+    /// in the largest of these flows.
     kernel_flows: usize,
     kernel_largest: f64,
     fragments: u64,
@@ -70,11 +71,12 @@ struct TrafficJson {
     kernel: Option<KernelJson>,
 }
 
-/// The shares of `cpus` CPUs with equal parts of the buckets.
+/// The shares of the packets and bytes that each of `cpus` CPUs gets if the CPUs have equal parts
+/// of the buckets.
 #[derive(Serialize)]
 struct Spread {
     cpus: usize,
-    /// These shares are from 0 to 1.
+    /// The busiest CPU's shares of the packets and bytes, from 0 to 1.
     busiest_packets: f64,
     busiest_bytes: f64,
     speed_up: f64,
@@ -110,7 +112,8 @@ struct FlowJson {
 }
 
 impl Explanation {
-    /// Returns one line of JSON with its newline. `schema` is the version of the program's reports.
+    /// Returns the explanation as one line of JSON with a newline. `schema` is the version of the
+    /// program's reports.
     ///
     /// # Errors
     /// Returns an error if a value cannot be written as JSON.

@@ -1,5 +1,5 @@
-//! The CPU time that the kernel spends on an interface, and a *verdict* on its steering: one
-//! sentence about whether another RPS mask would help, with commands.
+//! The CPU time that the kernel spends on an interface, and a *verdict* on its steering. The
+//! verdict is one sentence about whether another RPS mask would help, with commands.
 
 use std::fmt::Write as _;
 
@@ -8,19 +8,20 @@ use steerage::CpuMask;
 use steerage_text::{counted, grouped};
 use steerage_tune::{CpuLoad, KernelLoad};
 
-/// The table lists at most this many CPUs, those with the most time in softirq.
+/// The maximum number of CPUs in the table. The table lists the CPUs with the most time in softirq.
 const ROWS_MAX: usize = 16;
 
-/// Spreading is advised only if the busiest CPU's time in softirq falls to this fraction or below.
+/// Spreading packets over more CPUs is advised only if the busiest CPU's time in softirq falls to
+/// this fraction or below.
 const GAIN_MIN: f64 = 0.8;
 
-/// Smaller shares are written as "less than 1 %".
+/// Shares below this value are written as "less than 1 %".
 const SHARE_MIN: f64 = 0.01;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Verdict {
     pub(super) sentence: String,
-    /// The list of commands is empty if the kernel's steering should not change.
+    /// The advised commands. The list is empty if the kernel's steering should not change.
     pub(super) commands: Vec<String>,
 }
 
@@ -31,10 +32,10 @@ pub(super) struct KernelJson {
     seconds: f64,
     packets: u64,
     receive_cpu: Option<u16>,
-    /// The nanoseconds in softirq per packet, or `null` if too short to be counted.
+    /// The nanoseconds in softirq per packet, or `null` if the time is too short to be measured.
     packet_ns: Option<f64>,
     cpus: Vec<CpuJson>,
-    /// The queues that the kernel steers, with the CPUs of each mask.
+    /// The queues that the kernel steers, with the CPUs in the RPS mask of each queue.
     rps_cpus: Vec<(String, String)>,
     dropped: u64,
     time_squeeze: u64,
@@ -56,15 +57,15 @@ fn percents(share: f64) -> String {
 /// The advice that also applies to the kernel's own steering.
 #[derive(Clone, Debug)]
 pub(super) struct Advised {
-    /// The advised number of CPUs, of the machine's `of` CPUs.
+    /// The advised number of CPUs. The machine has `of` CPUs.
     pub(super) cpus: usize,
     pub(super) of: usize,
     pub(super) mask: CpuMask,
     /// The load of the busiest of the advised CPUs.
     pub(super) load: Option<f64>,
-    /// True if these CPUs keep up with the packet rate.
+    /// True if the advised CPUs keep up with the packet rate.
     pub(super) is_enough: bool,
-    /// A flow with more than half of the packets, and its share.
+    /// A flow with more than half of the packets, and the flow's share.
     pub(super) largest: Option<(String, f64)>,
     pub(super) commands: Vec<String>,
 }

@@ -1,11 +1,11 @@
-//! Explains which CPU handles which packets, how evenly the CPUs would share the packets, and what
-//! to change.
+//! Explains which CPU handles which packets, how evenly the packets would be spread over the CPUs,
+//! and which settings to change.
 //!
 //! [`Analyze`] is a packet function that makes an [`Analysis`] of a device's traffic. An
 //! [`Explanation`] shows one packet in detail, the busiest CPU's share for several numbers of CPUs,
 //! the largest flows, and traffic that cannot be spread. The advice says how many CPUs, which mask
-//! and which hash to use, by the costs per packet that the policy `balance` assumes, with the
-//! commands for steerage and for the kernel.
+//! and which hash to use, with the commands for steerage and for the kernel. The advice is based on
+//! the costs per packet that the policy `balance` assumes.
 //!
 //! ```
 //! use steerage::flow::{FlowHasher, HashKey, Layers};
@@ -56,7 +56,7 @@
 //! | `basis`, `candidates` | what the advice is based on: the command, the rate, the CPUs |
 //! | `analysis` | [`Analyze`]: the packet function |
 //!
-//! Each file imports only files below it in the table.
+//! Each file imports only files from rows below its own row in the table.
 #![forbid(unsafe_code)]
 
 mod advice;

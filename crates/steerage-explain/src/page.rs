@@ -98,7 +98,8 @@ fn one_packet(page: &mut String, explanation: &Explanation, traffic: &TrafficExp
 
 fn goes_to(page: &mut String, explanation: &Explanation, key: &FlowKey, hash: FlowHash) {
     let about = match key.parts() {
-        // Bytes have no direction, such as the key of a fragmented datagram or of an MPLS label.
+        // A key that consists of bytes has no direction, such as the key of a fragmented datagram
+        // or of an MPLS label.
         FlowParts::Bytes { .. } => "",
         _ if explanation.command.keeps_both_directions() => " (the same for both directions)",
         _ => " (the other direction has another key)",

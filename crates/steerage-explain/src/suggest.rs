@@ -1,5 +1,5 @@
-//! Advises how many CPUs, which mask and which hash to use, for steerage and for the kernel's RPS,
-//! by the traffic and by costs that were measured on other machines.
+//! Advises how many CPUs, which mask and which hash to use, for steerage and for the kernel's RPS.
+//! The advice depends on the traffic, and on costs that were measured on other machines.
 
 mod commands;
 mod cpu_count;
@@ -20,21 +20,24 @@ use commands::{BacklogMax, Commands, Parallel};
 use cpu_count::{Assignment, AssumedCosts, BUSY_MAX, Choice};
 use reasons::Reasons;
 
-/// The assumed time of the packet function per packet. steerage's own take 30 to 100 ns, and the
-/// kernel forwards an IP packet in 2,500 ns (steerage help performance).
+/// The assumed time of the packet function per packet. steerage's own packet functions take 30 to
+/// 100 ns, and the kernel forwards an IP packet in 2,500 ns (steerage help performance).
 const WORK_ASSUMED: Duration = Duration::from_micros(1);
 
-/// The share of time for packets that a CPU has even if other work takes nearly all of it.
+/// The share of a CPU's time that is available for packets even if other work takes nearly all of
+/// it.
 const BUSY_LEAST: f64 = 0.05;
 
-/// The packets of a CPU with other work are spread only from this share of softirq on.
+/// The packets of a CPU with other work are spread only if the CPU spends at least this share of
+/// its time in softirq.
 const SOFTIRQ_MIN: f64 = 0.1;
 
-/// The busiest CPU's largest share of time for packets, less the other work of the receiving CPU.
+/// Returns the largest share of time that the busiest CPU may spend on packets. The other work of
+/// the receiving CPU is subtracted.
 fn busy_max(basis: &AdviceBasis) -> f64 {
     let hot = basis.kernel.as_ref().and_then(|load| Some((load, load.busiest()?)));
     let hot = hot.map(|(load, hot)| (hot.busy, load.softirq_of(&hot)));
-    // If packets take little of the CPU's time, spreading frees almost none.
+    // If packets take little of the CPU's time, spreading them frees almost no time.
     let other = hot.filter(|(_, own)| *own >= SOFTIRQ_MIN).map_or(0.0, |(busy, own)| busy - own);
     (BUSY_MAX - other).max(BUSY_LEAST)
 }
@@ -50,21 +53,23 @@ pub(super) struct Suggestion {
     mask: String,
     #[serde(skip)]
     mask_cpus: CpuMask,
-    /// The busiest CPU's share of the packets, for an even map, and after the policy has balanced.
+    /// The busiest CPU's share of the packets with equal shares of the buckets. `balanced` is this
+    /// share after the policy has balanced the CPUs.
     busiest: f64,
     balanced: f64,
-    /// The rate in packets per second, if known.
+    /// The packet rate per second, if known.
     rate: Option<f64>,
-    /// The load of the busiest CPU, which cannot keep up above 1.
+    /// The load of the busiest CPU. If the load is above 1, the CPU cannot keep up.
     load: Option<f64>,
-    /// True if the busiest CPU has enough time. `None` if the rate is not known.
+    /// True if the busiest CPU has enough time for its packets. `None` if the packet rate is not
+    /// known.
     #[serde(skip)]
     is_enough: Option<bool>,
     #[serde(skip)]
     largest: Option<Elephant>,
-    /// The load if one CPU receives and handles everything.
+    /// The load of a single CPU that receives and handles all packets.
     load_of_one: Option<f64>,
-    /// The speed-up over one CPU.
+    /// The speed-up of the advised CPUs over one CPU.
     speed_up: f64,
     /// The predicted maximum packet rate of each regime, the recommended regime first.
     regimes: Vec<Regime>,
@@ -74,7 +79,7 @@ pub(super) struct Suggestion {
     commands: Commands,
 }
 
-/// A flow with more than one divided by the number of CPUs.
+/// A flow with a larger share of the packets than one divided by the number of CPUs.
 #[derive(Debug, Serialize)]
 struct Elephant {
     flow: String,
@@ -99,7 +104,7 @@ impl Regime {
         Self { regime, cpus: way.cpus.len(), predicted: way.throughput }
     }
 
-    /// The advised regime, then the others with one and two CPUs.
+    /// Returns the advised regime, and then the other regimes with one and two CPUs.
     fn all(choice: &Choice) -> Vec<Self> {
         let best = Self::of(&choice.best);
         let others = [Some(&choice.one), choice.collector.as_ref()].into_iter().flatten().map(Self::of);
@@ -111,16 +116,16 @@ impl Regime {
 #[derive(Debug, Serialize)]
 struct Assumed {
     work_ns: u64,
-    /// True if the user stated the time per packet.
+    /// True if the user has stated the packet function's time per packet.
     work_told: bool,
-    /// True if the packet function is the kernel's own work, as measured during this run.
+    /// True if the time per packet is that of the kernel's own work, as measured during this run.
     work_measured: bool,
     #[serde(flatten)]
     costs: AssumedCosts,
 }
 
 impl Suggestion {
-    /// Returns `None` if there were no packets.
+    /// Returns the advice, or `None` if there were no packets.
     pub(super) fn of(traffic: &TrafficExplanation) -> Option<Self> {
         let AdviceBasis { candidates, rate, work, .. } = &traffic.basis;
         if traffic.survey.all.packets == 0 || candidates.order.is_empty() {
@@ -182,7 +187,8 @@ impl Suggestion {
         }
     }
 
-    /// With `has_verdict`, the kernel's commands are left out, because the verdict has them.
+    /// With `has_verdict`, the page leaves out the commands for the kernel's steering, because the
+    /// verdict has them.
     pub(super) fn page(&self, has_verdict: bool) -> String {
         let mut page = String::from("\n");
         let mut line = |about: &str, says: &str| {
@@ -237,8 +243,8 @@ impl Suggestion {
     }
 }
 
-/// The flows with more than an even share, the largest first. Empty if one CPU is enough. If more
-/// CPUs would not be faster, the share is a half, as with two CPUs.
+/// Returns the flows with more packets than an even share, the largest flow first, or no flow if
+/// one CPU is enough. If more CPUs would not be faster, the share is a half, as with two CPUs.
 fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
     let all = traffic.survey.all.packets as f64;
     let share = |packets: u64| packets as f64 / all;

@@ -14,7 +14,8 @@ const NEAR_MAC: &str = "02:00:00:00:00:01";
 const FAR_MAC: &str = "02:00:00:00:00:02";
 
 /// Two network namespaces with a veth pair from `near0` in `near` to `far0` in `far`. Only packets
-/// of the test cross it: IPv6 is off, and each end knows the MAC address of the other end.
+/// of the test cross the veth pair: IPv6 is off in both namespaces, and each end knows the MAC
+/// address of the other end.
 #[derive(Debug)]
 pub struct Net {
     /// The name of the near namespace.

@@ -13,7 +13,7 @@ pub fn pcap<F: AsRef<[u8]>>(records: impl IntoIterator<Item = (u32, u32, F)>) ->
     bytes
 }
 
-/// Counts the complete packets (enhanced packet blocks) in a pcapng file of steerage.
+/// Counts the complete packets (enhanced packet blocks) in a pcapng file that steerage has written.
 pub fn whole_packets(bytes: &[u8]) -> u64 {
     let word = |at: usize| bytes.get(at..at + 4).map(|word| u32::from_ne_bytes(word.try_into().unwrap()));
     let (mut at, mut count) = (0, 0);

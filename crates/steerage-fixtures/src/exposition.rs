@@ -1,6 +1,7 @@
 //! A reader of Prometheus' text format 0.0.4
 //! (<https://prometheus.io/docs/instrumenting/exposition_formats/>), for machines without promtool.
-//! Stricter than the format: each metric is described before its samples, which are consecutive.
+//! The reader is stricter than the format: each metric must be described before its samples, which
+//! must be consecutive.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
@@ -13,7 +14,7 @@ use crate::skip;
 pub struct Page {
     /// The value of each series.
     pub samples: BTreeMap<String, f64>,
-    /// The names of all metrics, in the order of the metrics page.
+    /// The names of all metrics, in the order of the page.
     pub families: Vec<String>,
 }
 

@@ -32,8 +32,8 @@ impl Handler for SendAll {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Joins two interfaces. Packets from the first `n` receive queues (the field) are sent to the
-/// second output, and all other packets to the first output.
+/// Joins two interfaces. The field is a number `n`: packets from the first `n` receive queues are
+/// sent to the second output, and all other packets to the first output.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire(pub usize);
 

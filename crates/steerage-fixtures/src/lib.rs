@@ -36,7 +36,7 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Returns whether the environment variable `CI` is set. With `CI`, no test may skip.
+/// Returns whether the environment variable `CI` is set. If `CI` is set, no test may be skipped.
 pub fn in_ci() -> bool {
     env::var_os("CI").is_some()
 }
@@ -64,13 +64,15 @@ pub(crate) fn report_skip(why: &str) {
 }
 
 /// Prints why a test that needs Debian's kernel is skipped. CI cannot install a kernel, so the test
-/// does not fail in CI. It fails if the environment variable `STEERAGE_VLANS` promises the kernel.
+/// does not fail in CI. The test fails if the environment variable `STEERAGE_VLANS` promises the
+/// kernel.
 pub fn skip_on_this_kernel(why: &str) {
     assert!(env::var_os("STEERAGE_VLANS").is_none(), "a test would skip under Debian's kernel: {why}");
     report_skip(&format!("{why}; `bash .ci/full other_kernel cards` starts Debian's kernel"));
 }
 
-/// Returns whether a program is in `PATH`. If not, the caller skips its test (fails in CI).
+/// Returns whether a program is in `PATH`. If the program is missing, the caller skips its test
+/// (fails in CI).
 pub fn is_installed(program: &str, package: &str) -> bool {
     let folders = env::var_os("PATH").unwrap_or_default();
     let there = env::split_paths(&folders).any(|folder| folder.join(program).is_file());
@@ -81,7 +83,8 @@ pub fn is_installed(program: &str, package: &str) -> bool {
 }
 
 /// Returns how many packets the kernel has dropped since the machine started because a CPU's input
-/// queue was full. All tests of the machine share these queues, also those in network namespaces.
+/// queue was full. All tests of the machine share these queues, including tests in network
+/// namespaces.
 pub fn dropped_by_the_kernel() -> u64 {
     let table = fs::read_to_string("/proc/net/softnet_stat").expect("proc is mounted");
     let dropped = table.lines().filter_map(|row| row.split_whitespace().nth(1));
@@ -91,7 +94,7 @@ pub fn dropped_by_the_kernel() -> u64 {
 /// The user identifier of `nobody` in Debian. Tests use `nobody` as a user other than root.
 pub const NOBODY: u32 = 65534;
 
-/// Returns whether this process is root. If not, the caller skips its test (fails in CI).
+/// Returns whether this process is root. Without root, the caller skips its test (fails in CI).
 pub fn is_root() -> bool {
     let root = fs::metadata("/proc/self").expect("proc is mounted").uid() == 0;
     if !root {
@@ -118,7 +121,8 @@ const OWN_PROCESS: &str = "STEERAGE_TEST_IN_OWN_PROCESS";
 /// Runs the test `module::test` in a child process, without other tests. Returns true in the child,
 /// where the caller runs the test, and false in the parent after the test has passed.
 ///
-/// For tests that measure or change a whole process, such as its memory or its threads.
+/// Use this function for tests that measure or change a whole process, such as its memory or
+/// threads.
 pub fn in_own_process(test: &str) -> bool {
     if env::var(OWN_PROCESS).is_ok_and(|name| name == test) {
         return true;

@@ -16,7 +16,7 @@ use steerage::{
 pub struct ManualClock(Rc<Cell<Duration>>);
 
 impl ManualClock {
-    /// Lets time pass.
+    /// Advances the clock by `time`.
     pub fn advance(&self, time: Duration) {
         self.0.set(self.0.get() + time);
     }

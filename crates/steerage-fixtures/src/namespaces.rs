@@ -23,7 +23,7 @@ use crate::{HANG, skip, skip_on_this_kernel};
 
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// Network namespaces without connections and (unless a test adds them) IPv6 addresses.
+/// Network namespaces, which have connections and IPv6 addresses only if a test adds them.
 #[derive(Debug)]
 pub struct Namespaces(Vec<String>);
 
@@ -77,7 +77,8 @@ impl Namespaces {
         command
     }
 
-    /// Creates the VLAN interface `NAME.ID`, and sets it up. `None` if the kernel has no VLANs.
+    /// Creates the VLAN interface `NAME.ID`, and sets it up. `None` if the kernel does not support
+    /// VLANs.
     pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {
         let name = format!("{cable}.{id}");
         self.optional(nth, &format!("link add link {cable} name {name} type vlan id {id}"))?;
@@ -85,7 +86,7 @@ impl Namespaces {
         Some(name)
     }
 
-    /// Creates the bonding interface `bond0`. `None` if the kernel has no bonds.
+    /// Creates the bonding interface `bond0`. `None` if the kernel does not support bonds.
     pub fn bond(&self, nth: usize, options: &str) -> Option<()> {
         self.optional(nth, &format!("link add bond0 type bond {options}"))
     }
@@ -109,7 +110,7 @@ impl Namespaces {
         self.counted(nth, device, 1)
     }
 
-    /// A column of the interface's row in /proc/net/dev (proc_pid_net(5)).
+    /// Returns a column of the interface's row in /proc/net/dev (proc_pid_net(5)).
     pub fn counted(&self, nth: usize, device: &str, column: usize) -> u64 {
         self.within(nth, || counted_here(device, column))
     }
@@ -122,7 +123,7 @@ impl Namespaces {
     }
 
     /// Gives an interface a queueing discipline, such as `tbf rate 8kbit burst 2kb limit 3kb`. If
-    /// the kernel does not support it, prints why and returns false (fails in CI).
+    /// the kernel does not support the discipline, prints why and returns false (fails in CI).
     pub fn shape(&self, nth: usize, device: &str, discipline: &str) -> bool {
         let args = ["qdisc", "add", "dev", device, "root"].into_iter().chain(discipline.split(' '));
         let shaped = self.within(nth, || Command::new("tc").args(args).status());
@@ -158,7 +159,7 @@ pub(crate) fn fresh_name() -> String {
 }
 
 pub(crate) fn ip(args: &str) -> bool {
-    // Deletion shows no errors, because the namespace may no longer exist.
+    // Deleting a namespace shows no errors, because the namespace may no longer exist.
     let stderr = if args.starts_with("netns del") { Stdio::null() } else { Stdio::inherit() };
     Command::new("ip").args(args.split_whitespace()).stderr(stderr).status().is_ok_and(|status| status.success())
 }
@@ -173,7 +174,7 @@ pub(crate) fn within<R: Send>(namespace: &str, body: impl FnOnce() -> R + Send) 
     })
 }
 
-/// A column of the interface's row in /proc/net/dev, in the namespace of this thread.
+/// Returns a column of the interface's row in /proc/net/dev, in the namespace of this thread.
 pub(crate) fn counted_here(device: &str, column: usize) -> u64 {
     let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     let row = table.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
@@ -263,7 +264,7 @@ pub fn bind_when_free(at: (&str, u16)) -> UdpSocket {
     }
 }
 
-/// A UDP socket that returns each datagram to its sender. The second field is its address.
+/// A UDP socket that returns each datagram to its sender. The second field is the socket's address.
 #[derive(Debug)]
 pub struct Echo(Option<(UdpSocket, thread::JoinHandle<()>)>, pub SocketAddr);
 
@@ -275,7 +276,8 @@ impl Echo {
         let ours = socket.try_clone().unwrap();
         let answer = move || {
             let mut buffer = [0; 65536];
-            // After a shutdown, there is no sender, which `UdpSocket::recv_from` does not expect.
+            // After the socket is shut down, `recvfrom` returns no sender, which
+            // `UdpSocket::recv_from` does not expect.
             let fd = socket.as_raw_fd();
             while let Ok((len, Some(from))) = recvfrom::<SockaddrStorage>(fd, &mut buffer) {
                 if len == 0 {
@@ -335,9 +337,9 @@ pub fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: Ip
     tcp_transfer_in_steps(namespaces, (from, to), address, (bytes, 1), |_| {});
 }
 
-/// Like [`tcp_transfer`], in `steps` equal parts. When a part has arrived, calls `step` with its
-/// number, counted from 1, while the transfer continues. The receiver waits when it has received
-/// two more parts than there were calls of `step`.
+/// Like [`tcp_transfer`], but transfers the bytes in `steps` equal parts. When a part has arrived,
+/// calls `step` with the number of the part, counted from 1, while the transfer continues. The
+/// receiver waits when it has received two more parts than there were calls of `step`.
 pub fn tcp_transfer_in_steps(
     namespaces: &Namespaces,
     (from, to): (usize, usize),

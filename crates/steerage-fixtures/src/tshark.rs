@@ -42,7 +42,8 @@ fn captures_in(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The capture with this name in [`folder`]. Without it, prints why and returns `None`.
+/// Returns the capture with this name in [`folder`]. If the capture is missing, prints why and
+/// returns `None`.
 pub fn capture(name: &str) -> Option<PathBuf> {
     let path = folder().join(name);
     if !path.exists() {

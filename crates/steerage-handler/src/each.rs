@@ -19,8 +19,8 @@ impl<F: FnMut(Packet<'_>) + 'static> Handler for Each<F> {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Turns a closure into a packet function, with a clone for each CPU. For results or flow state,
-/// implement [`Handler`] instead.
+/// Turns a closure into a packet function, with a clone of the closure for each CPU. For results or
+/// flow state, implement [`Handler`] instead.
 ///
 /// ```
 /// # mod steerage { pub use steerage_testing as testing; pub mod packet { pub use {steerage_core::ids::Verdict, steerage_handler::each::each}; } }

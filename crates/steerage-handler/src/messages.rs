@@ -55,7 +55,8 @@ pub trait TakesMessages: Handler {
     type Message: Send + 'static;
 
     /// Called once for each message, between two rounds of the CPU, in the order of posting. A
-    /// message to a bucket goes to the bucket's CPU, after the bucket's state.
+    /// message to a bucket goes to the bucket's CPU, after the state of the bucket has arrived
+    /// there.
     fn message(&mut self, message: Self::Message, cpu: &mut Cpu);
 }
 
@@ -65,7 +66,7 @@ pub trait TakesMessages: Handler {
 pub enum Unposted<M> {
     /// Too many messages wait for the CPU.
     Full(M),
-    /// The instance has no such CPU, or no group with such a bucket.
+    /// The instance does not have the CPU, or has no group of queues with the bucket.
     NoSuchCpu(M),
     /// The handler has ended.
     Ended(M),
@@ -119,13 +120,15 @@ impl<M> Office<M> {
     }
 
     fn post(&self, cpu: CpuId, letter: Letter<M>) -> Result<(), Unposted<M>> {
-        // Fails if the CPU belongs to another instance. A wake-up without a message has no effect.
+        // `wake` fails if the CPU belongs to another instance. A wake-up without a message has no
+        // effect.
         let Some(handle) = self.handle.get().filter(|handle| handle.wake(cpu).is_ok()) else {
             return Err(Unposted::NoSuchCpu(letter.message));
         };
         let letters = self.letters(cpu);
         let added = add(&mut lock(&letters), letter, self.places);
-        // Also without room: the CPU may have tried to take the lock while this thread held it.
+        // The CPU is woken even if there was no room, because it may have tried to take the lock
+        // while this thread held it.
         let _ = handle.wake(cpu);
         added.map_err(
             |(letter, has_ended)| {
@@ -134,7 +137,8 @@ impl<M> Office<M> {
         )
     }
 
-    /// Called by a CPU of the receive path, so it does not wait for a lock.
+    /// Passes a message on to another CPU. Called by a CPU of the receive path, so `forward` does
+    /// not wait for a lock.
     fn forward(&self, cpu: CpuId, letter: Letter<M>) -> Result<(), Letter<M>> {
         let Ok(cpus) = self.cpus.try_lock() else { return Err(letter) };
         let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) else { return Err(letter) };
@@ -145,7 +149,8 @@ impl<M> Office<M> {
         Ok(())
     }
 
-    /// Like [`forward`](Self::forward), when the thread of a CPU ends. May wait for locks.
+    /// Like [`forward`](Self::forward), but for the thread of a CPU that ends, which may wait for
+    /// locks.
     fn forward_last(&self, cpu: CpuId, letter: Letter<M>) {
         lock(&self.letters(cpu)).add_forwarded(letter);
         let _ = self.handle.get().map(|handle| handle.wake(cpu));
@@ -153,7 +158,8 @@ impl<M> Office<M> {
 }
 
 impl<M> Letters<M> {
-    /// Ignores the limit: two CPUs that forward messages could otherwise wait for each other.
+    /// Adds a message without checking the limit, because two CPUs that forward messages could
+    /// otherwise wait for each other.
     fn add_forwarded(&mut self, letter: Letter<M>) {
         if !self.has_ended {
             self.waiting.push_back(letter);
@@ -161,7 +167,7 @@ impl<M> Letters<M> {
     }
 }
 
-/// The error's second value is true if the handler has ended.
+/// Adds a message. The second value of the error is true if the handler has ended.
 fn add<M>(letters: &mut Letters<M>, letter: Letter<M>, places: usize) -> Result<(), (Letter<M>, bool)> {
     if letters.has_ended || letters.waiting.len() >= places {
         return Err((letter, letters.has_ended));
@@ -191,7 +197,8 @@ impl<M: Send + 'static> Post<M> {
         Self(Arc::new(Office { cpus: Mutex::default(), places, handle: OnceLock::new() }))
     }
 
-    /// Connects this `Post` to an instance of [`WithMessages`] handlers of this `Post`.
+    /// Connects this `Post` to an instance whose handlers are [`WithMessages`] handlers of this
+    /// `Post`.
     pub fn connect(&self, handle: &Handle) {
         let _ = self.0.handle.set(handle.clone());
     }
@@ -205,7 +212,8 @@ impl<M: Send + 'static> Post<M> {
     }
 
     /// Posts a message to the handler that has the state of `bucket`. If the bucket moves, the
-    /// message may arrive after later ones. Handlers must not call this function: it may wait.
+    /// message may arrive after messages that were posted later. Handlers must not call
+    /// `to_bucket`, because it may wait.
     ///
     /// # Errors
     /// If the message cannot be posted, the error [`Unposted`] contains the message.
@@ -226,7 +234,7 @@ impl<M: Send + 'static> Post<M> {
     }
 }
 
-/// A handler and its waiting messages, as `Builder::build_with_messages` makes them.
+/// A handler with its waiting messages, as `Builder::build_with_messages` creates it.
 pub struct WithMessages<H: TakesMessages> {
     handler: H,
     cpu: CpuId,
@@ -237,7 +245,8 @@ pub struct WithMessages<H: TakesMessages> {
 enum Taken<M> {
     Ours(M),
     PassedOn,
-    /// All later messages to the CPU also wait, so that the messages stay in order.
+    /// The first message has to wait. All later messages to the CPU also wait, so that the messages
+    /// stay in order.
     NotNow,
     Nothing,
 }
@@ -252,14 +261,16 @@ impl<H: TakesMessages> WithMessages<H> {
     /// Wraps the handler of the CPU `cpu`.
     pub fn new(cpu: CpuId, handler: H, post: &Post<H::Message>) -> Self {
         let letters = post.0.letters(cpu);
-        // A handler that replaces another (after a panic, for example) gets the waiting messages.
+        // A handler that replaces another handler (after a panic, for example) gets the waiting
+        // messages.
         if !lock(&letters).waiting.is_empty() {
             let _ = post.0.handle.get().map(|handle| handle.wake(cpu));
         }
         Self { handler, cpu, letters, post: post.clone() }
     }
 
-    /// Limited for each round, so that the CPU also handles packets while messages keep coming.
+    /// Delivers a limited number of messages in each round, so that the CPU also handles packets
+    /// while messages keep coming.
     fn deliver(&mut self, cpu: &mut Cpu) {
         let Some(handle) = self.post.0.handle.get() else { return };
         for _ in 0..self.post.0.places {
@@ -273,12 +284,13 @@ impl<H: TakesMessages> WithMessages<H> {
         let _ = handle.wake(self.cpu);
     }
 
-    /// Messages stay in the shared list until they are delivered, to count against the limit.
+    /// Takes one message. Messages stay in the shared list until they are delivered, so that they
+    /// count against the limit.
     fn take(&self, handle: &Handle) -> Taken<H::Message> {
         let mut letters = match self.letters.try_lock() {
             Ok(letters) => letters,
             Err(TryLockError::Poisoned(letters)) => letters.into_inner(),
-            // The holder of the lock wakes this CPU afterwards.
+            // The thread that holds the lock wakes this CPU when it has released the lock.
             Err(TryLockError::WouldBlock) => return Taken::Nothing,
         };
         let Some(letter) = letters.waiting.pop_front() else { return Taken::Nothing };
@@ -322,7 +334,8 @@ impl<H: TakesMessages> Handler for WithMessages<H> {
         self.handler.bucket_arrives(bucket, state);
     }
 
-    /// Delivers or forwards the waiting messages. Forwarded messages to an ended handler are lost.
+    /// Delivers or forwards the waiting messages. A message that is forwarded to a handler that has
+    /// ended is lost.
     fn finish(mut self, cpu: &mut Cpu) -> H::Report {
         let waiting = {
             let mut letters = lock(&self.letters);

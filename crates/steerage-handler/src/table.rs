@@ -111,7 +111,8 @@ impl<K, V, T> Part<K, V, T> {
 /// assert_eq!(steerage::testing::run(make, [[0; 60]]).report, (0, 0));
 /// ```
 pub struct Table<K, V, T = Timestamp> {
-    /// By group of queues and by bucket. A group's list is empty until the group has an entry.
+    /// The entries, by group of queues and then by bucket. A group's list is empty until the group
+    /// has an entry.
     groups: Vec<Vec<Part<K, V, T>>>,
     len: usize,
     limit: usize,
@@ -143,8 +144,8 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
     }
 
     /// Returns the value of a key, or adds the default value, and marks the entry as used at `now`.
-    /// A full table drops the expired entries of the bucket, which [`expire`](Self::expire) does
-    /// not report. Returns `None` if the table is still full.
+    /// If the table is full, it drops the expired entries of the bucket, which
+    /// [`expire`](Self::expire) then does not report. Returns `None` if the table is still full.
     pub fn entry(&mut self, bucket: BucketId, key: K, now: T) -> Option<&mut V>
     where
         V: Default,
@@ -208,7 +209,8 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
     }
 
     /// Adds the entries of a bucket that arrives (`Handler::bucket_arrives`). Of two entries with
-    /// the same key, the last used one remains. Above its limit, the table accepts no new keys.
+    /// the same key, the entry that was used last remains. A table with more entries than its limit
+    /// accepts no new keys.
     pub fn arrive(&mut self, bucket: BucketId, part: Part<K, V, T>) {
         self.arrive_with(bucket, part, |here, arrived| {
             if here.1 < arrived.1 {
@@ -217,7 +219,8 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         });
     }
 
-    /// Like [`arrive`](Self::arrive), but `merge` gets both values of a key, with their last use.
+    /// Like [`arrive`](Self::arrive), but if two entries have the same key, `merge` gets both
+    /// values, each with the time of its last use.
     pub fn arrive_with(&mut self, bucket: BucketId, part: Part<K, V, T>, merge: impl Fn(&mut (V, T), (V, T))) {
         if self.part(bucket).is_none() {
             let at = usize::from(bucket.group);
@@ -242,7 +245,7 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
 
     /// Removes entries that were not used for the idle time, and calls `each` for each of them. One
     /// call checks about `most` entries, so that a handler's tick stays short. The next call
-    /// continues.
+    /// continues with the entries after these.
     pub fn expire(&mut self, now: T, most: usize, mut each: impl FnMut(&K, &mut V)) {
         let (idle, buckets) = (self.idle, self.groups.len() * BUCKETS);
         let mut read = 0;

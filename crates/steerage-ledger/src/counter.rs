@@ -5,15 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds to the count. For the one writer only.
+    /// Adds to the count. Only the single writer of the count may call `add`.
     #[inline(always)]
     pub fn add(&self, n: u64) {
-        // Pairs with the acquire load in `get`: a reader of this count also sees everything that
-        // the writer counted earlier. A release store costs nothing on x86.
+        // This store pairs with the acquire load in `get`: a reader of this count also sees
+        // everything that the writer counted earlier. A release store costs nothing on x86.
         self.0.store(self.0.load(Ordering::Relaxed) + n, Ordering::Release);
     }
 
-    /// Sets the count to `n` if `n` is greater. For the one writer only.
+    /// Sets the count to `n` if `n` is greater. Only the single writer of the count may call
+    /// `raise_to`.
     #[inline(always)]
     pub fn raise_to(&self, n: u64) {
         if n > self.0.load(Ordering::Relaxed) {
@@ -21,7 +22,8 @@ impl Counter {
         }
     }
 
-    /// Sets the count to `n`, which may be lower. For the one writer only.
+    /// Sets the count to `n`, which may be lower. Only the single writer of the count may call
+    /// `set`.
     #[inline(always)]
     pub fn set(&self, n: u64) {
         self.0.store(n, Ordering::Release);
@@ -48,7 +50,8 @@ impl SharedCounter {
 
     /// Sets the count to `n` if `n` is greater.
     pub fn raise_to(&self, n: u64) {
-        // Relaxed: no other memory depends on this. A load is cheaper than `fetch_max`.
+        // Relaxed: no other memory depends on this count. The load comes first because it is
+        // cheaper than `fetch_max`.
         if n > self.0.load(Ordering::Relaxed) {
             self.0.fetch_max(n, Ordering::Relaxed);
         }

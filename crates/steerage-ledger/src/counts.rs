@@ -12,7 +12,7 @@ use crate::drops::DropCounters;
 use crate::limits::HANDLER_SLOW;
 use crate::reasons::DropReason;
 
-/// Written by the CPU that owns the queue, except `timed`.
+/// The counts of one queue, which are written by the CPU that polls the queue, except for `timed`.
 #[derive(Debug)]
 #[repr(align(128))]
 #[non_exhaustive]
@@ -26,7 +26,7 @@ pub struct QueueLedger {
     pub copied: Counter,
     pub passed: Counter,
     pub dropped: DropCounters,
-    /// Frames in the parking lot, because their buckets move.
+    /// The number of frames that were stored in the parking lot so far, because their buckets move.
     pub parked: Counter,
     pub unparked: Counter,
     /// Frames in the lane (for the receiving CPU itself) that are not finished yet.
@@ -34,11 +34,12 @@ pub struct QueueLedger {
     pub buckets: BucketLoads,
     /// The number of sampled frames, from which `buckets` is estimated.
     pub samples: Counter,
-    /// Written, for each bucket, by the CPU that has the bucket.
+    /// The handler times of each bucket, written by the CPU that has the bucket.
     pub timed: TimedBuckets,
 }
 
-/// The approximate frames of each bucket: a poll's frames count for one sampled frame's bucket.
+/// The approximate number of frames of each bucket: all frames of a poll count for the bucket of
+/// one sampled frame.
 #[derive(Debug)]
 pub struct BucketLoads(Box<[Counter]>);
 
@@ -63,7 +64,8 @@ impl BucketLoads {
 
 /// For each bucket, the time in nanoseconds that the handler needed for sampled packets, and the
 /// number of these packets. A bucket belongs to one CPU at a time, so its counts have one writer.
-/// One exception: a CPU that was declared dead may overwrite a newer count, and a sample is lost.
+/// One exception: a CPU that was declared dead may overwrite a newer count, so that a sample is
+/// lost.
 #[derive(Debug)]
 pub struct TimedBuckets(Box<[(Counter, Counter)]>);
 
@@ -167,7 +169,8 @@ pub struct ProducerLedger {
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct ConsumerLedger {
-    /// Includes the packets that an output accepted and finishes (sends or loses) later.
+    /// The number of finished packets, including packets that an output accepted and will send or
+    /// lose later.
     pub finished: Counter,
     pub consumed: Counter,
     pub discarded: Counter,
@@ -185,7 +188,8 @@ pub struct TxLedger {
     pub packets: Counter,
     pub bytes: Counter,
     pub dropped: DropCounters,
-    /// `None` for an output that finishes (sends or loses) each packet when it accepts the packet.
+    /// The packets that the output finishes (sends or loses) later. `None` for an output that
+    /// finishes each packet when it accepts the packet.
     pub deferred: Option<Deferred>,
     error: Mutex<Option<String>>,
 }
@@ -223,15 +227,15 @@ pub struct CpuLedger {
     /// The part of `busy_nanos` for receiving, estimated from a sample of the CPU's rounds.
     pub receive_nanos: Counter,
     pub rounds: Counter,
-    /// Rounds with a full poll or a full batch, so that more packets had to wait.
+    /// The number of rounds with a full poll or a full batch, in which further packets had to wait.
     pub full_rounds: Counter,
     pub time_squeeze: Counter,
     pub backlog_max: Counter,
     pub wakes_sent: Counter,
-    /// Written by the CPUs that wake this CPU.
+    /// The wake-ups for packets, counted by the CPUs that wake this CPU.
     pub wakes_received: SharedCounter,
     pub wakes_for_control: SharedCounter,
-    /// In nanoseconds.
+    /// The longest time for one batch, in nanoseconds.
     pub longest_batch: Counter,
     pub panics: Counter,
     pub deaths: Counter,
@@ -263,7 +267,7 @@ pub struct QueueError {
     pub offset: Option<u64>,
 }
 
-/// The counts of one poll, without the frames that it handed over.
+/// The counts of one poll, except for the number of frames that it handed over.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct PollCounts {
@@ -279,8 +283,8 @@ pub struct PollCounts {
     pub passed: u64,
 }
 
-/// The counters of a queue's page pool, in pages: see [`PoolSnapshot`](crate::PoolSnapshot). They
-/// have separate cache lines, because the queue's owner writes them once per poll.
+/// The counters of a queue's page pool, in pages: see [`PoolSnapshot`](crate::PoolSnapshot). These
+/// counters have cache lines of their own, because the queue's owner writes them once per poll.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 #[non_exhaustive]

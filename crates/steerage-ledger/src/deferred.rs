@@ -1,7 +1,7 @@
 //! Counts packets that an output has accepted but not sent yet.
 //!
 //! The sending CPU counts the packets that the output accepts. The output *settles* each packet
-//! once, on its own thread, as sent or as lost. Until then, the packet is in flight.
+//! once, on its own thread, as sent or as lost. Until a packet is settled, it is in flight.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::counter::Counter;
 use crate::drops::Drops;
 use crate::reasons::DropReason;
 
-/// A batch's source: a receive queue, or the handler itself. See `TxAccount`.
+/// The source of the packets in a batch: a receive queue, or the handler itself. See `TxAccount`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxSource(u32);
 
@@ -20,7 +20,8 @@ impl TxSource {
         Self(queue as u32)
     }
 
-    /// The source of packets that a handler created, after those of the `queues` queues.
+    /// The source of packets that a handler created. Its index comes after the indices of the
+    /// `queues` queues.
     pub fn originated(queues: usize) -> Self {
         Self(queues as u32)
     }
@@ -61,7 +62,8 @@ impl Settled {
 pub struct Deferred {
     taken: Box<[Counter]>,
     books: Mutex<Books>,
-    /// The run no longer waits for the output. Relaxed: no other memory depends on it.
+    /// True if the run no longer waits for the output. Relaxed: no other memory depends on this
+    /// flag.
     over: AtomicBool,
 }
 

@@ -1,7 +1,8 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-/// The name of a device, shared by all clones, even if an open interface is renamed.
+/// The current name of a device, which all clones share. It changes if an open interface is
+/// renamed.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};

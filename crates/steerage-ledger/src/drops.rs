@@ -19,9 +19,9 @@ use crate::reasons::DropReason;
 pub struct Drops([u64; DropReason::ALL.len()]);
 
 impl Drops {
-    /// Divides the `count` packets that an output did not send by reason. `reported`: too long,
-    /// another link type, truncated, refused. All others, up to `count`, are
-    /// [`DropReason::TxFull`].
+    /// Divides the `count` packets that an output did not send by reason. `reported` has the
+    /// numbers of packets that were too long, had another link type, were truncated, or were
+    /// refused. All other packets, up to `count`, are [`DropReason::TxFull`].
     pub fn unsent(mut count: u64, reported: [u64; 4]) -> Self {
         use DropReason::{TxCut, TxLinkType, TxRefused, TxTooLong};
         let mut drops = Self::default();
@@ -72,7 +72,8 @@ impl fmt::Debug for Drops {
     }
 }
 
-/// One line, such as `3 backlog_full, 1 tx_full`, in the order of a packet's stages, or `none`.
+/// Prints one line, such as `3 backlog_full, 1 tx_full`, in the order of the stages through which a
+/// packet passes, or `none`.
 impl fmt::Display for Drops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::default() {

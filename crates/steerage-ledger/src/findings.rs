@@ -18,9 +18,11 @@ pub struct Findings {
     pub joined: u64,
     /// The number of times that a CPU has left the group since the start.
     pub left: u64,
-    /// The busiest CPU's load, divided by its load with the best division of the buckets.
+    /// The load of the busiest CPU, divided by the load that the busiest CPU would have with the
+    /// best division of the buckets.
     pub uneven: Option<f64>,
-    /// The measured time of a cache line to the CPU that joined last or joins next, if it matters.
+    /// The measured time that a cache line takes to the CPU that joined last or would join next, if
+    /// this time matters.
     #[cfg_attr(feature = "serde", serde(rename = "apart_ns", with = "serial::nanoseconds"))]
     pub apart: Option<Duration>,
     /// The current regime: `inline`, `collector` or `spread`. Empty if the policy has no regimes.
@@ -33,7 +35,8 @@ pub struct Findings {
     pub costs: Vec<CostEstimate>,
     /// The estimated throughput of each regime, with the current regime first.
     pub regimes: Vec<RegimeEstimate>,
-    /// The buckets that take nearly all of a CPU's time or more, heaviest first, with their shares.
+    /// The buckets that take nearly all of a CPU's time or more, heaviest first, each with the
+    /// share of a CPU's time that it takes.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub elephants: Vec<(u16, f64)>,
     /// The number of buckets that the policy `dry-run` would move now.
@@ -47,7 +50,8 @@ pub struct Findings {
 pub struct CostEstimate {
     /// `receive`, `hash`, `work`, or `give` and `take` for the two sides of a hand-over.
     pub step: Cow<'static, str>,
-    /// Nanoseconds per packet. Negative for `take` if the other CPU is the faster one.
+    /// The estimated cost in nanoseconds per packet. Negative for `take` if the CPU that takes the
+    /// packet is faster than the other CPU.
     #[cfg_attr(feature = "serde", serde(rename = "ns", with = "serial::tenths"))]
     pub nanos: f64,
     /// The standard deviation of the estimate, in the same unit.
@@ -77,7 +81,7 @@ pub struct RegimeEstimate {
     /// The standard deviation of the estimate, in the same unit.
     #[cfg_attr(feature = "serde", serde(with = "serial::whole"))]
     pub deviation: f64,
-    /// The throughput in packets per second by the costs alone, if known.
+    /// The throughput in packets per second, predicted from the costs alone, if known.
     #[cfg_attr(feature = "serde", serde(with = "serial::whole"))]
     pub predicted: f64,
 }
@@ -129,8 +133,9 @@ pub struct Elephant {
     pub bucket: u16,
     /// The part of a CPU's time that the bucket takes.
     pub load: f64,
-    /// The flow (source: its sender) with most packets of the bucket, if known. Not serialized: not
-    /// everyone who may read the counts may also see the traffic.
+    /// The flow with most packets of the bucket, if known. The flow's source is its sender. The
+    /// flow is not serialized, because not everyone who may read the counts may also see the
+    /// traffic.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub flow: Option<FlowKey>,
 }

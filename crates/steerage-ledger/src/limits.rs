@@ -1,4 +1,4 @@
-//! Limits at the end of a run, for notes in a snapshot, and for counters.
+//! Limits of the times at the end of a run, of the notes in a snapshot, and of counters.
 
 use std::time::Duration;
 
@@ -8,24 +8,27 @@ pub const DRAIN_LOOK: Duration = Duration::from_millis(1);
 /// The maximum time that a stopping instance waits for the packets in flight.
 pub const DRAIN_MAX: Duration = Duration::from_secs(2);
 
-/// The time after [`DRAIN_MAX`] for handlers to return. Then the run ends without their CPUs.
+/// The time that handlers have after [`DRAIN_MAX`] to return. After this time, the run ends without
+/// the CPUs whose handlers have not returned.
 pub const LEAVE_BEHIND_AFTER: Duration = Duration::from_millis(500);
 
 /// An output that accepts no packet for this time is stuck, and nothing waits for it any more. A
 /// program that reads a pipe may need a second or two to process what it has read.
 pub const OUTPUT_STUCK_AFTER: Duration = Duration::from_secs(5);
 
-/// A slower batch is logged as a warning, and noted in the ledger if packets were lost. A batch
-/// usually takes microseconds, and other programs rarely delay a thread for this long.
+/// A batch that takes longer than this is logged as a warning, and noted in the ledger if packets
+/// were lost. A batch usually takes microseconds, and other programs rarely delay a thread for 20
+/// ms.
 pub const HANDLER_SLOW: Duration = Duration::from_millis(20);
 
-/// The minimum of received packets for a note about hashes, of which one in 64 is sampled.
+/// The number of received packets from which on a note about a device's hashes may be written.
+/// About one packet in 64 is sampled.
 pub(crate) const HASHES_SAMPLE: u64 = 10_000;
 
 /// A note about a device's hashes is written if fewer than one in this many buckets has packets.
 pub(crate) const HASHES_FEW: usize = 100;
 
-/// The maximum number of counters: 8 bytes and a line of metrics for each CPU.
+/// The maximum number of counters. A counter takes 8 bytes and a line of metrics for each CPU.
 pub const COUNTERS_MAX: usize = 256;
 
 /// The maximum length in bytes of a counter's name, and of its unit.

@@ -1,6 +1,7 @@
 use steerage_mem::Supply;
 
-/// The parts of an instance's packet memory, in bytes. The kernel provides most of it at first use.
+/// The parts of an instance's packet memory, in bytes. The kernel provides most of this memory at
+/// first use.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } }
@@ -25,7 +26,8 @@ pub struct MemoryUse {
     pub parked: u64,
     /// Pages for the packets that handlers keep.
     pub kept: u64,
-    /// Pages in the local page caches: 0 with one queue, which caches its own backlogs' pages.
+    /// Pages in the local page caches. 0 if there is only one queue, whose cache contains the pages
+    /// of its own backlogs.
     pub caches: u64,
     /// Pages of devices, outputs and created packets, and of one poll (64 frames) per queue.
     pub others: u64,
@@ -35,7 +37,8 @@ pub struct MemoryUse {
     pub lent: u64,
     /// The limit on the total packet memory of the instance.
     pub cap: u64,
-    /// The packets that may wait for one CPU, by the CPU's share of the memory.
+    /// The number of packets that may wait for one CPU, as limited by the CPU's share of the
+    /// memory.
     pub backlog: u64,
     /// The backlog limit that the user requested at the start, in packets.
     pub backlog_asked: u64,

@@ -29,7 +29,8 @@ struct Declared {
 #[derive(Debug, Default)]
 struct Set {
     declared: Vec<Declared>,
-    /// The counts of each CPU. Counter `n` is in the `Line` with the number `n / LINE_COUNTS`.
+    /// The counts of each CPU. The count of counter `n` is in the `Line` with the number `n /
+    /// LINE_COUNTS`.
     lines: Vec<(CpuId, Vec<Arc<Line>>)>,
 }
 
@@ -52,15 +53,16 @@ impl Set {
     }
 }
 
-/// The counters of a packet function. Each counter has a name, and one count for each CPU, written
-/// only by that CPU. Adding needs no lock: a load and a store in a cache line that no other CPU
-/// writes. Any thread can read the counts at any time.
+/// The counters of a packet function. Each counter has a name, and one count for each CPU, which
+/// only that CPU writes. Adding to a count takes no lock, but only a load and a store in a cache
+/// line that no other CPU writes. Any thread can read the counts at any time.
 ///
 /// `Builder::counters` returns the counters of an instance, which appear in its snapshots, in
 /// metrics, and in `steerage top`. Tests create their own set of counters.
 ///
 /// A count outlives its handler: after a panic, the next handler of the CPU adds to the same count.
-/// After a flow has moved, its packets count on the new CPU. Therefore use the total over all CPUs.
+/// After a flow has moved, its packets count on the new CPU. Therefore use a counter's total over
+/// all CPUs.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } pub use steerage_topology::CpuId; }
@@ -93,7 +95,7 @@ impl Counters {
     /// name is `PREFIX_NAME_UNIT_total`.
     ///
     /// If a counter with the same name, help text and unit exists, `add` returns it, so that the
-    /// function that creates the handlers may declare their counters again for each CPU.
+    /// function that creates the handlers may declare the same counters for each CPU.
     ///
     /// # Errors
     /// Returns [`CounterError`] if the name or the unit is malformed, if there are already
@@ -142,7 +144,7 @@ impl Counters {
         set.declared.iter().enumerate().map(read).collect()
     }
 
-    /// The code under this lock never panics, and never counts packets.
+    /// The code that holds this lock never panics, and is never called to count packets.
     fn locked(&self) -> MutexGuard<'_, Set> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -164,7 +166,8 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(is_legal)
 }
 
-/// A counter that was declared with [`Counters::add`]. Clones refer to the same counter.
+/// A counter that was declared with [`Counters::add`]. Clones of a `NamedCounter` refer to the same
+/// counter.
 #[derive(Clone)]
 pub struct NamedCounter {
     counters: Counters,
@@ -172,8 +175,8 @@ pub struct NamedCounter {
 }
 
 impl NamedCounter {
-    /// Returns the count of `cpu`. Call `on` when the CPU's handler is created. Only the CPU's own
-    /// thread may add to the count, otherwise some additions are lost.
+    /// Returns the count of `cpu`. Call `on` when the CPU's handler is created. Only the thread of
+    /// this CPU may add to the count, or else some additions are lost.
     pub fn on(&self, cpu: CpuId) -> CpuCounter {
         let line = self.counters.locked().line(cpu, self.at / LINE_COUNTS);
         CpuCounter { line, at: self.at % LINE_COUNTS, one_thread: PhantomData }

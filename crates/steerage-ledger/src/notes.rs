@@ -13,7 +13,8 @@ pub(crate) fn notes(queues: &[QueueSnapshot], cpus: &[CpuSnapshot], infos: &[Que
     of_cpus.chain(of_queues).flatten().collect()
 }
 
-/// A handler that was created again lacks the old handler's state.
+/// A note about handlers that were created again, because a new handler does not have the old
+/// handler's state.
 fn of_rebuilt(cpu: &CpuSnapshot) -> Option<String> {
     let CpuSnapshot { cpu, panics, deaths, .. } = cpu;
     let why = match (panics, deaths) {
@@ -38,7 +39,7 @@ fn of_slow(cpu: &CpuSnapshot, lost: u64) -> Option<String> {
     })
 }
 
-/// The upper 12 bits of a hash choose the bucket.
+/// A note about a device whose hashes hardly differ in the upper 12 bits, which choose the bucket.
 fn of_hashes(queue: &QueueSnapshot, info: &QueueInfo) -> Option<String> {
     if queue.hash != "device" || queue.received < HASHES_SAMPLE {
         return None;

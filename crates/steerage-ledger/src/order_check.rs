@@ -12,10 +12,11 @@ impl OrderCheck {
         Self { last: (0..buckets).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Records a completion. Returns true if the frame was finished out of order.
+    /// Records that a frame was finished. Returns true if the frame was finished out of order.
     pub fn completed(&self, bucket: usize, arrival: u64) -> bool {
         // `Relaxed` is enough: after a move, the rings and the control lock make the previous CPU's
-        // writes visible. A bucket on two CPUs at once shows as a number that is not greater.
+        // writes visible. If a bucket is on two CPUs at once, an arrival number is not greater than
+        // the last one.
         self.last[bucket].fetch_max(arrival, Ordering::Relaxed) >= arrival
     }
 }

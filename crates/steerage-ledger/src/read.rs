@@ -16,8 +16,8 @@ use crate::reasons::DropReason;
 use crate::records::{Ledgers, OutputInfo, QueueInfo};
 use crate::snapshot::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Totals, Verdicts};
 
-/// The packets that outputs accepted first and settled (sent or lost) later, in three sums, because
-/// a snapshot shows them for each output, queue and CPU.
+/// The packets that outputs accepted first and settled (sent or lost) later. There are separate
+/// sums for each output, queue and CPU, because a snapshot shows all of them.
 struct SettledBy {
     output: Vec<Settled>,
     queue: Vec<Settled>,
@@ -64,7 +64,8 @@ pub struct Facts<'a> {
     pub masks: Vec<Vec<CpuId>>,
     /// For each CPU, the share of its time that other programs or guests took.
     pub others: Vec<f64>,
-    /// For each CPU, the time since its current call of the handler began, if any.
+    /// For each CPU, the time since its current call of the handler began, or `None` outside of the
+    /// handler.
     pub in_handler: Vec<Option<Duration>>,
     /// The counts of moves.
     pub moves: MoveCounts,

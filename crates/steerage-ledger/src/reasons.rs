@@ -4,8 +4,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// Lost before steerage received it: dropped by the kernel, by an overflow of the device's
-    /// ring, or because the device reported a frame outside of the device's memory.
+    /// The packet was lost before steerage received it: the kernel dropped it, the device's ring
+    /// overflowed, or the device reported a frame outside of the device's memory.
     Device,
     /// No free page could replace the packet's page: too many packets were in flight or kept.
     NoPage,
@@ -30,7 +30,8 @@ pub enum DropReason {
     TxCut,
     /// The output has failed, its interface is down, or the packet is invalid.
     TxRefused,
-    /// The output accepted the packet, and then failed or was not given enough time.
+    /// The output accepted the packet, but then failed, or did not have enough time to send the
+    /// packet.
     TxLost,
 }
 

@@ -65,7 +65,8 @@ impl QueueInfo {
         self.group.store(group, Ordering::Relaxed);
     }
 
-    /// Records the error that ended the queue: one line, and its position in the input.
+    /// Records the error that ended the queue: a message of one line, and the byte offset in the
+    /// input, if any.
     #[cold]
     pub fn failed(&self, message: String, offset: Option<u64>) {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(QueueError { message, offset });
@@ -86,7 +87,7 @@ impl QueueInfo {
 pub struct OutputInfo {
     pub name: DeviceName,
     pub kind: &'static str,
-    /// By CPU.
+    /// The counts of the packets that each CPU sends to this output, by CPU.
     pub ledgers: Vec<Arc<TxLedger>>,
 }
 
@@ -125,7 +126,8 @@ impl Ledgers {
         self.counters.get().map(|counters| counters.snapshot(cpus)).unwrap_or_default()
     }
 
-    /// Counts a wake-up of `cpu`: by the CPU `by` for packets, or (`None`) for control.
+    /// Counts a wake-up of `cpu`. The CPU `by` woke it for packets, or if `by` is `None`, it was
+    /// woken for another reason.
     pub fn count_wake(&self, cpu: usize, by: Option<usize>) {
         match by {
             Some(by) => {
@@ -146,9 +148,10 @@ impl Ledgers {
         self.outputs.iter().flat_map(|output| &output.ledgers).map(|ledger| ledger.held()).sum()
     }
 
-    /// Waits until the outputs have sent or lost all packets that they hold, as long as they make
-    /// progress within [`OUTPUT_STUCK_AFTER`], and after a stop for at most [`DRAIN_MAX`]. Packets
-    /// that remain count as lost. Call `finish_outputs` after all CPUs have stopped sending.
+    /// Waits until the outputs have sent or lost all packets that they hold. The wait ends early if
+    /// the outputs make no progress for [`OUTPUT_STUCK_AFTER`], and after a stop at the latest
+    /// after [`DRAIN_MAX`]. Packets that the outputs still hold after the wait count as lost. Call
+    /// `finish_outputs` after all CPUs have stopped sending.
     pub fn finish_outputs(&self, is_stopping: impl Fn() -> bool) {
         let deferred = || self.outputs.iter().flat_map(|output| &output.ledgers).filter_map(|of| of.deferred.as_ref());
         let (mut left, mut since, mut stopping) = (self.held_by_outputs(), Instant::now(), None);

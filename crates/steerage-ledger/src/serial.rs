@@ -1,4 +1,5 @@
-//! Serializes values without serde's traits: times as seconds, CPUs as a list, counts by name.
+//! Serializes types that do not implement serde's traits: times as seconds, CPUs as a list, counts
+//! by name.
 //!
 //! A `FlowKey` deliberately cannot be serialized: a ledger type with addresses of packets does not
 //! compile until a programmer decides who may see them.
@@ -10,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serializer, de};
 use steerage_topology::CpuId;
 
-/// Greater than the number of CPUs in any machine.
+/// A limit on CPU numbers that is greater than the number of CPUs in any machine.
 const NR_CPU_IDS: usize = 1 << u16::BITS;
 
 pub(crate) mod cpu {
@@ -112,7 +113,7 @@ pub(crate) mod by_name {
     }
 }
 
-/// Rounded to a tenth, because further digits of an estimate would be noise.
+/// Numbers rounded to a tenth, because further digits of an estimate would be noise.
 pub(crate) mod tenths {
     use super::*;
 
@@ -152,7 +153,7 @@ pub(crate) mod backing {
     }
 }
 
-/// Reasons without lost packets are left out.
+/// Lost packets by reason. Reasons without lost packets are left out.
 mod drops {
     use serde::Serialize;
 
@@ -179,7 +180,7 @@ mod drops {
     }
 }
 
-/// Causes for which no bucket was moved are left out.
+/// Moved buckets by cause. Causes for which no bucket was moved are left out.
 pub(crate) mod moves {
     use serde::Serialize;
     use steerage_moves::{MoveCause, MoveCounts};

@@ -28,7 +28,8 @@ use crate::serial;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BucketSnapshot {
-    /// The bucket's CPU: during a move, the old CPU until the new CPU receives packets.
+    /// The bucket's CPU. While the bucket moves, this is the old CPU until the new CPU gets
+    /// packets.
     pub cpu: CpuId,
     /// The approximate number of packets in this bucket: the packets of each poll count for the
     /// bucket of one sampled packet. The count does not grow while one CPU has all buckets.
@@ -111,8 +112,8 @@ pub struct QueueSnapshot {
     /// The number of frames that steerage hashed. Frames with a usable hash of the device, and all
     /// frames while one CPU has all buckets, are not hashed.
     pub hashed: u64,
-    /// The number of hashed frames that belong to no IP flow and have no flow key from the user's
-    /// program. Such frames are steered by their link-layer addresses.
+    /// The number of hashed frames that belong to no IP flow and for which the user's program
+    /// returned no flow key. Such frames are steered by their link-layer addresses.
     pub unparsed: u64,
     /// The number of fragments steered by their datagram, because the fragment table was full.
     pub fragments_full: u64,
@@ -153,14 +154,16 @@ pub struct PoolSnapshot {
     pub recycle_kept: u64,
     /// The number of frames that were copied so that the page stayed in the device's ring.
     pub rx_copybreak: u64,
-    /// Pages from the shared pool for a new maximum, or to replace a foreign node's page.
+    /// The number of pages from the shared pool that raised the queue's number of pages to a new
+    /// maximum, or that replace a page of another NUMA node.
     pub lpc_warm_up: u64,
     /// The number of pages from the shared pool that replace pages returned while the local page
     /// cache was full. `alloc_slow` is the sum of `lpc_warm_up`, `lpc_full` and `lpc_passed_by`.
     pub lpc_full: u64,
     /// The number of pages from the shared pool while the local page cache was switched off.
     pub lpc_passed_by: u64,
-    /// Returned pages of another NUMA node, each of which is replaced by a page of the own node.
+    /// The number of returned pages of another NUMA node, each of which is replaced by a page of
+    /// the queue's own node.
     pub lpc_wrong_numa: u64,
     /// The number of packets that handlers currently keep.
     pub kept: u64,
@@ -182,7 +185,8 @@ pub struct CpuSnapshot {
     pub processed: u64,
     /// The number of frames that the CPU polled itself and passed to its own handler.
     pub inline: u64,
-    /// The number of frames dropped because the CPU's backlog was full or the CPU made no progress.
+    /// The number of frames that were dropped because the CPU's backlog was full or the CPU made no
+    /// progress.
     pub dropped: Drops,
     /// The total duration of the rounds that found work. A round lasts until the next round starts.
     #[cfg_attr(feature = "serde", serde(rename = "busy_seconds", with = "serial::seconds"))]
@@ -193,7 +197,7 @@ pub struct CpuSnapshot {
     pub time_squeeze: u64,
     /// The number of frames that currently wait for the CPU.
     pub backlog: u64,
-    /// The maximum number of frames that the CPU has found waiting in one of its rings.
+    /// The largest number of frames that the CPU has found waiting in one of its rings.
     pub backlog_max: u64,
     /// The number of times that this CPU woke a sleeping CPU after it had handed over packets.
     pub wakes_sent: u64,
@@ -201,19 +205,22 @@ pub struct CpuSnapshot {
     pub wakes_received: u64,
     /// The number of times that this CPU was woken for another reason, such as a move.
     pub wakes_for_control: u64,
-    /// The longest time for one batch, with the poll before, and with other threads' time.
+    /// The longest time for one batch, including the poll before the batch and the time that other
+    /// threads took.
     #[cfg_attr(feature = "serde", serde(rename = "longest_batch_seconds", with = "serial::seconds"))]
     pub longest_batch: Duration,
     /// The number of times that the CPU's handler panicked.
     pub panics: u64,
     /// The number of times that the CPU was declared dead, for lack of progress in a move.
     pub deaths: u64,
-    /// The number of sent packets that the CPU's handler created. No queue's ledger contains them.
+    /// The number of sent packets that the CPU's handler created. The counters of queues do not
+    /// contain these packets.
     pub originated: u64,
     /// The number of created packets that the output could not send or had no room for.
     pub originated_dropped: u64,
     /// The share of the CPU's time that other programs, interrupts or other guests of the
-    /// hypervisor took recently, from 0 to 1. It is 0 if not measured (`Handle::set_others_time`).
+    /// hypervisor took recently, from 0 to 1. The share is 0 if it is not measured
+    /// (`Handle::set_others_time`).
     pub others: f64,
     /// The time since the handler was called, or `None` while no handler runs. A call usually takes
     /// microseconds; a handler that does not return for seconds is stuck.
@@ -303,13 +310,14 @@ pub struct Snapshot {
     pub page_bytes: u64,
     /// The number of pages in the pool.
     pub pages: u64,
-    /// The pages that no queue holds: all `pages` if no CPU runs and no packet is kept.
+    /// The number of pages that no queue holds. If no CPU runs and no packet is kept, these are all
+    /// `pages`.
     pub pages_free: u64,
     /// The upper limit of packet memory and rings, in bytes.
     pub memory_bytes: u64,
     /// The size of the packet memory for each of its uses.
     pub memory: MemoryUse,
-    /// Facts that the counters alone do not show, in one sentence each.
+    /// Facts that the counters alone do not show, each in one sentence.
     pub notes: Vec<String>,
 }
 

@@ -5,7 +5,8 @@ use crate::counts::TxLedger;
 use crate::deferred::{Deferred, Settled, TxSource};
 use crate::reasons::DropReason;
 
-/// Counts packets that an output accepted first and finished (sent or lost) later. Any thread.
+/// Counts packets that an output accepted first and finished (sent or lost) later. Any thread may
+/// count.
 ///
 /// ```
 /// use std::sync::Arc;

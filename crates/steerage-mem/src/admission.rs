@@ -1,6 +1,7 @@
 //! The limit on the frames of all queues that wait for one CPU: Linux's `netdev_max_backlog`. The
 //! producers share one counter, with one atomic read-modify-write operation for each published
-//! list. The consumer's counter is in another cache line, and needs none.
+//! list. The consumer's counter is in another cache line, and needs no atomic read-modify-write
+//! operation.
 
 use crossbeam_utils::CachePadded;
 
@@ -25,11 +26,11 @@ pub struct Admission {
 
 impl Admission {
     /// Returns how many of `frames` frames may be published, so that at most `limit` frames wait.
-    /// Several producers at the same time may be refused although there is room.
+    /// Producers that call `admit` at the same time may be refused although there is room.
     #[inline]
     pub fn admit(&self, frames: u64, limit: u64) -> u64 {
-        // Relaxed: no memory is handed over through these counters. With an old value of
-        // `finished`, a producer admits fewer frames, not more.
+        // Relaxed: no memory is handed over through these counters. A producer that reads an old
+        // value of `finished` admits fewer frames, not more.
         let before = self.admitted.fetch_add(frames, Ordering::Relaxed);
         let waiting = before.saturating_sub(self.finished.load(Ordering::Relaxed));
         let admitted = frames.min(limit.saturating_sub(waiting));

@@ -3,24 +3,25 @@
 //!
 //! A frame in a block is called a lent frame. It is read-only and has no headroom: a handler that
 //! writes or keeps it gets a copy in a page. A block may be filled again when all of its lent
-//! frames have returned: the CPU that handled a frame advances its finished index past the frame's
-//! slot, and then the owner of the blocks reads the slot. Only the owner counts lent frames, so the
-//! count is no atomic.
+//! frames have returned. A lent frame returns when the CPU that handled it has advanced its
+//! finished index past the frame's slot, and the owner of the blocks has then read the slot. Only
+//! the owner of the blocks counts lent frames, so this count needs no atomic variable.
 //!
-//! The device lends the frames of a block in order. The part after the last lent frame is the
-//! [`Tail`], which may be written while earlier frames are in use. There, a capture reader replaces
-//! the next record header by a [`FrameHeader`](crate::FrameHeader). Some blocks can be windows:
-//! parts of a mapped file ([`FileWindows`]), which no code writes. Their record headers stay before
-//! the frames, and are parsed only when a handler needs them ([`RecordForm`](crate::RecordForm)).
+//! The device lends the frames of a block in order. The part of a block after the last lent frame
+//! is the [`Tail`], which may be written while earlier frames are in use. In the tail, the reader
+//! of a capture file replaces the next record header by a [`FrameHeader`](crate::FrameHeader). Some
+//! blocks can be windows: parts of a mapped file ([`FileWindows`]), which no code writes. The
+//! record headers in a window stay before the frames, and are parsed only when a handler needs them
+//! ([`RecordForm`](crate::RecordForm)).
 //!
 //! The receive path holds the [`Blocks`], and the device keeps the [`Claim`], without which no code
 //! can write, read or lend from a block. Safe code, such as a wrapper around the device, therefore
 //! cannot access blocks that the kernel is writing.
 //!
 //! A device should fill a block in less time than the workers (the CPUs that handle its packets)
-//! need to empty their backlogs, or else they wait for each other. The owner of the blocks collects
-//! finished frames only in every eighth poll, because reading the finished index moves a cache line
-//! from the worker's CPU.
+//! need to empty their backlogs, or else the device and the workers wait for each other. The owner
+//! of the blocks collects finished frames only in every eighth poll, because reading the finished
+//! index moves a cache line from the worker's CPU.
 
 mod bus_error;
 mod lease;
@@ -86,7 +87,8 @@ pub struct Claim {
 pub struct Blocks {
     region: Arc<Region>,
     lent: Box<[Lent]>,
-    /// The number and size of the blocks that are not windows. The windows come after them.
+    /// The number and the size of the blocks that are not windows. These blocks come before the
+    /// windows.
     memory_blocks: usize,
     block_bytes: usize,
     /// For each window, the number of its bytes that can be read.
@@ -98,8 +100,8 @@ pub struct Blocks {
 #[derive(Clone, Copy, Debug, Default)]
 struct Lent {
     frames: u32,
-    /// At or after the last lent frame's end. No byte before `end` is written while a frame is
-    /// lent.
+    /// An offset at or after the end of the last lent frame. No byte before `end` is written while
+    /// a frame of the block is lent.
     end: u32,
 }
 
@@ -114,7 +116,7 @@ impl Blocks {
     /// Maps `count` blocks of `block_bytes` bytes.
     ///
     /// # Errors
-    /// As [`Region::map`].
+    /// Returns the errors of [`Region::map`].
     pub fn map(count: usize, block_bytes: usize) -> Result<(Self, Claim), RegionError> {
         // Blocks are written only through `tail`, never through their tokens.
         let (region, _tokens) = Region::map(count, block_bytes)?;
@@ -131,8 +133,8 @@ impl Blocks {
     }
 
     /// Creates `count` blocks of `block_bytes` bytes in memory that the caller has mapped at
-    /// `base`. `owner` is dropped when no code can reach the blocks. The blocks take up to `memory`
-    /// bytes.
+    /// `base`. `owner` is dropped when no code can reach the blocks any more. The blocks take up to
+    /// `memory` bytes.
     ///
     /// # Errors
     /// [`RegionError`] if the size is zero or too large.
@@ -162,8 +164,9 @@ impl Blocks {
     /// unit unless [`weigh`](Self::weigh) sets another number.
     ///
     /// A CPU may hold one more block if all blocks that it then holds have at most as many units as
-    /// the free blocks, or three times as many if the next frame has at most 16 KiB. The limit
-    /// takes effect when the blocks belong to an [`Outbox`](crate::Outbox).
+    /// the free blocks. If the next frame has at most 16 KiB, the CPU may hold three times as many
+    /// units. The limit on held blocks takes effect when the blocks belong to an
+    /// [`Outbox`](crate::Outbox).
     #[must_use]
     pub fn shared(mut self, units: u32) -> Self {
         self.shares = Shares::new(self.lent.len(), units);
@@ -219,7 +222,8 @@ impl Blocks {
     }
 
     /// Returns the part of `block` after the last lent frame, for lending and, unless the block is
-    /// a window, for writing. `None` without such a block, or if `claim` is to other blocks.
+    /// a window, for writing. `None` if the block does not exist, or if `claim` belongs to other
+    /// blocks.
     #[inline]
     pub fn tail(&mut self, claim: &Claim, block: usize) -> Option<Tail<'_>> {
         if !self.are_claimed_by(claim) {
@@ -248,7 +252,8 @@ impl Blocks {
         self.shown.get(block - self.memory_blocks).map_or(0, |shown| *shown as usize)
     }
 
-    /// Returns the bytes of `block`. Empty without such a block, or if `claim` is to other blocks.
+    /// Returns the bytes of `block`. Empty if the block does not exist, or if `claim` belongs to
+    /// other blocks.
     pub fn readable(&self, claim: &Claim, block: usize) -> &[u8] {
         if block >= self.lent.len() || !self.are_claimed_by(claim) {
             return &[];
@@ -264,7 +269,7 @@ impl Blocks {
     }
 
     /// Lends `len` bytes at `offset` of `block` as a frame. `None` if the bytes do not lie within
-    /// the block or exceed [`FRAME_BYTES_MAX`], or if `claim` is to other blocks.
+    /// the block or exceed [`FRAME_BYTES_MAX`], or if `claim` belongs to other blocks.
     #[inline]
     pub fn lend(&mut self, claim: &Claim, block: usize, offset: usize, len: usize) -> Option<Completion> {
         let offset = offset_of(offset);

@@ -1,18 +1,20 @@
 //! A frame that lies in several pages has one slot: the number of the first page, which is called
-//! the head, and a bit that is set if more pages follow. These are listed in a separate table, with
-//! one entry for each page of the region.
+//! the head, and a bit that is set if more pages follow. The pages after the head are listed in a
+//! separate table, with one entry for each page of the region.
 //!
 //! Why not one slot for each page: a frame could be cut in two when a ring or a parking lot becomes
-//! full, when a budget is used up, or when slots are revoked. Counters would count slots instead of
-//! frames, and every loop over slots would have to check a flag. With one slot per frame, only the
-//! code that takes pages back checks the bit, with one comparison for chains and lent frames.
+//! full, when a budget is used up, or when slots are revoked. With one slot for each page, counters
+//! would count slots instead of frames, and every loop over slots would have to check a flag. With
+//! one slot for each frame, only the code that takes pages back checks whether more pages follow,
+//! with one comparison for chains and lent frames.
 //!
-//! The links are not stored in the pages, because devices and packet functions write there. Code
-//! outside of this crate cannot change the links, and every page keeps its full headroom.
+//! The links between pages are not stored in the pages, because devices and packet functions write
+//! to pages. Code outside of this crate cannot change the links, and every page keeps its full
+//! headroom.
 //!
 //! Whoever holds the slot of a frame holds all pages of its chain until the chain is [taken
 //! apart](Region::take_apart). Pages that become unnecessary stay in the chain as empty parts. The
-//! flow hash and the flow key are computed from the head's bytes.
+//! flow hash and the flow key are computed from the bytes in the head (first page).
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -42,7 +44,8 @@ impl Iterator for Parts<'_> {
     fn next(&mut self) -> Option<Slot> {
         let part = self.next.take()?;
         self.left -= 1;
-        // Read before the part is returned: the caller may put this page into another chain.
+        // The link is read before the part is returned, because the caller may put this page into
+        // another chain.
         if part.is_chained() && self.left > 0 {
             self.next = self.region.behind(&part);
         }
@@ -100,11 +103,12 @@ impl Region {
         if slot.is_chained() { self.total_of_chain(slot.page, slot.len()) } else { slot.len() }
     }
 
-    /// By value, so that the slot of a frame of one page can stay in registers.
+    /// The arguments are passed by value, so that the slot of a frame of one page can stay in
+    /// registers.
     #[cold]
     #[inline(never)]
     fn total_of_chain(&self, page: u32, len: usize) -> usize {
-        // 0 after the frame's pages were taken.
+        // The length is 0 after the frame's pages were taken.
         self.link(page).map_or(0, |link| len + link.rest.load(Ordering::Relaxed) as usize)
     }
 
@@ -116,7 +120,8 @@ impl Region {
         }
     }
 
-    /// Creates an empty frame with as many pages as `frame` has, or takes no page from `pages`.
+    /// Creates an empty frame from `pages`, with as many pages as `frame` has, or returns `None`
+    /// and takes no page.
     pub(crate) fn in_exchange(&self, frame: &Slot, pages: &mut Vec<Page>) -> Option<Completion> {
         let count = if frame.is_chained() { self.parts_of(frame).count() } else { 1 };
         let from = pages.len().checked_sub(count)?;
@@ -154,8 +159,8 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// The rest of a packet with copied headers, part by part: of its frame, and of the frames that
-/// were [merged](crate::merged) into it.
+/// The bytes after the copied headers of a packet, part by part: those of its frame, and those of
+/// the frames that were [merged](crate::merged) into it.
 #[derive(Clone, Debug)]
 pub struct Behind<'a> {
     memory: &'a Memory,
@@ -293,7 +298,8 @@ impl Memory {
         if total > FRAME_BYTES_MAX {
             return None;
         }
-        // The front first, because a cut at the end may remove bytes that were added at the front.
+        // The front is changed first, because a cut at the end may remove bytes that were added at
+        // the front.
         chain.0[0] = chain.0[0].resized(front, 0)?;
         self.start(&chain.0[0])?;
         if back > 0 {
@@ -310,8 +316,9 @@ impl Memory {
         Some(unsafe { self.carry_header(slot, resized, front + back) })
     }
 
-    /// If there is not enough room after the head's bytes, they first move towards the front of the
-    /// page, with the device's header. Returns `None` and changes nothing if the page is too short.
+    /// Joins the parts of a frame in its first page. If there is not enough room after the first
+    /// part, this part first moves towards the front of the page, with the device's header. Returns
+    /// `None` and changes nothing if the page is too short.
     ///
     /// # Safety
     /// The rules of [`slice_mut`](Self::slice_mut) apply to all pages of the frame.

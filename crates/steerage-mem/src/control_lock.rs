@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use crate::round;
 
-/// Attempts without a pause. A packet CPU holds the lock for less than 50 us.
+/// The number of attempts to take the lock without a pause. A packet CPU holds the lock for less
+/// than 50 us.
 const LOOKS: u32 = 100;
 
-/// The pause after these attempts: the kernel has probably interrupted the lock's holder.
+/// The pause between later attempts, when the kernel has probably interrupted the thread that holds
+/// the lock.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
 /// A lock for which only control threads wait. Debug builds panic if a packet CPU would wait.
@@ -21,8 +23,9 @@ impl<T> ControlLock<T> {
         Self(Mutex::new(value))
     }
 
-    /// Waits for the lock, in a control thread, by repeated attempts. A sleeping control thread
-    /// would have to be woken by a packet CPU, which takes up to 100 us on a virtual machine.
+    /// Waits for the lock, in a control thread, by repeated attempts. If a control thread slept
+    /// until the lock is free, a packet CPU would have to wake it, which takes up to 100 us on a
+    /// virtual machine.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         assert!(!round::is_inside(), "a packet CPU would wait for the control lock in its round");
         for looks in 0_u32.. {
@@ -38,7 +41,8 @@ impl<T> ControlLock<T> {
         unreachable!("the loop has no end")
     }
 
-    /// Takes the lock if no other thread holds it, also after a panic of another holder.
+    /// Takes the lock if no other thread holds it, even if another thread panicked while it held
+    /// the lock.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

@@ -1,7 +1,8 @@
 //! [`Fit`] is the position of a frame in its page, as Linux's `build_skb` requires it of a driver.
 
 /// The number of free bytes before a frame, for headers of a packet function, such as a tunnel over
-/// IPv6. Twice the kernel's `NET_SKB_PAD`, and half of the 256 bytes that XDP guarantees.
+/// IPv6. The headroom is twice the kernel's `NET_SKB_PAD`, and half of the 256 bytes that XDP
+/// guarantees.
 pub const HEADROOM: usize = 128;
 
 /// The number of free bytes after a frame, for data that a packet function appends: at most 50

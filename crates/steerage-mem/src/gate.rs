@@ -2,7 +2,7 @@
 //! dead during the batch.
 //!
 //! A CPU can be declared dead only while it runs its handler. Outside of its handler, the CPU may
-//! be steering packets by a table that is about to change, so the other CPUs wait for it.
+//! be steering packets by a table that is about to change, so the other CPUs wait for this CPU.
 //!
 //! The gate is one 64-bit word in a cache line of its own, changed by compare-and-exchange at the
 //! start and at the end of each batch (less than one clock tick per packet).
@@ -31,7 +31,8 @@ pub struct Dead;
 #[repr(align(128))]
 pub struct Gate {
     word: AtomicU64,
-    /// When the CPU last entered its handler, in the cache line that it needs anyway.
+    /// The time at which the CPU last entered its handler, in the gate's cache line, which the CPU
+    /// needs anyway.
     entered: AtomicU64,
 }
 
@@ -59,7 +60,7 @@ impl Gate {
     }
 
     fn change(&self, from: u64, to: impl Fn(u64) -> u64, order: Ordering) -> Result<(), Dead> {
-        // Only a declaration of death can have changed the word.
+        // Only a thread that declares this CPU dead can have changed the word.
         let word = self.word.load(Ordering::Relaxed);
         if word & STATE != from {
             return Err(Dead);
@@ -76,12 +77,13 @@ impl Gate {
         self.word.store((word & !STATE) + NEXT_BATCH, Ordering::Relaxed);
     }
 
-    /// The current word. While it stays the same, the CPU makes no progress.
+    /// The gate's current word. While the word stays the same, the CPU makes no progress.
     pub fn sign(&self) -> u64 {
         self.word.load(Ordering::Relaxed)
     }
 
-    /// When the CPU entered its handler, in nanoseconds of the caller's clock, or `None` outside.
+    /// The time at which the CPU entered its handler, in nanoseconds of the caller's clock, or
+    /// `None` outside of the handler.
     pub fn inside_since(&self) -> Option<u64> {
         // Acquire: pairs with G1, so the time is not older than the entry that the word shows.
         let word = self.word.load(Ordering::Acquire);

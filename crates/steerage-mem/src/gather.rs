@@ -62,7 +62,8 @@ impl Gather {
         self.broken.is_some()
     }
 
-    /// Marks the frame as broken, and counts `len` bytes as skipped. The first reason is kept.
+    /// Marks the frame as broken for the reason `why`, and counts `len` bytes as skipped. A frame
+    /// that is already broken keeps its first reason.
     pub fn break_off(&mut self, why: Broken, len: usize) {
         self.broken.get_or_insert(why);
         self.skipped = self.skipped.saturating_add(len);

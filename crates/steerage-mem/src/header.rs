@@ -1,14 +1,15 @@
-//! [`FrameHeader`]: what a device says about a frame, directly before the frame.
+//! [`FrameHeader`]: the data that a device records about a frame, directly before the frame.
 
 /// The [`BYTES`](Self::BYTES) bytes before a frame, written by a device, in the headroom of the
-/// page or in place of the record header of a capture file. A bit of the slot says that the header
-/// exists. The header is not copied to the rings between CPUs, but lies in the cache line of the
-/// frame's first bytes, or in the one before. Any 16 bytes are a valid header.
+/// page or in place of the record header of a capture file. A bit of the frame's slot shows that
+/// the header exists. The header is not copied to the rings between CPUs, but lies in the cache
+/// line of the frame's first bytes, or in the one before. Any 16 bytes are a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// The receive time in nanoseconds since 1970-01-01 00:00 UTC, or [`NO_TIME`](Self::NO_TIME).
     pub nanos: u64,
-    /// The length of the frame on the wire, in bytes. A capture file may contain fewer bytes.
+    /// The length of the frame on the wire, in bytes. A capture file may contain fewer bytes of a
+    /// packet than the wire carried.
     pub wire_len: u32,
     /// The kind of header with which the frame begins, as a link type in tcpdump's numbering.
     pub link: u16,

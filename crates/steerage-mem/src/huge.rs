@@ -32,7 +32,8 @@ unsafe impl<T: Copy + Send> Send for HugeVec<T> {}
 unsafe impl<T: Copy + Sync> Sync for HugeVec<T> {}
 
 impl<T: Copy> HugeVec<T> {
-    /// Reserves room for `capacity` entries. Aborts the process if there is no address space.
+    /// Reserves room for `capacity` entries. Aborts the process if there is too little address
+    /// space.
     ///
     /// # Panics
     /// Panics if `capacity` or the size of an entry is 0, if the total size cannot be addressed, or
@@ -50,7 +51,7 @@ impl<T: Copy> HugeVec<T> {
     /// Creates a vector of `len` entries with the same value.
     ///
     /// # Panics
-    /// As [`with_capacity`](Self::with_capacity).
+    /// Panics in the same cases as [`with_capacity`](Self::with_capacity).
     #[must_use]
     pub fn filled(value: T, len: usize) -> Self {
         let mut all = Self::with_capacity(len);
@@ -61,7 +62,7 @@ impl<T: Copy> HugeVec<T> {
     /// Appends an entry.
     ///
     /// # Panics
-    /// If the vector is full.
+    /// Panics if the vector is full.
     #[inline]
     pub fn push(&mut self, value: T) {
         assert!(self.len < self.capacity, "a HugeVec of {} entries is full", self.capacity);

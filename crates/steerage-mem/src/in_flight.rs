@@ -1,7 +1,8 @@
 //! [`InFlight`] holds the pages from which a device is sending, until the device reports them as
 //! sent. Several CPUs may send through one queue, but the device reports all pages in a single
 //! ring. While a page is in flight, an address and a table entry with the number of the sending CPU
-//! replace the page's token. The CPU that reads the reports returns each page to that CPU.
+//! replace the page's token. The CPU that reads the device's reports returns each page to the CPU
+//! that sent it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +31,8 @@ use crate::sync::{AtomicU32, Ordering};
 /// ```
 pub struct InFlight {
     region: Arc<Region>,
-    /// 0: not in flight. Lower half: the sender, from 1 on. Upper half: parts not reported as sent.
+    /// For each page, 0 if it is not in flight. Otherwise, the lower half is the sender (counted
+    /// from 1), and the upper half is the number of parts not reported as sent.
     pages: Box<[AtomicU32]>,
     /// For each sender, the sent pages that it has not taken back yet.
     back: Box<[PageStack]>,
@@ -39,7 +41,8 @@ pub struct InFlight {
 const SENDER: u32 = 0xffff;
 const ONCE: u32 = 1 << 16;
 
-/// The maximum number of senders (CPUs that send through one queue), and of a page's parts.
+/// The maximum number of senders (CPUs that send through one queue), and the maximum number of
+/// parts of a page.
 pub const SENDERS_MAX: usize = SENDER as usize;
 
 impl InFlight {
@@ -52,8 +55,8 @@ impl InFlight {
     }
 
     /// Consumes a page's token, until the device has reported its `parts` parts as sent, and
-    /// returns the page's address. `Err` returns the page if it is of another region or a number is
-    /// too large.
+    /// returns the page's address. `Err` returns the page if it belongs to another region, or if
+    /// `sender` or `parts` is too large.
     #[inline]
     pub fn post(&self, sender: usize, page: Page, parts: usize) -> Result<u64, Page> {
         let sensible = sender < self.back.len() && (1..=SENDERS_MAX).contains(&parts);
@@ -83,9 +86,9 @@ impl fmt::Debug for InFlight {
 pub struct Reaper(Arc<InFlight>);
 
 impl Reaper {
-    /// Records that the part in which `address` lies was sent. After its last part, a page of `me`
-    /// is passed to `each`, and any other page waits for its sender. False if the page is not in
-    /// flight.
+    /// Records that the part in which `address` lies was sent. After its last part, a page that
+    /// `me` sent is passed to `each`, and any other page waits until its sender takes it back.
+    /// Returns false if the page is not in flight.
     #[inline]
     pub fn tell(&mut self, address: u64, me: usize, mut each: impl FnMut(Page)) -> bool {
         let Some((index, _)) = self.0.region.find(address) else { return false };

@@ -3,8 +3,9 @@
 //!
 //! A producer publishes frames, executes a fence, and then sets the bit of its ring if the bit is
 //! clear. The consumer clears the bit of a ring that was empty for a while, executes a fence, and
-//! then checks the ring once more. One of the fences is first: either the consumer sees the frames,
-//! or the producer sees that its bit is clear. The bit of a busy ring stays set and is only read.
+//! then checks the ring once more. One of the two fences comes first: either the consumer sees the
+//! frames, or the producer sees that its bit is clear. The bit of a busy ring stays set and is only
+//! read.
 //!
 //! A consumer that is about to sleep also checks only the rings whose bits are set. Therefore a
 //! producer that has set a bit executes another fence before it checks for sleeping CPUs. If there
@@ -25,7 +26,8 @@ const WORDS: usize = 8;
 /// ignored. All rings to a CPU share this number.
 const LOOKS: u32 = 1024;
 
-/// The minimum for each ring. These checks take as much time as using an ignored ring again.
+/// The minimum number of checks for each ring. These checks take as much time as using an ignored
+/// ring again.
 const LOOKS_MIN: u32 = 32;
 
 /// For each ring to one CPU, a bit that is set if the ring may have frames.
@@ -55,7 +57,8 @@ impl Inbox {
     }
 
     /// Returns true if a counter shows that no ring has frames. A CPU that has announced its sleep
-    /// misses no frame: producers count before their fence, and check for sleepers after it.
+    /// misses no frame: producers count frames before their fence, and check for sleeping CPUs
+    /// after the fence.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.counted.as_ref().is_some_and(|(all, cpu)| all[*cpu].waiting() == 0)
@@ -124,7 +127,8 @@ pub struct Turns {
     nth: usize,
     noted: u64,
     words_left: usize,
-    /// The bits of the first word that are visited at the start of the pass. The others come last.
+    /// The bits of the first word that are visited at the start of the pass. The other bits of the
+    /// first word come last.
     not_before: u64,
 }
 

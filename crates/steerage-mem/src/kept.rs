@@ -1,7 +1,7 @@
-//! Frames that a handler keeps after their batch is finished ([`Kept`]). Their slots are blanked
-//! (marked as having no page), and their pages return through a stack instead of the finished
-//! index. Any thread may push pages, and the owner of the pool empties the stack. A CPU that finds
-//! no free page in the pool takes as many pages as it needs from the stack.
+//! Frames that a handler keeps after their batch is finished ([`Kept`]). The slots of kept frames
+//! are blanked (marked as having no page), and the pages return through a stack instead of the
+//! finished index. Any thread may push pages on this stack, and the owner of the pool empties the
+//! stack. A CPU that finds no free page in the pool takes as many pages as it needs from the stack.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -101,7 +101,7 @@ impl KeptPages {
         room
     }
 
-    /// Returns true if pages of kept frames have returned. Reads one shared cache line.
+    /// Returns true if pages of kept frames have returned. This check reads one shared cache line.
     #[inline(always)]
     pub fn waiting(&self) -> bool {
         self.waiting.any()
@@ -135,9 +135,11 @@ fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, parts: &
 #[derive(Debug)]
 pub struct Kept {
     slot: Slot,
-    /// The number of copied bytes of a copy of the front of a frame, or 0 for a whole frame.
+    /// For a copy of only the first bytes of a frame, the number of these bytes. 0 for a whole
+    /// frame.
     front: u16,
-    /// The hidden frames with the rest of a merged packet's payload: first position, and number.
+    /// The first position and the number of the hidden frames, which have the rest of a merged
+    /// packet's payload.
     hidden: (u8, u8),
     /// The page's generation when the frame was kept. Checked in debug and fuzz builds only.
     generation: Generation,
@@ -145,7 +147,8 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Marks a copy of the first `bytes` bytes of a frame. The rest stays in the original frame.
+    /// Marks a copy of the first `bytes` bytes of a frame. The rest of the bytes stays in the
+    /// original frame.
     #[must_use]
     pub fn of_front(mut self, bytes: usize) -> Self {
         self.front = bytes as u16;
@@ -216,7 +219,8 @@ impl Kept {
         self.hidden = (from as u8, count as u8);
     }
 
-    /// The number of copied bytes of a copy of the front of a frame. `None` for a whole frame.
+    /// For a copy of only the first bytes of a frame, returns the number of these bytes. `None` for
+    /// a whole frame.
     #[inline]
     pub fn front(&self) -> Option<usize> {
         (self.front != 0).then_some(self.front.into())
@@ -354,7 +358,7 @@ impl Drop for Kept {
         let pool = self.kept_pages.memory.pool();
         pool.take_apart(Completion::from_slot(self.slot), |page, _, _| self.kept_pages.waiting.put(pool, page));
         // Relaxed: no other memory depends on this count. Every page that is no longer counted has
-        // already returned, because it was pushed before.
+        // already returned, because the page was pushed before.
         self.kept_pages.kept.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -8,7 +8,8 @@ pub(crate) struct Link {
     pub(crate) next: AtomicU32,
     pub(crate) offset: AtomicU32,
     pub(crate) len: AtomicU32,
-    /// The number of bytes in all parts after the head. Only the entry of the head has it.
+    /// The number of bytes in all parts after the head. Only the entry of the head (first page) has
+    /// this number.
     pub(crate) rest: AtomicU32,
 }
 

@@ -9,7 +9,8 @@ use std::ptr::NonNull;
 #[cfg(miri)]
 pub(crate) use by_allocator::{map_anonymous, map_small, map_transparent, map_unused, unmap};
 
-/// The size in bytes of a huge page on all supported machines. The size of a region is a multiple.
+/// The size in bytes of a huge page on all supported machines. The size of a region is a multiple
+/// of it.
 pub(crate) const HUGE_BYTES: usize = if cfg!(miri) { 4096 } else { 2 << 20 };
 
 /// The kind of pages that the kernel used for the memory.
@@ -117,7 +118,7 @@ mod by_allocator {
     }
 }
 
-/// Reserved huge pages if possible, or else memory aligned for transparent huge pages.
+/// Maps reserved huge pages if possible, or else memory that is aligned for transparent huge pages.
 #[cfg(not(miri))]
 pub(crate) fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize), RegionError> {
     if let Ok(base) = mmap(bytes, libc::MAP_HUGETLB) {
@@ -130,7 +131,8 @@ pub(crate) fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize
     Ok((base, backing, bytes))
 }
 
-/// Untouched pages take no memory. Returns the address and the number of bytes to [unmap].
+/// Maps memory for transparent huge pages. Untouched pages take no memory. Returns the address and
+/// the number of bytes to [unmap].
 #[cfg(not(miri))]
 pub(crate) fn map_transparent(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     let bytes = bytes.checked_next_multiple_of(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -142,7 +144,7 @@ pub(crate) fn map_small(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     mmap(bytes, 0).map(|base| (base, bytes))
 }
 
-/// In bytes, of the reserved huge pages that no program uses yet.
+/// The size in bytes of the reserved huge pages that no program uses yet.
 pub(crate) fn huge_pages_free() -> u64 {
     let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
     let pages = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
@@ -169,8 +171,8 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     unsafe { libc::munmap(base.as_ptr().cast(), bytes) };
 }
 
-/// Moves a mapping from the address `from` to `to` in one atomic step for threads that read there.
-/// Aborts the process if the kernel fails after it has removed the old mapping.
+/// Moves a mapping from the address `from` to `to` in one atomic step for threads that read at
+/// `to`. Aborts the process if the kernel fails after it has removed the old mapping.
 ///
 /// # Safety
 /// Both ranges are mapped, do not overlap, and belong to the caller. No code reads at `from` any
@@ -189,16 +191,17 @@ pub unsafe fn move_over(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<
     let error = io::Error::last_os_error();
     // SAFETY: `mincore` reads no memory and writes one byte, because a page has at least 4 KiB.
     if unsafe { libc::mincore(to.cast(), 4096, [0_u8].as_mut_ptr()) } != 0 {
-        // The old mapping is gone, and another thread may be about to read there.
+        // The old mapping at `to` is gone, and another thread may be about to read at `to`.
         std::process::abort();
     }
     Err(error)
 }
 
-/// Returns true if the kernel accepts the advice for huge pages.
+/// Maps memory that is aligned to huge pages. Also returns true if the kernel accepts the advice to
+/// use huge pages.
 #[cfg(not(miri))]
 fn map_aligned(bytes: usize, extra: libc::c_int) -> io::Result<(NonNull<u8>, bool)> {
-    // One more huge page than necessary, to contain an aligned range.
+    // The mapping is one huge page longer than requested, to contain an aligned range.
     let more = bytes.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
     let base = mmap(more, extra)?;
     let skip = base.as_ptr().align_offset(HUGE_BYTES);

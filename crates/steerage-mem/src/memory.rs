@@ -24,7 +24,7 @@ impl Memory {
         &self.pool
     }
 
-    /// The bytes of a frame, or of its first part. Empty if they do not lie in this memory.
+    /// The bytes of a frame, or of its first part. Empty if the bytes do not lie in this memory.
     #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         // SAFETY: the completion is borrowed for as long as the slice, so no other thread holds the
@@ -120,7 +120,7 @@ impl Memory {
         }
     }
 
-    /// As [`Frame::room`](crate::ring::Frame::room).
+    /// See [`Frame::room`](crate::ring::Frame::room).
     #[inline]
     pub(crate) fn room(&self, slot: &Slot) -> (usize, usize) {
         if slot.is_lent() || self.start(slot).is_none() {
@@ -131,7 +131,8 @@ impl Memory {
         (slot.offset as usize, self.pool.page_bytes().saturating_sub(end))
     }
 
-    /// Copies only the header, not the frame. Without room before the frame, the header is lost.
+    /// Changes the length of a frame. Copies only the header, not the frame. If there is no room
+    /// before the frame, the header is lost.
     ///
     /// # Safety
     /// The rules of [`slice_mut`](Self::slice_mut) apply to all pages of the frame.
@@ -177,7 +178,8 @@ impl Memory {
         }
     }
 
-    /// Like [`bytes`](Self::bytes), but prefetches a frame that no device has just written.
+    /// Like [`bytes`](Self::bytes), but also prefetches the frame, unless a device has just written
+    /// it.
     #[inline(always)]
     pub fn bytes_soon<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         let bytes = self.bytes(frame);

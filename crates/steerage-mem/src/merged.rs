@@ -1,9 +1,9 @@
 //! Frames of a batch that a handler sees as one merged packet.
 //!
 //! The headers of a merged packet are a copy ([`Kept`]), and its payload stays in the original
-//! frames. The first frame represents the whole packet. The others are *hidden*: their slots come
-//! after the slots of all packets that the handler sees. Otherwise a hidden frame is like any
-//! frame: it counts as one frame, and its page returns with its slot.
+//! frames. The first frame of a merged packet represents the whole packet. The other frames are
+//! *hidden*: their slots come after the slots of all packets that the handler sees. Otherwise a
+//! hidden frame is like any frame: it counts as one frame, and its page returns with its slot.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -19,7 +19,7 @@ use crate::shared_pool::Spare;
 /// The maximum number of frames in a batch in which frames are merged: the bits of a `u64`.
 pub const BATCH_MAX: usize = u64::BITS as usize;
 
-/// Old positions in their new order.
+/// The old positions of frames in a batch, in their new order.
 struct Order([u8; BATCH_MAX], usize);
 
 impl Order {
@@ -60,11 +60,12 @@ impl Pages<'_> {
     }
 }
 
-/// Merges frames of a batch into packets. `find` gets the frames, and calls its second argument for
-/// each merged packet, with the set of its frames, its headers, and a [record](Kept::record). All
-/// frames of a packet have headers of the same length. Afterwards, `copies` contains the headers of
-/// each packet at its new position. A packet is not merged if no page is free for its headers.
-/// Returns the number of packets that the handler sees, or `None` if nothing was merged.
+/// Merges frames of a batch into packets. `find` gets the frames of the batch, and calls its second
+/// argument for each merged packet, with the set of its frames, its headers, and a
+/// [record](Kept::record). All frames of a packet have headers of the same length. After the merge,
+/// `copies` contains the headers of each merged packet at the packet's new position. A packet is
+/// not merged if no page is free for its headers. Returns the number of packets that the handler
+/// sees, or `None` if nothing was merged.
 pub fn merge(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],
@@ -92,7 +93,7 @@ fn hide(hand: &mut Hand<'_>, copies: &mut [Option<Kept>], members: &[u64; BATCH_
     order.push((0..hand.len()).filter(|nth| hidden >> nth & 1 == 0));
     let shown = order.1;
     for (at, nth) in order.0.map(usize::from).into_iter().enumerate().take(shown) {
-        // The copy of position `at` has moved already, unless the frame is hidden and has none.
+        // The copy of position `at` has moved already, unless the frame is hidden and has no copy.
         copies.swap(at, nth);
         if let Some(copy) = &mut copies[at] {
             copy.hide(order.1, members[nth].count_ones() as usize - 1);
@@ -105,9 +106,9 @@ fn hide(hand: &mut Hand<'_>, copies: &mut [Option<Kept>], members: &[u64; BATCH_
     shown
 }
 
-/// Makes the hidden frames of the packets in the set `split` visible again, after their first
-/// frames, and reorders `verdicts` as well. `shown` is the result of [`merge`]. Returns how many
-/// frames are visible. Call [`write_headers`] afterwards.
+/// Makes the hidden frames of the packets in the set `split` visible again, each after the first
+/// frame of its packet, and reorders `verdicts` in the same way. `shown` is the result of
+/// [`merge`]. Returns how many frames are visible. Call [`write_headers`] afterwards.
 pub fn show<T: Copy>(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],
@@ -142,8 +143,8 @@ pub fn show<T: Copy>(
 }
 
 /// Writes the headers of the frames that [`show`] made visible, in place, or to a copy if the frame
-/// is lent. `headers` writes the headers, of one length, for all frames of a packet. Calls `lost`
-/// for a frame if no page is free for its copy.
+/// is lent. `headers` writes the headers for all frames of a packet, which have the same length.
+/// Calls `lost` for a frame if no page is free for its copy.
 pub fn write_headers<const BYTES: usize>(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],

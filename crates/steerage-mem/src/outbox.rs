@@ -1,5 +1,6 @@
-//! [`Outbox`] contains one queue's rings to all CPUs, and the lane of the CPU that polls the queue.
-//! It visits only rings in use, because with many CPUs, most rings are empty most of the time.
+//! [`Outbox`] contains one queue's rings to all CPUs, and the lane (frames that stay on the CPU
+//! that polls the queue). An outbox visits only rings in use, because with many CPUs, most rings
+//! are empty most of the time.
 
 #[cfg(test)]
 mod tests;
@@ -13,9 +14,9 @@ use crate::memory::Memory;
 use crate::page::Completion;
 use crate::ring::{Finished, Lane, Producer};
 
-/// One queue's producers: one for each CPU, and a last one for the parking lot. Frames for the
-/// queue's owner, the CPU that polls it, stay in the lane. The ring to the owner contains only
-/// frames that were handed over before this CPU became the owner.
+/// One queue's producers (sending ends of rings): one for each CPU, and a last one for the parking
+/// lot. Frames for the queue's owner (the CPU that polls the queue) stay in the lane. The ring to
+/// the owner contains only frames that were handed over before the owner began to poll the queue.
 #[derive(Debug)]
 pub struct Outbox {
     rings: Vec<Producer>,
@@ -103,22 +104,24 @@ impl Outbox {
         self.lane.waiting()
     }
 
-    /// Returns true if the owner has finished the lane and its ring. Otherwise, the queue must not
-    /// be polled: frames in the lane would overtake frames in the ring.
+    /// Returns true if the queue's owner has finished all frames in the lane and in the owner's
+    /// ring. Otherwise, the queue must not be polled: frames in the lane would overtake frames in
+    /// the ring.
     #[inline(always)]
     pub fn has_owner_finished(&self) -> bool {
         let ring = &self.rings[self.owner];
         self.lane.is_empty() && (ring.occupied() == 0 || ring.passed(ring.tail()))
     }
 
-    /// Returns true if `cpu` has finished its ring up to `tail`, and the lane if `cpu` owns the
-    /// queue.
+    /// Returns true if `cpu` has finished the frames of its ring up to `tail`, and those of the
+    /// lane if `cpu` owns the queue.
     pub fn has_passed(&self, cpu: u16, tail: u64) -> bool {
         let cpu = usize::from(cpu);
         self.rings[cpu].passed(tail) && (cpu != self.owner || self.lane.is_empty())
     }
 
-    /// Finishes the frames taken from the lane. Lent frames return to `blocks`, others to `home`.
+    /// Finishes the frames taken from the lane. Lent frames return to `blocks`, and all other
+    /// frames are passed to `home`.
     #[inline]
     pub fn finish_lent(&mut self, blocks: &mut Blocks, mut home: impl FnMut(Completion)) {
         let mut lent = blocks.homecoming();
@@ -130,8 +133,8 @@ impl Outbox {
     ///
     /// # Errors
     /// Returns the frame if the ring has no room for it.
-    // Always inlined: otherwise loading the frame would have to wait for the stores of the frame.
-    // With 16 targets, this wait raised the cost of staging from 9.5 ns to 22 ns per packet.
+    // Always inlined: otherwise loading the frame would have to wait for the stores that wrote the
+    // frame. With 16 targets, this wait raised the cost of staging from 9.5 ns to 22 ns per packet.
     #[inline(always)]
     pub fn stage(&mut self, target: usize, frame: Completion, arrival: u64) -> Result<(), Completion> {
         if target == self.owner {
@@ -141,7 +144,7 @@ impl Outbox {
         self.rings[target].stage(frame, arrival)
     }
 
-    /// Records that these rings may have staged frames: once per poll, not once per frame.
+    /// Records that these rings may have staged frames. Called once per poll, not once per frame.
     pub fn touch(&mut self, rings: &Bits) {
         self.staged.insert_set(rings);
     }
@@ -195,10 +198,10 @@ impl Outbox {
         self.spare = list;
     }
 
-    /// Publishes the staged frames of the parking lot, and of each ring with at least `least`.
-    /// Calls `shown` for each CPU with published frames. Calls `refused` for each frame that
-    /// exceeds the backlog or the share of the blocks. Frames in blocks return to `lent`, others to
-    /// `refused`.
+    /// Publishes the staged frames of the parking lot, and of each ring that has at least `least`
+    /// staged frames. Calls `shown` for each CPU with published frames. Calls `refused` for each
+    /// frame that exceeds the backlog or the share of the blocks. A refused frame in a block
+    /// returns to `lent`, and any other is passed to `refused`.
     #[inline]
     pub fn publish(
         &mut self,
@@ -300,7 +303,8 @@ impl Outbox {
         count
     }
 
-    /// Reclaims a ring: lent frames return to `blocks`, all others to `home`. Returns their number.
+    /// Reclaims the finished frames of a ring: lent frames return to `blocks`, and all other frames
+    /// are passed to `home`. Returns the number of frames.
     #[inline]
     pub fn reclaim_lent(&mut self, at: usize, blocks: &mut Blocks, mut home: impl FnMut(Completion)) -> u64 {
         let mut lent = blocks.homecoming_from(at);
@@ -311,7 +315,7 @@ impl Outbox {
         count
     }
 
-    /// Returns the first ring from `from` on that has unreturned frames.
+    /// Returns the first ring from `from` on that has frames that have not returned.
     #[inline]
     pub fn next_out(&self, from: usize) -> Option<usize> {
         self.out.next(from)
@@ -322,7 +326,8 @@ impl Outbox {
         self.lane.is_empty() && self.out.is_empty() && self.staged.is_empty() && self.rings[self.cpus()].occupied() == 0
     }
 
-    /// Returns true if this queue has unreturned frames and other queues may need their pages.
+    /// Returns true if frames of this queue have not returned and other queues may need their
+    /// pages.
     pub fn keeps_pages_from_others(&self) -> bool {
         self.admissions.is_some() && !self.out.is_empty()
     }
@@ -341,12 +346,13 @@ impl Outbox {
         }
     }
 
-    /// 0 if each queue has its own limit on waiting frames.
+    /// The frames of all queues that wait for the CPU, or 0 if each queue has its own limit on
+    /// waiting frames.
     fn waiting_of_all(&self, at: usize) -> u64 {
         self.admissions.as_ref().and_then(|all| all.get(at)).map_or(0, Admission::waiting)
     }
 
-    /// Returns true if the ring and the CPU's backlog have room. The owner's lane always has.
+    /// Returns true if the ring and the CPU's backlog have room. The owner's lane always has room.
     #[inline(always)]
     pub fn has_room(&self, at: usize, frames: usize) -> bool {
         if at == self.owner {

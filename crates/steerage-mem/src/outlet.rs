@@ -16,14 +16,15 @@ use crate::signal::Signal;
 pub struct Outlet<T> {
     places: usize,
     waiting: Mutex<Waiting<T>>,
-    /// For each CPU, the number of items that it has sent.
+    /// For each CPU, the number of items that the CPU has sent.
     sent: OnceLock<Vec<AtomicU64>>,
 }
 
 #[derive(Debug)]
 struct Waiting<T> {
     of_cpus: Vec<OfCpu<T>>,
-    /// For each bucket, the CPU that got its latest item, and the number of that item.
+    /// For each bucket, the CPU that got the bucket's latest item, and the number of that item on
+    /// the CPU.
     buckets: Vec<(u16, u64)>,
     count: usize,
     has_room: Signal,
@@ -75,8 +76,8 @@ impl<T> Outlet<T> {
     }
 
     /// Adds an item for `cpu`, or for the CPU of the bucket's latest item if `cpu` is `None` or
-    /// earlier items were not sent yet. Returns the CPU, or `Err` with the item if there is no
-    /// room.
+    /// earlier items of the bucket were not sent yet. Returns the CPU, or `Err` with the item if
+    /// there is no room.
     pub fn push(&self, bucket: u16, cpu: Option<u16>, item: T) -> Result<u16, T> {
         let mut waiting = self.lock();
         let Waiting { of_cpus, buckets, count, has_room } = &mut *waiting;
@@ -98,9 +99,10 @@ impl<T> Outlet<T> {
         Ok(cpu)
     }
 
-    /// Passes the items for `cpu` to `stage`, which returns an item for which it has no room, and
-    /// adds the number of accepted items to `taken`. Returns true if items may be left. With
-    /// `closes`, waits for the lock, and no more items for `cpu` can be added.
+    /// Passes the items for `cpu` to `stage`, which returns an item as an error if it has no room
+    /// for the item. Adds the number of accepted items to `taken`. Returns true if items may be
+    /// left. If `closes` is true, waits for the lock, and no more items for `cpu` can be added
+    /// afterwards.
     pub fn take(&self, cpu: u16, closes: bool, taken: &mut u64, mut stage: impl FnMut(T) -> Result<(), T>) -> bool {
         let waiting = if closes { Some(self.lock()) } else { self.waiting.try_lock().ok() };
         let Some(mut waiting) = waiting else { return true };

@@ -8,7 +8,8 @@ pub const FRAME_BYTES_MAX: usize = (1 << LEN_BITS) - 1;
 const LEN_BITS: u32 = 20;
 const LEN_MASK: u32 = (1 << LEN_BITS) - 1;
 
-/// The frame lies in a [block](crate::Blocks): all frames of the block have the same page number.
+/// This bit is set if the frame lies in a [block](crate::Blocks). All frames of a block have the
+/// same page number.
 const LENT: u32 = 1 << LEN_BITS;
 const HASHED: u32 = 1 << (LEN_BITS + 1);
 const HEADED: u32 = 1 << (LEN_BITS + 2);
@@ -17,7 +18,8 @@ const CHAINED: u32 = 1 << (LEN_BITS + 3);
 
 const EXTRA: u32 = 1 << (LEN_BITS + 4);
 
-/// The 16 bytes before the frame are a record header of a capture file: see [`RecordForm`].
+/// This bit is set if the 16 bytes before the frame are a record header of a capture file: see
+/// [`RecordForm`].
 const RECORD: u32 = 1 << (LEN_BITS + 5);
 const BIG_ENDIAN: u32 = 1 << (LEN_BITS + 6);
 const NANOS: u32 = 1 << (LEN_BITS + 7);
@@ -49,14 +51,15 @@ impl Page {
 }
 
 /// The position of a received frame, before any metadata is built. (The "completion ring" of AF_XDP
-/// returns *sent* buffers.) A token like [`Page`]: only its holder may use the frame. It has 16
-/// bytes, and the rings between CPUs contain it in this form.
+/// returns *sent* buffers.) A token like [`Page`]: only its holder may use the frame. A completion
+/// has 16 bytes, and the rings between CPUs contain completions in this form.
 #[derive(Debug)]
 #[repr(transparent)]
 #[must_use = "a completion that is dropped takes its page with it"]
 pub struct Completion(Slot);
 
-/// A slot gives no right to access the frame, unlike a token. The positions of the ring do.
+/// Unlike a token, a slot gives no right to access the frame. The positions of the ring determine
+/// who has this right.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slot {
@@ -116,7 +119,8 @@ impl Slot {
         Self { len_flags: self.len_flags & !EXTRA | if yes { EXTRA } else { 0 }, ..self }
     }
 
-    /// An extra record in a page stands for further, hidden frames.
+    /// A frame in a page is not writable if it has an extra record, which stands for further,
+    /// hidden frames.
     #[inline(always)]
     pub(crate) fn is_writable(&self) -> bool {
         self.len_flags & (LENT | EXTRA) == 0
@@ -143,7 +147,8 @@ impl Slot {
         Some(Self { offset, len_flags: (self.len_flags & LENT) | len as u32, ..*self })
     }
 
-    /// Negative numbers shorten the span. `None` if the result does not fit into a slot.
+    /// Makes the frame longer, or shorter if the numbers are negative. `None` if the result does
+    /// not fit into a slot.
     #[inline]
     pub(crate) fn resized(&self, front: i32, back: i32) -> Option<Self> {
         let offset = self.offset.checked_add_signed(front.checked_neg()?)?;
@@ -182,7 +187,8 @@ impl RecordForm {
         Self(if big_endian { BIG_ENDIAN } else { 0 } | if nanos { NANOS } else { 0 })
     }
 
-    /// Returns the header of a frame from its record, without the link type, which records lack.
+    /// Returns the header of a frame from its record, without the link type, which the records of a
+    /// capture file do not contain.
     #[inline(always)]
     pub fn header_of(self, bytes: [u8; FrameHeader::BYTES]) -> FrameHeader {
         let word = |at: usize| {
@@ -240,7 +246,7 @@ impl Completion {
     #[doc(hidden)]
     #[inline]
     pub fn all_hashed(frames: &[Self]) -> bool {
-        // No branch, so that the compiler checks several frames at a time.
+        // The loop has no branch, so that the compiler checks several frames at a time.
         frames.iter().fold(HASHED, |all, frame| all & frame.0.len_flags) != 0
     }
 
@@ -250,7 +256,8 @@ impl Completion {
         self.0.hash()
     }
 
-    /// The flow hash, or 0. For the steering loop, which always sets the hash first.
+    /// The flow hash, or 0 if there is none. Only for the steering loop, which always sets the hash
+    /// first.
     #[doc(hidden)]
     #[inline(always)]
     pub fn hash_or_zero(&self) -> u32 {
@@ -299,13 +306,14 @@ impl Completion {
         self
     }
 
-    /// If true, no device has just written the bytes.
+    /// Returns true if the frame is a record of a mapped file, whose bytes no device has just
+    /// written.
     #[inline(always)]
     pub(crate) fn is_record(&self) -> bool {
         self.0.len_flags & RECORD != 0
     }
 
-    /// Records that an extra record lies before the header.
+    /// Marks the frame as having an extra record before its header.
     #[doc(hidden)]
     #[inline(always)]
     pub fn with_extra(mut self) -> Self {

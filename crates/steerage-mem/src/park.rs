@@ -2,8 +2,8 @@
 //!
 //! Before a CPU sleeps, it sets its sleep bit, executes a fence, checks for work once more, and
 //! then waits on its bell (an eventfd). Before a CPU wakes another CPU, it publishes the work,
-//! executes a fence, and checks the other CPU's sleep bit. One of the fences is first: either the
-//! sleeper sees the work, or the waker sees the sleep bit.
+//! executes a fence, and checks the other CPU's sleep bit. One of the two fences comes first:
+//! either the sleeper sees the work, or the waker sees the sleep bit.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,8 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// One bit for each CPU that sleeps. A producer reads one cache line for 64 targets.
+/// The sleep bits: one bit for each CPU, set while the CPU sleeps. A producer reads one cache line
+/// to check 64 target CPUs.
 #[derive(Debug)]
 pub struct Sleepers {
     words: Box<[CachePadded<AtomicU64>]>,
@@ -40,24 +41,27 @@ impl Sleepers {
         self.words[cpu / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
-    /// The sleeping CPUs, not yet woken, of the 64 CPUs from `64 * word` on.
+    /// A bit for each of the 64 CPUs from `64 * word` on, set if the CPU sleeps and was not woken
+    /// yet.
     pub fn word(&self, word: usize) -> u64 {
         self.words[word].load(Ordering::Relaxed)
     }
 
-    /// The fence between publishing and [`must_wake`](Self::must_wake). Once per poll suffices.
+    /// Executes the fence between publishing and [`must_wake`](Self::must_wake). One call per poll
+    /// suffices.
     #[inline(always)]
     pub fn after_publishing(&self) {
         // F2: pairs with F1.
         fence(Ordering::SeqCst);
     }
 
-    /// Returns true, to one caller for each sleep of `cpu`, if the caller must ring its bell. Call
-    /// [`after_publishing`](Self::after_publishing) first.
+    /// Returns true if the caller must ring the bell of `cpu`: to only one caller for each sleep.
+    /// Call [`after_publishing`](Self::after_publishing) first.
     #[inline(always)]
     pub fn must_wake(&self, cpu: usize) -> bool {
         let (word, bit) = (&self.words[cpu / 64], 1 << (cpu % 64));
-        // S2: pairs with S1 through F1 and F2. A load first keeps the cache line shared.
+        // S2: pairs with S1 through F1 and F2. While the bit is clear, only loads access the cache
+        // line, so it stays shared.
         word.load(Ordering::Relaxed) & bit != 0 && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 }
@@ -117,9 +121,10 @@ impl Bell {
         Ok(Self(nix::sys::eventfd::EventFd::from_value_and_flags(0, flags)?.into()))
     }
 
-    /// Wakes the thread that waits, or will wait next. Takes about 7 us on a virtual machine.
+    /// Wakes the thread that waits on the bell, or that waits next. A call takes about 7 us on a
+    /// virtual machine.
     pub fn ring(&self) {
-        // Fails only after 2^64 - 2 rings without a read. The bell then rings already.
+        // The write fails only after 2^64 - 2 rings without a read, while the bell already rings.
         let _ = nix::unistd::write(&self.0, &1u64.to_ne_bytes());
     }
 
@@ -177,7 +182,7 @@ impl Events {
     /// Removes a device.
     ///
     /// # Errors
-    /// As [`listen`](Self::listen).
+    /// Returns the errors of [`listen`](Self::listen).
     pub fn forget(&self, device: BorrowedFd<'_>) -> io::Result<()> {
         Ok(self.0.delete(device)?)
     }
@@ -185,14 +190,14 @@ impl Events {
     /// Returns another file descriptor of the same epoll instance.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Returns the errors of [`new`](Self::new).
     pub fn try_clone(&self) -> io::Result<OwnedFd> {
         self.0.0.try_clone()
     }
 }
 
-/// Sleeps until the bell rings (until [`Bell::hush`]), one of `devices` is readable, `timeout` has
-/// passed, or a signal arrives.
+/// Sleeps until the bell rings, one of `devices` is readable, `timeout` has passed, or a signal
+/// arrives. Returns at once while the bell still rings (until [`Bell::hush`]).
 ///
 /// # Errors
 /// Returns the error of `ppoll`, for example if a file descriptor was closed.

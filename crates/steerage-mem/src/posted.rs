@@ -1,9 +1,9 @@
 //! [`Posted`] holds the pages in a kernel ring that the device fills, such as AF_XDP's fill ring.
 //!
 //! The kernel's ring contains addresses instead of tokens. `post` consumes a page's token
-//! ([`Page`]) and marks the page in a bitmap. `take` looks up an address that the device reports,
-//! clears the mark and returns the token. The device counts and ignores an address without a marked
-//! page.
+//! ([`Page`]) and marks the page in a bitmap. `take` looks up the page at an address that the
+//! device reports, clears its mark and returns the token. The device counts and ignores an address
+//! without a marked page.
 //!
 //! The pages of the pool are the chunks of AF_XDP's UMEM, with any length (unaligned chunks). All
 //! queues of an interface share one UMEM, so a queue can post a page that another queue used.
@@ -82,7 +82,7 @@ impl Posted {
         Some((Page::new(self.region.number_of(index)), offset))
     }
 
-    /// Takes pages back. The device must have stopped writing to them.
+    /// Takes all posted pages back. The device must have stopped writing to these pages.
     pub fn take_all(&mut self) -> impl Iterator<Item = Page> + '_ {
         let Self { region, bits, out } = self;
         let mut at = 0;

@@ -11,7 +11,7 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-// The atomics of `std` even under loom: no code that loom checks depends on the numbers.
+// The atomics of `std` even under loom: no code that loom checks depends on page numbers.
 use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 
 use crate::links::{Link, links};
@@ -62,8 +62,9 @@ impl Owner {
 pub struct Region {
     base: NonNull<u8>,
     page_bytes: usize,
-    /// 2^64 divided by the page size, rounded up. The high 64 bits of address times `reciprocal`
-    /// are the page's index, exact for addresses below 2^64 / page size, which every region is.
+    /// 2^64 divided by the page size, rounded up. The high 64 bits of an address times `reciprocal`
+    /// are the page's index, which is exact for addresses below 2^64 / page size, as in every
+    /// region.
     reciprocal: u64,
     first: u32,
     count: u32,
@@ -86,7 +87,8 @@ unsafe impl Send for Region {}
 // SAFETY: as above; `&Region` alone gives access to no byte.
 unsafe impl Sync for Region {}
 
-/// The next unused page number: 64 bits, so that it does not wrap around after 2^32 numbers.
+/// The next unused page number: 64 bits, so that the counter does not wrap around after 2^32
+/// numbers.
 static NEXT_NUMBER: NumberCounter = NumberCounter::new(0);
 
 fn take_numbers(count: usize) -> Result<u32, RegionError> {
@@ -114,10 +116,11 @@ impl Region {
     }
 
     /// Maps a region of several parts, each on a NUMA node of its own, as [`part_ends`] divides it.
-    /// [`unbound`](Self::unbound) returns the error if the kernel does not place the memory there.
+    /// [`unbound`](Self::unbound) returns the error if the kernel does not place the memory on
+    /// these nodes.
     ///
     /// # Errors
-    /// As [`map`](Self::map).
+    /// Returns the errors of [`map`](Self::map).
     pub fn map_parts(parts: &[Part], page_bytes: usize) -> Result<(Arc<Self>, Vec<Page>), RegionError> {
         let ends = part_ends(parts, page_bytes)?;
         let pages = ends.last().copied().unwrap_or(0);
@@ -148,7 +151,8 @@ impl Region {
         Ok((Arc::new(region), tokens))
     }
 
-    /// The caller makes the promises of [`Blocks::foreign`](crate::Blocks::foreign).
+    /// The caller must keep the promises that callers make to
+    /// [`Blocks::foreign`](crate::Blocks::foreign).
     pub(crate) fn foreign(
         base: NonNull<u8>,
         blocks: usize,
@@ -228,7 +232,8 @@ impl Region {
         self.base
     }
 
-    /// The index of the page and the offset in the page. `address` counts from the region's start.
+    /// Returns the index of the page that contains `address`, and the offset in this page.
+    /// `address` is in bytes from the start of the region.
     #[inline(always)]
     pub(crate) fn find(&self, address: u64) -> Option<(u32, u32)> {
         let index = (u128::from(address) * u128::from(self.reciprocal)) >> 64;
@@ -273,7 +278,7 @@ impl Region {
     }
 
     /// Records that a page is free, for page pools. Debug and fuzz builds fill the page with a
-    /// pattern, to detect a second release, and a write to or a use of a released page.
+    /// pattern, to detect a second release of the page, and any later write to it or use of it.
     ///
     /// # Panics
     /// Panics in debug and fuzz builds if the page is already free.
@@ -314,7 +319,8 @@ impl Region {
         }
     }
 
-    /// Checks every access: the page belongs to this region, and the bytes lie within the page.
+    /// Returns the address of bytes if the page belongs to this region and the bytes lie within the
+    /// page. Every access to a page is checked here.
     #[inline(always)]
     pub(crate) fn start_of(&self, number: u32, offset: u32, len: usize) -> Option<*mut u8> {
         self.view().start_of(number, offset, len)
@@ -363,7 +369,7 @@ pub(crate) fn prefetch_read(line: *const u8) {
     let _ = line;
 }
 
-/// Removes the cache line from the caches of other CPUs.
+/// Prefetches a cache line for writing, which removes the line from the caches of other CPUs.
 #[inline(always)]
 pub(crate) fn prefetch_write(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -1,5 +1,5 @@
-//! A ring of slots from the CPU that receives to a CPU that handles: one producer, one consumer, no
-//! lock.
+//! A ring of slots from a CPU that receives packets to a CPU that handles them: one producer, one
+//! consumer, no lock.
 //!
 //! The ring has five positions, which are always in this order:
 //!
@@ -22,11 +22,12 @@
 //! | slots `published .. staged`, `reclaimed .. finished` | reads and writes | |
 //! | slots `finished .. published` | | reads; blanks slots whose page it keeps |
 //!
-//! The store P1 synchronises with the load C1: a slot is completely written before the consumer
-//! takes it. The store C2 synchronises with the load P2: when the producer reclaims a slot, the
-//! handler no longer uses the slot's page, and the producer sees whether the slot is blanked
-//! (marked as having no page). The finished index ends moves of buckets, returns pages, and shows
-//! the ledger which frames are no longer in flight.
+//! The producer's store P1 synchronises with the consumer's load C1: a slot is completely written
+//! before the consumer takes it. The consumer's store C2 synchronises with the producer's load P2:
+//! when the producer reclaims a slot, the handler no longer uses the slot's page, and the producer
+//! sees whether the slot is blanked (marked as having no page). The finished index of a ring shows
+//! when a moving bucket may continue on its new CPU, which pages may return to the pool, and which
+//! frames are no longer in flight.
 //!
 //! A ring can grow while it is in use ([`Producer::set_limit`]): from one position on, its slots
 //! lie in a larger buffer, to which the consumer switches when it has finished all earlier slots.
@@ -78,15 +79,17 @@ struct RingBuffer {
     nth: usize,
 }
 
-/// The fields that the producer writes and the consumer reads, in one cache line: one cache miss.
+/// The fields that the producer writes and the consumer reads, in one cache line so that reading
+/// them causes only one cache miss.
 #[derive(Debug)]
 struct ToConsumer {
     published: AtomicU64,
     /// The consumer should discard all slots before this position without handling them.
     revoke_until: AtomicU64,
-    /// The sleeping producer wants to be woken when at most this many slots wait, or `NO_WISH`.
+    /// The number of waiting slots down to which a sleeping producer waits, or `NO_WISH`.
     wake_at: AtomicU64,
-    /// The last [`Grown`]. Relaxed: the store P1 makes it visible with the larger buffer's slots.
+    /// The last growth of the ring, as a [`Grown`]. Relaxed: the store P1 makes this field visible
+    /// together with the slots of the larger buffer.
     grown: AtomicU64,
 }
 
@@ -105,8 +108,9 @@ impl RingBuffer {
 
     fn revoke_until(&self, tail: u64) {
         // Relaxed: a consumer that sees the new value late handles a few more frames, for which the
-        // move waits anyway. A caller that needs the store in time holds a lock, which orders it.
-        // The maximum keeps a revoked slot revoked.
+        // move waits anyway. A caller that needs the new value to be seen in time holds a lock,
+        // which orders this store. `fetch_max` never lowers the position, so a revoked slot stays
+        // revoked.
         self.to_consumer.revoke_until.fetch_max(tail, Ordering::Relaxed);
     }
 }
@@ -123,11 +127,13 @@ unsafe impl Send for RingBuffer {}
 pub struct RingOptions {
     /// The number of slots at the start, rounded up to a power of two, at most [`RING_SLOTS_MAX`].
     pub slots: usize,
-    /// The number of slots to which the ring may grow, rounded like `slots`. Costs address space.
+    /// The number of slots to which the ring may grow, rounded like `slots`. Unused slots take only
+    /// address space.
     pub slots_max: usize,
     /// The number of slots that may be occupied. A slot is occupied from staging to reclaiming.
     pub limit: usize,
-    /// True if the ring stores an arrival number for each frame (8 bytes), to check their order.
+    /// True if the ring stores an arrival number for each frame (8 bytes), to check the frames'
+    /// order.
     pub arrivals: bool,
 }
 
@@ -189,7 +195,8 @@ pub fn parking_lot(options: RingOptions) -> Producer {
     single(options).producer(true)
 }
 
-/// The receiving CPU's end of a ring: one cache line, because such a CPU has many producers.
+/// The receiving CPU's end of a ring. A producer fits in one cache line, because a receiving CPU
+/// has many producers.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Producer {
@@ -273,7 +280,8 @@ impl Producer {
     }
 
     /// Stages a frame, which the consumer sees after the next [`publish`](Self::publish). `Err`
-    /// returns the frame at the ring's limit. Then [`reclaim`](Self::reclaim) may make room.
+    /// returns the frame if the ring's limit is reached. In this case, [`reclaim`](Self::reclaim)
+    /// may make room.
     #[inline(always)]
     pub fn stage(&mut self, frame: Completion, arrival: u64) -> Result<(), Completion> {
         if self.staged >= self.room_until {
@@ -302,7 +310,8 @@ impl Producer {
         }
     }
 
-    /// The position after the last staged slot. A move can end when all earlier slots are finished.
+    /// The position after the last staged slot. A move of buckets can end when all slots before
+    /// this position are finished.
     #[inline(always)]
     pub fn tail(&self) -> u64 {
         self.staged
@@ -326,7 +335,8 @@ impl Producer {
         self.staged - self.reclaimed
     }
 
-    /// Makes all staged frames visible. Returns true if there were any and there is a consumer.
+    /// Makes all staged frames visible to the consumer. Returns true if frames were staged and the
+    /// ring has a consumer.
     #[inline(always)]
     pub fn publish(&mut self) -> bool {
         if self.staged == self.published {
@@ -351,7 +361,8 @@ impl Producer {
         true
     }
 
-    /// Passes each finished frame to `home`, unless a handler kept it. Returns the number of slots.
+    /// Passes each finished frame to `home`, unless a handler kept it. Returns the number of
+    /// finished slots.
     #[inline]
     pub fn reclaim(&mut self, mut home: impl FnMut(Completion)) -> u64 {
         self.reclaim_many(|finished| finished.for_each(&mut home))
@@ -365,7 +376,8 @@ impl Producer {
         }
         // P2, acquire: pairs with C2.
         let finished = self.shared.finished.load(Ordering::Acquire);
-        // Set before `home` is called: if `home` panics, pages are lost, but no page returns twice.
+        // `reclaimed` is set before `home` is called: if `home` panics, pages are lost, but no page
+        // returns twice.
         let first = std::mem::replace(&mut self.reclaimed, finished);
         let (mut at, mut end, mut slots, mut mask) = (first, finished, self.slots, self.mask);
         if self.mask_before != 0 {
@@ -405,8 +417,8 @@ impl Producer {
         self.shared.revoke_until(tail);
     }
 
-    /// Asks to be woken when at most `waiting` slots wait. The caller must then check for room
-    /// again.
+    /// Asks the consumer to wake the producer when at most `waiting` slots wait. After this call,
+    /// the caller must check for room again.
     pub fn wake_at(&mut self, waiting: u64) {
         self.shared.to_consumer.wake_at.store(waiting, Ordering::Relaxed);
         // Pairs with the fence in `Consumer::producer_waits`: either the producer sees the
@@ -447,7 +459,7 @@ pub struct Gauge(Arc<RingBuffer>);
 impl Gauge {
     /// Returns the positions `published` and `finished`, with `published` >= `finished`.
     pub fn read(&self) -> (u64, u64) {
-        // Acquire: the reader also sees the counters that were written before (P1, C2).
+        // Acquire: the reader also sees the counters that were written before the stores P1 and C2.
         let finished = self.0.finished.load(Ordering::Acquire);
         let published = self.0.to_consumer.published.load(Ordering::Acquire);
         (published.max(finished), finished)
@@ -481,7 +493,7 @@ impl Consumer {
         self.shared.to_consumer.published.load(Ordering::Acquire) - self.hand.end
     }
 
-    /// Prefetches what [`take`](Self::take) reads first: for a CPU with many rings.
+    /// Prefetches the data that [`take`](Self::take) reads first, for a CPU with many rings.
     #[inline(always)]
     pub fn prefetch(&self) {
         prefetch_read(std::ptr::from_ref(&self.shared.to_consumer).cast());

@@ -4,7 +4,7 @@ use crate::ring::LISTS_MAX;
 /// The number of rings that have buckets, in three classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RingsInUse {
-    /// One ring has all buckets: no hash is needed.
+    /// One ring has all buckets, so that no hash is needed.
     One,
     /// From 2 to [`LISTS_MAX`] rings have buckets.
     Few,
@@ -13,7 +13,8 @@ pub enum RingsInUse {
 }
 
 /// For each bucket, the ring for its frames (a CPU's ring or the parking lot), and for each ring
-/// the number of its buckets. Counting them during a move would take several microseconds.
+/// the number of its buckets. The numbers are kept because counting buckets during a move would
+/// take several microseconds.
 #[derive(Debug)]
 pub struct RingTable<const BUCKETS: usize> {
     /// The ring of each bucket.

@@ -1,5 +1,6 @@
-//! [`SharedPool`] is the shared page pool: stacks of pages that belong to no receive queue, a few
-//! for each NUMA node, because CPUs that use the same stack wait for each other's cache lines.
+//! [`SharedPool`] is the shared page pool: stacks of pages that belong to no receive queue. There
+//! are a few stacks for each NUMA node, because CPUs that use the same stack wait for each other's
+//! cache lines.
 
 mod bundles;
 mod spare;
@@ -21,12 +22,13 @@ const SHUFFLED_TOGETHER: usize = 8192;
 
 const SHUFFLE_SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The number of stacks of a NUMA node: few, because a CPU with an empty stack searches all.
+/// The number of stacks of a NUMA node: few, because a CPU whose stack is empty searches all
+/// stacks.
 pub const STACKS: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// The shared pool, as seen from one NUMA node or from one of its CPUs. No function waits for
 /// another thread or allocates memory. A call returns no page only if no page was free at some
-/// moment of the call. A page that another thread is about to return is not free yet.
+/// moment during the call. A page that another thread is about to return is not free yet.
 #[derive(Debug)]
 pub struct SharedPool {
     node: usize,
@@ -65,7 +67,8 @@ impl SharedPool {
         self.node
     }
 
-    /// Moves up to `most` pages, which still belong to the pool, to `to`. Returns their number.
+    /// Moves up to `most` pages to `to`. The moved pages still count as pages of the pool. Returns
+    /// their number.
     pub fn take(&self, to: &mut Vec<Page>, most: usize) -> usize {
         match self.take_from(self.node, to, most) {
             0 => self.unless_given(|| {
@@ -96,7 +99,8 @@ impl SharedPool {
         to.len() - before
     }
 
-    /// Like [`take_out`](Self::take_out), or else takes pages that have returned to `kept_pages`.
+    /// Like [`take_out`](Self::take_out), but if the pool is empty, takes pages that have returned
+    /// to `kept_pages`.
     pub fn take_or_collect(&self, to: &mut Vec<Page>, most: usize, kept_pages: &KeptPages) {
         self.unless_given(|| match self.take_out(to, most) {
             0 => self.take_kept(to, most, kept_pages),
@@ -116,9 +120,10 @@ impl SharedPool {
     }
 
     /// Calls `take` again if it found no page but pages were returned meanwhile, perhaps to a stack
-    /// that was already checked. Without returns, all stacks were empty at the last check: the
-    /// checks are acquire loads, so the second read of the number of returns follows them, and the
-    /// first read is not newer than the checks, because it loads the same values.
+    /// that was already checked. If no pages were returned meanwhile, all stacks were empty at the
+    /// last check: the checks are acquire loads, so the second read of the number of returns
+    /// follows the checks. The first read of this number is not newer than the checks, because it
+    /// loads the same values.
     fn unless_given(&self, mut take: impl FnMut() -> usize) -> usize {
         loop {
             let gives = self.nodes.gives();
@@ -187,7 +192,7 @@ impl Nodes {
         pages.clear();
     }
 
-    /// Unchanged between two calls: no pages were returned to any stack.
+    /// If the result of two calls is the same, no pages were returned to any stack between them.
     fn gives(&self) -> u64 {
         self.free.iter().map(BundleStack::gives).sum()
     }

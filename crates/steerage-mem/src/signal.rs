@@ -18,7 +18,7 @@ impl Signal {
     /// Creates a silent signal.
     ///
     /// # Errors
-    /// As [`Bell::new`].
+    /// Returns the errors of [`Bell::new`].
     pub fn new() -> io::Result<Self> {
         Ok(Self { bell: Bell::new()?, rings: AtomicBool::new(false) })
     }
@@ -35,13 +35,13 @@ impl Signal {
     /// A file descriptor that is readable as long as the condition is true. Reading from it fails.
     ///
     /// # Errors
-    /// As [`Events::new`].
+    /// Returns the errors of [`Events::new`].
     pub fn fd(&self) -> io::Result<OwnedFd> {
         Events::new(&self.bell, [])?.try_clone()
     }
 
     /// Waits until `is_true` returns true or `timeout` has passed, and returns the last result.
-    /// `is_true` is called again whenever this signal or `or` rings.
+    /// `is_true` is called again whenever this signal or the signal `or` rings.
     pub fn wait(&self, timeout: Duration, or: &Self, is_true: impl Fn() -> bool) -> bool {
         let begun = Instant::now();
         loop {

@@ -6,7 +6,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 const PUSH: u64 = 1 << 32;
 
-/// A page is in at most one stack, so the region stores the links.
+/// The links between the pages are stored in the region, because a page is in at most one stack.
 #[derive(Debug)]
 pub(crate) struct PageStack {
     /// The page that was pushed last, or `BLANK`, and the number of pushes in the upper half.
@@ -46,19 +46,21 @@ impl PageStack {
         // thread did before, such as giving pages to the shared pool.
         let mut top = self.top.fetch_or(u64::from(BLANK), Ordering::AcqRel) as u32;
         while top != BLANK {
-            // Read first: the page's next holder may push the page again.
+            // The link is read before the page is passed on, because the page's next holder may
+            // push the page again.
             let below = below(region, top);
             each(Page::new(top));
             top = below;
         }
     }
 
-    /// Pages that this call does not take stay in the stack all the time.
+    /// Takes up to `most` pages. Pages that this call does not take stay in the stack all the time.
     pub(crate) fn take(&self, region: &Region, most: usize, mut each: impl FnMut(Page)) -> usize {
         // H2, acquire: pairs with H1, for the links and the pages.
         let mut top = self.top.load(Ordering::Acquire);
         loop {
-            // Another taker may change links, but then the exchange fails. `most` ends the loop.
+            // Another thread that takes pages may change links, but then the exchange fails. The
+            // loop ends after `most` pages even if the links were changed.
             let (mut count, mut rest) = (0, top as u32);
             while rest != BLANK && count < most.min(region.pages()) {
                 rest = below(region, rest);

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// No type implements this trait. Its error message says how to use a packet on another thread.
+/// No type implements this trait. The compiler's error message for this trait says how to use a
+/// packet on another thread.
 ///
 /// # Safety
 /// A type that implements this trait may be sent to another thread, and may be used by several
@@ -16,7 +17,8 @@ use std::ops::{Deref, DerefMut};
 )]
 pub unsafe trait SentWithoutKeeping {}
 
-/// A `T` that cannot leave its thread. The compiler's error is that of [`SentWithoutKeeping`].
+/// A `T` that cannot leave its thread. If it is sent to another thread, the compiler reports the
+/// error of [`SentWithoutKeeping`].
 pub struct Stays<T>(pub T);
 
 // SAFETY: whoever implemented the trait for `T` has promised it. Nobody does.

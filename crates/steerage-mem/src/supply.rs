@@ -38,9 +38,9 @@ struct State {
 }
 
 impl Supply {
-    /// Maps the memory for the requested backlog, or for the longest one that fits into `cap`
-    /// bytes, with address space for a longer one unless the kernel pins pages. `parts` divides
-    /// pages among nodes.
+    /// Maps the memory for the requested backlog, or for the longest backlog that fits into `cap`
+    /// bytes. Also maps address space for a longer backlog, unless the kernel pins pages. `parts`
+    /// divides the pages among NUMA nodes.
     ///
     /// # Errors
     /// [`RegionError`] if the kernel has too little memory.
@@ -69,8 +69,8 @@ impl Supply {
         Ok(Self { region, pools, cap, pinned, backlog_asked, backlog_max, state })
     }
 
-    /// Accounts for `bytes` bytes of memory that devices provide, before any page is used: the
-    /// backlog becomes shorter to stay within the cap, unless the kernel pins the memory.
+    /// Accounts for `bytes` bytes of memory that devices provide, before any page is used. To stay
+    /// within the cap, the backlog becomes shorter, unless the kernel pins the memory.
     pub fn lend(&mut self, bytes: u64) {
         let left = self.cap.saturating_sub(bytes);
         let State { needs, budget, spare } = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +94,7 @@ impl Supply {
     /// Checks that all packet memory, including `lent` bytes of devices, is within the cap.
     ///
     /// # Errors
-    /// [`Excess`] if the memory exceeds the cap. Names the largest part of the memory.
+    /// [`Excess`] if the memory exceeds the cap. The error names the largest part of the memory.
     pub fn check(&self, lent: u64) -> Result<(), Excess> {
         let state = self.state();
         state.needs.check(&state.budget, lent, self.cap)
@@ -161,8 +161,8 @@ impl Supply {
         state.budget.backlog
     }
 
-    /// Sets the size of a queue's local page cache, which is then allowed for every queue, as far
-    /// as there are pages. Returns the size.
+    /// Sets the size of a queue's local page cache, as far as there are pages, and allows this size
+    /// for every queue. Returns the size.
     pub fn set_cache(&self, queue: usize, pages: usize) -> usize {
         let pages = pages.min(LPC_PAGES_MAX);
         let mut state = self.state();
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(map(2, 1 << 30, false).set_cache(0, most), most, "a single queue caches the pages of its backlogs");
     }
 
-    /// Without pages of its own, the cache would take pages that other queues need.
+    /// Without pages of its own, the local page cache would take pages that other queues need.
     #[test]
     fn the_cache_of_a_queue_that_lends_has_pages_of_its_own() {
         let parts = |budget: &Budget| vec![Part { pages: budget.pages, node: None }];

@@ -94,7 +94,7 @@ fn frames(memory: &Memory, pages: Vec<Page>, first: u64) -> Vec<Completion> {
     numbered.collect()
 }
 
-/// Arrival numbers have gaps if there is another ring.
+/// Arrival numbers have gaps if there is another ring, which gets the missing numbers.
 fn receive_some(consumer: &mut Consumer, last: &mut u64) -> usize {
     consumer.take(2);
     let frames = consumer.frames();

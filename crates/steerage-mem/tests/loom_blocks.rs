@@ -1,4 +1,4 @@
-//! loom explores every interleaving of the accesses to blocks, in a loom cell for each byte.
+//! loom explores every interleaving of the accesses to blocks. Each byte of a block is a loom cell.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 

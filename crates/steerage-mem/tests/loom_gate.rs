@@ -12,8 +12,8 @@ use steerage_mem::gate::{Dead, Gate};
 struct Shared {
     gate: Gate,
     done: UnsafeCell<u64>,
-    /// loom tries another order of two threads only if one accesses an atomic that the other
-    /// accessed last. The read of the gate before its change would hide that access.
+    /// loom tries another order of two threads only if one thread accesses an atomic that the other
+    /// accessed last. The read of the gate before the gate's change would hide that access.
     turns: AtomicU64,
 }
 
@@ -75,7 +75,8 @@ fn what_was_done_before_the_batch_is_seen_by_who_declares_it_dead() {
     });
 }
 
-/// Otherwise two CPUs or none would handle the packets. The sign differs in each batch.
+/// If a batch counted and its CPU was declared dead, or neither, two CPUs or none would handle the
+/// packets. The sign differs in each batch.
 #[test]
 fn a_batch_counts_or_its_cpu_is_dead() {
     loom::model(|| {

@@ -13,7 +13,8 @@ const PAGE_BYTES: usize = 64;
 struct Shared {
     region: Arc<Region>,
     pool: Arc<SharedPool>,
-    /// In place of the bytes of each page, because loom does not see accesses to these bytes.
+    /// One cell in place of the bytes of each page, because loom does not see accesses to these
+    /// bytes.
     bytes: Vec<UnsafeCell<u32>>,
 }
 
@@ -154,7 +155,7 @@ fn contention_hides_no_page() {
     });
 }
 
-/// The page of one node is taken after the page of the other was returned.
+/// The page of one node is taken after the page of the other node was returned.
 #[test]
 fn a_page_that_changes_places_is_found() {
     const ONE_A_NODE: usize = 2 << 20;

@@ -12,9 +12,10 @@ pub enum MoveCause {
     CpuBack,
     /// The bucket's CPU went offline, or this process is no longer allowed to use that CPU.
     CpuOffline,
-    /// A CPU got its first buckets, because the CPUs with buckets were busy all of the time.
+    /// A CPU got its first buckets, because the CPUs that had buckets were busy all of the time.
     Joined,
-    /// A CPU gave up its buckets: the others have time, or it did not increase throughput.
+    /// A CPU gave up its buckets, because the other CPUs have time or because this CPU did not
+    /// increase the throughput.
     Left,
     /// One CPU was busier than another CPU.
     Balance,

@@ -26,7 +26,7 @@ pub enum Event<'a> {
     Map {
         /// The group.
         group: usize,
-        /// By bucket: its CPU. The group must [allow](crate::Moves::allows) this bucket map.
+        /// The CPU of each bucket. The group must [allow](crate::Moves::allows) this bucket map.
         map: &'a [CpuIndex],
         /// The plan from now on.
         plan: Plan,
@@ -34,7 +34,8 @@ pub enum Event<'a> {
         cause: MoveCause,
     },
 
-    /// The queue has parked the buckets, and their old CPUs have finished its earlier frames.
+    /// The queue has parked the buckets, and the old CPUs have finished all frames that the queue
+    /// sent before.
     FencesPassed {
         /// The queue.
         queue: usize,
@@ -73,13 +74,15 @@ pub enum Event<'a> {
     Overdue {
         /// The CPU that detected the delay.
         by: CpuIndex,
-        /// The old CPUs that have not passed the fences of queues that `by` polls.
+        /// The old CPUs that have not passed the fences of the queues that are polled by the CPU
+        /// `by`.
         open: &'a [CpuIndex],
     },
-    /// A dead CPU is alive again. Its queues already follow the current map.
+    /// A CPU that was declared dead is alive again. The queues of this CPU already follow the
+    /// current map.
     Revived(CpuIndex),
 
-    /// A new CPU polls the queue. The old one no longer accesses the queue.
+    /// A new CPU polls the queue. The CPU that polled the queue before no longer accesses it.
     Owner {
         /// The queue.
         queue: usize,
@@ -91,7 +94,8 @@ pub enum Event<'a> {
     Died(CpuIndex),
 }
 
-/// An action to be done while the state machine is locked. The outcome is the next event.
+/// An action to be done while the state machine is locked. The outcome of the action is the next
+/// event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// Declare this CPU dead ([`Event::Died`]) if it has made no progress for longer than the time

@@ -17,10 +17,12 @@ pub(crate) struct Group {
     pub(crate) cause: MoveCause,
 }
 
-/// Identifies a group and its state when a policy read it, to detect outdated requests.
+/// Identifies a group and its state at the time at which a policy read it, to detect outdated
+/// requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GroupVersion {
-    /// Identifies the group, unlike its number, which a later group may get.
+    /// Identifies the group. (A group's number does not, because a later group may get the same
+    /// number.)
     pub begun: u64,
     /// How many times the group's mask, usable CPUs, plan or polling CPUs have changed.
     pub changed: u64,
@@ -54,7 +56,8 @@ impl Moves {
                 return;
             }
             None => {
-                // Close to the map of the old group, so that few buckets move.
+                // The new group's map is close to the map of the old group, so that few buckets
+                // move.
                 let Group { plan, map, .. } = self.groups[usize::from(group)].clone();
                 let owners: Vec<CpuIndex> = moving.iter().map(|q| self.queues[*q].owner).collect();
                 let (mut chosen, _) = self.order_among(cpus, &owners);
@@ -79,13 +82,14 @@ impl Moves {
         slice.map_or(self.queues[queue].group, |slice| slice.group_after)
     }
 
-    /// Not a group whose queues have all ended: flow state may still be on its old CPUs.
+    /// Returns the group with this mask, but not a group whose queues have all ended, because flow
+    /// state may still be on its old CPUs.
     pub(crate) fn group_with(&self, mask: &[CpuIndex]) -> Option<u16> {
         let in_it = |at: usize| (0..self.queues.len()).any(|q| self.queues[q].open && self.group_of(q) == at as u16);
         (0..self.groups.len()).find(|at| self.groups[*at].mask == mask && in_it(*at)).map(|at| at as u16)
     }
 
-    /// Uses the number of a group without queues, if there is one.
+    /// Creates a group. The group gets the number of a group without queues, if there is one.
     pub(crate) fn begin_group(&mut self, mask: Vec<CpuIndex>, plan: Plan, map: Vec<CpuIndex>) -> u16 {
         self.groups_begun += 1;
         let version = GroupVersion { begun: self.groups_begun, changed: 0 };
@@ -111,8 +115,9 @@ impl Moves {
         (order, owners)
     }
 
-    /// Keeps the usable CPUs, in the order in which they should get buckets: those alive and
-    /// present, or else those alive, or else all. Returns how many poll queues, at least 1.
+    /// Keeps the usable CPUs, in the order in which they should get buckets: all CPUs that are
+    /// alive and present, or else all that are alive, or else all. Returns how many of the CPUs
+    /// poll queues, at least 1.
     fn order_in_place(&self, cpus: &mut Vec<CpuIndex>, polls: &[CpuIndex]) -> usize {
         let is_alive = |cpu: &CpuIndex| !self.dead[usize::from(*cpu)];
         let is_present = |cpu: &CpuIndex| is_alive(cpu) && !self.absent[usize::from(*cpu)];
@@ -128,8 +133,8 @@ impl Moves {
         cpus.iter().filter(|cpu| polls.contains(cpu)).count().max(1)
     }
 
-    /// Returns a group's usable CPUs in the order in which they should get buckets, and how many of
-    /// the first poll queues.
+    /// Returns a group's usable CPUs in the order in which they should get buckets, and how many
+    /// CPUs at the front of this list poll queues.
     pub fn order_of(&self, group: usize) -> (Vec<CpuIndex>, usize) {
         let polls: Vec<CpuIndex> = self.open_queues_of(group).map(|queue| self.queues[queue].owner).collect();
         self.order_among(&self.groups[group].mask, &polls)
@@ -155,7 +160,7 @@ impl Moves {
         (self.groups[group].version, &self.groups[group].map)
     }
 
-    /// With `keep`, the map changes only if other CPUs have buckets than before.
+    /// If `keep` is true, the map changes only if the set of CPUs that have buckets changes.
     fn derive_map(&mut self, group: usize, cause: MoveCause, keep: bool) {
         let mut scratch = std::mem::replace(&mut self.scratch, Scratch::new(0));
         let Scratch { cpus, polls, .. } = &mut scratch;

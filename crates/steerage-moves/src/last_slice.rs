@@ -16,7 +16,7 @@ impl LastSlice {
     /// Writes the number of the last slice, and whether it is moving. The caller holds the lock.
     pub fn publish(&self, moves: &Moves) {
         let ended = 2 * moves.slice.epoch;
-        // Release: whoever sees a later packet also sees that the move began or ended.
+        // Release: a thread that sees a later packet also sees that the move began or ended.
         self.0.store(ended - u64::from(moves.slice().is_some()), Ordering::Release);
     }
 

@@ -5,7 +5,7 @@
 //! ([`Ask`]) is executed while the state machine is locked, and its outcome is the next event. A
 //! test visits every state that an instance with few CPUs, buckets and packets can reach.
 //!
-//! Buckets move in sets called *slices*, in four phases. The next phase begins when all
+//! Buckets move in sets called *slices*, in four phases. The next phase of a move begins when all
 //! participants have reported, by an event, that they have done their part:
 //!
 //! | phase | participants | part | event |
@@ -15,41 +15,44 @@
 //! | arrive | each new CPU | its handler takes that state | [`Arrived`](Event::Arrived) |
 //! | release | each queue | sends the parked frames to the new CPU | [`Released`](Event::Released) |
 //!
-//! The queues are those of the buckets' group. To park the buckets, a queue writes their frames to
-//! its parking lot. For each old CPU of the buckets, the queue records the tail of its ring to that
-//! CPU as a *fence*, which is passed when the finished index of the ring has passed this tail.
-//! After the release phase, new frames of the buckets go directly to the new CPU.
+//! The queues of a move are those of the buckets' group. To park the buckets, a queue writes their
+//! frames to its parking lot. For each old CPU of the buckets, the queue records the tail of its
+//! ring to that CPU as a *fence*. A fence is passed when the finished index of the ring has passed
+//! this tail. After the release phase, new frames of the buckets go directly to the new CPU.
 //!
 //! The park phase ends only when *every* queue of the group has parked the buckets *and* all frames
-//! that these queues sent before are finished. Therefore no bucket is on two CPUs, and no frame of
-//! a bucket overtakes another frame. If a phase takes too long ([`Overdue`](Event::Overdue)), new
-//! frames of the moving buckets are dropped (`moving`), and the old CPU discards their frames that
-//! it has not begun to handle (`revoked`). A CPU that makes no progress is declared dead only at
-//! its gate, which means while it runs its handler, and its current batch counts as dropped
-//! (`revoked`). Queues that can wait, such as files, are not polled during a move and lose no
-//! frames.
+//! that these queues sent before are finished. Therefore no bucket is on two CPUs at the same time,
+//! and no frame of a bucket overtakes another frame of the bucket. If a phase takes too long
+//! ([`Overdue`](Event::Overdue)), new frames of the moving buckets are dropped (`moving`), and the
+//! old CPU discards the buckets' frames that it has not begun to handle (`revoked`). A CPU that
+//! makes no progress is declared dead only while it runs its handler, and its current batch then
+//! counts as dropped (`revoked`). Queues that can wait, such as files, are not polled during a move
+//! and lose no frames.
 //!
 //! Details of the protocol:
 //!
 //! * **A sleeping CPU that polls queues is woken; its fences do not count as passed while it
-//!   sleeps.** Otherwise another CPU would have to act for it, which needs a state of the protocol.
-//! * **Flow state moves in separate phases** (leave, arrive), so the new CPU has the state before
-//!   the first packet and need not check for new state before each batch.
-//! * **A CPU can be declared dead only inside its handler.** Outside, it may be sending frames by a
-//!   bucket map that is about to change, which reordered frames in the simulator. A program that
-//!   stops calling `step` delays a move; meanwhile new packets of moving buckets are dropped.
+//!   sleeps.** Otherwise, another CPU would have to act for the sleeping CPU, which would need
+//!   another state of the protocol.
+//! * **Flow state moves in separate phases** (leave, arrive), so that the new CPU has the flow
+//!   state before the first packet, and need not check for new state before each batch.
+//! * **A CPU can be declared dead only inside its handler.** Outside of its handler, a CPU may be
+//!   sending frames by a bucket map that is about to change, which reordered frames in the
+//!   simulator. A program that stops calling `step` delays a move; meanwhile new packets of moving
+//!   buckets are dropped.
 //! * **Frames from a dead CPU's queues to another dead CPU are revoked for both CPUs.** No other
 //!   CPU may touch either end of the rings between these two CPUs.
 //! * **A queue that changes its group parks all of its buckets at once.** Handlers identify a
 //!   bucket by its group and its number, and the group must change at one point in the queue's
 //!   sequence of packets. If all queues of a group move, the state of the group's flows moves too.
-//!   If other queues stay, the queue's flows start without state in the new group.
+//!   If other queues stay in the old group, the flows of the queue that changes its group start
+//!   without state in the new group.
 //! * **Moves of queues that can wait have no time limit**, so no frame is revoked.
 //! * **A group whose queues have all ended is not used again**, because flow state may be left on
 //!   its old CPUs. A queue that later gets the same mask gets a group with another number.
-//! * **An ended queue without frames in flight takes no part in the park phase**, or else it could
-//!   never be closed while masks keep changing. The search for buckets that must move continues
-//!   after the previous slice, so every bucket is moved eventually.
+//! * **An ended queue without frames in flight takes no part in the park phase**, or else such a
+//!   queue could never be closed while masks keep changing. The search for buckets that must move
+//!   continues after the previous slice, so every bucket is moved eventually.
 //!
 //! The state machine never calls a policy. A policy stores a [`Plan`] for each group, from which
 //! the state machine derives the group's bucket map when a mask or the set of usable CPUs changes.
@@ -115,7 +118,8 @@ pub struct Setup {
     pub slice_buckets: usize,
     /// The receive queues.
     pub queues: Vec<QueueSetup>,
-    /// For each CPU that polls a queue, the other CPUs, nearest first. CPU order if empty.
+    /// For each CPU that polls a queue, the other CPUs, nearest first. If empty, CPUs are in the
+    /// order of their numbers.
     pub nearness: Vec<Vec<CpuIndex>>,
 }
 
@@ -125,7 +129,7 @@ struct Queue {
     can_wait: bool,
     group: u16,
     joining: Option<u16>,
-    /// Where new frames go, except for frames of moving buckets.
+    /// For each bucket, the CPU that gets its new frames, except while the bucket moves.
     map: Vec<CpuIndex>,
     open: bool,
 }
@@ -145,14 +149,15 @@ pub struct Moves {
     counts: MoveCounts,
     moved: Vec<u64>,
     dead: Vec<bool>,
-    /// Offline, or not available to the process. Their threads run without a CPU of their own.
+    /// For each CPU, true if it is offline or not available to the process. The thread of an absent
+    /// CPU runs without a CPU of its own.
     absent: Vec<bool>,
     scratch: Scratch,
 }
 
 impl Moves {
     /// Divides the queues into groups by their masks. `plan` gets a group's CPUs in the order in
-    /// which they should get buckets, and how many of the first poll queues.
+    /// which they should get buckets, and how many CPUs at the front of this list poll queues.
     pub fn new(setup: Setup, mut plan: impl FnMut(&[CpuIndex], usize) -> Plan) -> Self {
         let Setup { cpus, buckets, slice_buckets, queues, nearness } = setup;
         let mut moves = Self {
@@ -226,7 +231,7 @@ impl Moves {
         self.queues[queue].owner
     }
 
-    /// Returns the mask of a queue: the new mask if it is changing.
+    /// Returns the mask of a queue: if the mask is changing, the new mask.
     pub fn mask_of(&self, queue: usize) -> &[CpuIndex] {
         &self.groups[usize::from(self.group_of(queue))].mask
     }
@@ -236,7 +241,7 @@ impl Moves {
         self.queues[queue].map.iter().copied().zip(self.moved.iter().copied())
     }
 
-    /// The moves so far.
+    /// Returns the counts of all moves so far.
     pub fn counts(&self) -> MoveCounts {
         self.counts
     }

@@ -17,7 +17,7 @@ pub fn cpus_in(map: &[CpuIndex]) -> Vec<CpuIndex> {
 /// Buffers for computing a map, so that a packet CPU does not allocate memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Scratch {
-    /// The number of buckets that each CPU has, and that it should have.
+    /// The number of buckets that each CPU has, and the number that it should have.
     held: Vec<usize>,
     share: Vec<usize>,
     by_held: Vec<CpuIndex>,
@@ -40,7 +40,8 @@ impl Scratch {
 }
 
 /// Gives each of `cpus` an equal share of the buckets. A bucket moves only if its CPU has more than
-/// its share, or is not in `cpus`. If `keep` is true and exactly `cpus` have buckets, none moves.
+/// its share, or is not in `cpus`. If `keep` is true and exactly the CPUs in `cpus` have buckets,
+/// no bucket moves.
 pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratch: &mut Scratch) {
     let Scratch { held, share, by_held, .. } = scratch;
     held.fill(0);
@@ -53,14 +54,16 @@ pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratc
     if keep && all_have && !others_have {
         return;
     }
-    // CPUs that already have more buckets get one bucket more, so that fewer buckets move.
+    // If the shares cannot be equal, the CPUs that already have the most buckets get one bucket
+    // more, so that fewer buckets move.
     by_held.clear();
     by_held.extend_from_slice(cpus);
     by_held.sort_unstable_by_key(|cpu| (std::cmp::Reverse(held[usize::from(*cpu)]), *cpu));
     for (nth, cpu) in by_held.iter().enumerate() {
         share[usize::from(*cpu)] = map.len() / cpus.len() + usize::from(nth < map.len() % cpus.len());
     }
-    // A CPU with too few buckets never loses one here, so the search never goes back.
+    // A CPU that has its full share never loses a bucket here, so the search for a CPU with too few
+    // buckets never goes back.
     let mut next = 0;
     for cpu in map.iter_mut() {
         let from = usize::from(*cpu);

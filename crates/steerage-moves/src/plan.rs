@@ -14,7 +14,7 @@ use crate::CpuIndex;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The CPUs in the order in which they get buckets. The other CPUs of the mask follow: first
-    /// those that poll a queue of the group, then those near to them.
+    /// CPUs that poll a queue of the group, then CPUs near to these.
     pub order: Vec<CpuIndex>,
     /// How many CPUs have buckets (at least one): the first usable CPUs, in the order of `order`.
     pub active: usize,
@@ -26,7 +26,8 @@ impl Plan {
         Self { order: Vec::new(), active: usize::MAX }
     }
 
-    /// Returns the CPUs that have buckets, from the usable CPUs of the mask in their order.
+    /// Returns the CPUs that have buckets. `usable` are the usable CPUs of the mask, in the order
+    /// in which they should get buckets.
     pub fn choose(&self, usable: &[CpuIndex]) -> Vec<CpuIndex> {
         let mut chosen = usable.to_vec();
         self.choose_in_place(&mut chosen);

@@ -27,7 +27,7 @@ impl Moves {
         self.wake_watchers(actions);
     }
 
-    /// These CPUs check whether the current move is delayed.
+    /// Wakes the CPUs that check whether the current move is delayed.
     fn wake_watchers(&self, actions: &mut Actions) {
         (0..self.queues.len()).filter(|at| self.awaits_move(*at)).for_each(|at| actions.wake(self.queues[at].owner));
     }
@@ -44,7 +44,7 @@ impl Moves {
     }
 
     fn left(&mut self, cpu: CpuIndex, epoch: u64, with_state: &[u16], actions: &mut Actions) {
-        // The state of a CPU that was declared dead during this phase is ignored.
+        // Flow state from a CPU that was declared dead during this phase is ignored.
         if !self.is_at(epoch, MovePhase::Leave) || !self.slice.waits_for(usize::from(cpu)) {
             return;
         }
@@ -103,7 +103,8 @@ impl Moves {
         true
     }
 
-    /// The moves of a dead CPU's queues wait, and do not delay other moves.
+    /// Returns true if the queue can take part in a move. The moves of a dead CPU's queues wait,
+    /// and do not delay other moves.
     fn is_served(&self, queue: &crate::Queue) -> bool {
         queue.open && !self.is_dead(queue.owner)
     }
@@ -143,7 +144,8 @@ impl Moves {
         let Self { slice, queues, groups, next_bucket, buckets, slice_buckets, .. } = self;
         let (map, want) = (&groups[at].map, &groups[at].want);
         slice.moves.clear();
-        // Continues after the last slice: every bucket moves eventually.
+        // The search for buckets continues after the last slice, so that every bucket moves
+        // eventually.
         let by_turns = (*next_bucket..*buckets).chain(0..*next_bucket);
         let differ = by_turns.filter(|bucket| map[*bucket] != want[*bucket]).take(*slice_buckets);
         slice.moves.extend(differ.map(|bucket| BucketMove {
@@ -276,8 +278,8 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// A dead CPU sends no frames. The fences of its queues count as passed when each living old
-    /// CPU has finished all frames of these queues.
+    /// Requests the fences of dead CPUs' queues. A dead CPU sends no frames, so the fences of its
+    /// queues count as passed when each living old CPU has finished all frames of these queues.
     fn ask_for_the_dead(&self, actions: &mut Actions) {
         if self.slice.phase != MovePhase::Park {
             return;
@@ -300,7 +302,8 @@ impl Moves {
         match slice.phase {
             MovePhase::Park => {}
             MovePhase::Leave => slice.done(usize::from(cpu)),
-            // State that was to arrive on the dead CPU goes to the bucket's new CPU instead.
+            // Flow state that was to arrive on the dead CPU goes to the CPU that now gets the
+            // bucket.
             MovePhase::Arrive => self.wait_for_arrivals(),
             MovePhase::Release => slice.waiting.retain(|queue| queues[*queue].owner != cpu),
         }
@@ -322,7 +325,8 @@ impl Moves {
         }
         actions.changed = true;
     }
-    /// A queue that missed phases of a move, because its owner was dead, uses the current map.
+    /// Records that `cpu` polls the queue. A queue that missed phases of a move, because its
+    /// previous owner was dead, uses the current map.
     fn set_owner(&mut self, queue: usize, cpu: CpuIndex, actions: &mut Actions) {
         self.queues[queue].owner = cpu;
         // CPUs that poll queues come first in the group's order of CPUs.

@@ -9,7 +9,8 @@ pub struct BucketMove {
     pub from: CpuIndex,
     /// The bucket's CPU after the move.
     pub to: CpuIndex,
-    /// True if the old CPU's handler has returned state, and the new one has not taken it yet.
+    /// True if the old CPU's handler has returned the bucket's state, and the new CPU's handler has
+    /// not taken the state yet.
     pub has_state: bool,
 }
 
@@ -39,13 +40,14 @@ pub struct Slice {
     pub group_before: u16,
     /// The number of the group after the move.
     pub group_after: u16,
-    /// True if the move took too long, so that queues stop parking frames.
+    /// True if the move of this slice took too long, so that queues stop parking frames.
     pub revoked: bool,
     /// The CPUs from which buckets move away, each once.
     pub old_cpus: Vec<CpuIndex>,
     pub(crate) queues: Vec<usize>,
     pub(crate) with_state: bool,
-    /// Who has not yet done their part: queues (park, release) or CPUs (leave, arrive).
+    /// The queues (in the phases park and release) or CPUs (leave and arrive) that have not yet
+    /// done their part.
     pub(crate) waiting: Vec<usize>,
 }
 

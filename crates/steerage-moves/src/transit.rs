@@ -5,7 +5,8 @@ use crate::{CpuIndex, Slice};
 /// Bucket numbers, each with the flow state of the bucket.
 pub type States<M> = Vec<(u16, M)>;
 
-/// The flow state of the current slice between the old CPUs' and the new CPUs' handlers.
+/// The flow state of the current slice, on its way from the handlers of the old CPUs to those of
+/// the new CPUs.
 pub struct Transit<M> {
     epoch: u64,
     states: States<M>,
@@ -17,7 +18,7 @@ impl<M> Transit<M> {
         Self { epoch: 0, states: Vec::with_capacity(buckets) }
     }
 
-    /// Stores flow state for the slice `epoch`, and drops that of an earlier slice.
+    /// Stores flow state for the slice `epoch`, and drops the flow state of an earlier slice.
     pub fn put(&mut self, epoch: u64, states: &mut States<M>) {
         if self.epoch != epoch {
             self.epoch = epoch;

@@ -9,7 +9,8 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_s
 use crate::entry::Change;
 use crate::socket::Socket;
 
-/// Multicast groups: links; neighbours, addresses and routes (`RTMGRP_` in linux/rtnetlink.h).
+/// The multicast groups for links, and for neighbours, addresses and routes (`RTMGRP_` in
+/// linux/rtnetlink.h).
 const LINKS: u32 = 0x1;
 const TABLES: u32 = 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
 

@@ -114,7 +114,7 @@ pub struct Route {
     pub metric: u32,
     /// The action for packets that match the route, such as forwarding or rejecting.
     pub kind: RouteType,
-    /// The next hops. Each flow uses one of them.
+    /// The next hops. Each flow uses one of the next hops.
     pub hops: Vec<NextHop>,
     /// True if the route encapsulates packets in another header.
     pub encapsulates: bool,

@@ -8,7 +8,7 @@ use rustix::net::netlink::GENERIC;
 use crate::attributes::{find, serialized, text_attribute};
 use crate::socket::Socket;
 
-/// The command, the version, and two unused bytes.
+/// The length of the header of generic netlink: the command, the version, and two unused bytes.
 const HEADER_BYTES: usize = 4;
 const VERSION: u8 = 1;
 
@@ -33,7 +33,8 @@ impl Family {
         Ok(family)
     }
 
-    /// Returns the attributes of the reply. The list is empty if the kernel only confirms.
+    /// Returns the attributes of the reply. The list is empty if the kernel only confirms the
+    /// request.
     pub(crate) fn request(&mut self, command: u8, attributes: &[DefaultNla]) -> io::Result<Vec<u8>> {
         let body = [&[command, VERSION, 0, 0], &serialized(attributes)[..]].concat();
         let mut reply = Vec::new();

@@ -1,6 +1,6 @@
 //! The XDP features that drivers support: the family `netdev` of generic netlink
-//! (Documentation/netlink/specs/netdev.yaml of the kernel), since Linux 6.3, and with attributes
-//! for metadata since Linux 6.8. Any user may query the features.
+//! (Documentation/netlink/specs/netdev.yaml of the kernel). The family exists since Linux 6.3, and
+//! has attributes for metadata since Linux 6.8. Any user may query the features.
 
 use std::io;
 

@@ -148,9 +148,9 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Lists all links, addresses, routes and neighbours. An entry follows the entries to which it
-    /// refers, such as a route its link. If a table changes during the listing, an entry may be
-    /// listed more than once: the last copy is the newest.
+    /// Lists all links, addresses, routes and neighbours. An entry is listed after the entries to
+    /// which it refers: for example, a route after its link. If a table changes during the listing,
+    /// an entry may be listed more than once: the last copy is the newest.
     ///
     /// # Errors
     /// Fails if the kernel does not reply.

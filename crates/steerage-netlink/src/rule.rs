@@ -14,7 +14,7 @@ use crate::Rtnetlink;
 pub struct Rule {
     /// The priority. The kernel applies the rules in ascending order of their priorities.
     pub priority: u32,
-    /// The interface of arrival. `None` means all packets, even those that this machine sends.
+    /// The interface of arrival. `None` means all packets, even packets that this machine sends.
     pub interface: Option<String>,
     /// The action for packets that match the rule.
     pub action: RuleTo,
@@ -31,7 +31,7 @@ pub enum RuleTo {
     Blackhole,
 }
 
-/// The syntax of `ip -6 rule`, without the protocol.
+/// Writes the rule in the syntax of `ip -6 rule`, without the protocol.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(interface) = &self.interface {

@@ -14,8 +14,9 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, b
 
 use crate::attributes;
 
-/// The maximum number of requests for a dump, which is repeated if the table changes meanwhile. If
-/// the table changes even during the last dump, the caller must rely on the reported changes.
+/// The maximum number of requests for a dump (a listing of a whole table). A dump is repeated if
+/// the table changes meanwhile. If the table changes even during the last dump, the caller must
+/// rely on the reported changes.
 const DUMPS_MAX: usize = 3;
 
 /// The maximum size of a datagram in bytes. A part of a dump has at most 32 KiB, and an attribute
@@ -266,7 +267,7 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
             assert!(error.to_string().ends_with(": no such queue"), "{error}");
         }
-        // Messages without a text, or with a truncated copy of the request.
+        // Error messages without a text, or with a truncated copy of the request.
         for parts in [&[&request[..]][..], &[&request[..6]], &[&[255; 16]], &[]] {
             assert_eq!(error(NLMSG_ERROR, 0, parts).raw_os_error(), Some(libc::EPERM));
         }

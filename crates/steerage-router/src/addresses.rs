@@ -30,13 +30,15 @@ pub fn is_of_a_host(address: IpAddr) -> bool {
     }
 }
 
-/// Returns true if an IPv4 packet may have this source address on a link with these broadcasts.
+/// Returns true if an IPv4 packet may have this source address on a link with the broadcast
+/// addresses `broadcasts`.
 #[inline]
 pub fn is_source_v4(address: Ipv4Addr, broadcasts: &[Ipv4Addr]) -> bool {
     is_of_a_host_v4(address) && !broadcasts.contains(&address)
 }
 
-/// The broadcast address of a network. Networks with one or two addresses have none (RFC 3021).
+/// The broadcast address of a network. Networks with one or two addresses have no broadcast address
+/// (RFC 3021).
 ///
 /// ```
 /// use steerage_router::broadcast_of;

@@ -9,7 +9,8 @@ use steerage::flow::wire::{be16, icmp, icmp6, ipv4, ipv6, protocol};
 use super::reason::Fate;
 use crate::addresses::{is_of_a_host_v4, is_of_a_host_v6, is_source_v4};
 
-/// The maximum number of IPv6 extension headers. No packet needs more (RFC 8200, 4.1).
+/// The maximum number of IPv6 extension headers. No packet needs more extension headers (RFC 8200,
+/// 4.1).
 const EXTENSIONS_MAX: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +78,8 @@ pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
     Ok(V6 { destination, len, hop_limit: header[7], link_local })
 }
 
-/// No ICMP error about an ICMP error or a fragment after the first (RFC 1812, 4.3.2.7).
+/// Returns true if an ICMP error about the packet may be sent: never about an ICMP error, or about
+/// a fragment after the first (RFC 1812, 4.3.2.7).
 pub(super) fn may_answer_v4(packet: &[u8]) -> bool {
     let Some(header) = packet.first_chunk::<{ ipv4::BYTES }>() else { return false };
     let is_later = be16(header, 6) & ipv4::OFFSET != 0;
@@ -87,7 +89,7 @@ pub(super) fn may_answer_v4(packet: &[u8]) -> bool {
     !is_later && !is_error
 }
 
-/// By the rules of RFC 4443, 2.4 e.
+/// Returns true if an ICMPv6 error about the packet may be sent, by the rules of RFC 4443, 2.4 e.
 pub(super) fn may_answer_v6(packet: &[u8]) -> bool {
     use protocol::{AUTHENTICATION, DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING};
     let (Some(&first), mut at) = (packet.get(ipv6::PROTOCOL_AT), ipv6::BYTES) else { return false };

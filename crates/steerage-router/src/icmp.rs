@@ -1,4 +1,4 @@
-//! Writes ICMP and ICMPv6 errors (RFC 792, 1191, 1812 (4.3), 4443) over the refused packet.
+//! Writes ICMP and ICMPv6 errors (RFC 792, 1191, 1812 (4.3), 4443) in place of the refused packet.
 
 use std::net::IpAddr;
 
@@ -44,8 +44,9 @@ impl Problem {
     }
 }
 
-/// Replaces the packet with an ICMP error from `source` to the packet's sender. The packet has
-/// `link` bytes of Ethernet header, and `len` bytes of IP packet of the version of `source`.
+/// Replaces the packet with an ICMP error from `source` to the packet's sender. The packet has an
+/// Ethernet header of `link` bytes and an IP packet of `len` bytes, whose version is that of
+/// `source`.
 pub(super) fn answer(
     packet: &mut Packet<'_>,
     link: usize,
@@ -75,7 +76,8 @@ pub(super) fn answer(
     Ok(())
 }
 
-/// Keeps `quoted` bytes of the packet, inserts `headers` bytes, and swaps the link addresses.
+/// Keeps the first `quoted` bytes of the IP packet, inserts `headers` bytes before them, and swaps
+/// the link addresses.
 fn make_room<'p>(
     packet: &'p mut Packet<'_>,
     link: usize,

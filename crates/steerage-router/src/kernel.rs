@@ -36,8 +36,8 @@ pub use silence::SilentKernel;
 /// The kernel marks a neighbour as stale after 15 s at the earliest.
 const FRESHEN: Duration = Duration::from_secs(1);
 
-/// After building a table, the route thread pauses this many times as long as the building took.
-/// Without the pause, changes among a million routes would keep a CPU busy.
+/// After building a table, the route thread pauses for this multiple of the time that the building
+/// took. Without the pause, changes among a million routes would keep a CPU busy.
 const REST: u32 = 9;
 
 /// The minimum time between two requests for all routes and neighbours of the kernel.
@@ -142,7 +142,7 @@ impl RouteUpdater {
     /// Starts the thread that updates the forwarding table. The thread runs until the program ends.
     ///
     /// # Errors
-    /// If the kernel cannot start a thread.
+    /// Fails if the kernel cannot start a thread.
     pub fn start(mut self) -> Result<(), KernelError> {
         let spawned = thread::Builder::new().name("routes".to_owned()).spawn(move || {
             loop {
@@ -178,7 +178,7 @@ impl RouteUpdater {
         let due = [Some(self.freshened + FRESHEN), self.ask_all.then_some(self.ask_after)];
         let due = due.into_iter().flatten().chain(self.kernel.is_changed().then_some(self.rested)).min();
         let time = due.map_or(FRESHEN, |due| due.saturating_duration_since(Instant::now()));
-        // Rounded up, so that the wait does not end too early.
+        // The time is rounded up, so that the wait does not end too early.
         let millis = u16::try_from(time.as_millis()).unwrap_or(u16::MAX).saturating_add(1);
         let wanted = self.forwarding.wanted();
         let mut fds =

@@ -47,7 +47,8 @@ pub use reason::{Fate, Forwarded};
 pub use table::{Hop, Interface, Neighbour, Neighbours, Routes, Shown, Table, Target};
 pub use wanted::{WANTED_MAX, Wanted, Wish};
 
-/// A CPU without packets looks for a newer table at this interval, to free the old table.
+/// A CPU without packets checks for a newer forwarding table at this interval, to free the old
+/// table.
 const IDLE_LOOK: Duration = Duration::from_millis(500);
 
 /// The state that forwarding CPUs share with the program that controls them.
@@ -82,7 +83,7 @@ impl Forwarding {
     /// the index in [`Table::interfaces`] of each receive queue's interface.
     ///
     /// # Errors
-    /// If the kernel cannot create the sockets that [`Wanted`] uses for wake-ups.
+    /// Fails if the kernel cannot create the sockets that [`Wanted`] uses for wake-ups.
     pub fn new(queues: Vec<u16>) -> io::Result<Arc<Self>> {
         let (shown, wanted) = (Shown::default(), Wanted::new()?);
         Ok(Arc::new(Self { queues, shown, wanted, counts: Mutex::default() }))
@@ -148,7 +149,8 @@ impl Handler for Forward {
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         self.refresh();
-        // The table is not cloned: all CPUs would write to the cache line of its reference count.
+        // The table is not cloned, because all CPUs would then write to the cache line of the
+        // table's reference count.
         let Some(table) = self.table.take() else { return };
         self.handle_by(&table, batch, cpu.now());
         self.table = Some(table);
@@ -250,7 +252,8 @@ impl Forward {
         if !leaves.up {
             return Err(refused(Fate::Down, Problem::HostUnreachable));
         }
-        // The output splits a super-frame, so the longest of its packets counts.
+        // The output splits a super-frame, so the length of its longest packet is compared with the
+        // MTU.
         let longest = packet.offload().map_or(ip.len, |offload| match offload.is_super_frame() {
             true => offload.packet_bytes_max(packet.total_len()),
             false => ip.len,

@@ -2,7 +2,8 @@
 
 use steerage::Timestamp;
 
-/// ICMP errors per second and CPU. Linux has this limit per machine (`icmp_msgs_per_sec`).
+/// The maximum number of ICMP errors per second and CPU. Linux has such a limit per machine
+/// (`icmp_msgs_per_sec`).
 pub const ICMP_ERRORS_PER_SECOND: u64 = 1000;
 
 /// The maximum number of ICMP errors in a burst of a CPU, as in Linux (`icmp_msgs_burst`).

@@ -2,7 +2,7 @@
 //!
 //! A [`Table`] never changes. To change routes, the control program builds a new table and
 //! [shows](Shown::show) it. At the start of each batch, a CPU compares the version number of the
-//! current table with the version of its own table.
+//! current table with the version of the table that the CPU uses.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -30,7 +30,8 @@ pub struct Interface {
     pub ipv4: Option<Ipv4Addr>,
     /// The source address of ICMPv6 errors to hosts on this interface.
     pub ipv6: Option<Ipv6Addr>,
-    /// The interface's broadcast addresses ([`broadcast_of`](super::broadcast_of)): never a source.
+    /// The interface's broadcast addresses ([`broadcast_of`](super::broadcast_of)), which no packet
+    /// may have as its source.
     pub broadcasts: Vec<Ipv4Addr>,
 }
 
@@ -41,7 +42,8 @@ pub struct Hop {
     pub interface: u16,
     /// The address of the next router. `None` if the destination itself is on the link.
     pub gateway: Option<IpAddr>,
-    /// At least 1. The hop's share of the flows is its weight by the total weight of all hops.
+    /// The weight, which is at least 1. The hop's share of the flows is its weight divided by the
+    /// total weight of all hops.
     pub weight: u16,
 }
 
@@ -184,7 +186,7 @@ pub struct Shown {
     version: AtomicU64,
     table: Mutex<Arc<Table>>,
     /// Earlier tables that a CPU may still be reading: at most one for each CPU, plus one. The
-    /// control thread frees them, because to free a million routes would delay a CPU.
+    /// control thread frees earlier tables, because freeing a million routes would delay a CPU.
     past: Mutex<Vec<Arc<Table>>>,
 }
 
@@ -208,7 +210,7 @@ impl Shown {
         Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the current table and its version number, if the number is not `than`.
+    /// Returns the current table and its version number, if the number differs from `than`.
     #[inline]
     pub(super) fn newer(&self, than: u64) -> Option<(u64, Arc<Table>)> {
         // This `Acquire` pairs with the `Release` in `show`.
@@ -223,8 +225,9 @@ pub(super) fn pick(hops: &[Hop], hash: impl FnOnce() -> u32) -> Option<&Hop> {
         return Some(only);
     }
     let all: u64 = hops.iter().map(|hop| u64::from(hop.weight)).sum();
-    // Hops get shares of the flow hashes by their weights. The bits of the hash are reversed: its
-    // upper bits already select the CPU, so all flows of a CPU would use the same hop.
+    // Hops get shares of the flow hashes by their weights. The upper bits of the hash already
+    // select the CPU. The bits of the hash are reversed, because otherwise all flows of a CPU would
+    // use the same hop.
     let mut at = (u64::from(hash().reverse_bits()) * all) >> 32;
     hops.iter().find(|hop| {
         let is_here = at < u64::from(hop.weight);

@@ -13,7 +13,8 @@ const OURS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const HOST: Mac = [2, 0, 0, 0, 0, 9];
 const NEXT: Mac = [2, 0, 0, 0, 0, 7];
 
-/// Delivers each frame in one page, or in several pages with this number of bytes in the first.
+/// Delivers each frame in one page, or in several pages with this number of bytes in the first
+/// page.
 struct Frames(std::vec::IntoIter<Vec<u8>>, LinkType, Option<usize>);
 
 impl RxQueue for Frames {
@@ -324,7 +325,8 @@ fn there_are_no_errors_about_errors_and_not_too_many() {
     let came = through(0, LinkType::ETHERNET, vec![v4([192, 0, 2, 1], 1, 50); 5000]);
     let Forwarded { icmp_sent, icmp_suppressed, .. } = came.counts;
     assert_eq!((came.counts.get(Fate::TtlExpired), icmp_sent + icmp_suppressed), (5000, 5000));
-    // At least the burst was sent. The exact number depends on the duration of the test.
+    // At least the ICMP errors of one burst were sent. The exact number of ICMP errors depends on
+    // the duration of the test.
     assert!(icmp_sent >= ICMP_ERRORS_BURST && came.out.len() as u64 == icmp_sent, "{icmp_sent}");
 }
 

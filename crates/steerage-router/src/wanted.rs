@@ -5,8 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The maximum number of neighbours that a CPU requests in one batch, and that the list holds.
-/// Limits the router's work if a host scans a whole network through the router.
+/// The maximum number of neighbours that a CPU requests in one batch, and of neighbours in the list
+/// of requests. This maximum limits the router's work if a host scans a whole network through the
+/// router.
 pub const WANTED_MAX: usize = 64;
 
 /// A neighbour, identified by the index of its interface and its IP address.
@@ -26,7 +27,7 @@ impl Wanted {
     /// Creates an empty list of requested neighbours.
     ///
     /// # Errors
-    /// If the kernel cannot create a pair of sockets.
+    /// Fails if the kernel cannot create a pair of sockets.
     pub fn new() -> io::Result<Self> {
         let (bell, hears) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
@@ -45,8 +46,8 @@ impl Wanted {
         // Removes the bytes that wake-ups have written to the socket.
         let _ = (&self.hears).read(&mut bytes);
         // This `Release` pairs with the swap in `ask`. A CPU adds its request to the list before it
-        // swaps `rung`. If `rung` is set, the next statement here takes the request from the list.
-        // If `rung` is cleared, the CPU writes another byte to the socket.
+        // swaps `rung`. If `rung` was set, the next statement of `take` takes the request from the
+        // list. If `rung` was cleared, the CPU writes another byte to the socket.
         self.rung.store(false, Ordering::Release);
         std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -61,7 +62,8 @@ impl Wanted {
                 }
             }
             drop(wanted);
-            // This `AcqRel` pairs with the store in `take`: one byte between two calls of `take`.
+            // This `AcqRel` pairs with the store in `take`: CPUs write at most one byte between two
+            // calls of `take`.
             if !self.rung.swap(true, Ordering::AcqRel) {
                 let _ = (&self.bell).write(&[1]);
             }

@@ -35,7 +35,7 @@ const ROUNDS_MAX: usize = 100_000;
 /// Passes `frames` to a handler from `make` (see `Builder::build`) on one CPU, and ends the run.
 ///
 /// # Panics
-/// If the handler panics.
+/// Panics if the handler panics.
 ///
 /// ```
 /// # use steerage_core::{handler::{Cpu, Handler}, ids::{TxId, Verdict}, packet::Batch};
@@ -138,7 +138,7 @@ impl<H: Handler> HandlerTester<H> {
     /// Creates a CPU with a handler and [`TESTER_OUTPUTS`] outputs, and calls the first tick.
     ///
     /// # Panics
-    /// If there is too little memory, or if the handler panics.
+    /// Panics if there is too little memory, or if the handler panics.
     pub fn new(make: impl Fn(CpuId) -> H + Send + Sync + 'static) -> Self {
         Self::with(TesterOptions::default(), make)
     }
@@ -146,7 +146,7 @@ impl<H: Handler> HandlerTester<H> {
     /// Like [`new`](Self::new), but with the given settings of the instance.
     ///
     /// # Panics
-    /// As [`new`](Self::new).
+    /// Panics like [`new`](Self::new).
     pub fn with(options: TesterOptions, make: impl Fn(CpuId) -> H + Send + Sync + 'static) -> Self {
         let verdicts = Arc::<Mutex<Vec<Verdict>>>::default();
         let inputs = vec![(); options.inputs.max(1)].iter().map(|()| Waiting::default()).collect::<Vec<_>>();
@@ -175,7 +175,7 @@ impl<H: Handler> HandlerTester<H> {
     /// on each frame. Truncates frames to 16,000 bytes.
     ///
     /// # Panics
-    /// If the handler panics, unless [`TesterOptions::may_panic`] is set.
+    /// Panics if the handler panics, unless [`TesterOptions::may_panic`] is set.
     pub fn handle<F: Into<Frame>>(&mut self, frames: impl IntoIterator<Item = F>) -> Vec<Verdict> {
         self.handle_from(InputId(0), frames)
     }
@@ -183,7 +183,7 @@ impl<H: Handler> HandlerTester<H> {
     /// Like [`handle`](Self::handle), for an input number below [`TesterOptions::inputs`].
     ///
     /// # Panics
-    /// If the input does not exist, and as [`handle`](Self::handle).
+    /// Panics if the input does not exist, and like [`handle`](Self::handle).
     pub fn handle_from<F: Into<Frame>>(&mut self, input: InputId, frames: impl IntoIterator<Item = F>) -> Vec<Verdict> {
         let waiting = &self.inputs[usize::from(input.0)];
         frames.into_iter().for_each(|frame| waiting.push(frame.into()));
@@ -194,7 +194,7 @@ impl<H: Handler> HandlerTester<H> {
     /// Moves all buckets, with their state, to another of the [`TesterOptions::cpus`] CPUs.
     ///
     /// # Panics
-    /// If the CPU does not exist, and as [`handle`](Self::handle).
+    /// Panics if the CPU does not exist, and like [`handle`](Self::handle).
     pub fn move_to(&mut self, cpu: CpuId) {
         self.handle.set_rps_cpus(&[cpu].into_iter().collect()).expect("a CPU of TesterOptions::cpus");
         for _ in 0..ROUNDS_MAX {
@@ -215,7 +215,7 @@ impl<H: Handler> HandlerTester<H> {
     /// Advances the clock by `time`, and calls the handler's tick whenever the tick is due.
     ///
     /// # Panics
-    /// If the handler panics.
+    /// Panics if the handler panics.
     pub fn advance(&mut self, time: Duration) {
         let until = self.clock.get() + time;
         while let Some(due) = self.next_tick().filter(|due| *due <= until) {
@@ -252,7 +252,7 @@ impl<H: Handler> HandlerTester<H> {
     /// Ends the run and the handler. Returns the result of CPU 0.
     ///
     /// # Panics
-    /// If the handler panics.
+    /// Panics if the handler panics.
     pub fn finish(self) -> Tested<H::Report> {
         self.finish_all().swap_remove(0)
     }
@@ -261,7 +261,7 @@ impl<H: Handler> HandlerTester<H> {
     /// sent packets and the ledger of all CPUs together.
     ///
     /// # Panics
-    /// If a handler panics.
+    /// Panics if a handler panics.
     pub fn finish_all(mut self) -> Vec<Tested<H::Report>> {
         self.inputs.iter().for_each(Waiting::end);
         self.settle();
@@ -346,13 +346,13 @@ pub struct TesterOptions {
     /// Whether the handler may panic without failing the test. [`HandlerTester::handle`] returns no
     /// verdicts for a batch in which the handler panicked. Default: no.
     pub may_panic: bool,
-    /// As `Builder::kept_max`.
+    /// The value for `Builder::kept_max`.
     pub kept_max: usize,
-    /// As `Builder::originated_max`. Default: 64.
+    /// The value for `Builder::originated_max`. Default: 64.
     pub originated_max: usize,
-    /// As `Builder::layers`.
+    /// The value for `Builder::layers`.
     pub layers: Layers,
-    /// As `Builder::flow_key`.
+    /// The value for `Builder::flow_key`.
     pub flow_key: Option<FlowKeyFn>,
 }
 

@@ -1,9 +1,9 @@
 //! Test helpers for authors of packet functions and devices.
 //!
-//! [`run`] passes frames to a packet function and returns its verdicts. [`HandlerTester`] does so
-//! step by step, with a clock that only the test advances. For an instance that runs on threads,
-//! [`input`] supplies frames, and [`output`] records sent packets. [`QueueTester`] polls a receive
-//! queue as the receive path does. [`SplitMix64`] generates reproducible random numbers.
+//! [`run`] passes frames to a packet function and returns its verdicts. [`HandlerTester`] runs a
+//! handler step by step, with a clock that only the test advances. For an instance that runs on
+//! threads, [`input`] supplies frames, and [`output`] records sent packets. [`QueueTester`] polls a
+//! receive queue as the receive path does. [`SplitMix64`] generates reproducible random numbers.
 //!
 //! ```
 //! # use steerage_core::{completions::Completions, device::{Capabilities, DeviceError}, limits::HEADROOM, rx::{Polled, RxQueue}};
@@ -57,8 +57,8 @@ pub use handler::{HandlerTester, TESTER_OUTPUTS, Tested, TesterOptions, run};
 pub use page_loop::PageLoop;
 pub use random::SplitMix64;
 
-/// The pages of a tested queue, in addition to the pages that its device keeps posted. The number
-/// is small, so that a device that loses pages soon has no pages left.
+/// The number of pages of a tested queue, in addition to the pages that its device keeps posted.
+/// The number is small, so that a device that loses pages soon has no pages left.
 pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;
 
 /// A frame's header (`None` if the device wrote no header), and a copy of the frame.
@@ -66,7 +66,8 @@ pub type Headed = (Option<FrameHeader>, Vec<u8>);
 
 /// A receive queue with its own memory, for tests that poll the queue themselves.
 ///
-/// After a poll, returns the frames' pages and blocks, unless it [holds](Self::hold_frames) them.
+/// After a poll, the tester returns the pages and blocks of the frames, unless it
+/// [holds](Self::hold_frames) the frames.
 ///
 /// ```
 /// # use steerage_flow::Timestamp;
@@ -138,7 +139,7 @@ impl QueueTester {
     /// The queue's own error. If a poll has frames and an error, the next call returns the error.
     ///
     /// # Panics
-    /// If the queue hands over more than `budget` frames.
+    /// Panics if the queue hands over more than `budget` frames.
     pub fn poll(&mut self, now: Timestamp, budget: usize) -> Result<(Polled, Vec<Vec<u8>>), DeviceError> {
         let polled = self.poll_frames(now, budget)?;
         let copies = self.frames.iter().map(|frame| self.whole(frame)).collect();
@@ -149,10 +150,10 @@ impl QueueTester {
     /// Polls once as [`poll`](Self::poll) does, and returns each frame with its header.
     ///
     /// # Errors
-    /// As [`poll`](Self::poll).
+    /// The errors of [`poll`](Self::poll).
     ///
     /// # Panics
-    /// As [`poll`](Self::poll).
+    /// Panics like [`poll`](Self::poll).
     pub fn poll_with_headers(&mut self, now: Timestamp, budget: usize) -> Result<(Polled, Vec<Headed>), DeviceError> {
         let polled = self.poll_frames(now, budget)?;
         let headed = |frame| (self.pages.memory.header_of(frame), self.whole(frame));
@@ -161,13 +162,13 @@ impl QueueTester {
         Ok((polled, copies))
     }
 
-    /// Like [`poll`](Self::poll), but returns the number of frames, without copies. For benchmarks.
+    /// Like [`poll`](Self::poll), but returns the number of frames, without copies, for benchmarks.
     ///
     /// # Errors
-    /// As [`poll`](Self::poll).
+    /// The errors of [`poll`](Self::poll).
     ///
     /// # Panics
-    /// As [`poll`](Self::poll).
+    /// Panics like [`poll`](Self::poll).
     pub fn poll_and_count(&mut self, now: Timestamp, budget: usize) -> Result<(Polled, usize), DeviceError> {
         let polled = self.poll_frames(now, budget)?;
         let count = self.frames.len();
@@ -180,7 +181,7 @@ impl QueueTester {
         self.hold = true;
     }
 
-    /// Returns the pages of all held frames. Later polls return their pages again.
+    /// Returns the pages of all held frames. Later polls return the pages of their frames again.
     pub fn release_frames(&mut self) {
         self.hold = false;
         self.frames.append(&mut self.held);

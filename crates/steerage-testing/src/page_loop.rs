@@ -30,7 +30,7 @@ impl PageLoop {
     /// pages, and the consumers of their rings. Consumers return pages by [`Consumer::finish`].
     ///
     /// # Errors
-    /// If there is too little memory.
+    /// Fails if there is too little memory.
     pub fn new(queues: usize, local_pages: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
         let slots = BACKLOG_DEFAULT.next_power_of_two();
         let (region, mut pages) = Region::map(queues * (slots + 2 * POOL_BULK), PAGE_BYTES_MIN)?;

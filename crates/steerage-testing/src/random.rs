@@ -18,7 +18,7 @@ impl SplitMix64 {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 random bits.
     #[inline(always)]
     pub const fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -45,7 +45,7 @@ impl SplitMix64 {
         ((self.draw() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns true in one of `times` calls, on average. Never true for 0.
+    /// Returns true in one of `times` calls, on average. Always returns false if `times` is 0.
     pub fn once_in(&mut self, times: u64) -> bool {
         times > 0 && self.below(times) == 0
     }

@@ -1,17 +1,18 @@
 use super::lines::printable;
 use super::numbers::short;
 
-/// The spaces between columns, and between the columns of a table that would be too wide.
+/// The number of spaces between columns. A table that would be too wide has only `SMALL_GAP`
+/// spaces.
 const GAP: usize = 2;
 const SMALL_GAP: usize = 1;
 
-/// The minimum characters of a shortened address, without its port.
+/// The minimum number of characters of a shortened address, without its port.
 const ADDRESS_MIN: usize = 8;
 
-/// This text replaces the middle of an address, in ASCII for terminals without UTF-8.
+/// The text that replaces the middle of a shortened address, in ASCII for terminals without UTF-8.
 const LEFT_OUT: &str = "..";
 
-/// A column with its heading.
+/// A column of a table, with its heading.
 #[derive(Debug)]
 pub struct Column {
     heading: &'static str,
@@ -25,7 +26,7 @@ pub struct Column {
 enum Kind {
     Number,
     Word,
-    /// An address, whose port is never shortened.
+    /// An address, with or without a port. The port is never shortened.
     End,
 }
 
@@ -83,7 +84,8 @@ fn all_printable(cells: Vec<String>) -> Vec<String> {
     cells.iter().map(|cell| printable(cell)).collect()
 }
 
-/// Returns the headings and a line for each row, for a terminal of `width` characters if given.
+/// Returns the headings and a line for each row, for a terminal of `width` characters. If `width`
+/// is `None`, the width is not limited.
 pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
     let width = width.unwrap_or(usize::MAX);
     let mut gap = GAP;
@@ -102,7 +104,7 @@ pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
         let Some(last) = columns.iter().rposition(|column| column.may_go) else { break };
         columns.remove(last);
     }
-    // The wider column of addresses shrinks first.
+    // If there are two columns of addresses, the wider column is shortened first.
     while total(&columns, gap) > width {
         let ends = columns.iter_mut().filter(|column| column.kind == Kind::End);
         let Some(widest) = ends.max_by_key(|column| column.width()) else { break };
@@ -112,7 +114,7 @@ pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
             break;
         }
     }
-    // Addresses and ports matter more than the last words (the name of a VLAN or tunnel).
+    // Addresses and ports matter more than the last column of words (the name of a VLAN or tunnel).
     let over = total(&columns, gap).saturating_sub(width);
     if let Some(words) = columns.iter_mut().rev().find(|column| over > 0 && column.kind == Kind::Word) {
         let wanted = words.width().saturating_sub(over).max(words.heading.len());
@@ -141,7 +143,7 @@ fn shortened(end: &str, width: usize) -> String {
     }
     let from = match end.rfind("]:") {
         Some(at) => at,
-        // An address without a colon, or with several and no brackets, has no port.
+        // An address has no port if it contains no colon, or several colons and no brackets.
         None if end.matches(':').count() == 1 => end.find(':').unwrap_or(end.len()),
         None => end.len(),
     };
@@ -192,7 +194,7 @@ mod tests {
         assert_eq!(table(columns(), Some(33))[1], "[2001:db8:20:a::32]:49152 vlan=10");
     }
 
-    /// Text of a file of flows may come from an attacker.
+    /// The text in a file of flows may come from an attacker.
     #[test]
     fn no_cell_writes_to_the_terminal() {
         let cell = || vec!["a\x1b[2J\nb".to_owned()];

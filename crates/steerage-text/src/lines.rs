@@ -6,7 +6,8 @@ pub(crate) fn is_obeyed(c: char) -> bool {
     c.is_control() || changes_order || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Returns `text` on one line, without what a terminal would obey: names may come from other users.
+/// Returns `text` on one line, without characters that a terminal would obey, because names may
+/// come from other users.
 pub fn printable(text: &str) -> String {
     let show = |c: char| if is_obeyed(c) { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(show).collect()
@@ -17,9 +18,10 @@ pub fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Wraps long lines between words. A continuation is indented to the text of its line, after the
-/// last gap of two or more spaces in the first half of the line, or else after the indentation.
-/// Without a `width`, returns the text unchanged.
+/// Wraps long lines between words. A continuation line is indented to the text of its line. This
+/// text begins after the last gap of two or more spaces in the first half of the line. If there is
+/// no such gap, the text begins after the line's own indentation. Without a `width`, returns the
+/// text unchanged.
 pub fn wrapped(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut all = String::new();

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// A number with separators: `12,345,678`.
+/// Formats a number with separators, such as `12,345,678`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -13,7 +13,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// A number with its noun: `1 flow`, `1,234 flows`. The plural appends `s`.
+/// Formats a number with its noun: `1 flow`, `1,234 flows`. The plural appends `s`.
 pub fn counted(number: u64, noun: &str) -> String {
     format!("{} {}", grouped(number), plural(number, noun))
 }
@@ -23,7 +23,7 @@ pub fn plural(number: u64, noun: &str) -> String {
     if number == 1 { noun.to_owned() } else { format!("{noun}s") }
 }
 
-/// A number of bytes as text: `12.3 MiB`.
+/// Formats a number of bytes, such as `12.3 MiB`.
 pub fn size(bytes: u64) -> String {
     match bytes as f64 {
         bytes if bytes >= 1024.0 * 1024.0 * 1023.95 => format!("{:.1} GiB", bytes / (1u64 << 30) as f64),
@@ -39,7 +39,7 @@ pub fn rate(packets: u64, time: Duration) -> String {
 /// Formats a rate in packets per second, such as `12.3 Mpps`.
 pub fn packets_a_second(rate: f64) -> String {
     match rate {
-        // At these limits, the smaller unit would round to 1000.
+        // At the limits of this `match`, the smaller unit would round to 1000.
         rate if rate >= 999_950.0 => format!("{:.1} Mpps", rate / 1e6),
         rate if rate >= 999.5 => format!("{:.1} kpps", rate / 1e3),
         // A rate of less than a packet per second must not look like no packets.
@@ -63,7 +63,7 @@ pub fn bits_a_second(rate: f64) -> String {
     }
 }
 
-/// A duration as text: `0.4 ms`, `10.0 s`, `1:02:03 h`.
+/// Formats a duration, such as `0.4 ms`, `10.0 s`, `1:02:03 h`.
 pub fn time(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {

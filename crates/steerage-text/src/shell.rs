@@ -1,6 +1,6 @@
 use super::lines::is_obeyed;
 
-/// Quotes `word` if a shell needs it. Escape codes replace what a terminal would obey.
+/// Quotes `word` if a shell needs it. Escape codes replace characters that a terminal would obey.
 pub fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -11,7 +11,8 @@ pub fn shell_word(word: &str) -> String {
         for c in word.chars() {
             match c {
                 '\'' | '\\' => quoted.extend(['\\', c]),
-                // Always three octal digits, so that a following digit is not read as one of them.
+                // An escape code always has three octal digits, so that a digit after the code is
+                // not read as a part of it.
                 c if is_obeyed(c) => {
                     c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| quoted.push_str(&format!("\\{byte:03o}")));
                 }

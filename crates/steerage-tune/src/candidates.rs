@@ -12,30 +12,31 @@ use crate::facts::{Facts, Flows};
 use crate::plan::{Value, Wish};
 
 /// The maximum number of settings that are compared with the present setting. A comparison takes
-/// two minutes by default, and all together at most a quarter of an hour.
+/// two minutes by default, and all comparisons together take at most a quarter of an hour.
 pub const CANDIDATES_MAX: usize = 6;
 
-/// `tune` and `explain` suggest the fewest CPUs whose predicted throughput reaches this share.
+/// `tune` and `explain` suggest the fewest CPUs whose predicted throughput reaches this share of
+/// the highest predicted throughput.
 const NEAR_THE_MOST: f64 = 0.9;
 
-/// The entries in `rps_sock_flow_entries` that the kernel's documentation suggests for a server of
+/// The value of `rps_sock_flow_entries` that the kernel's documentation suggests for a server of
 /// moderate load (Documentation/networking/scaling.rst).
 pub const SOCK_FLOW_ENTRIES: u64 = 32_768;
 
-/// The assumed nanoseconds in which the kernel receives a packet, a sixth of the 2,600 ns in which
-/// the kernel forwards a packet (lab/notes/interfaces.md).
+/// The assumed time in nanoseconds in which the kernel receives a packet: a sixth of the 2,600 ns
+/// in which the kernel forwards a packet (lab/notes/interfaces.md).
 const RECEIVE_NS: f64 = 400.0;
 const SOFTIRQ_NS: f64 = 2_600.0;
 
-/// The assumed nanoseconds for a hand-over, and for fetching the packet on the other CPU: between
-/// two CPUs that share a cache, and between two that do not. The kernel takes a lock for each
-/// packet and interrupts the other CPU once per poll, so both take ten times as long as steerage's
-/// rings.
+/// The assumed times in nanoseconds of a hand-over, and of fetching the packet on the other CPU:
+/// first between two CPUs that share a cache, then between two that do not. The kernel takes a lock
+/// for each packet and interrupts the other CPU once per poll, so both times are ten times those of
+/// steerage's rings.
 const CROSSINGS_NS: [(f64, f64); 2] = [(100.0, 130.0), (310.0, 270.0)];
 
-/// The polls without packets after which the card may interrupt again, and the nanoseconds between
-/// them. A packet waits at most 20 us, less than the interrupt delay of most cards. After 200 us
-/// without packets, the card may interrupt again.
+/// The number of polls without packets after which the card may interrupt again, and the time in
+/// nanoseconds between polls. A packet waits at most 20 us, less than the interrupt delay of most
+/// cards. After 200 us without packets, the card may interrupt again.
 const DEFER_POLLS: u64 = 10;
 const FLUSH_NS: u64 = 20_000;
 
@@ -44,7 +45,7 @@ const FLUSH_NS: u64 = 20_000;
 pub struct Candidate {
     /// The setting in words, for the user.
     pub name: String,
-    /// The wanted values.
+    /// The values that the candidate sets.
     pub wish: Wish,
     /// The predicted packets per second, or `None` if the model does not cover the setting.
     pub predicted: Option<f64>,
@@ -77,17 +78,17 @@ pub fn masks(facts: &Facts) -> Vec<Candidate> {
     found
 }
 
-/// Returns the candidates that are measured after the CPUs for RPS are chosen: each turns RFS,
-/// threaded NAPI or deferred interrupts on, or off if it is on. RFS needs `rps_sock_flow_entries`,
-/// which a candidate may change only if `global` is true.
+/// Returns the candidates that are measured after the CPUs for RPS are chosen: each candidate turns
+/// RFS, threaded NAPI or deferred interrupts on, or off if the feature is on. RFS needs
+/// `rps_sock_flow_entries`, which a candidate may change only if `global` is true.
 pub fn refinements(facts: &Facts, global: bool) -> Vec<Candidate> {
     let mut found = Vec::new();
     let entries = if facts.sock_flow_entries == 0 { SOCK_FLOW_ENTRIES } else { facts.sock_flow_entries };
     if facts.sock_flow_entries > 0 && facts.queue_flow_entries > 0 {
         found.push(Candidate::new("RFS off", Wish::default().set("rps_flow_cnt", Value::Number(0)), None));
     } else if facts.sock_flow_entries > 0 || global {
-        // The kernel's documentation recommends to divide the entries among the queues. The kernel
-        // rounds a queue's entries up to a power of two.
+        // The kernel's documentation recommends dividing the entries of RFS among the queues. The
+        // kernel rounds a queue's entries up to a power of two.
         let each = (entries / facts.queues.0 as u64).max(1).next_power_of_two();
         let wish = Wish::default().set("rps_flow_cnt", Value::Number(each));
         let wish = match facts.sock_flow_entries {
@@ -121,7 +122,7 @@ struct Model<'a> {
     facts: &'a Facts,
     costs: Costs,
     receivers: CpuMask,
-    /// The CPUs that do not receive packets, those nearest to the first receiving CPU first.
+    /// The CPUs that do not receive packets, sorted by their distance to the first receiving CPU.
     others: Vec<CpuId>,
     far: CpuMask,
 }
@@ -147,8 +148,9 @@ impl<'a> Model<'a> {
         predict(&self.costs, RegimeKind::Inline, self.owners(), &[]).packets_per_second()
     }
 
-    /// Returns the predicted throughput if all queues have this mask. One CPU handles the largest
-    /// flow, and the rest is divided equally, as in the kernel.
+    /// Returns the predicted throughput if all queues have this mask. The model assumes that one
+    /// CPU handles the largest flow, and that the other flows are divided equally, as in the
+    /// kernel.
     fn spread(&self, mask: &CpuMask) -> f64 {
         let even = 1.0 / mask.len() as f64;
         let largest = match self.facts.flows {
@@ -165,8 +167,8 @@ impl<'a> Model<'a> {
         predict(&self.costs, RegimeKind::Spread, self.owners(), &workers).packets_per_second()
     }
 
-    /// Returns the smallest set of CPUs whose predicted throughput is near the highest. `with` says
-    /// whether the set includes the receiving CPUs.
+    /// Returns the smallest set of CPUs whose predicted throughput is near the highest predicted
+    /// throughput. `with` says whether the set includes the receiving CPUs.
     fn suggested(&self, with: bool) -> Option<CpuMask> {
         let mask = |count: usize| -> CpuMask {
             let receivers = self.receivers.iter().filter(|_| with);
@@ -224,11 +226,12 @@ mod tests {
                 "RPS off"
             ]
         );
-        // Three CPUs share 3,600 ns per packet, and each needs 130 ns to fetch a packet.
+        // In the prediction, three CPUs share 3,600 ns per packet, and each needs 130 ns to fetch a
+        // packet.
         let best = found[0].predicted.unwrap();
         assert!((best - 3e9 / 3_730.0).abs() < 1.0, "{best}");
-        // The receiving CPU handles a quarter, and hands over three quarters. To receive a packet
-        // takes 400 ns, and to hand a packet over 100 ns.
+        // In the prediction, the receiving CPU handles a quarter of the packets and hands over
+        // three quarters. To receive a packet takes 400 ns, and to hand a packet over takes 100 ns.
         let with = found[1].predicted.unwrap();
         assert!((with - 1e9 / (400.0 + 900.0 + 75.0)).abs() < 1.0, "{with}");
         assert_eq!(found[2].predicted.unwrap().round(), 250_000.0);
@@ -271,7 +274,8 @@ mod tests {
             wish.set("gro_flush_timeout", Value::Number(flush))
         };
         assert_eq!(wishes(&card), [both(10, 20_000)]);
-        // The administrator's deferral may be bad, so turning it off is a candidate.
+        // The interrupt deferral that the administrator has set may be bad, so turning it off is a
+        // candidate.
         assert_eq!(wishes(&Facts { deferral: Some((2, 200_000)), ..card.clone() }), [both(0, 0)]);
         assert_eq!(wishes(&Facts { deferral: None, ..card }), []);
     }

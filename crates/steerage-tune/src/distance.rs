@@ -6,16 +6,18 @@ use std::time::Duration;
 use steerage::topology::Topology;
 use steerage::{CpuId, CpuMask};
 
-/// If a cache line takes at least this time between two CPUs, they are far from each other. In
-/// measurements, it took 15 to 60 ns between CPUs that share a cache, and 80 to 200 ns between
-/// other CPUs (docs/performance.md).
+/// Two CPUs are far from each other if a cache line takes at least this time from one to the other.
+/// In measurements, a cache line took 15 to 60 ns between CPUs that share a cache, and 80 to 200 ns
+/// between other CPUs (docs/performance.md).
 const FAR: Duration = Duration::from_nanos(100);
 
-/// The attempts to measure a busy pair of CPUs: for 64 busy CPUs, 1.3 seconds in total.
+/// The number of attempts to measure a busy pair of CPUs. For 64 busy CPUs, the attempts take 1.3
+/// seconds in total.
 const MEASURE_TRIES: usize = 8;
 
-/// The distances of some CPUs from the receiving CPU: measured, or else reported by the kernel. A
-/// virtual machine's kernel may report a shared cache that does not exist.
+/// The distances of some CPUs from the receiving CPU. The distances are measured, or if that fails,
+/// reported by the kernel. A virtual machine's kernel may report a shared cache that does not
+/// exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distances {
     /// The CPUs that are as far from the receiving CPU as CPUs that share no cache.
@@ -63,7 +65,8 @@ impl Distances {
         }
     }
 
-    /// Describes the distance of `others` in words, such as `the others share a cache with it`.
+    /// Describes the distance of the CPUs in `others` from the receiving CPU in words, such as `the
+    /// others share a cache with it`.
     pub fn of_others(&self, others: &CpuMask, receiver: CpuId) -> String {
         let far = self.far.and(others);
         let measured = self.measured.map_or(String::new(), |(nearest, farthest)| {
@@ -96,7 +99,8 @@ mod tests {
         CpuMask::parse_list(list, 64).unwrap()
     }
 
-    /// Assumes that the kernel reports a shared cache for CPUs 0 and 1 only.
+    /// Returns the distances for measured times. Assumes that the kernel reports a shared cache for
+    /// CPUs 0 and 1 only.
     fn judged(times: [Option<u64>; 3]) -> Distances {
         let time = |cpu: CpuId| times[usize::from(cpu.0) - 1].map(Duration::from_nanos);
         Distances::judged(CpuId(0), &mask("0-3"), time, |cpu| Some(cpu.0 == 1))

@@ -7,12 +7,12 @@ use crate::knob::Knob;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TuneError {
-    /// A value was not set.
+    /// `tune` could not set a value.
     #[error("cannot set {knob} to {value}: {}", remedy(knob, error))]
     Write {
-        /// The knob.
+        /// The knob that was not set.
         knob: Knob,
-        /// The value.
+        /// The value that was not set.
         value: String,
         /// The kernel's error.
         error: io::Error,
@@ -20,23 +20,23 @@ pub enum TuneError {
     /// The undo file was not written, so nothing was changed.
     #[error("cannot write the undo file {}: {}; nothing was changed", path.display(), file_remedy(error))]
     Save {
-        /// The path of the file.
+        /// The path of the undo file.
         path: PathBuf,
-        /// The error of the file system.
+        /// The error that the file system returned.
         error: io::Error,
     },
-    /// A file was not written.
+    /// `tune` could not write a file.
     #[error("cannot write {}: {}", path.display(), file_remedy(error))]
     WriteFile {
-        /// The path of the file.
+        /// The path of the file that was not written.
         path: PathBuf,
-        /// The error of the file system.
+        /// The error that the file system returned.
         error: io::Error,
     },
     /// The undo file cannot be used.
     #[error("cannot read the undo file {}: {error}; if it is damaged, remove it and set the values by hand", path.display())]
     Load {
-        /// The path of the file.
+        /// The path of the undo file.
         path: PathBuf,
         /// Why the undo file cannot be used.
         error: io::Error,
@@ -44,7 +44,7 @@ pub enum TuneError {
     /// The kernel's messages cannot be received.
     #[error("cannot watch {interface}: {error}")]
     Watch {
-        /// The interface.
+        /// The interface that cannot be watched.
         interface: String,
         /// The kernel's error.
         error: io::Error,
@@ -52,7 +52,7 @@ pub enum TuneError {
     /// The network card cannot steer the chosen traffic to the queues, so nothing was changed.
     #[error("{interface} cannot lead this traffic to queues: {why}; nothing was changed")]
     Rules {
-        /// The interface.
+        /// The interface of the card.
         interface: String,
         /// Why the card cannot steer the traffic.
         why: String,

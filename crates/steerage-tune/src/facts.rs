@@ -1,5 +1,5 @@
 //! Facts about the machine and the interface, such as load, queues, drops and hash, read below a
-//! [`Root`]. Facts that cannot be read are omitted.
+//! [`Root`]. Facts that the process cannot read are omitted.
 
 mod sample;
 
@@ -21,12 +21,12 @@ const CPUS_MAX: usize = 8_192;
 const LISTED_MIN: f64 = 0.01;
 const SHOWN_MAX: usize = 8;
 
-/// What ethtool reports about an interface.
+/// The values that ethtool reports about an interface.
 #[derive(Clone, Debug, Default)]
 pub struct Card {
     /// The number of queues of each kind (the *channels* of ethtool).
     pub channels: Option<Channels>,
-    /// The offloads.
+    /// The offloads of the interface.
     pub features: Option<Features>,
 }
 
@@ -39,7 +39,7 @@ pub struct Facts {
     pub driver: Option<String>,
     /// The numbers of receive and transmit queues.
     pub queues: (usize, usize),
-    /// What ethtool reports.
+    /// The values that ethtool reports about the interface.
     pub card: Card,
     /// The caches and NUMA nodes of the machine.
     pub topology: Topology,
@@ -57,13 +57,15 @@ pub struct Facts {
     pub softirq_ns: Option<f64>,
     /// The CPUs with at least 1 % of their time in interrupts, and this share, busiest first.
     pub interrupted: Vec<(CpuId, f64)>,
-    /// Whether `interrupted` is from while `tune` listened, or since the machine started.
+    /// True if `interrupted` covers the time during which `tune` listened, and false if it covers
+    /// the time since the machine started.
     pub is_recent: bool,
-    /// `napi_defer_hard_irqs` and `gro_flush_timeout`, or `None` if the kernel lacks these files.
+    /// The values of `napi_defer_hard_irqs` and `gro_flush_timeout`, or `None` if the kernel lacks
+    /// these files.
     pub deferral: Option<(u64, u64)>,
     /// The names and values of the counters of lost packets that are not 0.
     pub drops: Vec<(&'static str, u64)>,
-    /// How often a CPU stopped polling with packets left, because its budget was used up.
+    /// How often a CPU used up its budget, and stopped polling although more packets were waiting.
     pub time_squeeze: u64,
     /// The flows that arrived while `tune` listened.
     pub flows: Flows,
@@ -72,21 +74,21 @@ pub struct Facts {
 /// The flows that the kernel's flow hash can distinguish.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Flows {
-    /// Flows were seen.
+    /// `tune` has seen flows.
     Seen {
         /// The number of flows, at least 1.
         count: usize,
         /// The largest flow's share of all packets, from 0 to 1.
         largest: f64,
     },
-    /// No flow was seen. The text is the reason.
+    /// `tune` has seen no flows, for the reason in the text.
     NotSeen(String),
 }
 
 impl Facts {
-    /// Reads the facts. `lately` contains the increases of the counters while `tune` listened, and
-    /// `ever` the counters since the machine started. The load comes from `lately`, or from `ever`
-    /// if too few packets arrived.
+    /// Reads the facts. `lately` contains the increases of the counters while `tune` listened.
+    /// `ever` contains the counters since the machine started. The load comes from `lately`, or
+    /// from `ever` if too few packets arrived.
     pub fn read(root: &Root, interface: &str, card: Card, ever: &Sample, lately: Option<&Sample>) -> Self {
         let lately = lately.filter(|lately| lately.softirq_ns().is_some());
         let used = lately.unwrap_or(ever);
@@ -178,7 +180,7 @@ impl fmt::Display for Facts {
     }
 }
 
-/// The counters of the interface and of all CPUs' backlogs, without zeros.
+/// Returns the counters of lost packets, of the interface and of all CPUs' backlogs, without zeros.
 fn drops(root: &Root, interface: &str, used: &Sample) -> Vec<(&'static str, u64)> {
     let backlogs = |count: fn(&CpuCounts) -> u64| used.cpus.values().map(count).sum();
     let own = sample::LOST.iter().map(|name| (*name, sample::counter(root, interface, name)));
@@ -198,8 +200,9 @@ fn or_unknown(cpus: &CpuMask) -> String {
     if cpus.is_empty() { "unknown".to_owned() } else { cpus.to_list() }
 }
 
-/// Returns the CPUs that handle the interface's interrupts. Without interrupts, returns the CPU
-/// that handled the most packets, and prefers CPUs to which RPS did not steer packets.
+/// Returns the CPUs that handle the interface's interrupts. If the interface has no interrupts,
+/// returns the CPU that handled the most packets, and prefers CPUs to which RPS did not steer
+/// packets.
 pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
     let by = |count: &dyn Fn(&CpuCounts) -> u64| {
         let counted = used.cpus.iter().map(|(cpu, counts)| (count(counts), *cpu));
@@ -221,7 +224,8 @@ pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
 
 fn interrupts(root: &Root, interface: &str) -> BTreeMap<CpuId, u64> {
     let device = format!("/sys/class/net/{interface}/device");
-    // The interrupts belong to the PCI device, which is the parent of a virtio device.
+    // The interrupts of an interface belong to its PCI device. For a virtio device, the PCI device
+    // is the parent.
     let own = root.names(&format!("{device}/msi_irqs"));
     let irqs = if own.is_empty() { root.names(&format!("{device}/../msi_irqs")) } else { own };
     let mut found = BTreeMap::new();

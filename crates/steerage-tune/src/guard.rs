@@ -6,16 +6,17 @@ use steerage_netlink::{Entry, Rtnetlink};
 
 use crate::root::Root;
 
-/// The search for `SSH_CONNECTION`, which sudo removes, reads this many processes upwards.
+/// The maximum number of parent processes in which `SSH_CONNECTION` is searched for. sudo removes
+/// this variable from its child.
 const PARENTS_MAX: usize = 16;
 
-/// Returns why the interface must not be taken down, or `None`: the interface has the default
-/// route, or the user's SSH client is connected through the interface.
+/// Returns why the interface must not be taken down, or `None` if there is no reason. Reasons are
+/// the default route, or the user's SSH connection through the interface.
 ///
 /// # Errors
 /// Fails if the kernel does not answer the netlink requests.
 pub fn reached_through(root: &Root, interface: &str) -> io::Result<Option<String>> {
-    // A bond, a bridge or a VLAN on top of the interface loses its link too.
+    // A bond, a bridge or a VLAN on top of an interface loses its link with the interface.
     let above = |name: &str| -> Vec<String> {
         let names = root.names(&format!("/sys/class/net/{name}"));
         names.iter().filter_map(|name| name.strip_prefix("upper_").map(str::to_owned)).collect()
@@ -42,15 +43,16 @@ pub fn reached_through(root: &Root, interface: &str) -> io::Result<Option<String
     Ok(why)
 }
 
-/// Returns this machine's address in the environment variable `SSH_CONNECTION`. The parents are
-/// searched too, because sudo removes the variable.
+/// Returns this machine's address in the environment variable `SSH_CONNECTION`. The function also
+/// searches the environment of parent processes, because sudo removes the variable.
 fn ssh_address(root: &Root) -> Option<IpAddr> {
     let mut process = "self".to_owned();
     for _ in 0..PARENTS_MAX {
         let variables = std::fs::read(root.path(&format!("/proc/{process}/environ"))).unwrap_or_default();
         let mut variables = variables.split(|byte| *byte == 0).map(String::from_utf8_lossy);
         if let Some(found) = variables.find_map(|one| one.strip_prefix("SSH_CONNECTION=").map(str::to_owned)) {
-            // `SSH_CONNECTION` has the client's address and port, then those of the server.
+            // `SSH_CONNECTION` has the client's address and port, then the server's address and
+            // port.
             return found.split(' ').nth(2)?.parse().ok();
         }
         let status = root.read(&format!("/proc/{process}/status")).ok()?;

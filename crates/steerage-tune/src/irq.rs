@@ -15,15 +15,16 @@ use crate::root::Root;
 
 /// irqbalance creates its socket `irqbalancePID.sock` in this directory.
 const IRQBALANCE: &str = "/run/irqbalance";
-/// The maximum bytes of a message to irqbalance, whose function `sock_handle` has this buffer.
+/// The maximum length of a message to irqbalance, whose function `sock_handle` has a buffer of this
+/// size.
 const MESSAGE_MAX: usize = 499;
-/// The maximum bytes of a reply from irqbalance, which has about 60 bytes for each interrupt.
+/// The maximum length of a reply from irqbalance, which has about 60 bytes for each interrupt.
 const REPLY_MAX: u64 = 1 << 20;
-/// While irqbalance is balancing interrupts, it does not reply.
+/// The time to wait for a reply. While irqbalance is balancing interrupts, it does not reply.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Returns the affinity files of the interrupts of an interface's receive queues, in the order of
-/// the queues, and notes for the user about those that cannot be changed.
+/// the queues, and notes for the user about interrupts that cannot be changed.
 pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<String>) {
     let interrupts = queue_interrupts(machine.root().directory(), interface);
     if interrupts.is_empty() {
@@ -39,7 +40,8 @@ pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<Strin
     (open.iter().map(|irq| Knob(name(irq))).collect(), note.into_iter().collect())
 }
 
-/// The mode tells which interrupts the kernel manages itself: not even root may write their files.
+/// Returns false if the kernel manages an interrupt itself. The mode of the interrupt's file then
+/// does not allow even root to write.
 fn owner_may_write(root: &Root, name: &str) -> bool {
     std::fs::metadata(root.path(name)).is_ok_and(|file| file.permissions().mode() & 0o200 != 0)
 }
@@ -57,8 +59,8 @@ pub fn irqbalance(root: &Root) -> Option<PathBuf> {
     Some(root.path(&format!("{IRQBALANCE}/{name}")))
 }
 
-/// Tells irqbalance not to move the interrupts, in addition to those that it already leaves alone.
-/// irqbalance forgets its list when it restarts.
+/// Tells irqbalance not to move these interrupts, in addition to those that it already leaves
+/// alone. irqbalance forgets such requests when it restarts.
 ///
 /// # Errors
 /// Fails if irqbalance does not reply or refuses this user, or if the list is too long for it.
@@ -114,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the messages that a fake irqbalance received while `body` ran.
+    /// Runs `body` with a fake irqbalance, and returns the messages that it received.
     fn answered(replies: &[&str], body: impl FnOnce(&std::path::Path)) -> Vec<String> {
         let place = steerage_fixtures::scratch::Scratch::new();
         let path = place.join("irqbalance7.sock");
@@ -135,7 +137,7 @@ mod tests {
         })
     }
 
-    /// In the format of irqbalance's `get_irq_data`.
+    /// A reply in the format of irqbalance's function `get_irq_data`.
     const SETUP: &str = "SLEEP 10 IRQ 9 LOAD 0 DIFF 0 CLASS 0 BANNED 00000000,00000000";
 
     #[test]

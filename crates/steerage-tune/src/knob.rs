@@ -1,4 +1,4 @@
-//! A *knob* is a kernel or card setting that `tune` can change, by its name.
+//! A *knob* is a kernel or card setting that `tune` can change, identified by its name.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,19 +6,20 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use steerage_text::shell_word;
 
-/// Knobs of ethtool begin with this prefix and the interface.
+/// The names of ethtool's knobs begin with this prefix and the interface.
 pub(crate) const CARDS: &str = "/ethtool/";
 
-/// In the knob of an ethtool feature (such as GRO), this prefix follows the interface.
+/// In the name of an ethtool feature's knob (such as GRO), this text follows the interface.
 pub(crate) const FEATURES: &str = "features/";
 
-/// In the knob of a steering rule, this prefix follows the interface: `rules/1023` is the rule at
-/// location 1023. A free location has the value `NO_RULE`.
+/// In the name of a steering rule's knob, this text follows the interface: `rules/1023` is the rule
+/// at location 1023. A free location has the value `NO_RULE`.
 pub(crate) const RULES: &str = "rules/";
 pub(crate) const NO_RULE: &str = "none";
 
-/// The flow dissector: a BPF program that finds the flow of each packet in this network namespace
-/// (`steerage_device::af_xdp::flow_dissector`), and the two values of this knob.
+/// The knob of the flow dissector: a BPF program that finds the flow of each packet in this network
+/// namespace (`steerage_device::af_xdp::flow_dissector`). The next two constants are the values of
+/// this knob.
 pub(crate) const DISSECTOR: &str = "/bpf/flow_dissector";
 pub(crate) const OUR_DISSECTOR: &str = "steerage";
 pub(crate) const NO_DISSECTOR: &str = "none";
@@ -26,7 +27,8 @@ pub(crate) const NO_DISSECTOR: &str = "none";
 /// The kernel's files that contain CPU masks.
 const MASKS: [&str; 5] = ["rps_cpus", "xps_cpus", "smp_affinity", "flow_limit_cpu_bitmap", "rps_default_mask"];
 
-/// The path of a file in /sys or /proc, or a value of ethtool as in `/ethtool/eth0/rings/rx`.
+/// The name of a knob: the path of a file in /sys or /proc, or a value of ethtool such as
+/// `/ethtool/eth0/rings/rx`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Knob(pub String);
@@ -37,7 +39,8 @@ impl Knob {
         self.0.strip_prefix(CARDS)?.split_once('/')
     }
 
-    /// Knobs that belong to no interface affect the whole machine.
+    /// Returns true if the knob belongs to the interface. Knobs that belong to no interface affect
+    /// the whole machine.
     pub(crate) fn is_of(&self, interface: &str) -> bool {
         let rest = self.0.strip_prefix("/sys/class/net/").or_else(|| self.0.strip_prefix(CARDS));
         rest.and_then(|rest| rest.strip_prefix(interface)).is_some_and(|rest| rest.starts_with('/'))
@@ -85,7 +88,7 @@ impl fmt::Display for Knob {
     }
 }
 
-/// Returns a feature's name in `ethtool -K`, which differs for old features.
+/// Returns the name that `ethtool -K` uses for a feature. Old features have other names there.
 pub(crate) fn option(feature: &str) -> &str {
     const OPTIONS: [(&str, &str); 6] = [
         ("rx-gro", "gro"),
@@ -106,7 +109,8 @@ pub(crate) fn symmetric(key: &str) -> String {
     bytes.join(":")
 }
 
-/// Returns the number of queues if the table lists the queues in turn, such as `0 1 2 0 1 2 0`.
+/// Returns the number of queues if an indirection table lists the queues in turn, such as `0 1 2 0
+/// 1 2 0`.
 fn queues_in_turn(table: &str) -> Option<usize> {
     let entries: Vec<usize> = table.split(' ').filter_map(|entry| entry.parse().ok()).collect();
     let queues = entries.iter().max()? + 1;

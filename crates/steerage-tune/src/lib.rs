@@ -1,5 +1,5 @@
 //! Changes settings of the kernel's own receive steering, measures whether a change helps, and
-//! keeps or undoes it.
+//! keeps or undoes the change.
 //!
 //! | module | purpose |
 //! |---|---|

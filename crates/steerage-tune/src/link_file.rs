@@ -1,4 +1,5 @@
-//! A setting as a .link file, which systemd applies at each start (systemd.link(5)).
+//! Writes a setting to a .link file, which systemd applies at each start of the machine
+//! (systemd.link(5)).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +14,8 @@ use crate::machine::Machine;
 use crate::root::Root;
 use crate::setting::Setting;
 
-/// What [`make`] reads besides /sys: the directories of systemd's library (whose name contains the
-/// version), the .link files, and udev's record of the .link file that an interface uses.
+/// The files that [`make`] reads, except those in /sys: systemd's library, whose name contains the
+/// version; the .link files; and udev's record of the .link file that an interface uses.
 pub const READ: [&str; 9] = [
     "/usr/lib/systemd",
     "/usr/lib64/systemd",
@@ -39,7 +40,8 @@ const LIBRARY: &str = "libsystemd-shared-";
 /// interface, so a new file must repeat the lines of the file that was applied before.
 const DEFAULT_LINK: &str = "NamePolicy=keep kernel database onboard slot path\nAlternativeNamesPolicy=database onboard slot path\nMACAddressPolicy=persistent\n";
 
-/// The end of the knob's name, the key (systemd.link(5)), and systemd's first version with the key.
+/// Each entry has the end of a knob's name, the key of this knob in a .link file (systemd.link(5)),
+/// and systemd's first version with the key.
 const KEYS: [(&str, &str, u32); 14] = [
     ("/channels/combined", "CombinedChannels", 239),
     ("/channels/rx", "RxChannels", 239),
@@ -63,13 +65,13 @@ const IRQ_AFFINITY: u32 = 261;
 /// A .link file that has not been written yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkFile {
-    /// The path.
+    /// The path of the .link file.
     pub path: PathBuf,
-    /// The text.
+    /// The text of the .link file.
     pub text: String,
-    /// What the file sets.
+    /// The knobs and values that the .link file sets.
     pub setting: Setting,
-    /// Notes for the user: one line for each knob that the file cannot set.
+    /// Notes for the user: one line for each knob that the .link file cannot set.
     pub notes: Vec<String>,
 }
 
@@ -163,7 +165,8 @@ fn in_systemds_words(machine: &Machine, knob: &Knob, value: &str) -> String {
     if cpus.is_empty() { "disable".to_owned() } else { cpus.to_list() }
 }
 
-/// Returns the section `[Link]` of the file that systemd applies now. udev records its path.
+/// Returns the section `[Link]` of the .link file that systemd applies now. udev records the path
+/// of this file.
 fn present_section(root: &Root, index: &str) -> String {
     let record = root.read(&format!("/run/udev/data/n{index}")).unwrap_or_default();
     let path = record.lines().find_map(|line| line.strip_prefix("E:ID_NET_LINK_FILE="));
@@ -183,7 +186,7 @@ pub(crate) fn write(file: &LinkFile) -> Result<(), TuneError> {
         .map_err(|error| TuneError::WriteFile { path: file.path.clone(), error })
 }
 
-/// Removes the .link file, unless another program has changed it. The error is one line of text.
+/// Removes the .link file, unless another program has changed it. An error is one line of text.
 pub(crate) fn remove(path: &Path, text: &str) -> Result<(), String> {
     match fs::read_to_string(path) {
         Ok(now) if now == text => {

@@ -3,12 +3,12 @@ use steerage::{CpuId, CpuMask};
 use crate::facts::{Sample, receivers};
 use crate::root::Root;
 
-/// The ticks of /proc/stat in a second.
+/// The number of clock ticks of /proc/stat in a second.
 const TICKS_A_SECOND: f64 = 100.0;
 
 const MASK_CPUS_MAX: usize = 8192;
 
-/// The load by an interface's packets between two readings of the counters.
+/// The load that an interface's packets cause between two readings of the counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelLoad {
     /// The name of the interface.
@@ -23,13 +23,14 @@ pub struct KernelLoad {
     pub cpus: Vec<CpuLoad>,
     /// This interface's share of the packets of all interfaces, from 0 to 1.
     pub share: f64,
-    /// The average nanoseconds in interrupts per packet, or `None` if too short to be measured.
+    /// The average time in interrupts per packet in nanoseconds, or `None` if the time is too short
+    /// to be measured.
     pub packet_ns: Option<f64>,
     /// The names and masks (`rps_cpus`) of the receive queues whose mask is not empty.
     pub masks: Vec<(String, CpuMask)>,
     /// The packets of all interfaces that were dropped because a backlog was full.
     pub dropped: u64,
-    /// How often a CPU stopped polling with packets left, because its budget was used up.
+    /// How often a CPU used up its budget, and stopped polling although more packets were waiting.
     pub time_squeeze: u64,
 }
 
@@ -38,18 +39,18 @@ pub struct KernelLoad {
 pub struct CpuLoad {
     /// The number of the CPU.
     pub cpu: CpuId,
-    /// The share of time in which the CPU was not idle.
+    /// The share of the time in which the CPU was not idle.
     pub busy: f64,
-    /// The share of time in hard and soft interrupts.
+    /// The share of the CPU's time in hard and soft interrupts.
     pub softirq: f64,
     /// The packets of all interfaces that the CPU handled.
     pub packets: u64,
-    /// The interface's interrupts that the CPU handled.
+    /// The number of interrupts of the interface that the CPU handled.
     pub interrupts: u64,
 }
 
 impl KernelLoad {
-    /// Returns the load between two readings.
+    /// Returns the load between two readings of the counters.
     pub fn between(root: &Root, interface: &str, earlier: &Sample, now: &Sample) -> Self {
         let used = now.since(earlier);
         let online: CpuMask = used.cpus.keys().copied().collect();
@@ -125,7 +126,8 @@ mod tests {
         Root::below(directory)
     }
 
-    /// From a real flood: CPU 1 was busy for 98 % of its time, and in softirq for 45 %.
+    /// The values are from a real flood of packets: CPU 1 was busy for 98 % of its time, and in
+    /// softirq for 45 %.
     #[test]
     fn a_flooded_cpu_is_seen() {
         let directory = std::env::temp_dir().join(format!("steerage-load-{}", std::process::id()));
@@ -137,7 +139,7 @@ mod tests {
         fs::remove_dir_all(&directory).unwrap();
         let busiest = load.busiest().unwrap();
         assert_eq!((busiest.cpu, busiest.softirq, busiest.busy, busiest.packets), (CpuId(1), 0.45, 0.98, 950_000));
-        // Four of five packets of the machine were the interface's.
+        // Four of five packets of the machine came from this interface.
         assert!(load.share == 0.8 && (load.softirq_of(&busiest) - 0.36).abs() < 1e-9);
         assert_eq!((load.seconds, load.packets, load.receiver), (5.0, 760_000, Some(CpuId(1))));
         assert_eq!(load.packet_ns.map(f64::round), Some(2368.0));

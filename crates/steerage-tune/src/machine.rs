@@ -25,7 +25,7 @@ enum Cards {
     /// `ethtool` is `None` if the kernel has no ethtool over netlink. `dissector` is `None` if this
     /// process may not load or find the BPF program.
     Kernel { ethtool: Option<Ethtool>, dissector: Option<FlowDissector> },
-    /// Tests keep the values of ethtool in files.
+    /// In tests, files contain the values that ethtool would report.
     Files,
 }
 
@@ -43,14 +43,15 @@ impl Machine {
         Self { root: Root::default(), cards, topology: Topology::read() }
     }
 
-    /// Returns a fake machine for tests. `root` has files for the values of ethtool too.
+    /// Returns a fake machine for tests. The directory `root` also has files for the values of
+    /// ethtool.
     pub fn below(root: Root) -> Self {
         let topology = Topology::below(root.directory(), None);
         Self { root, cards: Cards::Files, topology }
     }
 
     /// Loads the BPF program of the flow dissector, for which the process needs capabilities that
-    /// it drops later. Without them, plans omit the stage of the flow dissector.
+    /// it drops later. Without the BPF program, plans omit the stage of the flow dissector.
     pub fn load_dissector(&mut self) {
         if let Cards::Kernel { dissector: dissector @ None, .. } = &mut self.cards {
             *dissector = FlowDissector::load().ok();
@@ -69,7 +70,8 @@ impl Machine {
         &self.root
     }
 
-    /// Returns the CPUs as of the creation or the last [`refresh_cpus`](Self::refresh_cpus).
+    /// Returns the CPUs of the machine, as they were at the creation or at the last
+    /// [`refresh_cpus`](Self::refresh_cpus).
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -82,7 +84,7 @@ impl Machine {
         };
     }
 
-    /// Returns the bits in a CPU mask of this machine.
+    /// Returns the number of bits in a CPU mask of this machine.
     pub fn nr_cpu_ids(&self) -> usize {
         self.topology.nr_cpu_ids().unwrap_or(CPUS_UNKNOWN)
     }
@@ -94,8 +96,9 @@ impl Machine {
             && self.root.exists(&format!("/sys/class/net/{interface}/ifindex"))
     }
 
-    /// Returns `count` free locations in a card's rule table, the highest first: the card applies
-    /// the matching rule at the lowest location, so the rules of other programs keep their effect.
+    /// Returns `count` free locations in a card's rule table, the highest first. The card applies
+    /// the matching rule at the lowest location, so rules at high locations do not override the
+    /// rules of other programs.
     pub(crate) fn free_rules(&self, interface: &str, count: usize) -> io::Result<Vec<u32>> {
         let free: Vec<u32> = match self.cards {
             Cards::Kernel { .. } => {
@@ -162,7 +165,8 @@ impl Machine {
         written.map_err(|error| TuneError::Write { knob: knob.clone(), value: value.to_owned(), error })
     }
 
-    /// Returns true if both values are the same. The kernel removes offline CPUs from masks.
+    /// Returns true if both values of a knob are the same, apart from offline CPUs, which the
+    /// kernel removes from masks.
     pub fn is_same(&self, knob: &Knob, now: &str, wanted: &str) -> bool {
         if same(now, wanted) {
             return true;
@@ -210,7 +214,7 @@ impl Values for Ethtool {
             "rss/key" => return Ok(joined(self.rss(interface)?.key.iter().map(|byte| format!("{byte:02x}")), ":")),
             _ => return Err(io::ErrorKind::NotFound.into()),
         };
-        // ethtool reports 0 if the card does not have this setting.
+        // ethtool reports 0 if the card does not have a setting.
         if number == 0 { Err(io::ErrorKind::Unsupported.into()) } else { Ok(number.to_string()) }
     }
 

@@ -1,4 +1,5 @@
-//! Compares candidate settings with the present setting in turn, and keeps what helps.
+//! Compares each candidate setting with the present setting, in turn, and keeps the candidates that
+//! help.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,26 +15,26 @@ use crate::verdict::{Reason, Verdict, Window};
 /// The minimum time between two changes, each of which may reorder packets in flight.
 pub const WINDOW_MIN: Duration = Duration::from_secs(5);
 
-/// The default number of pairs of windows. The confidence interval is 3.3 times as wide as the
-/// deviation of a pair. With five pairs, the interval would be wider by a quarter.
+/// The default number of pairs of windows. With this number, the confidence interval is 3.3 times
+/// as wide as the deviation of a pair. With five pairs, the interval would be wider by a quarter.
 pub const PAIRS: usize = 6;
 
-/// The default time between a change and the measurement. The backlogs still contain packets that
-/// were steered before the change: a CPU that handles 100,000 packets per second needs this time to
-/// empty the largest backlog that `tune` sets.
+/// The default time between a change and the measurement. After a change, the backlogs still
+/// contain packets that were steered before it. A CPU that handles 100,000 packets per second needs
+/// this time to empty the largest backlog that `tune` sets.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// How often a window is checked for drops.
+/// How many times during a window `tune` checks for drops.
 const LOOKS: u32 = 10;
 
-/// How to measure.
+/// The options of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The length of a window.
+    /// The length of a window (one measurement).
     pub window: Duration,
-    /// The time between a change and the measurement.
+    /// The time between a change of settings and the measurement.
     pub settle: Duration,
-    /// The pairs of windows for each candidate.
+    /// The number of pairs of windows for each candidate.
     pub pairs: usize,
 }
 
@@ -45,7 +46,7 @@ impl Default for Options {
 
 /// What is measured: an interface, or prepared counters in tests.
 pub trait Site {
-    /// Plans the changes for a wish.
+    /// Plans the changes that give the knobs the wanted values.
     fn plan(&mut self, wish: &Wish) -> Plan;
 
     /// Sets the knobs of a setting.
@@ -54,10 +55,10 @@ pub trait Site {
     /// Fails if a knob cannot be set.
     fn apply(&mut self, setting: &Setting) -> Result<(), TuneError>;
 
-    /// Reads the counters.
+    /// Reads the counters of the interface and the CPUs.
     fn sample(&mut self) -> Sample;
 
-    /// Waits. Returns false if the user wants to end the measurement.
+    /// Waits for `time`. Returns false if the user wants to end the measurement.
     fn wait(&mut self, time: Duration) -> bool;
 }
 
@@ -76,7 +77,8 @@ impl fmt::Debug for Live<'_> {
 }
 
 impl<'a> Live<'a> {
-    /// Measures the interface. `wait` waits, and returns false if the measurement should end.
+    /// Prepares the measurement of an interface. The function `wait` waits, and returns false if
+    /// the measurement should end.
     pub fn new(
         machine: &'a mut Machine,
         stages: &'a Stages,
@@ -105,16 +107,16 @@ impl Site for Live<'_> {
     }
 }
 
-/// A candidate compared with the best setting before it.
+/// The comparison of a candidate with the best setting found before.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// The name of the candidate.
     pub name: String,
-    /// The candidate's changes.
+    /// The changes that the candidate makes.
     pub plan: Plan,
-    /// The verdict, or `None` if the kernel refused the setting.
+    /// The verdict, or `None` if the kernel refused the candidate's values.
     pub verdict: Option<Verdict>,
-    /// Why the kernel refused the setting.
+    /// Why the kernel refused the candidate's values.
     pub refused: Option<String>,
 }
 
@@ -128,14 +130,16 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// The result of a search.
+/// The result of a search for the best setting.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Search {
-    /// The measured candidates, in order.
+    /// The measured candidates, in the order of measurement.
     pub compared: Vec<Comparison>,
-    /// The candidates that were not measured: too many candidates, or too few packets.
+    /// The candidates that were not measured, because there were too many candidates or too few
+    /// packets.
     pub left_out: Vec<String>,
-    /// True if the user ended the measurement. All settings are then as before.
+    /// True if the user ended the measurement. All settings then have their values from before the
+    /// measurement.
     pub interrupted: bool,
 }
 
@@ -154,7 +158,7 @@ impl Search {
 }
 
 /// Compares each candidate with the best setting found before it. `search` skips candidates that
-/// change nothing, measures at most [`CANDIDATES_MAX`], and calls `report` for each.
+/// change nothing, measures at most [`CANDIDATES_MAX`] candidates, and calls `report` for each.
 ///
 /// # Errors
 /// Fails if a knob cannot get its old value back. The caller then restores the undo file.
@@ -203,7 +207,8 @@ impl Plan {
     }
 }
 
-/// Measures both settings in turn, and leaves the new one active. `None` if the user ends it.
+/// Measures the old and the new setting in turn, and leaves the new setting active. Returns `None`
+/// if the user ends the measurement.
 fn compare(site: &mut dyn Site, facts: &Facts, plan: &Plan, options: &Options) -> Result<Option<Verdict>, TuneError> {
     let threads = facts.threaded == Some(true) || plan.changes.iter().any(|change| change.stage == "threaded");
     let card = facts.driver.is_some();
@@ -229,7 +234,8 @@ fn compare(site: &mut dyn Site, facts: &Facts, plan: &Plan, options: &Options) -
     Ok(Some(Verdict::of(&pairs, false)))
 }
 
-/// Measures one window. True if the window ended early with more losses than those in `before`.
+/// Measures one window. The returned boolean is true if the window ended early, with more losses
+/// than the windows in `before`.
 fn window(
     site: &mut dyn Site,
     options: &Options,
@@ -248,7 +254,8 @@ fn window(
         }
         seconds += look.as_secs_f64();
         let passed = site.sample().since(&first);
-        // A wait may take longer than requested, so the counters give the exact length.
+        // A wait may take longer than requested, so the length of the window is computed from the
+        // counters.
         let exact = if passed.uptime > 0 { passed.uptime as f64 / 100.0 } else { seconds };
         let window = measured(&passed, exact);
         if before.is_some_and(|before| window.loses_more_than(before)) {

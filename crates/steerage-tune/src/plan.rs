@@ -1,4 +1,4 @@
-//! A *plan* lists the knobs that must change to get the values of a `Wish`.
+//! A *plan* lists the knobs that must change to reach the values of a `Wish`.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,28 @@ use crate::machine::Machine;
 use crate::setting::Setting;
 use crate::stage::{Kind, STAGES, Scope, Stage};
 
-/// The wanted value of a stage's knobs.
+/// The value that a stage's knobs should get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
-    /// The mask of each knob. An empty mask turns the feature off.
+    /// Each knob gets this CPU mask. An empty mask turns the feature off.
     Cpus(CpuMask),
-    /// The CPUs are divided among the knobs. Interrupts, or more knobs than CPUs, get one CPU each.
+    /// The CPUs are divided among the knobs. If the knobs are interrupts, or if there are more
+    /// knobs than CPUs, each knob gets one CPU.
     Spread(CpuMask),
-    /// The number of each knob.
+    /// Each knob gets this number.
     Number(u64),
-    /// The text of each knob.
+    /// Each knob gets this text.
     Text(String),
 }
 
-/// The wanted values by the name of the stage. The knobs of other stages stay as they are.
+/// The values that knobs should get, by the name of the stage. The knobs of other stages stay as
+/// they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish(pub BTreeMap<&'static str, Value>);
 
 impl Wish {
-    /// Adds the value of a stage.
+    /// Adds a value for the knobs of a stage.
     #[must_use]
     pub fn set(mut self, stage: &'static str, value: Value) -> Self {
         self.0.insert(stage, value);
@@ -42,7 +44,7 @@ impl Wish {
 pub struct Change {
     /// The name of the stage.
     pub stage: &'static str,
-    /// The knob that changes.
+    /// The knob that is changed.
     pub knob: Knob,
     /// The value before the change.
     pub old: String,
@@ -64,21 +66,22 @@ impl Change {
 pub struct Plan {
     /// The changes, in the order of the table of stages.
     pub changes: Vec<Change>,
-    /// Notes for the user: what is omitted, or cannot be undone exactly.
+    /// Notes for the user about what the plan omits, or what cannot be undone exactly.
     pub notes: Vec<String>,
-    /// Knobs that the kernel may reset, such as those of all queues after a change of their number.
+    /// Knobs that the kernel may reset, such as the knobs of all queues when the number of queues
+    /// changes.
     pub dependent: Setting,
 }
 
 impl Plan {
-    /// Returns the old values of the changed knobs and of those that the changes may reset.
+    /// Returns the old values of the changed knobs and of the knobs that the changes may reset.
     pub fn old(&self) -> Setting {
         let mut old = self.dependent.clone();
         old.0.extend(self.changes.iter().map(|change| (change.knob.clone(), change.old.clone())));
         old
     }
 
-    /// Returns the values after the changes.
+    /// Returns the values of the changed knobs after the changes.
     pub fn new_setting(&self) -> Setting {
         Setting(self.changes.iter().map(|change| (change.knob.clone(), change.new.clone())).collect())
     }
@@ -117,7 +120,8 @@ impl Stages {
         STAGES.iter().filter(|stage| self.0.contains(&stage.scope))
     }
 
-    /// Plans the changes that fulfil `wish`. Knobs that already have the value are omitted.
+    /// Plans the changes that fulfil `wish`. The plan omits knobs that already have the wanted
+    /// value.
     pub fn plan(&self, machine: &mut Machine, interface: &str, wish: &Wish) -> Plan {
         let mut plan = Plan::default();
         for stage in self.iter() {
@@ -144,7 +148,8 @@ fn plan_stage(machine: &mut Machine, interface: &str, stage: &'static Stage, val
     let count = knobs.len();
     for (nth, knob) in knobs.into_iter().enumerate() {
         let Ok(old) = machine.read(&knob) else {
-            // Not an error: `xps_cpus` of a device with one transmit queue cannot be read.
+            // A knob without a value is not an error: `xps_cpus` of a device with one transmit
+            // queue cannot be read.
             tracing::debug!(%knob, "has no value");
             continue;
         };

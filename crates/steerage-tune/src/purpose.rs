@@ -16,10 +16,10 @@ use crate::setting::Setting;
 use crate::stage::{Scope, Stage};
 
 /// The ethtool features with which the card or the kernel merges packets before programs receive
-/// them. UDP packets are merged only with one of the last two.
+/// them. UDP packets are merged only with `rx-gro-list` or `rx-udp-gro-forwarding`.
 const MERGE: [&str; 5] = ["rx-gro", "rx-lro", "rx-gro-hw", "rx-gro-list", "rx-udp-gro-forwarding"];
 
-/// With these offloads, a capture gets a large sent packet before the packet is split.
+/// With segmentation offloads, a capture gets a large sent packet before the packet is split.
 const SPLIT: [&str; 7] = [
     "tx-tcp-segmentation",
     "tx-tcp6-segmentation",
@@ -30,13 +30,15 @@ const SPLIT: [&str; 7] = [
     "tx-gre-csum-segmentation",
 ];
 
-/// With this feature, XDP programs cannot see the VLAN tag, but AF_PACKET reports it.
+/// If the card removes VLAN tags from frames, XDP programs cannot see the tags, but AF_PACKET
+/// reports them.
 const STRIP_VLAN: &str = "rx-vlan-hw-parse";
 
-/// With this feature, a card can steer chosen traffic to chosen queues.
+/// With ntuple filters, a card can steer chosen traffic to chosen queues.
 const NTUPLE: &str = "rx-ntuple-filter";
 
-/// With these features, virtio_net's host merges packets. XDP programs need them off.
+/// If LRO or hardware GRO is on, the host of a virtio_net card merges packets. XDP programs need
+/// both features off.
 const VIRTIO_MERGES: [&str; 2] = ["rx-lro", "rx-gro-hw"];
 
 /// The largest MTU with which a driver accepts an XDP program that does not support frames in
@@ -44,8 +46,8 @@ const VIRTIO_MERGES: [&str; 2] = ["rx-lro", "rx-gro-hw"];
 /// headroom, the Ethernet header and the kernel's description of the page.
 const MTU_MAX: [(&str, u32); 3] = [("ena", 3498), ("mlx5_core", 3498), ("virtio_net", 3506)];
 
-/// The polls without packets after which the card may interrupt again, and the nanoseconds after
-/// which it interrupts in any case: the kernel's suggestion for busy polling
+/// The number of polls without packets after which the card may interrupt again, and the time in
+/// nanoseconds after which it interrupts in any case: the kernel's suggestion for busy polling
 /// (Documentation/networking/napi.rst).
 const NAPI_DEFERRAL: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "200000")];
 
@@ -55,7 +57,7 @@ const OPTIONAL: [&str; 3] = ["sent packets", "VLAN tags", "ntuple"];
 /// The type of a loopback interface (linux/if_arp.h).
 pub const ARPHRD_LOOPBACK: u32 = 772;
 
-/// What the card's settings are changed for.
+/// The purpose for which `tune` changes a card's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A program that receives packets through AF_XDP.
@@ -67,19 +69,19 @@ pub enum Purpose {
 /// An interface. Properties that the kernel does not report are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nic {
-    /// The name.
+    /// The name of the interface.
     pub name: String,
     /// The driver, or `None` for a virtual interface.
     pub driver: Option<String>,
-    /// The MTU in bytes.
+    /// The interface's MTU in bytes.
     pub mtu: Option<u32>,
-    /// The offloads.
+    /// The interface's offloads.
     pub features: Option<Features>,
-    /// The queues.
+    /// The numbers of the interface's queues.
     pub channels: Option<Channels>,
     /// The number of online CPUs.
     pub cpus: u32,
-    /// True for a loopback interface, where no wire could differ from a capture.
+    /// True for a loopback interface, which has no wire from which a capture could differ.
     pub is_loopback: bool,
 }
 
@@ -88,9 +90,9 @@ pub struct Nic {
 pub struct Need {
     /// The subject in a few words, such as "VLAN tags".
     pub about: &'static str,
-    /// The stage that can change the fact.
+    /// The stage of `tune` that can change the fact.
     pub stage: &'static str,
-    /// The fact.
+    /// The fact as a text.
     pub found: String,
     /// True if the fact makes the card unsuitable for the purpose.
     pub is_missing: bool,
@@ -99,7 +101,7 @@ pub struct Need {
 }
 
 impl Need {
-    /// Returns the commands that fix the fact, or `None` if none can.
+    /// Returns the commands that fix the fact, or `None` if no command can fix it.
     pub fn fix(&self) -> Option<String> {
         let features = self.changes.iter().filter(|_| self.stage == "offloads");
         let switches: Vec<String> = features
@@ -197,8 +199,8 @@ impl Nic {
         })
     }
 
-    /// An XDP program needs more transmit queues: one for each channel with ENA, out of the card's
-    /// fixed number of queues, and one for each CPU with virtio_net.
+    /// An XDP program needs additional transmit queues. ENA needs one for each channel, out of the
+    /// card's fixed number of queues. virtio_net needs one for each CPU.
     fn xdp_queues(&self) -> Option<Need> {
         let channels = self.channels.filter(|channels| channels.combined_max > 0)?;
         let (now, most) = (channels.combined, channels.combined_max);
@@ -226,7 +228,7 @@ impl Nic {
 /// Traffic that the card must steer to receive queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lead {
-    /// The traffic.
+    /// The flows of this traffic.
     pub flows: Vec<Flow>,
     /// The receive queues over which the card spreads each flow.
     pub queues: Vec<u32>,
@@ -244,7 +246,7 @@ impl Lead {
     }
 
     /// Returns the changes that add the missing rules. `ours` contains the rules that `tune` added
-    /// before, of which those that are no longer wanted are removed.
+    /// before. The changes remove rules in `ours` that are no longer wanted.
     fn changes(&self, machine: &mut Machine, nic: &Nic, ours: &Setting) -> Result<Vec<(Knob, String)>, TuneError> {
         let mut rules: Vec<String> = self.rules(nic)?.iter().map(Rule::to_string).collect();
         let mut changes: Vec<(Knob, String)> = Vec::new();

@@ -2,7 +2,8 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// /proc/interrupts of 8,192 CPUs is almost as long. A CPU mask then has 2,304 characters.
+/// The maximum length of a file that is read. With 8,192 CPUs, /proc/interrupts is almost as long,
+/// and a CPU mask has 2,304 characters.
 const FILE_MAX: u64 = 16 << 20;
 
 /// The directory that contains /sys and /proc: `/`, or a directory of a test.
@@ -21,12 +22,12 @@ impl Root {
         Self(directory.into())
     }
 
-    /// Returns the directory.
+    /// Returns the root directory.
     pub fn directory(&self) -> &Path {
         &self.0
     }
 
-    /// Returns the path of a file, whose `name` on the machine is such as `/proc/stat`.
+    /// Returns the path below this root of a file with a `name` such as `/proc/stat`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name.trim_start_matches('/'))
     }
@@ -56,7 +57,8 @@ impl Root {
         file.write_all(value.as_bytes())
     }
 
-    /// Returns the names in a directory by their numbers (rx-2, rx-10), or none after an error.
+    /// Returns the names in a directory, sorted by the numbers in them (rx-2, rx-10), or no names
+    /// after an error.
     pub fn names(&self, directory: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(directory)).into_iter().flatten();
         let mut names: Vec<String> =

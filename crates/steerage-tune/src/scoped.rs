@@ -1,4 +1,4 @@
-//! The candidates that `--global`, `--irq` and `--allow-reset` permit.
+//! The candidate settings that `--global`, `--irq` and `--allow-reset` permit.
 
 use steerage::CpuMask;
 use steerage::flow::wire::port;
@@ -9,16 +9,19 @@ use crate::machine::Machine;
 use crate::plan::{Stages, Value, Wish};
 use crate::stage::Scope;
 
-/// The receive ring of a candidate, in descriptors. Most cards have 256 or 512 by default.
+/// The size of the receive ring of a candidate setting, in descriptors. Most cards have 256 or 512
+/// by default.
 const RING: u64 = 1024;
-/// UDP ports of tunnels whose inner headers the flow dissector reads.
+/// The UDP ports of tunnels whose inner headers the flow dissector reads.
 const TUNNELS: [u16; 3] = [port::VXLAN, port::VXLAN_LINUX, port::GTP_U];
 
-/// Columns of /proc/net/softnet_stat: dropped packets, and polls that ended with packets left.
+/// The columns of /proc/net/softnet_stat for dropped packets, and for polls that ended although
+/// packets were waiting.
 const DROPPED: usize = 1;
 const SQUEEZED: usize = 2;
 
-/// Returns the candidates of all permitted [`Scope`]s except [`Scope::Interface`] for these CPUs.
+/// Returns the candidate settings of all permitted [`Scope`]s except [`Scope::Interface`] for these
+/// CPUs.
 pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus: &CpuMask) -> Vec<Candidate> {
     let mut found = Vec::new();
     if stages.has(Scope::Irq) {
@@ -42,7 +45,8 @@ pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus:
     found
 }
 
-/// Returns true if a socket is bound to the port of VXLAN or GTP-U: a tunnel ends on this machine.
+/// Returns true if a socket is bound to the port of VXLAN or GTP-U. A tunnel then ends on this
+/// machine.
 fn ends_tunnels(machine: &Machine) -> bool {
     let is_tunnel = |row: &str| {
         let port = row.split_whitespace().nth(1)?.rsplit_once(':')?.1;
@@ -61,8 +65,8 @@ fn queues(machine: &Machine, interface: &str, kind: &str) -> usize {
     names.iter().filter(|name| name.starts_with(kind)).count()
 }
 
-/// Returns a table as long as `table` that lists the queues in turn, such as `0 1 2 0 1 2`, or
-/// `None` if the queues already have equal shares.
+/// Returns an indirection table as long as `table` that lists the queues in turn, such as `0 1 2 0
+/// 1 2`, or `None` if the queues already have equal shares.
 fn evened(table: &str, queues: usize) -> Option<String> {
     let entries: Vec<usize> = table.split(' ').map(|entry| entry.parse().ok()).collect::<Option<_>>()?;
     let count = |queue: usize| entries.iter().filter(|entry| **entry == queue).count();
@@ -132,7 +136,8 @@ mod tests {
     fn a_table_is_evened_only_if_it_is_uneven() {
         assert_eq!(evened("0 1 2 0 1", 3), None);
         assert_eq!(evened("0 0 0 1 1 2", 3).as_deref(), Some("0 1 2 0 1 2"));
-        // The first table lacks queue 2, and the second table has a queue 3 that does not exist.
+        // The first indirection table lacks queue 2. The second table has a queue 3, which does not
+        // exist.
         assert_eq!(evened("0 1 0 1", 3).as_deref(), Some("0 1 2 0"));
         assert_eq!(evened("0 1 2 3", 3).as_deref(), Some("0 1 2 0"));
         assert_eq!((evened("", 3), evened("0 x", 2), evened("0 1", 0)), (None, None, None));

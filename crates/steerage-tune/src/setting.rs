@@ -7,7 +7,7 @@ use crate::error::TuneError;
 use crate::knob::Knob;
 use crate::machine::Machine;
 
-/// Knobs and their values, in the kernel's text format.
+/// A setting: knobs and their values, in the kernel's text format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Setting(pub BTreeMap<Knob, String>);
@@ -15,7 +15,7 @@ pub struct Setting(pub BTreeMap<Knob, String>);
 /// A knob whose present value differs from the expected value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The knob.
+    /// The knob that differs.
     pub knob: Knob,
     /// The expected value.
     pub wanted: String,
@@ -54,7 +54,7 @@ impl Setting {
         outcome
     }
 
-    /// Returns the knobs whose present value differs from this setting.
+    /// Returns the knobs of this setting whose present value differs from the value in the setting.
     pub fn differences(&self, machine: &mut Machine) -> Vec<Difference> {
         let mut differences = Vec::new();
         for (knob, wanted) in &self.0 {

@@ -5,15 +5,16 @@ use crate::knob::Knob;
 /// The command-line option that permits a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// No option: the knobs affect only one interface.
+    /// No option is needed: the knobs affect only one interface.
     Interface,
-    /// `--global`: the knobs affect the whole machine or network namespace.
+    /// `--global` is needed: the knobs affect the whole machine or network namespace.
     Global,
-    /// `--irq`: the CPUs of interrupts.
+    /// `--irq` is needed: the knobs are the CPUs of interrupts.
     Irq,
-    /// `--for`: what a capture or a program with AF_XDP needs.
+    /// `--for` is needed: the knobs prepare the card for a capture or for a program with AF_XDP.
     Purpose,
-    /// `--allow-reset`: settings of the card that may take the link down for a moment.
+    /// `--allow-reset` is needed: the knobs are settings of the card that may take the link down
+    /// for a moment.
     Reset,
 }
 
@@ -22,7 +23,7 @@ pub enum Scope {
 pub enum Kind {
     /// A mask of CPUs.
     Cpus,
-    /// A number of at most `max`.
+    /// A number of at most [`max`](Stage::max).
     Number,
     /// A power of two: the kernel rounds other numbers up.
     PowerOfTwo,
@@ -33,23 +34,23 @@ pub enum Kind {
 /// A row of the table of stages.
 #[derive(Debug)]
 pub struct Stage {
-    /// The name.
+    /// The name of the stage.
     pub name: &'static str,
-    /// The option that it needs.
+    /// The command-line option that permits the stage.
     pub scope: Scope,
     /// The names of the knobs: `{iface}` is the interface, and `*` a queue or an interrupt.
     pub pattern: &'static str,
-    /// The kind of its values.
+    /// The kind of values that the stage's knobs have.
     pub kind: Kind,
-    /// The largest number that `tune` sets.
+    /// The largest number to which `tune` sets a knob of the stage.
     pub max: u64,
     /// Why `tune` sets no larger number.
     pub bound: &'static str,
     /// The first version of Linux with this setting.
     pub since: &'static str,
-    /// Why the value is changed.
+    /// Why `tune` changes the value.
     pub why: &'static str,
-    /// What `--undo` cannot restore, or empty.
+    /// What `--undo` cannot restore, or an empty string.
     pub not_restored: &'static str,
 }
 

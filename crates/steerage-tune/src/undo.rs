@@ -1,4 +1,4 @@
-//! The undo file contains the value that `tune` set for each knob, and the value before. `tune`
+//! The undo file contains the value that `tune` set for each knob, and the knob's old value. `tune`
 //! writes the file before the first change, so that a crash does not lose the old values.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,11 +23,12 @@ use crate::root::Root;
 use crate::setting::Setting;
 
 const VERSION: u32 = 1;
-/// The bytes that are read from an undo file: more than a machine with 1,024 queues needs.
+/// The maximum number of bytes that are read from an undo file: more than a machine with 1,024
+/// queues needs.
 const FILE_MAX: u64 = 16 << 20;
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// To which interface, and to which boot, the values in an undo file belong.
+/// The interface and the boot to which the values in an undo file belong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     boot: String,
@@ -56,7 +57,7 @@ struct Record {
     interface: String,
     identity: Identity,
     before: Setting,
-    /// The values that `tune` may have set. Any other value comes from somebody else.
+    /// The values that `tune` may have set. A user or another program has set any other value.
     ours: BTreeMap<Knob, BTreeSet<String>>,
     /// The setting that `tune` kept. `None` until the measurement has ended.
     kept: Option<Setting>,
@@ -64,7 +65,8 @@ struct Record {
     banned: Vec<u32>,
     /// The .link file that `tune` wrote.
     link_file: Option<(PathBuf, String)>,
-    /// What systemd sets because of the .link file, and `tune` does not set again.
+    /// The settings that systemd makes because of the .link file, so that `tune` does not repeat
+    /// them.
     #[serde(default)]
     linked: Setting,
 }
@@ -76,7 +78,7 @@ pub struct Undo {
     record: Record,
 }
 
-/// What an undo did.
+/// The result of an undo.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     /// The restored knobs with their old values.
@@ -128,7 +130,7 @@ impl Undo {
         let (parent, name) = (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default());
         let text = (|| -> io::Result<String> {
             let directory = Directory::open(parent)?;
-            // Another user could have created the file in a directory such as /tmp.
+            // Another user could have created the undo file in a directory such as /tmp.
             let owner = directory.stat(name)?.st_uid;
             if ![0, geteuid().as_raw()].contains(&owner) {
                 return Err(io::Error::other(format!("it belongs to user {owner}")));
@@ -150,14 +152,14 @@ impl Undo {
         Ok(Some(Self { path: path.to_owned(), record }))
     }
 
-    /// After a restart of the machine, the number of the namespace means nothing.
+    /// After a restart of the machine, the number of a network namespace means nothing.
     fn is_about(&self, interface: &str, here: &Identity) -> bool {
         let then = &self.record.identity;
         self.record.interface == interface && (then.boot != here.boot || then.namespace == here.namespace)
     }
 
-    /// Writes an undo file for all of `plans`, which the caller will try: call `begin` before the
-    /// first change. Old values in an existing undo file of the interface are kept.
+    /// Writes an undo file for all `plans` that the caller will try. Call `begin` before the first
+    /// change. Old values in an existing undo file of the interface are kept.
     ///
     /// # Errors
     /// Fails if the undo file cannot be written. The caller must then change nothing.
@@ -185,19 +187,21 @@ impl Undo {
         Ok(undo)
     }
 
-    /// Records the kept setting. All other knobs must have their old values again.
+    /// Records the kept setting. All knobs outside of the kept setting must have their old values
+    /// again.
     ///
     /// # Errors
     /// Fails if the undo file cannot be written.
     pub fn keep(&mut self, machine: &mut Machine, mut kept: Setting) -> Result<(), TuneError> {
         let record = &mut self.record;
-        // A later candidate may have restored the old value of a knob.
+        // A later candidate setting may have restored the old value of a knob.
         kept.0.retain(|knob, value| !record.before.0.get(knob).is_some_and(|old| machine.is_same(knob, old, value)));
         // A new number of queues makes the kernel reset knobs that `tune` does not set.
         let resets = kept.0.keys().any(|knob| knob.of_card().is_some_and(|(_, name)| name.starts_with("channels/")));
         record.before.0.retain(|knob, _| kept.0.contains_key(knob) || (resets && !record.ours.contains_key(knob)));
         record.ours = kept.0.iter().map(|(knob, value)| (knob.clone(), [value.clone()].into())).collect();
-        // Values that the kernel has set since count as ours, so that an undo may replace them.
+        // Values that the kernel has set in the meantime count as set by `tune`, so that an undo
+        // may replace them.
         for knob in record.before.0.keys().filter(|knob| !kept.0.contains_key(knob)) {
             record.ours.insert(knob.clone(), machine.read(knob).into_iter().collect());
         }
@@ -220,7 +224,7 @@ impl Undo {
     }
 
     /// Makes the undo file belong to the present boot and interface, with the present values as old
-    /// values. Returns false if the undo file already does.
+    /// values. Returns false if the undo file already belongs to both.
     ///
     /// # Errors
     /// Fails if the undo file cannot be written.
@@ -262,7 +266,8 @@ impl Undo {
         self.record_bans(&kept)
     }
 
-    /// Repeats the bans, which irqbalance forgets when it restarts.
+    /// Asks irqbalance again not to move the recorded interrupts, which it forgets when it
+    /// restarts.
     pub fn ban_again(&self, root: &Root) {
         let socket = irq::irqbalance(root).filter(|_| !self.record.banned.is_empty());
         if let Some(Err(error)) = socket.map(|socket| irq::ban(&socket, &self.record.banned)) {
@@ -270,8 +275,8 @@ impl Undo {
         }
     }
 
-    /// Writes a .link file. systemd sets its values from now on, so `tune` stops setting these
-    /// knobs and gives them their old values back.
+    /// Writes a .link file. From then on, systemd sets the values in the .link file, so `tune` no
+    /// longer sets these knobs and restores their old values.
     ///
     /// # Errors
     /// Fails if the undo file or the .link file cannot be written, or if a value cannot be set.
@@ -292,7 +297,8 @@ impl Undo {
         self.save()?;
         link_file::write(file)?;
         old.apply(machine)?;
-        // The old number of queues made the kernel reset the queues' values and remove queues.
+        // Restoring the old number of queues made the kernel remove queues, and reset the values of
+        // the remaining queues.
         if let Some(kept) = &mut self.record.kept {
             kept.0.retain(|knob, _| machine.read(knob).is_ok());
             kept.apply(machine)?;
@@ -325,12 +331,13 @@ impl Undo {
         self.record.link_file.is_some()
     }
 
-    /// Returns what systemd sets because of the .link file.
+    /// Returns the settings that systemd makes because of the .link file.
     pub fn linked(&self) -> &Setting {
         &self.record.linked
     }
 
-    /// Says in one line how the .link file differs from what `tune` wrote, or `None`.
+    /// Returns one line that says how the .link file differs from what `tune` wrote, or `None` if
+    /// it does not differ.
     pub fn link_file_differs(&self) -> Option<String> {
         let (path, text) = self.record.link_file.as_ref()?;
         match std::fs::read_to_string(path) {
@@ -345,8 +352,8 @@ impl Undo {
         self.record.before.0.keys()
     }
 
-    /// Returns the files that an undo may write. If queues may come and go, the result has the
-    /// interface's directory of queues, because new queues have new files.
+    /// Returns the files that an undo may write. If the number of queues may change, the result
+    /// includes the interface's directory of queues, because new queues have new files.
     pub fn files(&self, queues_change: bool) -> BTreeSet<String> {
         let queues_change = queues_change || self.knobs().any(|knob| knob.0.contains("/channels/"));
         let file = |knob: &Knob| match knob.0.split_once("/queues/") {
@@ -393,7 +400,8 @@ impl Undo {
                 };
                 result.left.push(format!("{interface} {what}: its values were left alone"));
             }
-            // Rules first: a card may delete its rules when their feature is turned off.
+            // Rules are restored first, because a card may delete its rules when the feature for
+            // rules is turned off.
             let (rules, others): (Vec<_>, Vec<_>) = self.record.before.0.iter().partition(|(knob, _)| knob.is_rule());
             for (knob, old) in rules.into_iter().chain(others) {
                 if is_same || !knob.is_of(&self.record.interface) {
@@ -464,7 +472,8 @@ impl Record {
     }
 }
 
-/// The name has the number of the namespace if another namespace has an interface of this name.
+/// Returns two paths for the undo file. The first path includes the number of the network
+/// namespace, and is used if another namespace has an interface of this name.
 fn paths(directory: &Path, interface: &str, here: &Identity) -> [PathBuf; 2] {
     let number: String = here.namespace.chars().filter(char::is_ascii_digit).collect();
     [directory.join(format!("{interface}@{number}.json")), directory.join(format!("{interface}.json"))]

@@ -1,20 +1,23 @@
-//! Decides from pairs of windows whether a setting is kept.
+//! Decides whether a setting is kept, from pairs of time windows in which packets and CPU time were
+//! measured.
 
 use std::fmt;
 
 use crate::facts::{CpuCounts, Sample};
 
-/// The smallest gain for which a setting is kept. Less is not worth the reordering by the change,
-/// and the next measurement might show a loss.
+/// The smallest gain for which a setting is kept. A smaller gain is not worth the packets that the
+/// change reorders, and the next measurement might show a loss.
 const GAIN_MIN: f64 = 0.03;
 
-/// From this share of time in interrupts on, a CPU is at its limit. Other threads use the rest.
+/// A CPU that spends at least this share of its time in interrupts is at its limit. Other threads
+/// use the rest of the CPU's time.
 const LIMIT: f64 = 0.9;
 
-/// With fewer packets in a window, the time per packet is not accurate enough.
+/// If a window has fewer packets, the time per packet is not accurate enough.
 const PACKETS_MIN: u64 = 1_000;
 
-/// With fewer ticks in interrupts, a window does not count. Five ticks are accurate to a fifth.
+/// A window with fewer clock ticks in interrupts does not count. A time of five ticks is accurate
+/// to a fifth.
 const TICKS_MIN: f64 = 5.0;
 
 /// A smaller share of lost packets neither shows a limit nor counts as a rise.
@@ -26,27 +29,27 @@ const T_99: [f64; 30] = [
     2.898, 2.878, 2.861, 2.845, 2.831, 2.819, 2.807, 2.797, 2.787, 2.779, 2.771, 2.763, 2.756, 2.750,
 ];
 
-/// The counts of one window.
+/// The counts of one window (measuring time).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
-    /// The length in seconds.
+    /// The length of the window in seconds.
     pub seconds: f64,
     /// Packets that the kernel handled.
     pub packets: u64,
     /// Packets that were lost.
     pub lost: u64,
-    /// The ticks of all CPUs in interrupts, and in the kernel if NAPI is threaded.
+    /// The clock ticks that all CPUs spent in interrupts, and in the kernel if NAPI is threaded.
     pub ticks: f64,
-    /// The largest number of `ticks` that one CPU spent.
+    /// The part of `ticks` that the busiest CPU spent.
     pub busiest_ticks: f64,
-    /// The largest share of a CPU's time in `ticks`.
+    /// The share of the busiest CPU's time that is counted in `ticks`.
     pub busiest: f64,
 }
 
 impl Window {
-    /// Creates a window from the difference between two readings. `losses_are_received`: the
-    /// interface counts lost packets as received, as cards do and veths do not. `threads`: kernel
-    /// threads may handle packets outside of interrupts.
+    /// Creates a window from the difference between two readings. `losses_are_received` is true if
+    /// the interface counts lost packets as received, as cards do and veths do not. `threads` is
+    /// true if kernel threads may handle packets outside of interrupts.
     pub fn of(passed: &Sample, seconds: f64, losses_are_received: bool, threads: bool) -> Self {
         let time = |cpu: &CpuCounts| (cpu.softirq + if threads { cpu.system } else { 0 }) as f64;
         let backlogs: u64 = passed.cpus.values().map(|cpu| cpu.dropped + cpu.flow_limit).sum();
@@ -78,9 +81,10 @@ impl Window {
         self.packets < PACKETS_MIN || self.ticks < TICKS_MIN
     }
 
-    /// Returns true if a larger share of packets was lost than in each of the other windows, by
-    /// more than these differ, at no higher packet rate. A sender without a limit always loses
-    /// packets, and may lose more of them although the machine handles more.
+    /// Returns true if this window lost a larger share of packets than each of the other windows,
+    /// by more than the other windows differ, and the packet rate of this window is not higher. A
+    /// sender without a limit always causes losses, and may cause more of them when the machine
+    /// handles more packets.
     pub fn loses_more_than(&self, others: &[Self]) -> bool {
         let shares = || others.iter().map(Self::lost_share);
         let (most, least) = (shares().fold(0.0, f64::max), shares().fold(1.0, f64::min));
@@ -93,18 +97,18 @@ impl Window {
 /// The ratio of a new to an old value, with its 99 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
-    /// The geometric mean of the ratios of all pairs of windows.
+    /// The geometric mean of the ratios of all pairs of an old and a new window.
     pub mean: f64,
-    /// The lower end of the confidence interval.
+    /// The lower end of the ratio's confidence interval.
     pub low: f64,
-    /// The upper end of the confidence interval.
+    /// The upper end of the ratio's confidence interval.
     pub high: f64,
 }
 
 impl Ratio {
     /// Computes the mean ratio of new to old values, or `None` without pairs of positive values.
-    /// The interval is that of the t-distribution of the logarithms, and unlimited for a single
-    /// pair.
+    /// The confidence interval is that of the t-distribution of the logarithms. For a single pair,
+    /// the interval is unlimited.
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let logarithms: Vec<f64> = pairs.into_iter().map(|(old, new)| (new / old).ln()).collect();
         if logarithms.is_empty() || !logarithms.iter().all(|logarithm| logarithm.is_finite()) {
@@ -136,17 +140,18 @@ impl fmt::Display for Ratio {
 /// Why a new setting is kept or undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The machine was at its limit, and the packet rate changed.
+    /// The packet rate changed while the machine was at its limit.
     Throughput,
-    /// The busiest CPU's time per packet changed, and with it the maximum packet rate.
+    /// The busiest CPU's time per packet changed, and with it the maximum packet rate of the
+    /// machine.
     Evenness,
     /// The time per packet of all CPUs together changed.
     CpuTime,
     /// The settings do not differ beyond the noise.
     Noise,
-    /// The new setting lost more packets, so the window ended early.
+    /// The new setting lost more packets than the old setting, so the window ended early.
     Drops,
-    /// Too few packets arrived, or they took too little CPU time.
+    /// Too few packets arrived, or the packets took too little CPU time.
     TooFew,
 }
 
@@ -157,24 +162,26 @@ pub struct Verdict {
     pub keep: bool,
     /// The reason for the verdict.
     pub reason: Reason,
-    /// True if the machine was at its limit: only then the throughput shows if a setting helps.
+    /// True if the machine was at its limit. Only then does the throughput show whether a setting
+    /// helps.
     pub at_limit: bool,
-    /// The new packet rate divided by the old one.
+    /// The new packet rate divided by the old packet rate.
     pub throughput: Option<Ratio>,
-    /// The busiest CPU's new time per packet divided by its old one.
+    /// The busiest CPU's new time per packet divided by its old time per packet.
     pub busiest: Option<Ratio>,
-    /// The new time per packet of all CPUs together divided by the old one.
+    /// The new CPU time per packet, of all CPUs together, divided by the old time.
     pub cost: Option<Ratio>,
 }
 
 impl Verdict {
-    /// Compares pairs of windows, the old setting first. `drops_rose` is true if the last new
-    /// window ended early because of drops.
+    /// Compares pairs of windows. In each pair, the first window is that of the old setting.
+    /// `drops_rose` is true if the last new window ended early because of drops.
     ///
-    /// The first figure that differs beyond the noise decides: the throughput if the machine was at
-    /// its limit, then the busiest CPU's time per packet, which determines the maximum throughput,
-    /// then the time per packet of all CPUs. A decision for the new setting is never also one for
-    /// the old setting in reverse, so a second measurement does not undo the first.
+    /// The first figure that differs beyond the noise decides. The order is: the throughput if the
+    /// machine was at its limit, the busiest CPU's time per packet (which determines the maximum
+    /// throughput), the time per packet of all CPUs. If a comparison decides for the new setting,
+    /// the reverse comparison never decides for the old setting, so a second measurement does not
+    /// undo the first.
     pub fn of(pairs: &[(Window, Window)], drops_rose: bool) -> Self {
         let ratio = |value: fn(&Window) -> f64| Ratio::of(pairs.iter().map(|(old, new)| (value(old), value(new))));
         let limited = pairs.iter().filter(|(old, new)| old.is_at_limit() || new.is_at_limit()).count();
@@ -195,7 +202,8 @@ impl Verdict {
             verdict.reason = Reason::TooFew;
             return verdict;
         }
-        // Each pair says whether the new setting is better, and whether it is worse.
+        // Each of these pairs of booleans says whether the new setting is better, and whether it is
+        // worse.
         let throughput =
             verdict.throughput.filter(|_| verdict.at_limit).map(|ratio| (ratio.is_more(), ratio.is_less()));
         let less = |ratio: Option<Ratio>| ratio.map(|ratio| (ratio.is_less(), ratio.is_more()));
@@ -281,7 +289,7 @@ mod tests {
         let (one, two) = (window(1_000, 0, 200.0, 200.0), window(1_000, 0, 240.0, 130.0));
         assert_eq!(verdict(one, two), (true, Reason::Evenness, false));
         assert_eq!(verdict(two, one), (false, Reason::Evenness, false));
-        // The new setting spreads the load as evenly, but needs less CPU time.
+        // The new setting spreads the load as evenly as the old setting, but needs less CPU time.
         let cheap = window(1_000, 0, 150.0, 130.0);
         assert_eq!(verdict(two, cheap), (true, Reason::CpuTime, false));
     }
@@ -301,7 +309,7 @@ mod tests {
         // A gain of two percent is too small, even if it is certain.
         let gain = |_| (window(1_000, 0, 200.0, 150.0), window(1_000, 0, 200.0, 147.0));
         assert_eq!(Verdict::of(&(0..6).map(gain).collect::<Vec<_>>(), false).reason, Reason::Noise);
-        // The gain is a fifth on average, but very uncertain.
+        // The mean gain is a fifth, but very uncertain.
         let wild = [120.0, 220.0, 90.0, 160.0, 70.0, 100.0];
         let wild: Vec<_> = wild.map(|ticks| (same, window(1_000, 0, 200.0, ticks))).into();
         let verdict = Verdict::of(&wild, false);
@@ -313,7 +321,8 @@ mod tests {
         let before = [window(1_000, 1, 200.0, 150.0), window(1_000, 2, 200.0, 150.0)];
         assert!(window(1_000, 20, 200.0, 150.0).loses_more_than(&before));
         assert!(!window(1_000, 2, 200.0, 150.0).loses_more_than(&before));
-        // A difference within those of the earlier windows is noise.
+        // A difference is noise if it is not larger than the differences between the earlier
+        // windows.
         let noisy = [window(1_000, 10, 200.0, 150.0), window(1_000, 60, 200.0, 150.0)];
         assert!(!window(1_000, 100, 200.0, 150.0).loses_more_than(&noisy));
         assert!(window(1_000, 140, 200.0, 150.0).loses_more_than(&noisy));
@@ -323,14 +332,15 @@ mod tests {
         assert_eq!((verdict.keep, verdict.reason), (false, Reason::Drops));
     }
 
-    /// On a veth without RPS, the sending thread also does the receiver's work and cannot send too
-    /// much. With RPS it sends more, and the backlog drops the rest.
+    /// On a veth without RPS, the sending thread also does the receiver's work, which limits its
+    /// rate. With RPS, the thread sends more packets, and the backlog drops those that the receiver
+    /// cannot handle.
     #[test]
     fn a_sender_without_a_limit_loses_packets_and_gets_more_of_them_through() {
         let (old, new) = (window(1_000, 0, 490.0, 490.0), window(1_800, 5_400, 900.0, 480.0));
         assert!(!new.loses_more_than(&[old]));
         assert_eq!(verdict(old, new), (true, Reason::Throughput, true));
-        // If as many packets are lost without a higher rate, the window ends early.
+        // If as many packets are lost but the packet rate is not higher, the window ends early.
         assert!(window(1_000, 5_400, 900.0, 480.0).loses_more_than(&[old]));
     }
 
@@ -348,7 +358,7 @@ mod tests {
         assert_eq!(Verdict::of(&[], false).reason, Reason::TooFew);
     }
 
-    /// Computed by hand from the logarithms 0, ln 1.1 and ln 1.21.
+    /// The expected interval is computed by hand from the logarithms 0, ln 1.1 and ln 1.21.
     #[test]
     fn the_interval_is_students() {
         let ratio = Ratio::of([(1.0, 1.0), (10.0, 11.0), (100.0, 121.0)]).unwrap();

@@ -17,7 +17,8 @@ use crate::setting::{Difference, Setting};
 use crate::stage::{STAGES, Stage};
 use crate::undo::Undo;
 
-/// At most five wake-ups a second, even if many interfaces are created and deleted.
+/// The pause after each wake-up, which limits wake-ups to five a second even if many interfaces are
+/// created and deleted.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Watches one interface, and sets its kept setting again when values have changed.
@@ -29,7 +30,8 @@ pub struct Watch {
     counts: Arc<WatchCounts>,
 }
 
-/// The counts of a [`Watch`]: the kernel's messages, and the values that were set again.
+/// The counts of a [`Watch`]: the number of messages from the kernel, and the number of values that
+/// were set again.
 #[derive(Debug, Default)]
 pub struct WatchCounts(Mutex<Counted>);
 
@@ -40,7 +42,8 @@ struct Counted {
     failures: BTreeMap<&'static str, u64>,
 }
 
-/// The subjects of the kernel's messages. After `lost` messages, the watch checks all values.
+/// The subjects of the kernel's messages. After the kernel has lost messages (`lost`), the watch
+/// checks all values.
 const EVENTS: [&str; 4] = ["link", "queues", "cpus", "lost"];
 const LINK: usize = 0;
 const QUEUES: usize = 1;
@@ -49,11 +52,11 @@ const LOST: usize = 3;
 
 impl WatchCounts {
     fn counted(&self) -> MutexGuard<'_, Counted> {
-        // The counts are valid even if a thread panicked while it held the lock.
+        // The counts behind this lock are valid even if a thread panicked while it held the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the numbers of the kernel's messages by subject.
+    /// Returns the number of messages from the kernel on each subject.
     pub fn events(&self) -> [(&'static str, u64); EVENTS.len()] {
         let counts = self.counted().events;
         std::array::from_fn(|nth| (EVENTS[nth], counts[nth]))
@@ -97,7 +100,7 @@ impl Watch {
         Ok(Self { interface: interface.to_owned(), links, devices, counts: Arc::default() })
     }
 
-    /// Returns the counts, which change while the watch runs.
+    /// Returns the counts of this watch, which change while the watch runs.
     pub fn counts(&self) -> Arc<WatchCounts> {
         Arc::clone(&self.counts)
     }
@@ -131,7 +134,8 @@ impl Watch {
         Ok(!waiting[0].revents().is_empty())
     }
 
-    /// Reads all messages. Returns true if one is about the interface, its queues or the CPUs.
+    /// Reads all messages from the kernel. Returns true if a message is about the interface, its
+    /// queues or the CPUs.
     fn read(&mut self) -> Result<bool, TuneError> {
         let (mut events, mut is_gone) = ([0; EVENTS.len()], false);
         let links_complete = self.links.read(&mut |change| {
@@ -175,7 +179,8 @@ impl Watch {
             undo.ban_again(machine.root());
         }
         for difference in differences {
-            // The queue is gone. The kernel sends a message if it is created again.
+            // The queue does not exist any more. If the queue is created again, the kernel sends a
+            // message.
             if difference.now.is_none() {
                 continue;
             }
@@ -195,9 +200,9 @@ impl Watch {
 /// A value that the watch set again, or a failed attempt to set it.
 #[derive(Debug)]
 pub struct SetAgain {
-    /// What differed.
+    /// The knob that differed, with its values.
     pub difference: Difference,
-    /// The error, if the value could not be set.
+    /// The error, if the watch could not set the value.
     pub error: Option<TuneError>,
 }
 
@@ -211,7 +216,7 @@ impl fmt::Display for SetAgain {
     }
 }
 
-/// A new queue gets the value of a stage if all other queues have the same one.
+/// A new queue gets the value of a stage if all other queues have the same value.
 fn on_new_queues(machine: &mut Machine, interface: &str, kept: &Setting) -> Setting {
     let mut new = Setting::default();
     for stage in STAGES.iter().filter(|stage| stage.pattern.contains("/queues/")) {

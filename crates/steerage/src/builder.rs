@@ -133,8 +133,8 @@ impl Builder {
     }
 
     /// Runs the instance on CPUs 0 to `count - 1`, even if the machine does not have these CPUs.
-    /// For tests. The threads are not pinned, and sleep as soon as they are idle. An instance
-    /// cannot have both virtual CPUs and CPUs of the machine.
+    /// Use virtual CPUs in tests. The threads of virtual CPUs are not pinned, and sleep as soon as
+    /// they are idle. An instance cannot have both virtual CPUs and CPUs of the machine.
     pub fn virtual_cpus(mut self, count: usize) -> Self {
         self.cpus = Some((0..count.min(CPUS_MAX + 1)).map(|cpu| CpuId(cpu as u16)).collect());
         self.there = self.cpus.clone();
@@ -338,16 +338,16 @@ impl Builder {
         &self.counters
     }
 
-    /// Sets the hash function that determines the bucket of a flow, and its key. Default: AES, or
+    /// Sets the hash function, with its key, that determines the bucket of a flow. Default: AES, or
     /// SipHash-1-3 on a CPU without AES instructions, with a random key.
     pub fn hash(mut self, hasher: FlowHasher) -> Self {
         self.hasher = Some(hasher);
         self
     }
 
-    /// Sets a function that determines the flow of an Ethernet frame. If the function returns
-    /// `None`, and on other links, the frame's headers determine the flow. To send both directions
-    /// of a flow to one CPU, return [`FlowKey::both_directions`].
+    /// Sets a function that determines the flow of an Ethernet frame. The frame's headers determine
+    /// the flow if the function returns `None`, or if the link is not Ethernet. To send both
+    /// directions of a flow to one CPU, return [`FlowKey::both_directions`].
     ///
     /// ```
     /// use steerage::flow::{self, HeaderKind, Layers};
@@ -401,9 +401,9 @@ impl Builder {
         self
     }
 
-    /// Sets how many frames may wait for one CPU: `netdev_max_backlog`. All live queues (queues
-    /// that cannot wait) share this limit. Each queue whose device can wait, such as a file, has
-    /// its own limit of the same size. Default: 1000.
+    /// Sets how many frames may wait for one CPU, like Linux's `netdev_max_backlog`. All live
+    /// queues (queues that cannot wait) share this limit. Each queue whose device can wait, such as
+    /// a file, has its own limit of the same size. Default: 1000.
     pub fn backlog(mut self, frames: usize) -> Self {
         self.limits.backlog = frames;
         self
@@ -420,8 +420,8 @@ impl Builder {
     /// Sets the size of each queue's local page cache (a stock of free packet pages), in pages.
     /// With 0, there is no cache. Default:
     /// [`LpcMemory::default_pages`](crate::memory::LpcMemory::default_pages), or no cache if the
-    /// queue's device has its own blocks of memory. With such blocks, only copied frames use the
-    /// cache.
+    /// queue's device has its own blocks of memory. If the device has its own blocks, only copied
+    /// frames use the cache.
     pub fn lpc_pages(mut self, pages: usize) -> Self {
         self.lpc_pages = Some(pages);
         self
@@ -444,23 +444,22 @@ impl Builder {
 
     /// Sets the maximum length, in bytes, of frames that
     /// [`Packet::linearise`](crate::Packet::linearise) can copy from several buffers into one page.
-    /// Pages have at least this length. The default, 0, is enough unless an input receives a frame
-    /// in several buffers. Maximum: [`FRAME_BYTES_MAX`].
+    /// The pages of the pool have at least this length. The default, 0, is enough unless an input
+    /// receives a frame in several buffers. Maximum: [`FRAME_BYTES_MAX`].
     pub fn linear_bytes(mut self, bytes: usize) -> Self {
         self.linear_bytes = bytes.min(FRAME_BYTES_MAX);
         self
     }
 
-    /// Sets how many packets of a queue handlers may keep at the same time. Default: 1024.
+    /// Sets how many packets of each queue the handlers may keep at the same time. Default: 1024.
     pub fn kept_max(mut self, packets: usize) -> Self {
         self.kept_max = packets;
         self
     }
 
     /// Sets the maximum number of packets from [`Cpu::send`](crate::Cpu::send) that may wait on
-    /// each CPU. The pool reserves a page for each. Default: 0, or 64 with a
-    /// [sender](Self::add_sender).
-    /// Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
+    /// each CPU. The page pool reserves a page for each of these packets. Default: 0, or 64 with a
+    /// [sender](Self::add_sender). Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
     pub fn originated_max(mut self, packets: usize) -> Self {
         self.originated_max = packets.min(ORIGINATED_MAX);
         self
@@ -503,7 +502,7 @@ impl Builder {
 
     /// Sets the stack size, in bytes, of each thread that [`Instance::start`] starts. A handler may
     /// take at most a quarter of the stack, because several copies of the handler are on the stack
-    /// while it is created. Data in a `Box` or a `Vec` does not count. Default:
+    /// while it is created. A handler's data in a `Box` or a `Vec` does not count. Default:
     /// [`STACK_BYTES`](crate::limits::STACK_BYTES), for handlers of up to 512 KiB.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.threads.stack_size = bytes;
@@ -516,7 +515,8 @@ impl Builder {
     /// as it is fast enough, and other CPUs are added when the load grows. With
     /// [`Hash`](crate::Hash), all CPUs have equal shares of the buckets, as in Linux. Each group of
     /// queues has its own policy, which [`Policy::fresh`] creates. A policy that panics, or chooses
-    /// a CPU that its group does not have, is reported once and replaced by [`Hash`](crate::Hash).
+    /// a CPU outside of its group of queues, is reported once and replaced by
+    /// [`Hash`](crate::Hash).
     pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
         self.policy = Box::new(Guarded::new(policy));
         self

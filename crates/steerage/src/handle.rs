@@ -45,16 +45,17 @@ impl Handle {
     }
 
     /// Does the policy's work that is due at the time `now`. Returns the time of the next call, or
-    /// `None` if the policy needs no call until another policy is set. Times are on the clock of
-    /// the CPUs: [`now`](control::Handle::now), unless the program supplies its own clock.
+    /// `None` if the policy needs no call until another policy is set. Times are readings of the
+    /// CPUs' clock. This is [`now`](control::Handle::now), unless the program supplies its own
+    /// clock.
     ///
     /// The thread of [`Instance::start`](crate::Instance::start) calls this function. A program
     /// that runs CPUs on its own threads must call this function from another thread: see
     /// [`Instance::split`](crate::Instance::split).
     ///
-    /// An early call has no effect. A late call loses no packets: until the call, the last map of
-    /// buckets to CPUs steers packets. If another thread is executing `control`, the call returns
-    /// at once with a time that is soon.
+    /// A call of `control` before the due time has no effect. A late call loses no packets: until
+    /// the call, the last map of buckets to CPUs steers packets. If another thread is executing
+    /// `control`, the call returns at once, with an early time for the next call.
     pub fn control(&self, now: Timestamp) -> Option<Timestamp> {
         self.control.check(now)
     }

@@ -112,8 +112,8 @@ impl<H: Handler> Instance<H> {
     }
 }
 
-/// A running instance. Dropping a `Running` stops the run, as by
-/// [`Handle::stop`](steerage_core::control::Handle::stop), without waiting for its end.
+/// A running instance. Dropping a `Running` stops the run like
+/// [`Handle::stop`](steerage_core::control::Handle::stop), without waiting for the run's end.
 /// [`join`](Self::join) waits for the end. [`detach`](Self::detach) lets the run continue.
 ///
 /// ```
@@ -139,12 +139,12 @@ pub struct Running<R> {
 }
 
 /// The threads of a run. This type does not depend on the handler, so that its code is compiled
-/// once.
+/// only once, and not for each handler type.
 #[derive(Debug)]
 struct CpuThreads {
     run: StopsWhenDropped,
     threads: Vec<JoinHandle<()>>,
-    /// Each thread sends its CPU when it ends, and whether the receive path has not panicked.
+    /// Each thread sends its CPU when it ends, and true if the receive path has not panicked.
     ended: Receiver<(CpuId, bool)>,
     cpus: Vec<CpuId>,
     control: ControlThread,
@@ -169,12 +169,12 @@ impl Drop for StopsWhenDropped {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Outcome<R> {
-    /// The ledger at the end.
+    /// The ledger at the end of the run.
     pub snapshot: Snapshot,
     /// The reports of the handlers, by CPU.
     pub reports: Vec<(CpuId, R)>,
-    /// The CPUs whose threads did not end in time, because their handlers did not return. These
-    /// threads are still running.
+    /// The CPUs whose threads did not end in time, because their handlers did not return. The
+    /// threads of these CPUs are still running.
     pub left_behind: Vec<CpuId>,
     /// The CPUs on which the receive path panicked, or on which a handler panicked while it was
     /// created or finished. Panics of a handler while it handles packets are not included.
@@ -218,7 +218,7 @@ impl<R> Running<R> {
     pub fn join(self) -> Outcome<R> {
         let Outcome { snapshot, left_behind, failed, partial, .. } = self.threads.join();
         let mut reports = std::mem::take(&mut *self.reports.lock().unwrap_or_else(PoisonError::into_inner));
-        // A thread that ended after the time limit may have reported after the time limit.
+        // A thread that missed the time limit may have reported afterwards.
         reports.retain(|(cpu, _)| !left_behind.contains(cpu));
         reports.sort_by_key(|(cpu, _)| *cpu);
         Outcome { snapshot, reports, left_behind, failed, partial }
@@ -253,7 +253,7 @@ impl CpuThreads {
                     tracing::error!(cpu = cpu.0, "the receive path panicked; everything stops");
                     stops.stop();
                 }
-                // Sending fails only if the receiver was dropped before.
+                // Sending fails only if the receiver was already dropped.
                 let _ = to_join.send((cpu, has_ended));
                 drop(keeps_control);
             };
@@ -269,7 +269,8 @@ impl CpuThreads {
         Ok(Self { run: StopsWhenDropped { handle, armed: true }, threads, ended, cpus, control })
     }
 
-    /// Waits for the end. The outcome has no reports, because their type depends on the handler.
+    /// Waits for the end of the run. The returned outcome has no reports, because their type
+    /// depends on the handler.
     fn join(mut self) -> Outcome<()> {
         let (mut ended, mut failed) = (Vec::with_capacity(self.cpus.len()), Vec::new());
         let mut stopping: Option<Instant> = None;

@@ -103,8 +103,8 @@
 //! }
 //! ```
 //!
-//! The crate [steerage-device](https://docs.rs/steerage-device) contains devices: interfaces,
-//! capture files, TUN and TAP, generated traffic.
+//! The crate [steerage-device](https://docs.rs/steerage-device) contains devices for network
+//! interfaces, capture files, TUN and TAP, and generated traffic.
 //!
 //! # Modules
 //!
@@ -120,13 +120,13 @@
 //!
 //! [`flow`] computes a frame's [`FlowKey`], a full [`Dissection`](flow::Dissection), or a hash.
 //! [`PacketClock`](flow::PacketClock) is for timeouts that follow the packets' own times.
-//! [`flow::Table`] keeps state by flow, which expires, and moves to another CPU with the flow's
-//! bucket. [`flow::wire`] contains protocol numbers, header layouts, the Internet checksum and a
-//! frame builder.
+//! [`flow::Table`] keeps a state for each flow. The state expires, and moves to another CPU with
+//! the flow's bucket. [`flow::wire`] contains protocol numbers, header layouts, the Internet
+//! checksum and a frame builder.
 //!
-//! [`stats`] is the ledger. A [`Snapshot`] contains all counts by queue, CPU and output, and the
-//! [counters](Builder::counters) of the packet function. Each lost packet is counted for exactly
-//! one [`DropReason`](stats::DropReason).
+//! [`stats`] is the ledger, which counts packets. A [`Snapshot`] contains all counts by queue, CPU
+//! and output, and the [counters](Builder::counters) of the packet function. Each lost packet is
+//! counted for exactly one [`DropReason`](stats::DropReason).
 //!
 //! A [`policy`] decides which CPUs of a mask handle packets. [`Balance`], the default, adds CPUs as
 //! the load grows. With [`Hash`](struct@Hash), all CPUs get equal shares of the buckets, as in
@@ -136,9 +136,10 @@
 //! [`run`](testing::run), [`HandlerTester`](testing::HandlerTester),
 //! [`QueueTester`](testing::QueueTester).
 //!
-//! [`device`] is for people who write devices: they implement [`RxQueue`](device::RxQueue) to
-//! receive and [`TxQueue`](device::TxQueue) to send. [`threads`] is for programs that run the
-//! instance's CPUs on their own threads, or in an async runtime: see [`Instance::split`].
+//! [`device`] is for people who write devices: a device implements [`RxQueue`](device::RxQueue) to
+//! receive packets and [`TxQueue`](device::TxQueue) to send packets. [`threads`] is for programs
+//! that run the instance's CPUs on their own threads, or in an async runtime: see
+//! [`Instance::split`].
 //!
 //! [`topology`] reads the CPUs of the machine, their caches, NUMA nodes and control groups, and has
 //! types for CPU lists and masks. [`limits`] contains the defaults and ranges of settings.
@@ -172,9 +173,10 @@ pub use {steerage_testing as testing, steerage_topology as topology};
 
 /// The ledger: how many packets were received, delivered and dropped, by CPU, queue and output.
 ///
-/// With the cargo feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. Its
-/// keys are those of `snapshot` in the JSON report of the command `steerage`. A serialized snapshot
-/// does not contain the addresses of flows ([`Elephant::flow`](stats::Elephant::flow)).
+/// With the cargo feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. The
+/// keys of its JSON form are those of `snapshot` in the JSON report of the command `steerage`. A
+/// serialized snapshot does not contain the addresses of flows
+/// ([`Elephant::flow`](stats::Elephant::flow)).
 pub mod stats {
     pub use steerage_ledger::{
         Backing, BucketSnapshot, CostEstimate, CounterError, CounterSnapshot, Counters, CpuCounter, CpuSnapshot,
@@ -212,8 +214,8 @@ pub mod messages {
 ///
 /// # A ring of pages
 ///
-/// If a card or another process fills the pages, the device *posts* empty pages: it puts them into
-/// the ring before packets arrive.
+/// If a card or another process fills the pages, the device *posts* empty pages: it puts the pages
+/// into a ring before packets arrive.
 ///
 /// - `Capabilities::posted` is the maximum number of pages that the device posts.
 /// - `Completions::refill` posts pages. A `Fit` contains the maximum length of a frame in a page,
@@ -224,12 +226,12 @@ pub mod messages {
 ///   a page.
 /// - `Completions::give_page` or `RxQueue::close` returns a page without a frame to the pool. If
 ///   the device merely drops the `Page`, the pool loses the page. In debug and fuzz builds, a
-///   device that writes to a page after returning it causes a panic.
+///   device that writes to a page after returning the page causes a panic.
 /// - `RxQueue::open` creates a `Posted` from the memory region. A `Posted` converts pages to
 ///   addresses for the ring, and addresses to pages.
 ///
-/// Before a frame, a page has at least 128 bytes (`HEADROOM`) of room, for `prepend`. After the
-/// longest frame, a page has 64 bytes (`TAILROOM`), for `append`. To hand over a page from
+/// A page has at least 128 bytes (`HEADROOM`) before a frame, for `prepend`. A page has 64 bytes
+/// (`TAILROOM`) after the longest frame, for `append`. To hand over a page from
 /// `Completions::alloc`, write the frame at `Fit::offset` and call `Completions::push` with
 /// `Completion::new(page, fit.offset(), len)`.
 ///
@@ -242,12 +244,13 @@ pub mod messages {
 ///   `Claim` can read or write a block, or lend frames from it. `RxQueue::open` returns the blocks
 ///   by `Opened::lending`.
 /// - `Completions::lending` returns the part of a block after the last lent frame. Hand over the
-///   frames of a block from front to back: one with `Lending::push`, or many with
-///   `Lending::push_each`.
+///   frames of a block from front to back, with `Lending::push` for one frame or
+///   `Lending::push_each` for many.
 /// - A `FrameHeader` of 16 bytes before the frame contains its time and its length on the wire. In
 ///   a page, the `FrameHeader` is at the end of the headroom (`Completion::with_header`).
 ///
-/// A frame that extends beyond its page or block is counted as lost (drop reason `device`).
+/// A frame that is not completely inside its page or block is counted as lost (drop reason
+/// `device`).
 ///
 /// # Frames in several buffers
 ///
@@ -282,19 +285,19 @@ pub mod messages {
 /// `flow::offload`) describes how to cut a super-frame into packets.
 ///
 /// - `Offload::from_virtio` reads and checks a `virtio_net_hdr`. `Offload::super_frame` is for a
-///   device that created the headers of the super-frame itself. If either returns an error, report
-///   the frame with `Completions::lost`. `Lending::push_offload` hands the super-frame over, and
-///   needs 32 bytes (`OFFLOAD_BYTES`) before the frame. The device counts packets on the wire in
-///   `DeviceCounts` (`wire_packets`, `wire_bytes`).
+///   device that created the headers of the super-frame itself. If one of these functions returns
+///   an error, report the frame with `Completions::lost`. `Lending::push_offload` hands the
+///   super-frame over, and needs 32 bytes (`OFFLOAD_BYTES`) before the frame. The device counts
+///   packets on the wire in `DeviceCounts` (`wire_packets`, `wire_bytes`).
 /// - `Offload::to_virtio` creates the `virtio_net_hdr` for the kernel, and `Segments` cuts the
 ///   super-frame into packets. An output that does not support super-frames must refuse them. If
 ///   `TxCapabilities::merged` is set, `TxQueue::send` accepts packets that were merged before the
 ///   handler, and counts each as `packet.frames()` packets in `Sent`. Otherwise, merged packets are
 ///   split before the output gets them.
-/// - Limit the number of blocks that packets for each CPU can occupy (`Blocks::shared`). Without
-///   the limit, packets for a stalled CPU may occupy all blocks. If no block is free, the device
-///   must continue to receive: it copies short packets into pages, and reports super-frames as
-///   lost.
+/// - Limit the number of blocks that packets for each CPU can occupy (`Blocks::shared`). If the
+///   number is not limited, packets for a stalled CPU may occupy all blocks. If no block is free,
+///   the device must continue to receive: it copies short packets into pages, and reports
+///   super-frames as lost.
 pub mod device {
     pub use steerage_core::completions::{Completions, Filled, Gather, Lending, OFFLOAD_BYTES};
     pub use steerage_core::device::{
@@ -326,7 +329,7 @@ pub mod flow {
     pub use steerage_handler::table::{Moment, Part, Table};
 }
 
-/// For programs that run the CPUs on their own threads: see [`Instance::split`].
+/// Types for programs that run an instance's CPUs on their own threads: see [`Instance::split`].
 pub mod threads {
     pub use steerage_core::softnet::{CpuPart, Softnet, Stepped};
     pub use steerage_core::{Armed, platform::Machine};

@@ -1,9 +1,7 @@
-//! Tests what happens if the kernel takes CPUs offline and online again. To take CPUs away, the
-//! tests use a cpuset. If this machine has it, the tests also use the kernel's file `online`, which
-//! takes a CPU offline.
+//! Tests CPUs that the kernel takes offline and online again, with a cpuset and, if this machine
+//! has it, with the file `online`.
 //!
-//! The tests that take CPUs offline have a test binary of their own. The tests take CPUs away from
-//! the whole process and machine, so no other test may run at the same time.
+//! These tests have a separate test binary, because they take CPUs from the whole process.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -23,25 +21,21 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::Nothing;
 
-/// Takes a CPU offline. When this `Off` is dropped, the CPU goes online again. If the process ends
-/// without dropping the `Off`, a shell takes the CPU online.
+/// Takes a CPU offline until this value is dropped. If the process ends before the drop, a shell
+/// takes the CPU online.
 struct Off {
     switch: PathBuf,
     guard: Child,
 }
 
-/// Starts a shell that waits until its standard input is closed, and then runs a command on a path.
-/// The standard input of the shell is closed when this process ends, or earlier. The shell is
-/// started in a process session of its own (`setsid`). The shell therefore survives if the process
-/// group of a hanging test is killed.
+/// Starts a shell that runs a command on a path when this process ends, or earlier. In its own
+/// session (`setsid`), the shell survives if the process group of a hanging test is killed.
 fn after_the_end(command: &str, path: &Path) -> io::Result<Child> {
     let script = format!("cat >/dev/null; {command}");
     Command::new("setsid").args(["sh", "-c", &script]).arg(path).stdin(Stdio::piped()).spawn()
 }
 
-/// Returns true if this machine has cpusets of cgroup v1. A CPU that went offline does not return
-/// to the cpusets of cgroup v1 when it is online again. If the machine has cpusets of cgroup v1,
-/// the test would leave fewer CPUs for other programs.
+/// With cgroup v1, a CPU that went offline does not return to the cpusets of other programs.
 fn are_old_cpusets() -> bool {
     let entries = fs::read_dir("/sys/fs/cgroup/cpuset").into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.is_dir())
@@ -118,11 +112,11 @@ fn wait_until_on(handle: &Handle, cpus: &CpuMask) {
     }
 }
 
-/// Only one test runs at a time, because each test takes CPUs away from the whole process.
+/// Only one test runs at a time, because each test takes CPUs from the whole process.
 static CPUS: Mutex<()> = Mutex::new(());
 
-/// A cpuset that contains this process. When a `Cpuset` is dropped, the process returns to its
-/// previous cpuset. If the process ends without dropping the `Cpuset`, a shell removes the cpuset.
+/// A cpuset that contains this process. If the process ends before the drop, a shell removes the
+/// cpuset.
 struct Cpuset {
     folder: PathBuf,
     guard: Child,
@@ -207,7 +201,7 @@ fn a_cpu_that_goes_is_missed_and_welcome_back() {
     let skip = |why: &str| {
         let _ = writeln!(io::stderr(), "skipped: {why}");
     };
-    // The test uses the last CPU, because other programs on this machine mostly use the first CPUs.
+    // Takes the last CPU offline, because other programs mostly use the first CPUs.
     let Some(last) = ours.last().filter(|_| ours.len() > 1) else { return skip("there is one CPU only") };
     if are_old_cpusets() {
         return skip("there are cpusets of cgroup v1, which would not get the CPU back");
@@ -219,8 +213,8 @@ fn a_cpu_that_goes_is_missed_and_welcome_back() {
     wait_until_on(&handle, &ours);
     let off = match Off::new(last) {
         Ok(off) => off,
-        // Virtual machines and containers cannot take a CPU offline, or do not allow it. CPUs that
-        // go offline are also tested on fake machines, in `topology/tests.rs`.
+        // Virtual machines and containers often refuse to take CPUs offline. `topology/tests.rs`
+        // uses fake machines.
         Err(why) => return skip(&why),
     };
     let without: CpuMask = ours.iter().filter(|cpu| *cpu != last).collect();

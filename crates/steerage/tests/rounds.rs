@@ -1,12 +1,10 @@
-//! Tests that a packet CPU neither waits for a lock nor allocates memory in a round (one pass of
-//! its loop). Several things happen during the test: masks change a thousand times per second,
-//! snapshots are read in a loop, a policy is active, and CPUs are declared dead.
+//! A packet CPU neither waits for a lock nor allocates memory in a round (one pass of its loop). In
+//! the meantime, the test changes masks a thousand times per second, reads snapshots in a loop, has
+//! an active policy, and lets CPUs be declared dead.
 //!
-//! If debug assertions are on, each thread marks the beginning and end of its rounds (passes of the
-//! CPU's loop). The control lock panics if a packet CPU tries to wait for it. The test binary's
-//! allocator ends the process if memory is allocated in a round. The test takes three seconds by
-//! default. In the project's long checks, the test takes a minute. To start this long test by hand,
-//! use: `STEERAGE_SECONDS=60 cargo test -p steerage --test rounds`.
+//! With debug assertions, each thread marks its rounds. In a round, the control lock panics instead
+//! of waiting, and this binary's allocator ends the process. The test takes three seconds, or a
+//! minute in the long checks: `STEERAGE_SECONDS=60 cargo test -p steerage --test rounds`.
 #![cfg(debug_assertions)]
 #![allow(unsafe_code)]
 
@@ -28,8 +26,7 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_mem::round;
 
-/// The allocator of the system, but it ends the process if a round (a pass of a CPU's loop)
-/// allocates memory.
+/// An allocator that ends the process if memory is allocated in a round.
 struct NotInARound;
 
 fn check() {
@@ -65,7 +62,6 @@ static ALLOCATOR: NotInARound = NotInARound;
 
 const FRAME_BYTES: usize = 60;
 
-/// Endless UDP flows.
 struct Endless {
     next: u32,
     template: Vec<u8>,
@@ -164,8 +160,8 @@ impl Handler for Counts {
 
 const CPUS: u16 = 4;
 
-/// How long a handler stalls. If a move of buckets has waited for a CPU for a second, this CPU is
-/// declared dead.
+/// How long a handler stalls. A CPU is declared dead if the move of a bucket has waited for the CPU
+/// for a second.
 const AWAY: Duration = Duration::from_millis(1500);
 
 fn change_masks(handle: &Handle, until: &AtomicBool) {

@@ -19,7 +19,7 @@ use steerage::flow::FlowParts;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Together {
-    /// Both directions of a flow.
+    /// All packets of a flow, in both directions.
     #[default]
     Flow,
     /// All flows between two addresses, for protocols with several connections, such as FTP and

@@ -1,5 +1,5 @@
 //! `steerage complete` prints the possible values of the next word of a command line, for the
-//! scripts of `steerage completions` in all shells.
+//! completion scripts of all shells.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,18 +16,19 @@ use crate::{guide, stdout};
 /// The kinds of values for which clap has no list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Values {
-    /// Network interfaces, and other packet sources that have a name.
+    /// The value is a network interface, or another packet source that has a name.
     Devices,
     Interfaces,
     Runs,
-    /// The attributes in the control trees of all runs.
+    /// The value is an attribute in the control tree of any run.
     Attributes,
     Topics,
     Commands,
 }
 
 impl Values {
-    /// Returns `None` if clap knows all values, or if the argument can have any value.
+    /// Returns the kind of an argument's values, or `None` if clap knows all values, or if any
+    /// value is possible.
     pub(super) fn of(command: &Command, arg: &Arg) -> Option<Self> {
         let name = arg.get_value_names()?.first()?.as_str();
         match (name, command.get_name(), arg.get_id().as_str()) {
@@ -53,7 +54,7 @@ impl Values {
                 // bash splits `--to=4711` into three words.
                 "=" => {}
                 _ if option.take().is_some() => {}
-                // After `--`, the words are another program and its arguments.
+                // The words after `--` are another program and its arguments.
                 "--" => return None,
                 "-" => positionals += 1,
                 _ if word.starts_with('-') => option = waiting_for_its_value(command, word),
@@ -68,7 +69,8 @@ impl Values {
         Self::of(command, option.or_else(positional)?)
     }
 
-    /// Without the attributes of runs, which need a connection to each running instance.
+    /// Returns all values except the attributes of runs, which require a connection to each running
+    /// instance.
     fn all(self) -> BTreeSet<String> {
         let commands = || args::program().get_subcommands().filter(|of| !of.is_hide_set()).map(name).collect();
         match self {
@@ -92,7 +94,7 @@ fn waiting_for_its_value<'a>(command: &'a Command, word: &str) -> Option<&'a Arg
     if let Some(long) = word.strip_prefix("--") {
         return command.get_arguments().find(|arg| arg.get_long() == Some(long)).filter(takes);
     }
-    // After `-qj`, the next word is the value of `-j`. In `-j4`, the option has its value.
+    // After `-qj`, the next word is the value of `-j`. `-j4` already contains the option's value.
     let short = |letter: char| command.get_arguments().find(|arg| arg.get_short() == Some(letter));
     let with_values =
         word[1..].char_indices().find_map(|(at, letter)| Some((at, letter, short(letter).filter(takes)?)));
@@ -100,18 +102,20 @@ fn waiting_for_its_value<'a>(command: &'a Command, word: &str) -> Option<&'a Arg
 }
 
 fn interfaces() -> impl Iterator<Item = String> {
-    // The entry of an interface is a link to a directory. `bonding_masters` is a file.
+    // In /sys/class/net, the entry of an interface is a link to a directory, but `bonding_masters`
+    // is a file.
     let entries = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     entries.filter(|entry| entry.path().is_dir()).filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-/// Returns the runs that this user can see, or none if their directory cannot be read.
+/// Returns the runs that this user can see, or none if the directory of the control sockets cannot
+/// be read.
 fn runs() -> Vec<instances::InstanceSocket> {
     instances::all().unwrap_or_default()
 }
 
-/// Prints a line for each value. The shell would print an error into the command line, so there is
-/// none.
+/// Prints a line for each value. Prints no error, which the shell would show in the middle of the
+/// command line.
 pub(crate) fn run(args: &CompleteArgs) -> Result<(), Error> {
     let Some(values) = Values::after(&args.words) else { return Ok(()) };
     let found = if values == Values::Attributes {

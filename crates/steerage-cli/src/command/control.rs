@@ -7,7 +7,8 @@ use crate::error::{Error, SearchError};
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 
-/// The control tree of an instance has six levels of directories.
+/// The maximum number of directory levels that are read. The control tree of an instance has six
+/// levels.
 const DEPTH_MAX: usize = 16;
 
 pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
@@ -30,7 +31,8 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
             if args.json { json!({ "path": path, "value": value.trim_end() }).to_string() + "\n" } else { value }
         }
     };
-    // The instance may be another user's process, and send escape sequences for this terminal.
+    // The instance may be a process of another user, and may send escape sequences for this
+    // terminal.
     stdout::print(printable_lines(&text).as_bytes())
 }
 
@@ -44,8 +46,8 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Error> {
     }
 }
 
-/// Returns one path per line. The directory's own attributes come before those of its
-/// subdirectories.
+/// Returns the paths of the attributes below a directory, one per line. The directory's own
+/// attributes come before those of its subdirectories.
 pub(super) fn paths(client: &mut Client, directory: &str) -> Result<String, ClientError> {
     below(client, directory, DEPTH_MAX)
 }
@@ -58,7 +60,7 @@ fn below(client: &mut Client, directory: &str, depth: usize) -> Result<String, C
         if is_directory {
             deeper += &below(client, &path, depth)?;
         } else {
-            // The name of an attribute must not start a new line.
+            // A line break in the name of an attribute must not start a new line of output.
             paths += &printable(&path);
             paths.push('\n');
         }

@@ -1,4 +1,5 @@
-//! `steerage count` costs almost nothing for each packet, so its speed is that of steerage itself.
+//! `steerage count` does almost no work for each packet, so its speed is the speed of steerage
+//! itself.
 
 use steerage_apps::Count;
 

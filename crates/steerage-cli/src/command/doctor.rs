@@ -9,7 +9,7 @@ use crate::terminal::{has_colours, width};
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let diagnosis = Diagnosis::of_this_machine(args.interface.as_deref())?;
-    // `doctor` enters the sandbox of a run, to report how much of it the kernel supports.
+    // `doctor` enters the sandbox of a run, to report how much of the sandbox the kernel supports.
     let in_force = sandbox::enter(Needs::of(SandboxProfile::Doctor), &args.sandbox)?;
     let diagnosis = diagnosis.with_sandbox(in_force);
     let text = if args.json {

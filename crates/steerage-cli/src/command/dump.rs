@@ -27,10 +27,10 @@ use crate::terminal::print_to_stderr;
 
 const STDOUT: &str = "-";
 
-/// Ends the last line if the run ended before it sent its last counts.
+/// The end of the last line if the run ended before it sent its last counts.
 const UNREAD: &str = "; the run ended before its last packets were read";
 
-/// The time after which a read checks for signals.
+/// The time after which a read from the run checks for signals.
 const SIGNAL_LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
                 packets.consume(length);
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => continue,
-            // The process of the run was killed.
+            // The error ECONNRESET means that the process of the run was killed.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 shown.is_cut = true;
                 break;
@@ -95,14 +95,14 @@ fn wanted(args: &DumpArgs) -> Result<Wanted, Error> {
 }
 
 struct Shown<'a> {
-    /// `None` if each packet is printed as a line.
+    /// The capture file that is written. `None` if each packet is printed as a line.
     capture: Option<(PcapngEncoder, File, &'a str)>,
-    /// Not written yet.
+    /// Output bytes that are not written yet.
     bytes: Vec<u8>,
     packets: u64,
     missed: u64,
-    /// `has_last`: the run has said that it sends no more packets. `is_cut`: the run ended without
-    /// saying so.
+    /// `has_last` is true if the run has said that it sends no more packets. `is_cut` is true if
+    /// the run ended without saying so.
     has_last: bool,
     is_cut: bool,
 }
@@ -119,7 +119,7 @@ impl<'a> Shown<'a> {
         Ok(Self { capture, bytes: Vec::new(), packets: 0, missed: 0, has_last: false, is_cut: false })
     }
 
-    /// Writes the header at once, so that a reader recognizes the format.
+    /// Writes the header of a capture at once, so that a reader recognizes the format.
     fn begin(&mut self) -> Result<bool, Error> {
         if let Some((encoder, ..)) = &mut self.capture {
             encoder.begin(&mut self.bytes);
@@ -127,7 +127,8 @@ impl<'a> Shown<'a> {
         self.flush()
     }
 
-    /// Returns the number of packets in the record, which the next `flush` writes.
+    /// Adds a record to the bytes that the next `flush` writes. Returns the number of packets in
+    /// the record.
     fn add(&mut self, record: Record<'_>) -> u64 {
         let (head, data) = match record {
             Record::Counts { missed, is_last, .. } => {
@@ -147,7 +148,7 @@ impl<'a> Shown<'a> {
         1
     }
 
-    /// Returns false if the reader has closed the output.
+    /// Writes the waiting bytes. Returns false if the reader has closed the output.
     fn flush(&mut self) -> Result<bool, Error> {
         let bytes = std::mem::take(&mut self.bytes);
         match &mut self.capture {
@@ -172,7 +173,7 @@ fn open(name: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Also for a FIFO that was opened without blocking.
+/// Writes all bytes, even to a FIFO that was opened without blocking.
 fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write(bytes) {
@@ -188,7 +189,7 @@ fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The time of day in UTC, the origin, the flow and the length of a packet.
+/// Returns a line with the time of day in UTC, the origin, the flow and the length of a packet.
 fn line(head: PacketHead, data: &[u8]) -> String {
     let PacketHead { nanos, wire, link, cpu, queue, .. } = head;
     let time = humantime::format_rfc3339_micros(SystemTime::from(WallTime::from_nanos(nanos))).to_string();

@@ -1,4 +1,4 @@
-//! `steerage explain` shows why a packet goes to its CPU, and whether traffic can be spread.
+//! `steerage explain` shows why a packet goes to a certain CPU, and whether traffic can be spread.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -38,7 +38,7 @@ use crate::web::Web;
 
 const SYNTHETIC_PACKETS: u64 = 1_000_000;
 
-/// Even most flows with few packets appear within this time.
+/// The time for which `explain` listens. Within this time, even most flows with few packets appear.
 pub(super) const LISTENING: Duration = Duration::from_secs(10);
 const LISTENING_NOTE: &str = "listening for 10 s (--seconds S, -c N; Ctrl-C ends it sooner)";
 
@@ -49,11 +49,11 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
     };
     let command = args.command;
     let explanation = |what, hash: Cow<'static, str>| {
-        // If the device computes the hash, the key does not depend on the command line.
+        // If the device computes the hash, the hash key is not that of the command line.
         let random_key = args.hash.has_random_key() && hash == hasher.name();
         Explanation { what, command: command.explained(), hash, random_key, top: args.top }
     };
-    // An argument with `>` is a flow. A file with `>` in its name can be written as ./a>b.
+    // An argument with `>` is a flow. A file with `>` in its name can be given as ./a>b.
     if let [what] = args.what.as_slice()
         && what.contains('>')
         && !what.contains('/')
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
     let (device, layers) = (args.what.join(" "), args.hash.layers());
     let traffic = TrafficExplanation { device, survey, snapshot, packet: args.packet, layers, basis };
     print(&explanation(Subject::Traffic(Box::new(traffic)), hash), args.json)?;
-    // The packets before a failure of the input are explained, too.
+    // If the input fails, the packets before the failure are explained, too.
     error.map_or(Ok(()), Err)
 }
 
@@ -96,8 +96,8 @@ struct Seen {
     error: Option<Error>,
 }
 
-/// A single CPU numbers the packets in order. The packets are hashed with the fragment table, as in
-/// a run on several CPUs.
+/// Packets are numbered in order, because a single CPU receives them. The packets are hashed with
+/// the fragment table, as in a run on several CPUs.
 fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bool) -> Result<Seen, Error> {
     let layers = args.hash.layers();
     let wanted = args.packet;
@@ -145,7 +145,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         on_stop: None,
         stopper: Stopper::default(),
     };
-    // The only device, if it is an interface of this machine.
+    // The name of the only device, if the device is an interface of this machine.
     let root = Root::default();
     let interface = match live.as_slice() {
         [interface] if args.what.len() == 1 && args.virtual_cpus.is_none() => Some(interface),
@@ -194,8 +194,8 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     }
 }
 
-/// Returns a note about the metadata that the driver reports to AF_XDP for each packet. `None`
-/// without metadata, or before Linux 6.8, which does not describe it.
+/// Returns a note about the metadata that the driver reports to AF_XDP for each packet, or `None`
+/// if the driver reports no metadata. Kernels before Linux 6.8 do not say whether it does.
 fn known_to_card(interface: &str) -> Option<String> {
     let support = if_nametoindex(interface).ok().and_then(|index| netdev::xdp_support(index).ok())?;
     let time = "the time at which it received the packet (on the card's clock)";
@@ -207,7 +207,7 @@ fn known_to_card(interface: &str) -> Option<String> {
         .then(|| format!("card: by AF_XDP in native mode, {interface} also reports {}.", known.join(", ")))
 }
 
-/// The packets of a live device arrive whether or not the run is ready.
+/// Returns true if the packets of the device arrive whether or not the run is ready.
 fn is_live(kind: &str) -> bool {
     !matches!(kind, "synthetic" | "capture")
 }

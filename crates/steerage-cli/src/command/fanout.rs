@@ -40,7 +40,7 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
         };
         outputs.iter().map(open).collect()
     };
-    // An output that rotates its files creates them during the run.
+    // An output that rotates its files creates new files during the run.
     let files = outputs.iter().filter(|_| args.rotate.is_some()).filter_map(|spec| spec.strip_prefix(PCAP));
     let files: Vec<&Path> = files.map(Path::new).collect();
     let needs = Needs::of(SandboxProfile::Fanout).written_files(&files);
@@ -67,15 +67,15 @@ impl Programs {
         let options = StreamOptions::new(StreamFormat::PcapNanos);
         let (output, _) =
             capture::stream(spec.clone(), writer, options).map_err(|error| EndingError::Device(error.to_string()))?;
-        // With a process group of its own, the program gets no signal from Ctrl-C, and ends when
-        // its input ends.
+        // In a separate process group, the program gets no signal from Ctrl-C, and ends when its
+        // input ends.
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(command).stdin(reader).process_group(0);
         self.0.push((spec, program::start(&mut shell).map_err(failed)?));
         Ok(output)
     }
 
-    /// Call `wait` after the input of the programs has ended.
+    /// Waits for the end of the programs. Call `wait` after their input has ended.
     fn wait(self) -> Result<(), Error> {
         let mut wrong = Vec::new();
         for (spec, mut child) in self.0 {
@@ -89,8 +89,8 @@ impl Programs {
     }
 }
 
-/// Prints a line if the output waits for a reader, or if anybody can connect to it and get packets.
-/// A stop signal ends the wait for a reader.
+/// Opens an output. Prints a line if the output waits for a reader, or if anybody can connect to
+/// the output and get packets. A stop signal ends the wait for a reader.
 pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
     let waits = |path: &str, waiting: Waiting| {
         if let Some(line) = line_of(spec, path, waiting) {
@@ -110,8 +110,8 @@ fn line_of(spec: &str, path: &str, waiting: Waiting) -> Option<String> {
         Waiting::OpenToOthers(at) => Some(format!(
             "warning: whoever connects to {at} first gets the packets; listen at 127.0.0.1 if only this machine should"
         )),
-        // A refused client may try again and again, so only the 1st, 2nd, 4th, 8th refusal and so
-        // on is printed.
+        // A refused client may connect again and again, so only the 1st, 2nd, 4th, 8th refusal and
+        // so on is printed.
         Waiting::Refused { client, uid, count } if count.is_power_of_two() => {
             let of = uid.map_or("has closed its connection".to_owned(), |uid| format!("belongs to user {uid}"));
             let only = match rustix::process::geteuid().as_raw() {
@@ -126,7 +126,8 @@ fn line_of(spec: &str, path: &str, waiting: Waiting) -> Option<String> {
     }
 }
 
-/// Returns `None` if the output does not rotate its files.
+/// Returns the pattern of the output's file names, or `None` if the output does not rotate its
+/// files.
 fn pattern_of(spec: &str, args: &FanoutArgs) -> Result<Option<(FilePattern, Rotate)>, Error> {
     let (Some(rotate), Some(name)) = (args.rotate, spec.strip_prefix(PCAP)) else { return Ok(None) };
     let wrong = |what: String| CommandLineError::FileName { option: "--to", name: spec.to_owned(), what };
@@ -137,12 +138,12 @@ fn pattern_of(spec: &str, args: &FanoutArgs) -> Result<Option<(FilePattern, Rota
     Ok(Some((pattern, rotate)))
 }
 
-/// No output may be an input, and no two outputs the same file.
+/// Returns the outputs. No output may be an input, and no two outputs may be the same file.
 fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
     let mut specs: Vec<String> = Vec::new();
     for spec in &args.to {
         match spec.strip_prefix(EXEC) {
-            // The shell expands the braces in a command.
+            // In a command, the shell expands braces, so they are not expanded here.
             Some(command) if !command.trim().is_empty() => specs.push(spec.clone()),
             _ => specs.extend(output::expand(spec).map_err(Error::Output)?),
         }

@@ -22,8 +22,8 @@ use crate::sandbox::{Needs, SandboxProfile};
 use crate::terminal::print_to_stderr;
 use silence::Silence;
 
-/// The time for which a received packet waits for others in its block. The kernel's rings support
-/// no shorter block timeout.
+/// The time for which a received packet waits for other packets in its block. The kernel's rings
+/// support no shorter block timeout.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ struct ForwardDevice {
 pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     let devices: Vec<ForwardDevice> = args.run.devices.iter().map(|spec| device(spec)).collect::<Result<_, _>>()?;
     check(&devices)?;
-    // AF_XDP does not support super-frames.
+    // Super-frames are used only if no interface uses AF_XDP, which does not support them.
     let offloads = devices.iter().all(|device| device.shared || !device.ethernet);
     let mut run = listening(&args.run, offloads);
     if devices.iter().all(|device| device.whole) {
@@ -77,14 +77,16 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
         let forwarding = ours().ok_or_else(gone)?;
         Ok(move |_cpu| forwarding.handler())
     })?;
-    // The thread that updates routes starts after privileges are dropped, so it has none.
+    // The thread that updates routes starts after privileges are dropped, so the thread has no
+    // privileges.
     route_updater.into_inner().map_or(Ok(()), RouteUpdater::start)?;
     let options = RunOptions { forwarding: ours(), ..RunOptions::new(&run, verbose, services) };
     let ended = run::to_end(instance, &options)?;
     ended.report.finish(options.printer, run.report.strict)
 }
 
-/// The run receives only frames to this machine's link address, with little delay.
+/// Returns the options of a run that receives only frames to this machine's link address, with
+/// little delay.
 fn listening(run: &RunArgs, offloads: bool) -> RunArgs {
     let live = LiveArgs {
         direction: DirectionArg::In,
@@ -98,7 +100,7 @@ fn listening(run: &RunArgs, offloads: bool) -> RunArgs {
     RunArgs { live, ..run.clone() }
 }
 
-/// Returns an error if a router cannot use the interface.
+/// Parses the name of a device. Returns an error if a router cannot use the interface.
 fn device(spec: &str) -> Result<ForwardDevice, Error> {
     let of = |interface: &str, shared, ethernet| ForwardDevice {
         output: interface.to_owned(),
@@ -112,7 +114,7 @@ fn device(spec: &str) -> Result<ForwardDevice, Error> {
     }
     if let Some(name) = spec.strip_prefix("tun:") {
         let interface = name.split(',').next().unwrap_or(name).to_owned();
-        // Opening the interface reports an error of `TapOptions::parse`.
+        // If `TapOptions::parse` fails here, the error is reported when the interface is opened.
         let whole = TapOptions::parse(spec).is_ok_and(|options| options.offloads);
         return Ok(ForwardDevice { output: spec.to_owned(), interface, shared: false, ethernet: false, whole });
     }
@@ -130,14 +132,15 @@ fn device(spec: &str) -> Result<ForwardDevice, Error> {
     }
 }
 
-/// `ARPHRD_ETHER` or `ARPHRD_LOOPBACK` of linux/if_arp.h.
+/// Returns true if the link type is `ARPHRD_ETHER` or `ARPHRD_LOOPBACK` (linux/if_arp.h).
 fn has_ethernet(interface: &str) -> Result<bool, Error> {
     let link = Rtnetlink::open().and_then(|mut kernel| kernel.link(interface));
     let link = link.map_err(|error| Error::System { operation: "ask for the type of an interface", error })?;
     Ok(matches!(link.hardware, 1 | 772))
 }
 
-/// No interface may be named twice, and the kernel must not forward its packets, too.
+/// Checks that no interface is named twice, and that the kernel does not also forward the
+/// interface's packets.
 fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
     for (nth, device) in devices.iter().enumerate() {
         let name = &device.interface;
@@ -147,8 +150,8 @@ fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
         if !device.shared {
             continue;
         }
-        // One setting of the kernel enables IPv6 forwarding on all interfaces. An interface's own
-        // setting only makes it behave like that of a router.
+        // One setting of the kernel enables IPv6 forwarding on all interfaces. The setting of a
+        // single interface only makes the interface behave like that of a router.
         for switch in [format!("ipv4/conf/{name}/forwarding"), "ipv6/conf/all/forwarding".to_owned()] {
             if fs::read_to_string(format!("/proc/sys/net/{switch}")).is_ok_and(|text| text.trim() != "0") {
                 let message = format!(

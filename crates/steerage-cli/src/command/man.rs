@@ -54,7 +54,8 @@ fn pages() -> Vec<Page> {
     pages
 }
 
-/// Without a long help text, the page would not describe options that `-h` omits.
+/// Gives each argument a long help text, without which the manual page would not describe options
+/// that `-h` omits.
 fn with_all_help(command: Command) -> Command {
     command.mut_args(|arg| match (arg.get_long_help(), arg.get_help().cloned()) {
         (None, Some(help)) => arg.long_help(help),
@@ -62,7 +63,7 @@ fn with_all_help(command: Command) -> Command {
     })
 }
 
-/// The text below the options keeps its line breaks.
+/// Renders a manual page. The text below the options keeps its line breaks.
 fn render(page: &Page) -> io::Result<Vec<u8>> {
     let command = &page.command;
     let version = env!("CARGO_PKG_VERSION");
@@ -91,7 +92,8 @@ fn usage(command: &Command) -> String {
     usage.trim_start_matches("Usage: ").to_owned()
 }
 
-/// `man` fills the lines of the paragraphs, but keeps the line breaks of indented lines.
+/// Adds a section to the manual page. `man` fills the lines of its paragraphs, but keeps the line
+/// breaks of indented lines.
 fn filled(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
     let text = text.trim_end();
     if text.is_empty() {
@@ -137,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// Removes the commands and escapes of roff.
+    /// Returns the text of a manual page without the commands and escapes of roff.
     fn words(roff: &str) -> String {
         let text: Vec<&str> = roff.lines().filter(|line| !line.starts_with('.')).collect();
         let escapes =
@@ -154,7 +156,7 @@ mod tests {
         !arg.is_hide_set() && !is_of_clap
     }
 
-    /// Arguments that `-h` omits have their text, too.
+    /// A manual page also has the text of arguments that `-h` omits.
     #[test]
     fn a_page_has_the_text_of_each_argument() {
         let mut program = args::program();

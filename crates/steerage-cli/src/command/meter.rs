@@ -19,15 +19,15 @@ use crate::sandbox::{Needs, SandboxProfile};
 use crate::terminal::{Keys, print_to_stderr};
 use outputs::{Outputs, Writers};
 
-/// The active flows with the most bytes that are collected for the live table, which shows those
-/// with the highest rates.
+/// The number of active flows with the most bytes that are collected for the live table. Of these
+/// flows, the live table shows those with the highest rates.
 const LIVE_FLOWS: usize = 200;
 
-/// `--by` adds up at most this many flow records, those with the most bytes.
+/// The maximum number of flow records that `--by` adds up: those with the most bytes.
 const SUMMED_RECORDS: usize = 1 << 18;
 
-/// The records that are kept for each line of the flow table, which joins the records of a flow. A
-/// flow of a day has 288 records of five minutes, but only the largest flows matter.
+/// The number of records that are kept for each line of the flow table. The table joins the records
+/// of a flow. A flow of a day has 288 records of five minutes, but only the largest flows matter.
 const JOINED: usize = 32;
 
 pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
@@ -57,7 +57,8 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
             active_by_clock: flows.active_clock,
             inactive: flows.inactive,
             flows_max: flows.max_flows,
-            // Live inputs report their largest flows during the run, and files only at its end.
+            // Live inputs report their largest flows during the run, and capture files only at its
+            // end.
             top: if can_wait || flows.by.is_some() { seen.max(live_top) } else { live_top },
             layers: args.run.steering.hash.layers(),
             epoch: now(),

@@ -29,14 +29,14 @@ pub(crate) fn run(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     })
 }
 
-/// Opens no device and starts no job.
+/// Checks the command line without opening a device or starting a job.
 pub(crate) fn check(args: &ParallelArgs) -> Result<(), Error> {
     Parallel::check(&options(args))?;
     instance::check(&run_args(args)?).map(drop)
 }
 
-/// Waits until the file of a job is complete, and then becomes the job. `parallel` is in its
-/// sandbox by then, and cannot start the job.
+/// Waits until the file of a job is complete, and then becomes the job. At that time, `parallel` is
+/// in its sandbox and cannot start the job.
 pub(crate) fn exec_when_ready(args: &ExecWhenReadyArgs) -> Result<(), Error> {
     Ok(steerage_parallel::start_when_ready(&args.command)?)
 }
@@ -112,7 +112,8 @@ fn waiting_process(program: &OsStr) -> Command {
     command
 }
 
-/// A single CPU splits the packets, so all of them stay in order, whatever `--key` is.
+/// Returns the options of a run in which a single CPU splits the packets. All packets stay in
+/// order, whatever `--key` is.
 fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     let mut run = RunArgs::of_no_options().map_err(Error::Usage)?;
     run.devices.clone_from(&args.inputs);
@@ -126,7 +127,7 @@ fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     run.report.json = args.output.json;
     // The scheduler can move this thread to any CPU that the jobs leave idle.
     run.cpus.virtual_cpus = Some(1);
-    // With a single CPU, the policy has nothing to decide. `hash` needs no measurements.
+    // With a single CPU, the policy has nothing to decide. The policy `hash` needs no measurements.
     run.cpus.policy = "hash".to_owned();
     run.sandbox = args.sandbox.clone();
     if args.inputs.iter().any(|input| is_synthetic(input)) {

@@ -20,7 +20,7 @@ pub(crate) fn run(args: &RunFileArgs, verbose: u8) -> Result<(), Error> {
 
 pub(crate) fn check(CheckArgs { checked: args, sandbox }: &CheckArgs) -> Result<(), Error> {
     let needs = Needs::of(SandboxProfile::Check).reads(&args.file).reads_machine();
-    // Root may check a file that only another user is allowed to read.
+    // Root may check a run file that only its owner is allowed to read.
     let needed = Needed::default().read_file(&args.file);
     let _kept = sandbox::enter_keeping(needs, &needed, sandbox)?;
     let loaded = match run_file::load(&args.file, &args.more) {
@@ -34,7 +34,7 @@ pub(crate) fn check(CheckArgs { checked: args, sandbox }: &CheckArgs) -> Result<
     stdout::print(described(&loaded, &args.file.display().to_string(), &plan).as_bytes())
 }
 
-/// Opens no device, and writes no file.
+/// Checks the command line without opening a device or writing a file.
 fn plan(cli: &Cli) -> Result<String, Error> {
     let run: &RunArgs = match &cli.command {
         Command::Count(args) => &args.run,

@@ -8,7 +8,7 @@ use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
 use crate::sandbox::{Needs, SandboxProfile};
 
-/// In packets per second, to an interface.
+/// The default rate for packets to an interface, in packets per second.
 const RATE_DEFAULT: u64 = 1000;
 
 pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
         None => RATE_DEFAULT,
     };
     let mut run = RunArgs { devices: repeated(args), ..args.run.clone() };
-    // A single CPU sends all packets in order.
+    // Without steering, a single CPU sends all packets, in order.
     run.cpus.unsteered_by_default();
     let cpus = instance::count_cpus(&run.cpus)?;
     let sending = SendOptions {

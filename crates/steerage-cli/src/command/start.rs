@@ -1,5 +1,5 @@
-//! `steerage` without a command, on a terminal: what this machine can do, and three commands to
-//! try.
+//! The output of `steerage` without a command on a terminal: what this machine can do, and three
+//! commands to try.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::stdout;
 use crate::terminal::width;
 
-/// The findings about the features of a run.
+/// The subjects of `doctor`'s findings that matter to every run.
 const ABOUT: [&str; 4] = ["kernel", "CPUs", "AF_PACKET", "AF_XDP"];
 
 pub(crate) fn run() -> Result<(), Error> {
@@ -62,7 +62,7 @@ fn page(findings: &[Finding], interface: Option<&str>, has_tshark: bool) -> Stri
     page + "\nsteerage --help lists all commands, and steerage help the pages of the guide.\n"
 }
 
-/// The loopback interface does not count.
+/// Returns the interface with the most traffic, without the loopback interface.
 fn busiest_interface() -> Option<String> {
     let entries = fs::read_dir("/sys/class/net").ok()?;
     let names =

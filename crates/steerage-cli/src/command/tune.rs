@@ -32,7 +32,7 @@ use crate::terminal::warn;
 
 const STATE_DIRECTORY: &str = "/var/lib/steerage/tune";
 
-/// Sets another directory for undo files.
+/// The environment variable that sets another directory for undo files.
 const DIRECTORY_VARIABLE: &str = "STEERAGE_STATE_DIR";
 
 /// The directory in which systemd finds an administrator's .link files.
@@ -86,7 +86,7 @@ struct Search {
 }
 
 impl Search {
-    /// `before` contains the kernel's counters from before `tune` listened.
+    /// `before` contains the values of the kernel's counters before `tune` listened.
     fn new(args: &TuneArgs, machine: &mut Machine, interface: &str, flows: Flows, before: &Sample) -> Self {
         let card = Ethtool::open().map_or_else(
             |_| Card::default(),
@@ -102,13 +102,13 @@ impl Search {
         let lately = ever.since(before);
         let facts = Facts::read(machine.root(), interface, card, &ever, Some(&lately));
         let mut facts = Facts { flows, ..facts };
-        // The cost model needs the distances between CPUs, as in `explain`.
+        // The cost model of `tune` needs the distances between CPUs, as in `explain`.
         if let Some(receiver) = facts.receivers.first().copied().or(facts.cpus.first()) {
             Distances::measure(&mut facts.topology, receiver, &facts.cpus);
         }
         let stages = stages(args);
         let mut candidates = masks(&facts);
-        // Changes that the user has allowed explicitly come before other refinements.
+        // Changes that the user has allowed explicitly are measured before other refinements.
         candidates.extend(scoped::candidates(machine, interface, &stages, &facts.cpus));
         candidates.extend(refinements(&facts, args.global));
         let planned = candidates.into_iter().map(|candidate| {
@@ -192,11 +192,11 @@ fn needs(args: &TuneArgs) -> Needs<'static> {
     if args.write.is_some() { link_file::READ.iter().fold(needs, Needs::reads) } else { needs }
 }
 
-/// What `tune` reads in addition to the files of every command.
+/// The files that `tune` reads in addition to the files of every command.
 const MACHINE: [&str; 4] = ["/proc/sys/net/core", "/proc/sys/kernel/random/boot_id", "/proc/uptime", "/run/irqbalance"];
 
 /// `tune` keeps `CAP_NET_ADMIN`, and write access to the undo files and to the kernel's files that
-/// they name.
+/// the undo files name.
 fn confine(args: &TuneArgs, machine: &Machine, directory: &Path, undo: &[Undo]) -> Result<(), Error> {
     let mut paths = vec![directory.to_owned()];
     let files = undo.iter().flat_map(|undo| undo.files(args.watch));

@@ -1,11 +1,12 @@
-//! Mistakes of the command line. The program does nothing, and its exit code is 2.
+//! Mistakes in the command line. After such a mistake, the program does nothing, and its exit code
+//! is 2.
 
 use steerage::flow::ParseFlowKeyError;
 use steerage::policy::UnknownPolicy;
 use steerage::topology::MaskError;
 use steerage_text::shell_word;
 
-/// The name of a rotating file contains no time.
+/// The error message if the name of a rotating file contains no time.
 pub(crate) const NEEDS_TIME: &str =
     "with --rotate each file needs a name of its own: put the time in, such as %Y%m%d-%H%M";
 

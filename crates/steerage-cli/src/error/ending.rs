@@ -10,12 +10,12 @@ use steerage_text::{counted, grouped, plural};
 
 use super::FAILED;
 
-/// `--strict` was given, and a packet was lost or out of order.
+/// The exit code if `--strict` was given and a packet was lost or out of order.
 const NOT_STRICT: u8 = 3;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EndingError {
-    /// The text is the whole message.
+    /// A device failed. The text is the whole error message.
     #[error("{0}")]
     Device(String),
     #[error(

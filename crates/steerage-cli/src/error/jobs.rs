@@ -1,10 +1,10 @@
-//! The errors of `parallel`. Its exit codes are those of GNU parallel.
+//! The errors of `parallel`. The exit codes of `parallel` are those of GNU parallel.
 
 use steerage_parallel::Error as ParallelError;
 
 use super::Error;
 
-/// More than 100 jobs failed.
+/// The exit code if more than 100 jobs failed.
 const MANY_FAILED: u8 = 101;
 pub(crate) const NOT_BY_JOBS: u8 = 255;
 

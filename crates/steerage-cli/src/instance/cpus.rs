@@ -1,4 +1,4 @@
-//! The CPUs of a run, from the masks of the command line.
+//! The CPUs of a run, from the masks on the command line.
 
 use steerage::{Builder, CpuId, CpuMask, policy::Policy, topology::MaskError};
 
@@ -15,7 +15,7 @@ pub(crate) fn count_cpus(args: &CpuArgs) -> Result<usize, Error> {
 
 pub(super) struct CpuSelection {
     work: Option<CpuMask>,
-    /// Empty without `--rx-cpu`.
+    /// The CPUs of `--rx-cpu`, or no CPUs without this option.
     pub(super) rx: Vec<CpuId>,
     /// The mask of `--rps-cpus` or `--rps-cpus-list`. An empty mask disables steering.
     pub(super) rps: Option<CpuMask>,
@@ -28,7 +28,7 @@ pub(super) struct QueueMask {
     pub(super) mask: CpuMask,
 }
 
-/// The queues of all inputs are numbered together.
+/// Masks of single queues. The queues of all inputs are numbered consecutively.
 pub(super) struct QueueMasks {
     pub(super) own: Vec<(usize, CpuMask)>,
     pub(super) off: Vec<usize>,
@@ -57,8 +57,8 @@ impl CpuSelection {
         Ok(cpus)
     }
 
-    /// Adds a mask for all queues (`f`), or for one (`rx-0=f`). An empty mask disables steering, as
-    /// in the kernel.
+    /// Adds a mask for all queues (`f`), or for one queue (`rx-0=f`). An empty mask disables
+    /// steering, as in the kernel.
     fn add_mask(
         &mut self,
         text: &str,
@@ -89,7 +89,7 @@ impl CpuSelection {
     }
 
     /// `devices` contains each device's directory name in the control tree and its number of
-    /// queues. `rx-0` is queue 0 of the only device, and `eth1/rx-0` that of `eth1`.
+    /// queues. `rx-0` is queue 0 of the only device, and `eth1/rx-0` is queue 0 of `eth1`.
     pub(super) fn queue_masks(&self, devices: &[(String, usize)]) -> Result<QueueMasks, Error> {
         let option = self.rps_option;
         let queues = || devices.iter().flat_map(|(device, queues)| (0..*queues).map(move |rx| (device, rx)));
@@ -142,7 +142,7 @@ fn of_device(queue: &str) -> (Option<&str>, &str) {
     queue.rsplit_once('/').map_or((None, queue), |(device, rx)| (Some(device), rx))
 }
 
-/// Returns names such as `rx-0` or `eth1/rx-0 to rx-3`, for an error message.
+/// Returns the names of queues for an error message, such as `rx-0` or `eth1/rx-0 to rx-3`.
 fn ranges(devices: &[(String, usize)]) -> Vec<String> {
     let range = |(device, queues): &(String, usize)| {
         let first = if devices.len() == 1 { "rx-0".to_owned() } else { format!("{device}/rx-0") };

@@ -57,8 +57,8 @@ pub(crate) fn capture_options(filter: Option<&str>) -> CaptureOptions {
     set_if_given(CaptureOptions::new(), filter, CaptureOptions::filter)
 }
 
-/// No device may be the beginning of a filter without `-f`. If there is a filter, all devices must
-/// support it.
+/// Returns an error if a device looks like the beginning of a filter without `-f`. If there is a
+/// filter, all devices must support it.
 pub(crate) fn check_filter(devices: &[String], filter: Option<&str>) -> Result<(), Error> {
     if let Some(filter) = habits::filter_among(devices) {
         return Err(CommandLineError::BareFilter { filter }.into());

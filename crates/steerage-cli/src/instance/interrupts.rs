@@ -1,6 +1,6 @@
-//! Chooses the CPU that polls a card's queue when a run begins: the CPU that handles the queue's
-//! interrupt, because the packets are in its cache. If this CPU has too little time, the policy
-//! `balance` later lets another CPU poll.
+//! Chooses the CPU that polls a card's queue when a run begins. This is the CPU that handles the
+//! queue's interrupt, because the packets are in the cache of that CPU. If this CPU has too little
+//! time, the policy `balance` later lets another CPU poll.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub(super) fn poll_where_interrupts_are<H: Handler>(instance: &Instance<H>) {
         tracing::info!(device = %queue.device, queue = queue.queue, cpu = %snapshot.cpus[usize::from(to)].cpu,
             "polling begins where the interrupts are");
         // The two CPUs exchange their buckets, so the new polling CPU handles the packets that the
-        // old one would have handled itself.
+        // old polling CPU would have handled itself.
         let there = |cpu: &u16| {
             if *cpu == from {
                 to

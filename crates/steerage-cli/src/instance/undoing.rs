@@ -1,5 +1,5 @@
-//! Undoes the run's changes of the machine at its end: XDP programs in libxdp's dispatchers, and
-//! deferred interrupts for busy polling.
+//! At the end of a run, undoes the run's changes to the machine: XDP programs in libxdp's
+//! dispatchers, and deferred interrupts for busy polling.
 
 use std::fmt;
 use std::io;
@@ -15,12 +15,12 @@ use crate::error::Error;
 use crate::helper::{self, Helper, say};
 use crate::terminal::{print_to_stderr, warn};
 
-/// The helper process writes this last line if it has undone all changes.
+/// The last line that the helper process writes, if it has undone all changes.
 const UNDONE: &str = "undone";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
-    /// The run added an XDP program to a dispatcher.
+    /// The run added an XDP program to a dispatcher of libxdp.
     Component(Component),
     /// The run changed a file from `before` to `ours`. The file belongs to the interface with the
     /// index `interface`, which may be renamed during the run.
@@ -105,8 +105,8 @@ struct Deferral {
 }
 
 impl Deferral {
-    /// Returns `None` if the interface already defers interrupts, or if its files are not visible
-    /// in /sys.
+    /// Plans the deferral. Returns `None` if the interface already defers interrupts, or if its
+    /// files are not visible in /sys.
     fn plan(index: u32) -> Option<Self> {
         let (mut machine, name) = found(index)?;
         let ours = purpose::napi_deferral(&name);
@@ -124,14 +124,14 @@ impl Deferral {
         })
     }
 
-    /// Returns a note for the user if the kernel refuses.
+    /// Defers the interrupts. Returns a note for the user if the kernel refuses.
     fn apply(&self) -> Option<String> {
         let error = self.ours.apply(&mut Machine::new()).err()?;
         Some(format!("{}: busy polling gains little, because the kernel also runs the driver: {error}", self.name))
     }
 }
 
-/// Returns the machine, and the name of the interface with this index. `None` if /sys shows the
+/// Returns the machine, and the name of the interface with this index, or `None` if /sys shows the
 /// interfaces of another network namespace.
 fn found(index: u32) -> Option<(Machine, String)> {
     let link = Rtnetlink::open().and_then(|mut kernel| kernel.link_at(index)).ok()?;
@@ -142,8 +142,8 @@ fn found(index: u32) -> Option<(Machine, String)> {
 }
 
 /// Runs in the helper process: watches the XDP dispatchers until standard input ends, and then
-/// undoes the changes. A line of standard input is the number of an interface whose interrupts must
-/// not be deferred any more, because busy polling does not reach its driver.
+/// undoes the changes. Each line of standard input is the index of an interface whose interrupts
+/// must not be deferred any more, because its driver cannot be polled busily.
 pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
     helper::outlive_signals()?;
     loop {
@@ -155,22 +155,23 @@ pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Errors are reported when the deferral is undone once more, at the end.
+/// Ignores errors. They are reported at the end of the run, when the deferral is undone again.
 fn undo_deferral(done: &[String], index: u32) {
     let of_interface = |done: &Done| matches!(done, Done::Knob { interface, .. } if *interface == index);
     let knobs = done.iter().filter_map(|done| done.parse().ok()).filter(of_interface);
     knobs.for_each(|knob| drop(undo(&knob)));
 }
 
-/// Undoes each change, even if another cannot be undone. Returns the last line to write.
+/// Undoes each change, even if another change cannot be undone. Returns the last line that the
+/// helper process must write.
 fn undo_all(done: &[String]) -> String {
     let failed = done.iter().filter_map(|done| done.parse::<Done>().and_then(|done| undo(&done)).err());
     let failed: Vec<String> = failed.collect();
     if failed.is_empty() { UNDONE.to_owned() } else { failed.join("; ") }
 }
 
-/// Returns when there is a line on standard input, or the run ends. Reports each XDP program of the
-/// run that another process removes.
+/// Waits until there is a line on standard input, or until the run ends. In the meantime, reports
+/// each XDP program of the run that another process removes.
 fn watch_components(done: &[String]) {
     let component = |done: &String| match done.parse() {
         Ok(Done::Component(component)) => Some(component),
@@ -196,7 +197,7 @@ fn undo(done: &Done) -> Result<(), String> {
             // The interface no longer exists.
             let Some((mut machine, name)) = found(*interface) else { return Ok(()) };
             let knob = Knob(format!("/sys/class/net/{name}/{file}"));
-            // The old value is restored only if no other program has changed the value.
+            // The old value is restored only if no other program has changed the value since.
             let is_ours = Setting::read(&mut machine, [knob.clone()]).0.get(&knob) == Some(ours);
             let old = Setting([(knob, before.clone())].into());
             if is_ours { old.apply(&mut machine).map_err(|error| error.to_string()) } else { Ok(()) }

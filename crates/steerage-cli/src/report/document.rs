@@ -1,10 +1,10 @@
 //! The report of a run as one JSON object, which `--json` prints, the control socket sends, and
 //! `top` reads. docs/report.md describes its keys. A new version may add keys without changing
-//! [`SCHEMA`]. [`SCHEMA`] increases if the meaning of a key changes, or with a new drop reason or
-//! cause of moves: a reader that ignores a drop reason computes wrong sums.
+//! [`SCHEMA`]. [`SCHEMA`] increases if the meaning of a key changes, or if a drop reason or a cause
+//! of moves is added, because a reader that ignores a drop reason computes wrong sums.
 //!
 //! Every user of the machine may see a [`Document`]. Only root and the user of the run may see the
-//! traffic itself, [`Traffic`].
+//! traffic itself ([`Traffic`]).
 
 #[cfg(test)]
 mod tests;
@@ -30,9 +30,9 @@ use crate::args::TOP_MAX;
 
 pub(crate) const SCHEMA: u32 = REPORT_SCHEMA;
 
-/// The maximum length of a list in a report, because another process, perhaps of another user,
-/// sends the report. Even a short entry could need much memory, such as a list of all CPUs for each
-/// of a million queues.
+/// The maximum length of a list in a report. The limit exists because the report comes from another
+/// process, perhaps of another user. Even a short entry could need much memory, such as a list of
+/// all CPUs for each of a million queues.
 const LIST_MAX: usize = TOP_MAX;
 const _: () = assert!(LIST_MAX >= QUEUES_MAX && LIST_MAX >= CPUS_MAX && LIST_MAX >= OUTPUTS_MAX);
 
@@ -53,7 +53,7 @@ pub(crate) struct Document {
     /// A report with another start time belongs to another run.
     #[serde(with = "rfc3339")]
     pub(crate) started: SystemTime,
-    /// `None` if the run continues.
+    /// Why the run ended, or `None` if the run continues.
     pub(crate) ended_by: Option<EndedBy>,
     pub(crate) snapshot: Snapshot,
     /// The counts of this command's packet function.
@@ -80,7 +80,8 @@ impl Document {
         }
     }
 
-    /// Returns one line, without a newline. Only the private line contains `traffic`.
+    /// Returns the report as one line of JSON, without a newline. Only a report for the private
+    /// audience contains `traffic`.
     pub(super) fn line(&self, traffic: &Traffic<&FlowRecord>, audience: Audience) -> io::Result<String> {
         Ok(match audience {
             Audience::Public => serde_json::to_string(self)?,
@@ -92,7 +93,8 @@ impl Document {
         serde_json::to_value(WithTraffic { document: self, traffic }).map_err(|error| error.to_string())
     }
 
-    /// Reads the report of another process. The traffic is `None` if this user may not see it.
+    /// Reads the report of another process. The traffic is `None` if the user of this process may
+    /// not see it.
     ///
     /// # Errors
     /// Returns an error of one line if the value is not a report, or has another schema.
@@ -144,7 +146,7 @@ pub(crate) struct App {
 /// The part of a report that only root and the user of the run may see.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Traffic<F> {
-    /// `None` if the command meters no flows, or has not collected them.
+    /// The largest flows. `None` if the command meters no flows, or has not collected the flows.
     pub(crate) top: Option<Vec<F>>,
     /// The largest flow of each elephant (a bucket that takes more than half of a CPU).
     #[serde(default)]
@@ -175,11 +177,11 @@ impl ElephantFlow {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum EndedBy {
     Input,
-    /// The limit on packets (`-c`) was reached.
+    /// The run reached its limit on packets (`-c`).
     Packets,
-    /// The time limit (`--seconds`) was reached.
+    /// The run reached its time limit (`--seconds`).
     Seconds,
-    /// A signal, the key `q`, or the reader that closed the pipe of the reports ended the run.
+    /// A signal or the key `q` ended the run, or the reader of the reports closed the pipe.
     Signal,
     Error,
 }
@@ -187,14 +189,14 @@ pub(crate) enum EndedBy {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Recorded {
-    /// In the order in which the link types appeared in the files.
+    /// The link types of the files, in the order in which the link types appeared in the files.
     pub(crate) links: Vec<String>,
     first: Option<Time>,
     last: Option<Time>,
     recorded_seconds: Option<f64>,
     pub(crate) filtered: u64,
     pub(crate) bad_times: u64,
-    /// The bytes of a compressed file are counted as stored on disk.
+    /// The number of bytes that were read. A compressed file is counted by its size on disk.
     pub(crate) bytes_read: u64,
     pub(crate) bytes_total: Option<u64>,
 }
@@ -220,7 +222,7 @@ impl Recorded {
     }
 }
 
-/// In JSON, the time of a packet has nanoseconds.
+/// The time of a packet, with nanoseconds in JSON.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 struct Time(WallTime);

@@ -9,7 +9,8 @@ use steerage_text::{Column, counted, grouped, table};
 use super::Flows;
 use crate::terminal;
 
-/// The flows of all other protocols are added up.
+/// The number of protocols with their own count of flows. The flows of all other protocols are
+/// added up.
 const KINDS_SHOWN: usize = 4;
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -59,8 +60,8 @@ pub(crate) struct FlowOutputReport {
     to: String,
     #[serde(flatten)]
     counts: OutputCounts,
-    /// Records that are neither written nor lost yet. At the end of a run, any number but 0 shows
-    /// that records were forgotten.
+    /// The number of records that are neither written nor lost yet. If this number is not 0 at the
+    /// end of a run, records were forgotten.
     waiting: u64,
 }
 
@@ -87,7 +88,7 @@ impl FlowCounters {
 
 #[cfg(test)]
 impl FlowCounters {
-    /// Has no empty list, for a test.
+    /// Returns a report for a test, in which no list is empty.
     pub(super) fn filled() -> Self {
         let output = FlowOutputReport { to: "flows.csv".to_owned(), ..FlowOutputReport::default() };
         Self { outputs: vec![output], sample: Some(10), ..Self::default() }
@@ -117,7 +118,7 @@ struct Joined<'a> {
     times: (WallTime, WallTime),
 }
 
-/// Returns the `most` flows with the most bytes. All records of a flow count as one flow.
+/// Adds up the records of each flow, and returns the `most` flows with the most bytes.
 fn joined(records: &[FlowRecord], most: usize) -> Vec<Joined<'_>> {
     let mut places = HashMap::new();
     let mut flows: Vec<Joined<'_>> = Vec::new();

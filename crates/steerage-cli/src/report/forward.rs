@@ -14,9 +14,9 @@ type ByFate = BTreeMap<Cow<'static, str>, u64>;
 #[serde(default)]
 pub(crate) struct ForwardReport {
     forwarded: u64,
-    /// Packets that should have been forwarded, by the reason for the drop.
+    /// The number of packets that should have been forwarded, by the reason for the drop.
     dropped: ByFate,
-    /// Packets that steerage did not have to forward, by reason.
+    /// The number of packets that steerage did not have to forward, by reason.
     left: ByFate,
     icmp_sent: u64,
     icmp_suppressed: u64,
@@ -38,14 +38,14 @@ impl ForwardReport {
         }
     }
 
-    /// Has no empty list, for a test.
+    /// Returns counts for a test, in which no list is empty.
     #[cfg(test)]
     pub(super) fn filled() -> Self {
         let of = |fate: Fate| ByFate::from([(fate.name().into(), 1)]);
         Self { dropped: of(Fate::NoRoute), left: of(Fate::Local), ..Self::default() }
     }
 
-    /// Each line has its label.
+    /// Returns lines of text, each with its label.
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![(
             "forwarded",

@@ -33,7 +33,8 @@ impl Intervals {
     }
 
     /// Sets the next report to the next multiple of the interval since the start. A late report
-    /// does not delay later reports, and a very late one skips those whose time has passed.
+    /// does not delay later reports, and a very late report replaces the reports whose time has
+    /// passed.
     pub(crate) fn skip(&mut self, now: Instant) {
         if let Some(late) = now.checked_duration_since(self.due) {
             let steps = late.as_nanos() / self.every.as_nanos().max(1) + 1;
@@ -84,12 +85,12 @@ struct CpuActivity {
     dropped: Drops,
     #[serde(serialize_with = "seconds")]
     busy_seconds: Duration,
-    /// The packets that wait for the CPU at the time of the report. Unlike the other counts, not a
-    /// difference.
+    /// The packets that wait for the CPU at the time of the report. Unlike the other counts, this
+    /// number is not a difference.
     backlog: u64,
 }
 
-/// Six decimals, as in the report.
+/// Writes a time with six decimals, as in the final report.
 fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(time.as_micros() as f64 / 1e6)
 }
@@ -176,7 +177,7 @@ impl Interval {
         Self { capture: recorded.map(progress), ..self }
     }
 
-    /// With its newline.
+    /// Returns the interval report as JSON, with a newline.
     pub(super) fn as_json(&self) -> io::Result<String> {
         #[derive(Serialize)]
         struct IntervalJson<'a> {
@@ -190,7 +191,8 @@ impl Interval {
         Ok(text)
     }
 
-    /// With its newline. The columns of successive lines are aligned.
+    /// Returns the interval report as text, with a newline. The columns of successive reports are
+    /// aligned.
     pub(super) fn as_text(&self) -> String {
         let Sums { received, received_bytes, dropped, .. } = &self.difference;
         let mut line = format!(
@@ -222,7 +224,7 @@ impl Interval {
         line
     }
 
-    /// Returns the CPU that handled the most packets, and its share of all packets in percent.
+    /// Returns the CPU that handled the most packets, and its share of all packets in percent, or
     /// `None` if there is only one CPU.
     fn busiest(&self) -> Option<(CpuId, f64)> {
         let all: u64 = self.cpus.iter().map(|cpu| cpu.processed).sum();
@@ -245,7 +247,7 @@ mod tests {
             intervals.due().duration_since(start).as_millis()
         };
         assert_eq!([1000, 2010, 3999, 6000, 9500].map(&mut due_after), [2000, 3000, 4000, 7000, 10_000]);
-        // An early report, such as that at the end of a run, does not change the schedule.
+        // An early report, such as the report at the end of a run, does not change the schedule.
         assert_eq!(due_after(9700), 10_000);
     }
 }

@@ -1,4 +1,4 @@
-//! The policy in the report, and what it has found out.
+//! The part of the report about the steering policy and its findings.
 
 use steerage::{
     CpuMask, Snapshot,
@@ -6,7 +6,8 @@ use steerage::{
 };
 use steerage_text::{counted, grouped, printable};
 
-/// The JSON report contains all elephants (very busy buckets).
+/// The number of elephants (very busy buckets) in the text report. The JSON report contains all
+/// elephants.
 const ELEPHANTS_SHOWN: usize = 3;
 
 /// Returns lines about each steering group in which something happened. `verbose` adds all other
@@ -58,7 +59,8 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> 
 }
 
 /// Returns the packet rates that the CPUs can handle in each regime (a way to use CPUs), the
-/// current one first. The rates are known only after a CPU has had too little time for its packets.
+/// current regime first. The rates are known only after a CPU has had too little time for its
+/// packets.
 pub(crate) fn regimes(found: &Findings) -> Option<String> {
     if found.regimes.is_empty() {
         return None;
@@ -75,7 +77,7 @@ pub(crate) fn regimes(found: &Findings) -> Option<String> {
     Some(printable(&format!("Mpps: {}", found.regimes.iter().map(way).collect::<Vec<_>>().join(", "))))
 }
 
-/// The measured costs explain the packet rates of the regimes.
+/// Returns the measured costs, which explain the packet rates of the regimes.
 fn costs(found: &Findings) -> String {
     let cost = |cost: &CostEstimate| format!("{} {:.0} +- {:.0}", cost.step, cost.nanos, cost.deviation);
     let costs: Vec<String> = found.costs.iter().map(cost).collect();

@@ -12,18 +12,18 @@ use steerage_text::{bit_rate, counted, grouped, percent, printable, rate, record
 
 use super::{Report, flows, steering};
 
-/// In characters.
+/// The width of the labels in characters.
 const LABEL_WIDTH: usize = 12;
 
-/// In characters, for a terminal of 80 columns.
+/// The width of the report in characters, for a terminal of 80 columns.
 const WIDTH: usize = 80;
 
 const GAP: &str = "   ";
 
-/// The JSON report contains all queues.
+/// The number of queues in the text report. The JSON report contains all queues.
 const QUEUES_SHOWN: usize = 8;
 
-/// The JSON report contains all outputs.
+/// The number of outputs in the text report. The JSON report contains all outputs.
 const OUTPUTS_SHOWN: usize = 16;
 
 pub(super) fn page(report: &Report) -> String {
@@ -119,7 +119,7 @@ fn note(text: &str) -> String {
     wrapped(&lines, Some(WIDTH))
 }
 
-/// Purposes that use less than a tenth of a MiB are omitted.
+/// Returns the memory by purpose. Purposes that use less than a tenth of a MiB are omitted.
 fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     let purposes = [
         ("backlogs", memory.backlogs),
@@ -142,7 +142,7 @@ fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     lines
 }
 
-/// Only the first line gets the label.
+/// Adds the lines to the page. Only the first of the lines gets the label.
 fn push_all(page: &mut String, label: &str, lines: impl IntoIterator<Item = String>) {
     for (at, line) in lines.into_iter().enumerate() {
         push(page, if at == 0 { label } else { "" }, &line);
@@ -166,8 +166,8 @@ fn head(report: &Report) -> String {
     }
     let devices = printable(&devices.join(" "));
     let (packets, elapsed) = (counted(received, "packet"), time(snapshot.elapsed));
-    // With several queues, the times and link types of the captures describe only a part of the
-    // run.
+    // If a run has several queues, the times and link types of its captures describe only a part of
+    // the run.
     match report.document.capture.as_ref().filter(|_| snapshot.queues.len() == 1) {
         Some(capture) => {
             let links = if capture.links.is_empty() { String::new() } else { capture.links.join("+") + "  " };
@@ -187,7 +187,7 @@ fn head(report: &Report) -> String {
 /// Returns how many packets each CPU handled, in columns, and how evenly they are spread.
 fn cpus(report: &Report) -> Vec<String> {
     let snapshot = report.snapshot();
-    // The evenness leaves out CPUs that only receive.
+    // The measure of evenness leaves out CPUs that only receive.
     let receives = |cpu: CpuId| snapshot.queues.iter().any(|queue| queue.cpu == cpu);
     let active: CpuMask = snapshot.groups.iter().flat_map(|group| group.active.iter().copied()).collect();
     let works = |cpu: CpuId, processed: u64| active.contains(cpu) || processed > 0;
@@ -205,7 +205,7 @@ fn cpus(report: &Report) -> Vec<String> {
         false => format!("{:>id_width$}: idle", cpu.cpu.0),
     };
     let mut lines = in_columns(&snapshot.cpus.iter().map(cell).collect::<Vec<_>>());
-    // If only one CPU is active at the end, the spread is uneven by intention.
+    // If only one CPU is active at the end, the policy spreads packets unevenly on purpose.
     if let (2.., Some(busiest @ 1..)) = (active.len(), worked.iter().copied().max()) {
         let mean = all as f64 / worked.len() as f64;
         let evenness = format!("busiest {:.2} of mean", busiest as f64 / mean);
@@ -285,7 +285,7 @@ fn hash(name: &str) -> String {
     if name == "device" { "the device's hash".to_owned() } else { format!("{name} hash") }
 }
 
-/// docs/report.md contains more details.
+/// Returns advice on drops with this reason. docs/report.md contains more details.
 fn advice(reason: DropReason) -> &'static str {
     match reason {
         DropReason::Device => "the receiving CPU was too slow; see --rx-cpu",

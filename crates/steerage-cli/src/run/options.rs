@@ -24,15 +24,15 @@ use crate::signals::HeldSignals;
 use crate::terminal::Keys;
 use crate::web::Web;
 
-/// The time limit for endless synthetic traffic without a limit: long enough for a steady rate, and
-/// short enough that users need not interrupt their first run.
+/// The time limit for synthetic traffic for which the user has set no limit. This time is long
+/// enough for a steady rate, and short enough that users need not interrupt their first run.
 const ENDLESS: Duration = Duration::from_secs(10);
 const ENDLESS_NOTE: &str = "10 s of synthetic traffic (--seconds 0 for no end, -c N for N packets)";
 
 #[derive(Debug)]
 pub(crate) struct RunOptions {
     pub(crate) seconds: Option<Duration>,
-    /// The packet limit, with which the devices were opened, too.
+    /// The limit on packets, with which the devices were also opened.
     pub(crate) packets: Option<u64>,
     pub(crate) printer: Printer,
     pub(crate) interval: Option<Duration>,
@@ -59,8 +59,8 @@ pub(crate) struct RunOptions {
     pub(crate) on_stop: Option<StopHook>,
 }
 
-/// Called when the user or a time limit requests a stop, even after the run while the program has
-/// not ended. Returns false if the run will end on its own.
+/// A function that is called when the user or a time limit requests a stop, even after the run,
+/// while the program has not ended. The function returns false if the run will end on its own.
 #[derive(Clone)]
 pub(crate) struct StopHook(Arc<dyn Fn(EndedBy) -> bool + Send + Sync>);
 

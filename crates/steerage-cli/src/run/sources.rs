@@ -50,7 +50,8 @@ impl ReportSources {
         ended_by: Option<EndedBy>,
     ) -> Report {
         let so_far = |meters: &Metering| {
-            // Must precede the counts of the meters: see `FlowOutputReport::of_all`.
+            // The outputs must be read before the counts of the meters: see
+            // `FlowOutputReport::of_all`.
             let outputs = FlowOutputReport::of_all(&self.flow_outputs);
             Flows::SoFar { counts: meters.so_far(), largest: meters.largest_so_far(), outputs, sample: self.sample }
         };

@@ -1,4 +1,5 @@
-//! Converts the keys of a run file to command line arguments, by clap's definition of the options.
+//! Converts the keys of a run file to command line arguments, according to clap's definition of the
+//! options.
 
 use clap::{Arg, ArgAction, Command, Id};
 use steerage_device::af_packet::is_interface;
@@ -61,7 +62,7 @@ fn options(command: &Command) -> impl Iterator<Item = &Arg> {
 fn unknown(command: &Command, file: &Keys<'_>, key: &Key<'_>) -> RunFileError {
     let known = options(command).filter_map(Arg::get_long).chain([COMMAND, DEVICES]);
     let known = known.chain(has_jobs(command).then_some(JOB));
-    // Keys in TOML files often contain underscores.
+    // Keys in TOML files often contain underscores in place of hyphens.
     let near = nearest(&key.name.replace('_', "-"), known);
     let near = near.map_or(String::new(), |near| format!("; a similar key exists: `{near}`"));
     let message = format!("{}: `{}` has no such option{near}; see --help", key.name, command.get_name());
@@ -180,8 +181,8 @@ fn with_options(file: &Keys<'_>, line: usize, table: &Keys<'_>) -> Result<String
     Ok(spec)
 }
 
-/// Returns the name in a form to which options can be appended. `None` if the device has no
-/// options.
+/// Returns the name in a form to which options can be appended. Returns `None` if devices of this
+/// kind have no options.
 fn with_room_for_options(name: &str) -> Option<String> {
     let is_whole = !name.contains(',') && (name == SYNTHETIC || LIVE.iter().any(|prefix| name.starts_with(prefix)));
     is_whole.then(|| name.to_owned()).or_else(|| is_interface(name).then(|| format!("{AF_PACKET}{name}")))

@@ -85,8 +85,8 @@ struct Overridden {
 }
 
 impl Overridden {
-    /// Parsing the merged arguments reports mistakes, so they are ignored here. Returns an error if
-    /// the command line requests help.
+    /// Mistakes are ignored here, because parsing the merged arguments reports them. Returns an
+    /// error if the command line requests help.
     fn by(cli: &Command, command: &Command, more: &[String]) -> Result<Self, clap::Error> {
         let start = ["steerage", command.get_name()].into_iter();
         let arguments = start.chain(more.iter().map(String::as_str));

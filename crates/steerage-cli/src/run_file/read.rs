@@ -1,4 +1,4 @@
-//! Parses a run file. The keys are in the order of the file, with their line numbers.
+//! Parses a run file. The parsed keys are in the order of the file, with their line numbers.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,7 +8,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::error::RunFileError;
 
-/// In bytes. A run file with all options and thousands of devices is far shorter.
+/// The maximum size of a run file in bytes. A run file with all options and thousands of devices is
+/// far shorter.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn text(path: &Path) -> Result<String, RunFileError> {
@@ -90,7 +91,8 @@ impl<'t> Keys<'t> {
     }
 }
 
-/// Returns a value as on the command line. `None` if the value is neither text nor a number.
+/// Returns a value of a run file in the form that the command line has, or `None` if the value is
+/// neither text nor a number.
 pub(super) fn as_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),

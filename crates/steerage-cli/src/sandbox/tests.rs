@@ -1,4 +1,5 @@
-//! Faults of a handler. Each test runs in a process of its own, which the fault ends.
+//! Tests faults of a handler. Each test runs in a separate process, because the fault ends the
+//! process.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,8 +37,8 @@ impl Handler for Faulty {
             "socket" => drop(UdpSocket::bind("127.0.0.1:0")),
             "program" => drop(Command::new("/bin/true").exec()),
             "thread" => drop(std::thread::spawn(|| ())),
-            // The C library opens a file with a kernel setting when it frees memory of a thread's
-            // heap.
+            // The C library opens a file that contains a kernel setting when it frees memory of a
+            // thread's heap.
             "memory" => (0..10).for_each(|_| drop((0..400).map(|_| vec![1u8; 100_000]).collect::<Vec<_>>())),
             "allocation" => drop(std::hint::black_box(Vec::<u8>::with_capacity(1 << 62))),
             "panic" => panic!("as it was asked to"),
@@ -81,7 +82,7 @@ fn what_a_packet_function_must_not_do_ends_the_process_and_is_named() {
         let ended = ran(test, fault);
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert_eq!(ended.status.signal(), Some(SIGSYS), "{fault}: {ended:?}");
-        // The list has the system call numbers of x86-64.
+        // The list of faults has the system call numbers of x86-64.
         let named = if cfg!(target_arch = "x86_64") { named } else { named.split(' ').next().unwrap() };
         assert!(said.contains(&format!("thread steerage/0 made the system call {named}")), "{fault}: {said}");
     }
@@ -131,7 +132,7 @@ fn files_of_others_cannot_be_opened() {
     let ended = ran("files_of_others_cannot_be_opened", "file");
     let said = String::from_utf8_lossy(&ended.stdout).into_owned();
     assert!(ended.status.success(), "{ended:?}");
-    // Without Landlock, the run reports this and continues.
+    // If the kernel has no Landlock, the run reports that and continues.
     assert!(said.contains("denied: true") || said.contains("landlock: none"), "{said}");
 }
 
@@ -185,11 +186,11 @@ fn the_page_of_privileges_is_right() {
     }
 }
 
-/// All system call numbers are below, also those of later kernels.
+/// All system call numbers are below this limit, even in later kernels.
 #[cfg(target_arch = "x86_64")]
 const NUMBERS: u32 = 1024;
 
-/// Numbers that no kernel has: from another architecture's table (x32), and negative.
+/// Invalid system call numbers: numbers of another architecture (x32), and negative numbers.
 #[cfg(target_arch = "x86_64")]
 const INVALID: [u32; 4] = [0x4000_0000, 0x4000_0001, 0x8000_0000, u32::MAX];
 
@@ -216,7 +217,7 @@ fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str
     threads
 }
 
-/// The test evaluates the filters for all values of the arguments.
+/// The test evaluates the seccomp filters for all tested values of the arguments.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn each_filter_allows_what_the_page_lists_and_nothing_else() {
@@ -254,7 +255,7 @@ fn call_number(name: &str) -> Option<u32> {
     (0..NUMBERS).find(|number| call_name(*number as usize) == name)
 }
 
-/// The tested values are all numbers below 4096, each single bit, and all bits.
+/// The tested values of an argument are all numbers below 4096, each single bit, and all bits.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn packet_threads_may_use_few_arguments() {
@@ -270,21 +271,23 @@ fn packet_threads_may_use_few_arguments() {
         patterns.iter().copied().filter(|value| filter.allows(number, &with(*value))).collect()
     };
     let low = |values: BTreeSet<u64>| values.into_iter().filter(|value| *value < 1 << 32).collect::<Vec<u64>>();
-    // F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_SETPIPE_SZ and F_GETPIPE_SZ, but not F_SETOWN (8),
-    // F_SETSIG (10) or F_DUPFD (0).
+    // The seccomp filter allows the commands F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_SETPIPE_SZ and
+    // F_GETPIPE_SZ, but not F_SETOWN (8), F_SETSIG (10) or F_DUPFD (0).
     assert_eq!(low(allowed(&receives, "fcntl", 1, [0; 6])), [1, 2, 3, 4, 1031, 1032]);
-    // PR_SET_NAME and PR_GET_NAME.
+    // The seccomp filter allows PR_SET_NAME and PR_GET_NAME.
     assert_eq!(low(allowed(&receives, "prctl", 0, [0; 6])), [15, 16]);
-    // TCGETS (0x5401), but not FIOSETOWN (0x8901), SIOCSPGRP (0x8902), FIOASYNC (0x5452), or
-    // requests about an interface such as SIOCGIFNAME (0x8910) and SIOCETHTOOL (0x8946).
+    // The seccomp filter allows the request TCGETS (0x5401), but not FIOSETOWN (0x8901), SIOCSPGRP
+    // (0x8902), FIOASYNC (0x5452), or requests about an interface such as SIOCGIFNAME (0x8910) and
+    // SIOCETHTOOL (0x8946).
     let requests = allowed(&receives, "ioctl", 1, [0; 6]);
     assert!(requests.contains(&0x5401));
     assert!(![0x8901, 0x8902, 0x5452, 0x8910, 0x8946].iter().any(|one| requests.contains(one)));
-    // SOL_PACKET (263): setting PACKET_DROP_MEMBERSHIP and reading PACKET_STATISTICS.
+    // At the level SOL_PACKET (263), the filter allows setting PACKET_DROP_MEMBERSHIP and reading
+    // PACKET_STATISTICS.
     assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 263, 0, 0, 0, 0])), [2]);
     assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 263, 0, 0, 0, 0])), [6]);
-    // SOL_SOCKET (1): setting SO_ATTACH_FILTER, and reading SO_ERROR, SO_MEMINFO and
-    // SO_INCOMING_NAPI_ID.
+    // At the level SOL_SOCKET (1), the filter allows setting SO_ATTACH_FILTER, and reading
+    // SO_ERROR, SO_MEMINFO and SO_INCOMING_NAPI_ID.
     assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 1, 0, 0, 0, 0])), [26]);
     assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 1, 0, 0, 0, 0])), [4, 55, 56]);
     assert!(allowed(&receives, "sendto", 4, [0; 6]).is_empty());

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::view::Seen;
 use crate::web::Web;
 
-/// For the public, and for a client with the key of the page.
+/// The last report: for the public, and for a client with the key of the live page.
 #[derive(Debug, Default)]
 struct Last([String; 2]);
 
@@ -37,8 +37,8 @@ impl Last {
     }
 }
 
-/// The instance gets one request in each interval, regardless of the number of clients. The page
-/// shows if the instance does not reply.
+/// The instance gets one request in each interval, regardless of the number of clients. If the
+/// instance does not reply, the live page shows that.
 pub(super) fn serve(mut remote: Remote, web: &Web, interval: Duration, ended: &AtomicBool) -> Result<(), Error> {
     let last = Arc::new(Mutex::new(Last::of(remote.report())));
     let served = Arc::clone(&last);

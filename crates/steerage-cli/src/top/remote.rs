@@ -14,12 +14,13 @@ use crate::view::{Bucket, Seen};
 
 const DEVICES: &str = "sys/class/net";
 
-/// After a failed request, the next request connects again.
+/// A connection to the instance. After a failed request, the next request connects again.
 #[derive(Debug)]
 pub(super) struct Remote {
     socket: InstanceSocket,
     client: Option<Client>,
-    /// The directories of the queues, in the order of the report, which are read once.
+    /// The directories of the queues in the control tree, in the order of the report. The
+    /// directories are read only once.
     queues: Vec<String>,
 }
 
@@ -28,7 +29,7 @@ impl Remote {
         Self { socket, client: None, queues: Vec::new() }
     }
 
-    /// Removes control characters from the report's texts.
+    /// Requests the report, and removes control characters from its texts.
     pub(super) fn report(&mut self) -> Result<Value, String> {
         let report = self.client().and_then(|client| client.snapshot().map_err(|error| error.to_string()));
         if report.is_err() {
@@ -57,7 +58,7 @@ impl Remote {
         Ok((seen, buckets(&text)))
     }
 
-    /// Returns the mask that the instance uses after the change.
+    /// Sets the RPS mask of a queue. Returns the mask that the instance uses after the change.
     pub(super) fn set_mask(&mut self, queue: usize, list: &str) -> Result<String, String> {
         let Some(directory) = self.queues.get(queue).cloned() else { return Err("there is no such queue".to_owned()) };
         let set = self.client()?.set(&format!("{directory}/rps_cpus_list"), list);
@@ -99,7 +100,8 @@ impl Remote {
         Ok(found)
     }
 
-    /// On a separate thread, a slow reply does not delay the handling of keys.
+    /// Moves the connection to a separate thread, so that a slow reply does not delay the handling
+    /// of keys.
     pub(super) fn on_a_thread(mut self) -> io::Result<RemoteThread> {
         let (queries, to_send) = mpsc::channel();
         let (to_return, replies) = mpsc::channel();
@@ -151,7 +153,7 @@ impl RemoteThread {
     }
 }
 
-/// Removes control characters, because the instance may be another user's process.
+/// Removes control characters from a report, because the instance may be another user's process.
 fn make_printable(report: &mut Value) {
     match report {
         Value::String(text) => *text = printable(text),
@@ -167,7 +169,7 @@ fn make_printable(report: &mut Value) {
     }
 }
 
-/// The attribute has a line `BUCKET CPU PACKETS MOVES` for each bucket, in order.
+/// Parses the attribute that has a line `BUCKET CPU PACKETS MOVES` for each bucket, in order.
 fn buckets(text: &str) -> Vec<Bucket> {
     let bucket = |line: &str| {
         let mut words = line.split(' ').skip(1);

@@ -14,15 +14,16 @@ use super::names;
 pub(crate) struct Event {
     pub(crate) at: Duration,
     pub(crate) what: String,
-    /// Packets were lost because of the event, or will be lost.
+    /// True if packets were lost because of the event, or will be lost.
     pub(crate) is_bad: bool,
 }
 
-/// For these drop reasons, an event names the queue, and for all others the CPU.
+/// The drop reasons for which an event names the queue. For all other reasons, the event names the
+/// CPU.
 const OF_QUEUES: [DropReason; 3] = [DropReason::Device, DropReason::NoPage, DropReason::Moving];
 
 /// Returns events in the order of the report's queues and CPUs. `dropping` contains the queue or
-/// CPU and the reason of continuing drops, of which only the start and the end are events.
+/// CPU and the reason of drops that continue. Only the start and the end of such drops are events.
 pub(crate) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add = |what: String, is_bad| events.push(Event { at: now.elapsed, what, is_bad });
@@ -62,7 +63,7 @@ pub(crate) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet
     events
 }
 
-/// Returns the queue or CPU and the reason of the drops between the snapshots.
+/// Returns the drops between the two snapshots, each with its queue or CPU and its reason.
 fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     let rose = |old: &Drops, new: &Drops, of_queues: bool| -> Vec<DropReason> {
         let reasons = new.iter().filter(|(reason, packets)| *packets > old.get(*reason)).map(|(reason, _)| reason);
@@ -84,7 +85,7 @@ pub(crate) fn apart(snapshot: &Snapshot) -> Option<Duration> {
     snapshot.groups.iter().filter_map(|group| group.findings.apart).max()
 }
 
-/// Returns a CPU list such as `0-3,8`.
+/// Returns the CPUs as a list such as `0-3,8`.
 pub(crate) fn mask(cpus: &[CpuId]) -> String {
     or_none(&cpus.iter().copied().collect::<CpuMask>().to_list()).to_owned()
 }

@@ -1,6 +1,7 @@
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-/// In characters. Only a mask that lists hundreds of single CPUs would be longer.
+/// The maximum length of a mask in characters. Only a mask that lists hundreds of single CPUs would
+/// be longer.
 const MASK_CHARS_MAX: usize = 256;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +36,7 @@ impl SortBy {
     }
 }
 
-/// The flow with the largest value comes first.
+/// The value by which flows are sorted. The flow with the largest value comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FlowsBy {
     #[default]
@@ -59,12 +60,12 @@ pub(crate) struct Ui {
     pub(crate) mode: Mode,
     pub(crate) sort: SortBy,
     pub(crate) flows_by: FlowsBy,
-    /// The section with the flows is the first on the screen, which is shortened last.
+    /// If true, the section with the flows is the first on the screen, and is shortened last.
     pub(crate) flows_first: bool,
     /// The selected queue, whose buckets the screen shows and whose mask the user can change.
     pub(crate) queue: usize,
     pub(crate) first_cpu: usize,
-    /// The result of the user's last request.
+    /// The text that describes the result of the user's last request.
     pub(crate) said: Option<String>,
 }
 
@@ -78,7 +79,7 @@ pub(crate) enum Action {
 const PAGE: usize = 8;
 
 impl Ui {
-    /// `queues` and `cpus` are the numbers of queues and CPUs.
+    /// Handles a key. `queues` and `cpus` are the numbers of queues and CPUs.
     pub(crate) fn key(&mut self, key: KeyEvent, queues: usize, cpus: usize) -> Action {
         if key.kind == KeyEventKind::Release {
             return Action::Nothing;
@@ -120,7 +121,7 @@ impl Ui {
         Action::Nothing
     }
 
-    /// Returns false if this key sorts nothing.
+    /// Changes the sort order. Returns false if this key sorts nothing.
     pub(crate) fn sorts(&mut self, key: char) -> bool {
         match key {
             's' => self.sort = self.sort.next(),

@@ -14,18 +14,18 @@ use crate::terminal;
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// With more CPUs than this, the busiest CPUs come first, because a small terminal does not show
-/// all CPUs.
+/// With more CPUs than this, the table lists the busiest CPUs first, because a small terminal does
+/// not show all CPUs.
 const CPUS_IN_ORDER: usize = 8;
 
-/// In characters, without the brackets at its ends.
+/// The width of the progress bar in characters, without the brackets at its ends.
 const BAR_WIDTH: usize = 76;
 
 const KEYS: &str = "sort by: r rate  p packets  b bytes  d duration    q stops";
 
 #[derive(Debug)]
 pub(crate) struct LiveTable {
-    /// `None` if the table is never drawn.
+    /// The time at which the live table is next drawn. `None` if the table is never drawn.
     due: Option<Instant>,
     lines: usize,
     model: Model,
@@ -41,7 +41,7 @@ pub(crate) struct RunEnds {
 }
 
 impl LiveTable {
-    /// If `wanted` is false, the table is never drawn.
+    /// Creates the live table. If `wanted` is false, the table is never drawn.
     pub(crate) fn new(wanted: bool, ends: RunEnds, flows_first: bool) -> Self {
         Self {
             due: wanted.then(|| Instant::now() + EVERY),
@@ -88,7 +88,7 @@ impl LiveTable {
         below.extend((!self.model.flows.is_empty()).then(|| KEYS.to_owned()));
         below.push(format!("{received} received, {dropped} dropped{}", self.progress(files)));
         below.extend(files.and_then(|(read, total)| Some(bar(read, total.filter(|total| *total > 0)?))));
-        // The cursor occupies a line below the table.
+        // The cursor occupies a line below the live table.
         let mut lines = screen::lines(&self.model, &self.ui, width, Some(height.saturating_sub(below.len() + 1)));
         lines.extend(below);
         lines
@@ -104,8 +104,8 @@ impl LiveTable {
 
     fn draw(&mut self) {
         let mut frame = self.erasure();
-        // Without line wrapping, each line occupies one row, so that the cursor can return to the
-        // first line.
+        // Line wrapping is turned off. Without it, each line occupies one row, so that the cursor
+        // can return to the first line.
         frame.push_str("\x1b[?7l");
         let page = self.page(terminal::screen());
         page.iter().for_each(|line| frame.extend([line.as_str(), "\n"]));
@@ -121,8 +121,8 @@ impl LiveTable {
         }
     }
 
-    /// Draws the table again after other text was printed. Otherwise, a run that prints a report
-    /// every second would hardly ever show its table.
+    /// Draws the live table again after other text was printed. Otherwise, a run that prints a
+    /// report every second would hardly ever show its table.
     pub(crate) fn redraw(&mut self) {
         if self.due.is_some() && self.model.has_report() {
             self.draw();
@@ -211,7 +211,7 @@ mod tests {
     fn the_bar_fits_a_line() {
         assert_eq!(bar(0, 10).len(), 78);
         assert_eq!(bar(5, 10), format!("[{}{}]", "=".repeat(38), " ".repeat(38)));
-        // A file that has grown during the run.
+        // The file has grown during the run.
         assert_eq!(bar(20, 10), format!("[{}]", "=".repeat(76)));
     }
 
@@ -221,11 +221,12 @@ mod tests {
         let of_file = |read, total, elapsed| progress(Some((read, Some(total))), rest(elapsed, read, total));
         assert_eq!(of_file(gib, 4 * gib, seconds(30)), "; 25 % of 4.0 GiB read, 1:30 min left");
         assert_eq!(of_file(4 * gib, 4 * gib, seconds(30)), "; 100 % of 4.0 GiB read, 0.0 ms left");
-        // A file that has grown, a file that has not been read, and a pipe.
+        // These cases are a file that has grown, a file that has not been read, and a pipe.
         assert_eq!(of_file(2 * gib, gib, seconds(1)), "; 100 % of 1.0 GiB read, 0.0 ms left");
         assert_eq!(of_file(0, gib, seconds(1)), "; 0 % of 1.0 GiB read");
         assert_eq!(progress(Some((3 << 20, None)), None), "; 3.0 MiB read");
-        // A run without files, with and without a limit.
+        // The runs in these cases read no files. The first run has a limit, and the second run has
+        // none.
         assert_eq!(progress(None, rest(seconds(10), 500, 1000)), "; 10.0 s left");
         assert_eq!(progress(None, None), "");
     }

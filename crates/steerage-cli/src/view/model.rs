@@ -1,4 +1,4 @@
-//! The rates between two snapshots of a run, and its events.
+//! The rates between two snapshots of a run, and the run's events.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -11,7 +11,7 @@ use super::events::{self, Event};
 use super::names::{Flow, FlowId};
 use crate::report::{Document, Traffic};
 
-/// No screen shows more events.
+/// The maximum number of events. No screen shows more.
 const EVENTS_MAX: usize = 200;
 
 /// A flow whose counts have not changed for this time has a rate of 0. A meter publishes the counts
@@ -37,9 +37,9 @@ pub(crate) struct Model {
     pub(crate) seen: Seen,
     /// The active flows of the last report, which contains only the largest flows.
     pub(crate) flows: Vec<FlowRates>,
-    /// The queue or CPU and the drop reason of each loss that has begun and not ended.
+    /// The losses that have begun and not ended, each with its queue or CPU and its drop reason.
     dropping: BTreeSet<String>,
-    /// From the newest to the oldest.
+    /// The events, from the newest to the oldest.
     pub(crate) events: VecDeque<Event>,
     /// The buckets of the selected queue at the last reading.
     pub(crate) buckets: Vec<Bucket>,
@@ -51,7 +51,7 @@ pub(crate) struct Model {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bucket {
     pub(crate) cpu: u16,
-    /// Approximate, since the start of the run.
+    /// The approximate number of the bucket's packets since the start of the run.
     pub(crate) packets: u64,
 }
 
@@ -65,8 +65,8 @@ impl Model {
         &self.seen.document.snapshot
     }
 
-    /// If the report belongs to another run, or if counters have decreased, earlier rates are
-    /// discarded.
+    /// Takes a new report. If the report belongs to another run, or if counters have decreased,
+    /// earlier rates are discarded.
     pub(crate) fn take(&mut self, seen: Seen) {
         let (started, is_first) = (self.seen.document.started, !self.has_report());
         let (old, new) = (self.now(), &seen.document.snapshot);
@@ -97,8 +97,8 @@ impl Model {
         }
     }
 
-    /// `same` is true if the report belongs to the run of the previous report. Otherwise, all flows
-    /// are new.
+    /// `same` is true if the report belongs to the same run as the previous report. Otherwise, all
+    /// flows count as new.
     fn take_flows(&mut self, same: bool) {
         let now = self.now().elapsed;
         let flows = self.seen.traffic.as_mut().and_then(|traffic| traffic.top.take()).unwrap_or_default();
@@ -108,7 +108,8 @@ impl Model {
         self.flows = flows.into_iter().map(rates).collect();
     }
 
-    /// If another queue was selected before, all packets of the buckets count as new.
+    /// Takes the buckets of the selected queue. If another queue was selected before, all packets
+    /// of the buckets count as new.
     pub(crate) fn take_buckets(&mut self, queue: usize, buckets: Vec<Bucket>) {
         self.buckets_before = std::mem::replace(&mut self.buckets, buckets);
         if std::mem::replace(&mut self.buckets_of, queue) != queue {
@@ -116,8 +117,8 @@ impl Model {
         }
     }
 
-    /// Returns the CPU of each bucket of the selected queue, and its packets between the last two
-    /// readings.
+    /// Returns the CPU of each bucket of the selected queue, and the number of the bucket's packets
+    /// between the last two readings.
     pub(crate) fn bucket_loads(&self) -> Vec<(u16, u64)> {
         let before = self.buckets_before.iter().map(|bucket| bucket.packets).chain(std::iter::repeat(0));
         let pairs = self.buckets.iter().zip(before);
@@ -190,7 +191,7 @@ impl Model {
         }
     }
 
-    /// The rates of an output are packets, bytes and lost packets per second.
+    /// Returns each output with its rates: packets, bytes and lost packets per second.
     pub(crate) fn outputs<'a>(&'a self) -> Vec<(&'a OutputSnapshot, [f64; 3])> {
         let rates = |(now, before): (&'a OutputSnapshot, &OutputSnapshot)| {
             let lost = self.a_second(now.dropped.total(), before.dropped.total());
@@ -212,15 +213,15 @@ fn wanted(pool: &PoolSnapshot) -> u64 {
     pool.alloc_fast + pool.alloc_slow + pool.alloc_empty
 }
 
-/// Rates per second, and shares of time or packets from 0 to 1.
+/// A CPU's rates per second, and its shares of time or packets from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CpuRates {
     pub(crate) cpu: u16,
     pub(crate) rate: f64,
     pub(crate) share: f64,
     pub(crate) busy: f64,
-    /// The share of the handled packets that the CPU had received itself. `None` if the CPU handled
-    /// none.
+    /// The share of the handled packets that this CPU had received itself. `None` if the CPU
+    /// handled no packets.
     pub(crate) own: Option<f64>,
     pub(crate) backlog: u64,
     pub(crate) wakes: f64,
@@ -266,6 +267,7 @@ pub(crate) struct QueueRates<'a> {
     pub(crate) queue: &'a QueueSnapshot,
     pub(crate) rate: f64,
     pub(crate) drops: f64,
-    /// The share of pages from the local page cache. `None` if the queue needed no page.
+    /// The share of the queue's pages that came from the local page cache. `None` if the queue
+    /// needed no page.
     pub(crate) cache_hits: Option<f64>,
 }

@@ -4,19 +4,20 @@ use serde::Deserialize;
 use steerage::stats::QueueSnapshot;
 use steerage_text::printable;
 
-/// In characters, on a narrow screen. The name of an interface has at most 15.
+/// The width of a device's name on a narrow screen, in characters. The name of an interface has at
+/// most 15 characters.
 pub(crate) const DEVICE_CHARS: usize = 16;
 
 pub(crate) fn queue(queue: &QueueSnapshot) -> String {
     queue_within(queue, DEVICE_CHARS)
 }
 
-/// `device_chars` limits the device's name.
+/// Returns the name of a queue. `device_chars` is the maximum length of the device's name in it.
 pub(crate) fn queue_within(queue: &QueueSnapshot, device_chars: usize) -> String {
     format!("{} rx-{}", shortened(&queue.device, device_chars), queue.queue)
 }
 
-/// Removes control characters, too.
+/// Shortens a name to `chars` characters. Also removes control characters.
 pub(crate) fn shortened(name: &str, chars: usize) -> String {
     let name = printable(name);
     if name.chars().count() <= chars {
@@ -64,8 +65,8 @@ impl Flow {
 }
 
 impl FlowId {
-    /// Returns the source and the destination: an address with a port, such as `10.0.0.1:80` or
-    /// `[fd00::1]:80`, an address without a port, or `-`.
+    /// Returns the source and the destination of a flow. Each is an address with a port, such as
+    /// `10.0.0.1:80` or `[fd00::1]:80`, an address without a port, or `-`.
     pub(crate) fn ends(&self) -> [String; 2] {
         // The port fields of an ICMP flow contain the ICMP identifier.
         let has_ports = ["tcp", "udp", "sctp"].contains(&&*self.kind);

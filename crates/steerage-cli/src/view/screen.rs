@@ -18,7 +18,7 @@ use super::strip;
 use crate::report::FlowTotals;
 use crate::report::steering::regimes;
 
-/// The rows that each section keeps if the screen is too low.
+/// The number of rows that each section keeps on a screen with too few rows.
 const CPUS_MIN: usize = 4;
 const QUEUES_MIN: usize = 3;
 const BUCKETS_MIN: usize = 2;
@@ -36,13 +36,13 @@ const CPU_ROWS: usize = 8;
 
 const CPU_GAP: usize = 3;
 
-/// The width of a load bar in characters: on a narrow screen, and at most.
+/// The smallest and the largest width of a load bar, in characters.
 const BAR_WIDTHS: (usize, usize) = (8, 48);
 
-/// In characters, for outputs and counters on a narrow screen.
+/// The width of the names of outputs and counters on a narrow screen, in characters.
 const NAME_CHARS: usize = 24;
 
-/// Most screens show this many queues.
+/// If there are more queues than this, the list begins near the selected queue.
 const QUEUES_SHOWN: usize = 8;
 
 const KEYS: &str = "q quit  s sort  up/down queue  m mask  PgUp/PgDn CPUs  h help";
@@ -172,7 +172,7 @@ fn fit(sections: &mut [Section], height: usize) {
         if over == 0 {
             return;
         }
-        // One more row makes room for the line that says how many rows are hidden.
+        // One more row is cut, to make room for the line that says how many rows are hidden.
         let cut = (over + 1).min(section.rows.len() - section.rows_min);
         section.rows.truncate(section.rows.len() - cut);
         over = over.saturating_sub(cut - 1);
@@ -266,7 +266,7 @@ fn cpu_head(ui: &Ui, bar_width: usize) -> String {
     )
 }
 
-/// As wide as the headings of [`cpu_head`].
+/// Returns the cells for one CPU, which are as wide as the headings of [`cpu_head`].
 fn cpu_cells(cpu: &CpuRates, bar_width: usize, colours: Colours) -> [Span<'static>; 4] {
     let own = cpu.own.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share));
     let rest = format!(" {own:>6} {:>9} {:>8.0} ", grouped(cpu.backlog), cpu.wakes);
@@ -278,7 +278,7 @@ fn cpu_cells(cpu: &CpuRates, bar_width: usize, colours: Colours) -> [Span<'stati
     ]
 }
 
-/// At this load, a CPU is shown as nearly full, because bursts have to wait.
+/// A CPU with at least this load is shown as nearly full, because bursts have to wait.
 const NEARLY_FULL: f64 = 0.9;
 
 fn busy_style(busy: f64, colours: Colours) -> Style {
@@ -376,8 +376,8 @@ fn flow_table(model: &Model, ui: &Ui, width: usize) -> Vec<String> {
     });
     let of = |cell: &dyn Fn(&FlowRates) -> String| flows.iter().map(|of| cell(of)).collect::<Vec<_>>();
     let (sources, destinations) = flows.iter().map(|of| of.flow.id.ends().into()).unzip();
-    // On a narrow screen, complete addresses are more useful than totals. The column of the sort
-    // order always stays.
+    // On a narrow screen, complete addresses are more useful than totals. The column by which the
+    // flows are sorted is always shown.
     let less = |column: Column, by: FlowsBy| if ui.flows_by == by { column } else { column.may_go() };
     let packets = Column::counts("packets", "pkts", flows.iter().map(|of| of.flow.packets()));
     let bytes = Column::counts("bytes", "bytes", flows.iter().map(|of| of.flow.bytes()));

@@ -1,15 +1,15 @@
 //! The hash buckets of a queue as two lines of characters. For a range of buckets, the lower
-//! character shows the CPU, and the upper one the load.
+//! character shows the CPU, and the upper character the load.
 
 use ratatui_core::style::Color;
 
-/// The characters for CPUs. With more CPUs than characters, only the legend distinguishes them.
+/// The characters for CPUs. With more CPUs than characters, several CPUs have the same character.
 const NAMES: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 const HEAT: &[u8] = b" .:-=+*#";
 
-/// For 80 columns, where a cell represents 64 buckets. On a wider screen, the strip has two or four
-/// times as many cells.
+/// The number of cells on a screen of 80 columns, where each cell represents 64 buckets. On a wider
+/// screen, the strip has two or four times as many cells.
 const CELLS: usize = 64;
 
 /// Some characters of a line, and the CPU that they represent.
@@ -43,7 +43,7 @@ fn owner(stretch: &[(u16, u64)]) -> u16 {
     cpus.into_iter().rev().max_by_key(|cpu| has(*cpu)).unwrap_or(0)
 }
 
-/// Relative to the highest load of the strip.
+/// Returns the character for a load, relative to the highest load of the strip.
 fn heat(load: u64, most: u64) -> u8 {
     let part = if most > 0 { load as f64 / most as f64 } else { 0.0 };
     HEAT[(part * (HEAT.len() - 1) as f64).ceil() as usize]
@@ -53,8 +53,8 @@ fn name(cpu: u16) -> u8 {
     NAMES[usize::from(cpu) % NAMES.len()]
 }
 
-/// CPUs with neighbouring numbers have different colours. Without colours, CPUs differ by their
-/// characters.
+/// Returns the colour of a CPU. CPUs with neighbouring numbers have different colours. Without
+/// colours, CPUs differ by their characters.
 pub(crate) fn colour(cpu: u16) -> Color {
     [Color::Cyan, Color::Magenta, Color::Green, Color::Yellow, Color::Blue, Color::Red][usize::from(cpu) % 6]
 }

@@ -97,7 +97,7 @@ fn another_run_begins_anew() {
     model.take(seen(with(report(1), &[("/started", json!("2026-11-21T18:00:00Z"))])));
     assert_eq!((model.gone.as_deref(), model.rate(Snapshot::received)), (None, 1000.0));
     assert_eq!(said(&model), ["the run is gone", "a run is there again"]);
-    // The same run, but its counters have decreased.
+    // The same run now reports lower counters than before.
     model.take(seen(with(report(3), &[("/started", json!("2026-11-21T18:00:00Z"))])));
     model.take(seen(with(report(4), &[("/started", json!("2026-11-21T18:00:00Z")), ("/snapshot/received", json!(8))])));
     assert_eq!(model.rate(Snapshot::received), 2.0);
@@ -120,7 +120,7 @@ fn events_tell_what_changed() {
         )
     };
     model.take(seen(drops(3, 10)));
-    // Only the beginning and the end of drops are events.
+    // Only the beginning and the end of a series of drops are events.
     model.take(seen(drops(4, 20)));
     model.take(seen(drops(5, 20)));
     let moved = json!({ "mask": 1024, "cpu_died": 0 });
@@ -171,7 +171,7 @@ fn cpus_that_a_host_moves_are_told() {
     assert_eq!((shown(&model), said(&model).len()), (String::new(), 2));
 }
 
-/// The screen is that of docs/top.md.
+/// docs/top.md shows this screen.
 #[test]
 fn a_screen_of_80_by_24() {
     let screen = lines(&drawn(&model(), &Ui::default(), Colours::Yes, 80, 24));
@@ -213,7 +213,7 @@ fn no_size_is_too_small() {
             }
         }
     }
-    // The screen shows some CPUs and queues, and how many are hidden.
+    // The screen shows some CPUs and queues, and says how many more there are.
     let screen = lines(&drawn(&crowded, &Ui::default(), Colours::No, 80, 24));
     assert_eq!(screen.iter().filter(|line| line.trim_start().ends_with(" more")).count(), 2, "{screen:#?}");
     assert!(screen.iter().any(|line| line.starts_with("  buckets of")), "{screen:#?}");

@@ -1,4 +1,4 @@
-//! Tests what an attacker can do who controls a thread of a run. ptrace injects system calls into
+//! Tests what an attacker who controls a thread of a run can do. ptrace injects system calls into
 //! the threads of a run. lab/notes/system-calls.md lists the allowed system calls.
 #![cfg(target_arch = "x86_64")]
 
@@ -146,8 +146,9 @@ fn rows() -> Vec<Vec<&'static str>> {
         .collect()
 }
 
-/// The allowed system calls of a command. `column` is 1 for all threads and 2 for packet threads.
-/// `devices` contains the names of the table rows for the run's devices.
+/// Returns the system calls that the command's threads may make. `column` (of the table) is 1 for
+/// all threads and 2 for packet threads. `devices` contains the names of the table rows for the
+/// run's devices.
 fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static str> {
     let rows = rows();
     let row = rows.iter().find(|row| row.len() == 3 && row[0] == format!("`{command}`")).unwrap();
@@ -183,8 +184,8 @@ fn handles_packets(name: &str) -> bool {
 }
 
 /// Injects every forbidden system call into one thread of each name, with several sets of
-/// arguments. Afterwards, a few allowed calls must succeed, so that a denied call has not changed
-/// the thread.
+/// arguments. Afterwards, a few allowed calls must succeed, which shows that the denied calls did
+/// not change the thread.
 fn attack(run: &Started, command: &str, devices: &[&str]) {
     let mut met = BTreeSet::new();
     for (id, name) in threads(run) {
@@ -233,7 +234,7 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
         thread.is_denied("fcntl", [0, command as u64, process, 0, 0, 0]);
     }
     for request in [0x8901, 0x8902, 0x5452, 0x5412] {
-        // The requests FIOSETOWN, SIOCSPGRP, FIOASYNC and TIOCSTI.
+        // The ioctl requests FIOSETOWN, SIOCSPGRP, FIOASYNC and TIOCSTI.
         thread.is_denied("ioctl", [0, request, stack, 0, 0, 0]);
     }
     let [code, read] = [libc::PROT_EXEC as u64, libc::PROT_READ as u64];
@@ -319,7 +320,8 @@ fn packet_sockets(run: &Started) -> Vec<(u64, bool)> {
     sockets(run).iter().filter_map(|(socket, inode)| Some((*socket, row(inode)?[3] == "0003"))).collect()
 }
 
-/// The length of the frame that an attacked thread tries to send. The frame is on its stack.
+/// The length of the frame that an attacked thread tries to send. The frame is on the stack of the
+/// attacked thread.
 const FRAME_BYTES: u64 = 60;
 
 #[test]
@@ -366,8 +368,8 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
     }
 }
 
-/// Another process that received a packet socket in a message could send through any interface. A
-/// message to its own process would give the thread a second descriptor.
+/// Another process that received a packet socket in a message could send through any interface.
+/// With a message to its own process, a thread would get a second descriptor of the socket.
 #[test]
 fn a_hijacked_thread_passes_no_descriptor_on() {
     if !is_root() {

@@ -1,5 +1,5 @@
-//! Runs that take packets from bonds and VLAN interfaces. Two cables (veth pairs) connect the bonds
-//! of two network namespaces. The running kernel may lack bonds and VLAN interfaces;
+//! Tests runs that take packets from bonds and VLAN interfaces. Two cables (veth pairs) connect the
+//! bonds of two network namespaces. The running kernel may lack bonds and VLAN interfaces;
 //! `.ci/other-kernel` starts a kernel that supports them.
 
 use std::fs;
@@ -200,7 +200,8 @@ fn the_active_port_of_a_bond_changes() {
     bonds.activate(0);
     let started = bonds.count("af_xdp:bond0");
     bonds.send(100);
-    // The far end now sends to a port that is not active. The kernel drops these packets too.
+    // The far end now sends to a port that is not active. The kernel drops packets to an inactive
+    // port too.
     bonds.ends.must(1, "link set bond0 type bond active_slave q1");
     bonds.send(10);
     bonds.activate(1);

@@ -1,4 +1,4 @@
-//! Real captures if they are available, and damaged captures.
+//! Tests with real captures if they are available, and with damaged captures.
 
 use std::fs;
 use std::io::Write;
@@ -13,7 +13,7 @@ use steerage_fixtures::{is_installed, tshark};
 
 use crate::program::{Started, command, report, run};
 
-/// Writes frames of 60 bytes, one per second, and cuts the file to `length` bytes.
+/// Writes a capture of frames of 60 bytes, one per second, and cuts the file to `length` bytes.
 fn written(name: &str, frames: u32, length: usize) -> PathBuf {
     let mut file = pcap((0..frames).map(|second| (second, 0, [0; 60])));
     file.truncate(length);
@@ -27,11 +27,11 @@ fn afs_is_601_packets_in_order() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
     let afs = afs.to_str().unwrap();
     let report = report(&["count", afs, "--virtual-cpus", "2", "--cpus", "0-1", "--check-order"]);
-    // From capinfos.
+    // The expected values are from capinfos.
     let got = ["received", "received_bytes", "delivered", "reordered"].map(|key| report["snapshot"][key].as_u64());
     assert_eq!(got, [601, 512_276, 601, 0].map(Some));
     assert_eq!((&report["ended_by"], &report["snapshot"]["queues"][0]["kind"]), (&json!("input"), &json!("capture")));
-    // From capinfos with `-T -a -e -u -s`.
+    // The expected values are from capinfos with `-T -a -e -u -s`.
     let expected = json!({
         "links": ["ethernet"],
         "first": "1999-11-11T21:46:16.463334000Z",
@@ -48,7 +48,8 @@ fn afs_is_601_packets_in_order() {
     assert!(head.contains("  ethernet  601 packets  512,276 bytes  129.4 s recorded  read in "), "{head}");
 }
 
-/// Returns the packets and bytes that capinfos counts. `None` if capinfos cannot read the file.
+/// Returns the number of packets and bytes that capinfos counts, or `None` if capinfos cannot read
+/// the file.
 fn of_capinfos(capture: &Path) -> Option<(u64, u64)> {
     let output = Command::new("capinfos").args(["-T", "-M", "-r", "-c", "-d"]).arg(capture).output().ok()?;
     let line = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -62,7 +63,7 @@ fn three_commands_receive_what_capinfos_counts() {
         return;
     }
     let packed = ["w26.zst", "w27.zst"].into_iter().filter_map(|name| tshark::capture(&format!("repro/{name}")));
-    // Some versions of capinfos cannot read zstd.
+    // Some versions of capinfos cannot read zstd-compressed files.
     let packed = packed.filter(|capture| of_capinfos(capture).is_some());
     for capture in tshark::all_captures().into_iter().chain(packed) {
         let name = capture.to_str().unwrap();
@@ -78,7 +79,8 @@ fn three_commands_receive_what_capinfos_counts() {
     }
 }
 
-/// The file needs a zstd dictionary that steerage does not have. capinfos refuses the file, too.
+/// The compressed file needs a zstd dictionary that steerage does not have. capinfos refuses the
+/// file, too.
 #[test]
 fn three_commands_name_the_dictionary_that_a_file_needs() {
     let Some(capture) = tshark::capture("repro/dict.zst") else { return };
@@ -172,7 +174,7 @@ fn what_is_no_capture_gives_no_report() {
     ran.complaint();
 }
 
-/// 64 flows in one tunnel are spread by default. With `--outer`, they are one flow.
+/// 64 flows in one tunnel are spread by default. With `--outer`, the whole tunnel is one flow.
 #[test]
 fn a_tunnel_can_stay_together() {
     let file = pcap((0..64_u8).map(|flow| {

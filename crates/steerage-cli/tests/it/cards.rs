@@ -25,7 +25,7 @@ use crate::program::{Ends, Ran, Started, command};
 
 const NEAR: &str = "10.210.0.1";
 const FAR: &str = "10.210.0.2";
-/// The address of the host beyond the router. The near end is the router.
+/// The address of the host beyond the router. The near end of the pair is the router.
 const INNER: &str = "10.211.0.2";
 
 const COUNT: usize = 3_000;
@@ -43,7 +43,7 @@ const LAST_BYTES: usize = BYTES + 1;
 const BURST: usize = 32;
 const AFTER_BURST: Duration = Duration::from_millis(2);
 
-/// The number of huge pages. Zero-copy mode needs 400 MB.
+/// The number of huge pages. Zero-copy mode needs 400 MB of huge pages.
 const HUGE_PAGES: usize = 200;
 
 /// The behaviour of a driver, according to its source code and to earlier runs.
@@ -99,7 +99,7 @@ fn each_mode(test: impl Fn(&Pair)) {
     each_of(true, test);
 }
 
-/// Calls `test` for all drivers, even if it fails with one of them.
+/// Calls `test` for all drivers, even if `test` fails with one of them.
 fn each_of(modes: bool, test: impl Fn(&Pair)) {
     let Ok(cards) = std::env::var("STEERAGE_CARDS") else {
         skip_on_this_kernel("there are no pairs of emulated cards");
@@ -161,8 +161,8 @@ impl Pair {
         self.ends.within(0, || Ran::of(command(args).output().unwrap()))
     }
 
-    /// Some drivers restart their card for an XDP program, which may lose the first datagrams.
-    /// Sends datagrams until the run receives one, and returns how many the run received.
+    /// Some drivers restart their card when an XDP program is attached, so the first datagrams may
+    /// be lost. Sends datagrams until the run receives one, and returns how many the run received.
     fn reconnects(&self, started: &Started) -> usize {
         let before = self.count_now(started).0;
         until("the run receives a datagram", || {

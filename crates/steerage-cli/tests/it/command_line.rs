@@ -1,5 +1,6 @@
 //! Lists the arguments of all commands that can be paths, including hidden ones, from the
-//! definition of the command line. Tests with a table of these arguments fail if one has no row.
+//! definition of the command line. Tests with a table of these arguments fail if an argument has no
+//! row.
 
 use std::collections::BTreeSet;
 
@@ -56,13 +57,13 @@ pub(crate) fn paths() -> BTreeSet<Argument> {
 }
 
 fn can_be_a_path(argument: &Arg) -> bool {
-    // The words after `--` are a program and its arguments, which may be paths.
+    // The words after `--` are a program and its arguments, any of which may be a path.
     let is_known = |name: &str| NO_PATHS.contains(&name) && !argument.is_last_set();
     let names = argument.get_value_names().unwrap_or_default();
     argument.get_action().takes_values() && (names.is_empty() || !names.iter().all(|name| is_known(name)))
 }
 
-/// No row may belong to any other argument.
+/// Each argument that can be a path must have a row, and no row may belong to any other argument.
 pub(crate) fn assert_complete(rows: impl Iterator<Item = Argument>) {
     let (found, rows) = (paths(), rows.collect::<BTreeSet<_>>());
     let missing: Vec<_> = found.difference(&rows).collect();

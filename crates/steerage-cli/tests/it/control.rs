@@ -24,7 +24,7 @@ use steerage_fixtures::{HANG, NOBODY, is_installed, is_root, skip, until};
 use crate::program::{Ends, Ran, Started, assert_balanced, command};
 
 const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
-/// fusermount3 unmounts the tree in less time, even on a busy machine.
+/// The time within which fusermount3 unmounts the tree, even on a busy machine.
 const UNMOUNT_MAX: Duration = Duration::from_secs(15);
 
 const ENDLESS: [&str; 7] =
@@ -63,7 +63,7 @@ impl Place {
         self.0.join("tree")
     }
 
-    /// If mounting is impossible, returns `None`, or fails in CI.
+    /// If the tree cannot be mounted, returns `None`, or fails in CI.
     fn mounted(&self) -> Option<Started> {
         self.mounted_of(&ENDLESS)
     }
@@ -242,7 +242,7 @@ fn cat_echo_ls_and_find_work() {
     };
     assert_eq!(said(&format!("cat {MASK}")), "f\n");
     assert_eq!(said(&format!("echo 3 > {MASK}; cat {MASK}; printf c >> {MASK}; cat {MASK}")), "3\nc\n");
-    // Users set RPS on all queues of an interface with such a loop.
+    // Users set RPS with a shell loop over all queues of an interface.
     let script = "for f in sys/class/net/synthetic/queues/rx-*/rps_cpus; do echo 6 > $f || exit; done";
     assert_eq!(said(script), "");
     assert_eq!(said("cat sys/class/net/*/queues/rx-*/rps_cpus"), "6\n6\n");
@@ -252,7 +252,7 @@ fn cat_echo_ls_and_find_work() {
     );
     assert_eq!(said("wc -l < proc/net/softnet_stat").trim(), "4");
 
-    // The error message of the shell's built-in echo does not show the reason.
+    // The error message of the shell's built-in echo does not show why a write failed.
     let refused = shell(&format!("/bin/echo 0xf > {MASK}"));
     assert!(refused.code != Some(0) && refused.err.contains("Invalid argument"), "{refused:?}");
     let refused = shell(&format!("/bin/echo 10 > {MASK}"));
@@ -271,7 +271,8 @@ fn cat_echo_ls_and_find_work() {
     assert_eq!(found, told);
     assert_eq!(said("find . -type f -exec cat {} + > /dev/null"), "");
 
-    // The run ends although processes have a file and a working directory in the tree.
+    // The run ends although a file of the tree is open, and the tree is the working directory of a
+    // process.
     let open = fs::File::open(place.tree().join(MASK)).unwrap();
     let mut inside = Ends(Command::new("sleep").arg("60").current_dir(place.tree()).spawn().unwrap());
     let report = run.stop(Signal::SIGTERM);
@@ -329,8 +330,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     if first.is_none() {
         return;
     }
-    // If other mounts change at the same moment, fusermount3 may not find the mount in
-    // /proc/mounts, and leaves it. The next run replaces the mount.
+    // If other mounts change at the same moment, fusermount3 may not find the tree's mount in
+    // /proc/mounts, and does not unmount it. The next run replaces a mount that was left.
     let is_taken_away = (0..3).any(|_| {
         let run = first.take().or_else(|| place.mounted()).unwrap();
         run.signal(Signal::SIGKILL);
@@ -354,8 +355,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     let heir = place.mounted().unwrap();
     assert_eq!(fs::read_to_string(place.tree().join(MASK)).unwrap(), "f\n");
 
-    // A run takes over no mount of a running instance, and mounts no tree over a directory that
-    // contains files.
+    // A run does not take over the mount of a running instance, and does not mount a tree over a
+    // directory that contains files.
     let second = place.run(&["count", "-c", "1", "--control", place.tree().to_str().unwrap()]);
     let whose = format!("the tree of process {} is mounted there", heir.id());
     assert!(second.complaint().contains(&whose), "{second:?}");

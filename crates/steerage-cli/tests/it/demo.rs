@@ -1,4 +1,4 @@
-//! tshark finds the protocols that the documentation names in `examples/demo.pcapng`.
+//! Tests that tshark finds the protocols that the documentation names in `examples/demo.pcapng`.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/demo.pcapng")
 }
 
-/// Returns the fields of the frames that `filter` selects. `None` if there is no tshark.
+/// Returns the fields of the frames that `filter` selects, or `None` if tshark is not installed.
 fn fields(filter: &str, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     let mut arguments = vec!["-n", "-Y", filter, "-T", "fields", "-E", "separator=;"];
     let checked = ["ip.check_checksum:TRUE", "udp.check_checksum:TRUE", "tcp.check_checksum:TRUE"];
@@ -26,7 +26,8 @@ fn fields(filter: &str, fields: &[&str]) -> Option<Vec<Vec<String>>> {
 fn tshark_finds_nothing_wrong() {
     let Some(all) = fields("frame", &["frame.number"]) else { return };
     assert_eq!(all.len(), PACKETS);
-    // Malformed frames, and tshark's warnings and errors, but not its mere remarks.
+    // This filter selects malformed frames, and frames for which tshark has warnings or errors, but
+    // not mere remarks.
     let wrong = "_ws.malformed || _ws.expert.severity > 0x400000 || tcp.analysis.flags || ip.checksum.status == 0 || \
                  udp.checksum.status == 0 || tcp.checksum.status == 0";
     let found = fields(wrong, &["frame.number", "_ws.expert.message"]).unwrap();
@@ -64,7 +65,7 @@ fn it_has_what_the_documentation_says() {
     let elephant = bytes(&mut all.iter().filter(|frame| frame[2] == "0"));
     let total = bytes(&mut all.iter());
     assert!(elephant * 2 > total && elephant * 4 < total * 3, "{elephant} of {total}");
-    // A few requests at the end have no reply.
+    // A few DNS requests at the end of the capture have no reply.
     let asked = fields("dns.flags.response == 0", &["dns.id"]).unwrap();
     let answered: HashSet<_> = fields("dns.flags.response == 1", &["dns.id"]).unwrap().into_iter().collect();
     let unanswered = asked.iter().filter(|id| !answered.contains(*id)).count();

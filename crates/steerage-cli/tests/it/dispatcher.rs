@@ -1,5 +1,5 @@
-//! steerage and other XDP programs on an interface, through the dispatcher of libxdp. xdp-loader
-//! and xdp-filter of Debian's package xdp-tools load the other programs.
+//! Tests steerage together with other XDP programs on an interface, through the dispatcher of
+//! libxdp. xdp-loader and xdp-filter of Debian's package xdp-tools load the other programs.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -51,10 +51,11 @@ impl Shared {
         has_dispatcher.then_some(shared)
     }
 
-    /// Runs a program of xdp-tools. These programs fail instead of waiting for their lock file.
-    /// xdp-filter ignores LIBXDP_BPFFS, and without a BPF file system in /sys/fs/bpf uses the first
-    /// one in /proc/mounts, perhaps that of another test. So the program runs in a mount namespace
-    /// in which /sys/fs/bpf is this test's file system.
+    /// Runs a program of xdp-tools. The programs of xdp-tools fail instead of waiting for their
+    /// lock file, so only one runs at a time. xdp-filter ignores LIBXDP_BPFFS. If /sys/fs/bpf has
+    /// no BPF file system, xdp-filter uses the first one in /proc/mounts, perhaps that of another
+    /// test. To prevent this, the program runs in a mount namespace in which /sys/fs/bpf is this
+    /// test's file system.
     fn tool(&self, words: &str) -> String {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,13 +113,14 @@ impl Shared {
         });
     }
 
-    /// Returns how many datagrams both sockets received since the last call.
+    /// Returns how many datagrams the two sockets together have received since the last call.
     fn passed(&self) -> usize {
         let of = |socket: &UdpSocket| std::iter::from_fn(|| socket.recv(&mut [0; 100]).ok()).count();
         self.kernel.iter().map(of).sum()
     }
 
-    /// Waits until no dispatcher is pinned. A dispatcher is first detached and then unpinned.
+    /// Waits until no dispatcher is pinned. A dispatcher is first detached from its interface and
+    /// then unpinned.
     fn is_clean(&self) {
         until("nothing is pinned", || fs::read_dir(self.pins.join("xdp")).unwrap().count() == 0);
         assert!(!self.tool("ip link show near0").contains("xdp"));
@@ -147,7 +149,8 @@ fn received(report: &Value) -> usize {
     report["snapshot"]["received"].as_u64().unwrap() as usize
 }
 
-/// The helper process removes the XDP program at the end of the run.
+/// Returns the process id of the helper process, which removes the run's XDP program at the end of
+/// the run.
 fn helper(started: &Started) -> Pid {
     let id = started.id();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
@@ -177,7 +180,7 @@ fn a_dispatcher_that_is_there_is_joined_and_left() {
     }
 }
 
-/// xdp-filter has priority 10, and drops packets to port 9.
+/// In this test, xdp-filter has priority 10 and drops packets to port 9.
 #[test]
 fn the_priority_decides_who_sees_packets_first() {
     for (priority, order, received_of_9) in [("5", [OURS, FILTER], 100), ("60", [FILTER, OURS], 0)] {
@@ -261,7 +264,8 @@ fn two_runs_do_not_share_an_interface() {
     assert_eq!(received(&started.stop_at_rest()), 0);
 }
 
-/// The run itself removes the XDP program of the first device.
+/// If a run cannot start, the run itself removes the XDP program that it loaded for its first
+/// device.
 #[test]
 fn a_run_that_does_not_start_leaves_the_dispatcher() {
     let Some(shared) = Shared::new() else { return };

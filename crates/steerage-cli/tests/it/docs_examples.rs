@@ -19,17 +19,17 @@ use steerage_fixtures::scratch::Scratch;
 use crate::how_tos;
 use crate::pages::{CARGO_RUN, Example, examples};
 
-/// The folder `examples` of the Debian package.
+/// The folder in which the Debian package installs `examples`.
 const PACKAGED: &str = "/usr/share/doc/steerage/examples/";
 
-/// In seconds. Only a command that hangs takes longer.
+/// The time limit of a command in seconds. Only a command that hangs takes longer.
 const PATIENCE: &str = "60";
 
 /// The programs that the test runs. `time` is a keyword of bash.
 const PROGRAMS: [&str; 11] =
     ["steerage", "time", "tshark", "tcpdump", "mkdir", "ls", "cat", "head", "sed", "gzip", "printf"];
 
-/// Words that name an interface, or a device that creates one.
+/// Words that name an interface, or a device that creates an interface.
 const INTERFACES: [&str; 6] = ["eth0", "eth1", "eth2", "any", "lo", "tap"];
 
 fn kept_back(command: &str) -> Option<&'static str> {
@@ -57,7 +57,7 @@ fn pages(docs: &Path) -> Vec<PathBuf> {
     pages
 }
 
-/// Commands may overwrite files, so each page gets copies of `examples`.
+/// Commands may overwrite files, so the commands of each page get their own copy of `examples`.
 fn directory_for(page: &Path, scratch: &Path, root: &Path) -> PathBuf {
     let directory = scratch.join(page.file_stem().unwrap());
     fs::create_dir_all(directory.join("examples")).unwrap();
@@ -81,11 +81,12 @@ fn run(command: &str, directory: &Path, programs: &Path) -> Output {
         .unwrap()
 }
 
-/// Describes how a result differs from the page. `None` if it does not.
+/// Describes how the result of a command differs from the page. Returns `None` if it does not
+/// differ.
 fn fault(example: &Example, output: &Output) -> Option<String> {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let error = example.output.first().filter(|line| line.starts_with("steerage: "));
-    // Generated traffic differs between runs.
+    // Output about generated traffic is not compared, because such traffic differs between runs.
     let is_compared = !example.output.is_empty() && !example.command.contains("synthetic");
     let is_right = match error {
         Some(error) => matches!(output.status.code(), Some(1 | 2)) && err.lines().any(|line| line == error),

@@ -1,5 +1,5 @@
-//! `steerage doctor` prints one line for each check, or JSON, even if the machine lacks programs or
-//! features that the checks need.
+//! Tests that `steerage doctor` prints one line for each check, or JSON, even if the machine lacks
+//! programs or features that the checks need.
 
 use std::process::Command;
 
@@ -46,7 +46,7 @@ fn without_tcpdump_both_say_what_to_install() {
     assert!(err.contains("install the package tcpdump"), "{err}");
 }
 
-/// Only a measurement shows whether a mask helps.
+/// `doctor` does not call a mask wrong, because only a measurement shows whether a mask helps.
 #[test]
 fn a_mask_that_explain_advises_is_not_called_wrong() {
     let Some(net) = Net::new() else { return };

@@ -22,7 +22,8 @@ use steerage_fixtures::{NOBODY, is_root, until};
 use crate::live::start;
 use crate::program::{Ends, Ran, Started, command, run};
 
-/// The filter `udp`, as `tcpdump -ddd` prints it. A compiled filter needs no tcpdump.
+/// The filter `udp`, as `tcpdump -ddd` prints it. A filter that is already compiled needs no
+/// tcpdump.
 const UDP: &str = "4,48 0 0 23,21 0 1 17,6 0 0 262144,6 0 0 0";
 
 /// A run that reads a capture from a pipe, so that the test decides when packets arrive.
@@ -58,12 +59,13 @@ impl Fed {
 
 struct Dump {
     child: Ends,
-    /// A thread reads the capture all the time, so that a full pipe does not block `dump`.
+    /// A thread that reads the capture all the time, so that a full pipe does not block `dump`.
     capture: JoinHandle<Vec<u8>>,
 }
 
 impl Dump {
-    /// Waits for the file header, which `dump` writes when it is connected to the run.
+    /// Starts `dump`, and waits for the file header, which `dump` writes when it is connected to
+    /// the run.
     fn new(run: &str, args: &[&str]) -> Self {
         let mut child = Ends(command(&[&["dump", run, "-w", "-"], args].concat()).spawn().unwrap());
         let mut out = child.stdout.take().unwrap();
@@ -108,7 +110,8 @@ fn every_packet_arrives_as_it_is_wanted() {
     assert_eq!((refused.code, refused.complaint().contains("4 clients get packets already")), (Some(1), true));
     let frames = || (0..1000).map(|nth| frame(if nth % 4 == 0 { 6 } else { 17 }, nth % 50, 60 + usize::from(nth)));
     fed.feed(frames());
-    // A client ends after the requested number of packets. Another client can then connect.
+    // A client of the run ends after the requested number of packets. When the client has ended,
+    // another client can connect.
     let (capture, err) = first.end();
     assert_eq!((whole_packets(&capture), err.as_str()), (3, "3 packets, 0 missed\n"));
     let other = Dump::new(&fed.socket, &["--queue", "7", "--cpu", "1"]);
@@ -120,7 +123,7 @@ fn every_packet_arrives_as_it_is_wanted() {
     let file = scratch.join("all.pcapng");
     fs::write(&file, &capture).unwrap();
     if let Some(mut rows) = tshark(&file, &["frame.time_epoch", "frame.len", "ip.proto"]) {
-        // One CPU may be ahead of another, so their packets are not in order.
+        // One CPU may be ahead of another, so the packets of the two CPUs are not in order.
         rows.sort_by_key(|row| row[1].parse::<usize>().unwrap());
         let rows: Vec<String> = rows.iter().map(|row| row.join(" ")).collect();
         let expected =
@@ -129,7 +132,8 @@ fn every_packet_arrives_as_it_is_wanted() {
     }
     let (capture, err) = short.end();
     assert_eq!(err, "750 packets, 0 missed\n");
-    // 40 bytes of each of the 750 packets, and 32 bytes of its pcapng block.
+    // The capture contains 40 bytes of each of the 750 packets, and a pcapng block adds 32 bytes to
+    // each packet.
     assert!((750 * 72..750 * 72 + 100).contains(&capture.len()), "{}", capture.len());
     let of_cpu_0 = report["snapshot"]["cpus"][0]["processed"].as_u64().unwrap();
     let (capture, _) = sampled.end();
@@ -143,7 +147,7 @@ fn packets_are_lines_without_a_file() {
     let mut fed = Fed::new(&scratch, "1");
     let dump = command(&["dump", &fed.socket, "-c", "2"]).spawn().unwrap();
     // Text output has no header that shows when `dump` is connected, so the test sends packets
-    // until `dump` has received two and ends.
+    // until `dump` has received two packets and ends.
     let ended = thread::spawn(|| Ran::of(dump.wait_with_output().unwrap()));
     while !ended.is_finished() {
         fed.feed([frame(17, 53, 100), frame(6, 80, 60)].into_iter());
@@ -175,8 +179,8 @@ fn a_client_that_does_not_read_misses_packets_and_the_run_loses_none() {
         let mut head = [[0; 8]; 3];
         head.iter_mut().for_each(|word| packets.read_exact(word).unwrap());
         let [first, lengths, last] = head.map(u64::from_ne_bytes);
-        // The second integer contains lengths. With one of its two highest values, the record
-        // contains counts instead of a packet.
+        // The second integer of a record contains lengths. If the integer has one of its two
+        // highest values, the record contains counts instead of a packet.
         if lengths >= u64::MAX - 1 {
             counts = (first, last);
             continue;

@@ -1,4 +1,5 @@
-//! `steerage explain` describes flows and packets, and whether the traffic can be spread over CPUs.
+//! Tests `steerage explain`, which describes flows and packets, and whether the traffic can be
+//! spread over CPUs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,8 +54,8 @@ fn without_packets_there_are_no_tables() {
     assert!(!ran.out.contains(" % ") && !ran.out.contains("packet 1"), "{}", ran.out);
 }
 
-/// A test vector of Microsoft's "RSS hash verification suite". The lower endpoint is hashed as the
-/// source, as in steering.
+/// A test vector of Microsoft's "RSS hash verification suite". steerage hashes the lower endpoint
+/// as the source.
 #[test]
 fn toeplitz_is_that_of_network_cards() {
     let explained = explained(&["tcp 66.9.149.187:2794 > 161.142.100.80:1766", "--hash", "toeplitz"]);
@@ -92,7 +93,8 @@ fn a_packet_is_taken_apart() {
     assert!(explained(&[path, "--packet", "4"])["traffic"]["packet"].is_null());
 }
 
-/// `explain` says so in words, and prints no empty fields and no zeros.
+/// If a part of a packet is missing or was not parsed, `explain` says so in words, and prints no
+/// empty fields and no zeros.
 #[test]
 fn what_is_not_there_or_not_read_is_said() {
     let page = |path: &Path, args: &[&str]| {
@@ -103,7 +105,8 @@ fn what_is_not_there_or_not_read_is_said() {
     let plain = written("explain-few.pcap", &[(1, 2), (2, 1), (3, 4)]);
     assert!(page(&plain, &["--packet", "9"]).contains("\npacket 9   there are only 3 packets\n"));
 
-    // USB packets, which the program does not parse, and frames without any bytes.
+    // The captures contain USB packets, which the program does not parse, and frames without any
+    // bytes.
     let usb = Path::new(env!("CARGO_TARGET_TMPDIR")).join("explain-usb.pcap");
     let mut file = pcap((0..20).map(|_| (0, 0, [1; 64])));
     file[20] = 220;
@@ -155,7 +158,7 @@ fn one_large_flow_is_an_elephant() {
     let explained = explained(&[path.to_str().unwrap()]);
     let traffic = &explained["traffic"];
     assert_eq!((&traffic["packets"], &traffic["bytes"], &traffic["flows"]), (&json!(100), &json!(6000), &json!(61)));
-    // `explain` has the packet counts of a report.
+    // The output of `explain` contains the packet counts that a run's report contains.
     assert_balanced(&json!({ "ended_by": "input", "snapshot": explained["snapshot"] }));
     assert_eq!(explained["snapshot"]["received"], 100);
     let largest = &traffic["largest"][0];

@@ -1,4 +1,5 @@
-//! `steerage explain IFACE` reads how much CPU time the kernel spends on the interface's packets.
+//! Tests `steerage explain IFACE`, which reads how much CPU time the kernel spends on the
+//! interface's packets.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -12,7 +13,8 @@ use crate::program::{Ran, command};
 
 const DATAGRAMS_MAX: usize = 300_000;
 
-/// Runs in the near network namespace, with its /sys, while datagrams arrive.
+/// Runs the program in the near network namespace, with the namespace's /sys, while datagrams
+/// arrive.
 fn flooded(net: &Net, args: &[&str]) -> Ran {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! `steerage meter --export`: its IPFIX messages, and its errors if no collector accepts them.
-//! `export_collectors` tests `--export` with real collectors.
+//! Tests `steerage meter --export`: the IPFIX messages, and the errors if no collector accepts
+//! them. The file export_collectors.rs tests `--export` with real collectors.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -61,12 +61,12 @@ fn sets(mut bytes: &[u8]) -> Vec<Set> {
     sets
 }
 
-/// The length of the records of each template.
+/// The length of the records of each IPFIX template, by the template's id.
 #[derive(Default)]
 pub(crate) struct Decoder(BTreeMap<u16, usize>);
 
 impl Decoder {
-    /// Returns the number of flow records and of options records in `sets`.
+    /// Returns the number of flow records and the number of options records in `sets`.
     pub(crate) fn records(&mut self, sets: &[Set]) -> (usize, usize) {
         let (mut flows, mut options) = (0, 0);
         for (id, bytes) in sets {
@@ -185,22 +185,22 @@ fn times_and_tunnels() {
         let messages = tshark::tshark(&ipfix, &[field])?;
         Some(messages.iter().map(|message| message[0].clone()).find(|value| !value.is_empty()).unwrap_or_default())
     };
-    // From `tshark -T fields -e vxlan.vni`, which prints 100 for each packet.
+    // The expected value is from `tshark -T fields -e vxlan.vni`, which prints 100 for each packet.
     let Some(segment) = read("vxlan.pcap", "cflow.layer2_segment_id") else { return };
     let expected = (1u64 << 56 | 100).to_string();
     assert!(segment.split(',').all(|id| id == expected), "{segment}");
-    // From `tshark -T fields -e geneve.vni`, which prints 0x0a and 0x0b.
+    // The expected values are from `tshark -T fields -e geneve.vni`, which prints 0x0a and 0x0b.
     let keys = read("geneve.pcap", "cflow.pie.ntop.tunnel_id").unwrap();
     let mut keys: Vec<&str> = keys.split(',').collect();
     keys.sort_unstable();
     assert_eq!(keys, ["10", "11"]);
 }
 
-/// A message, and its number of records.
+/// An IPFIX message, and its number of records.
 type Counted = ((Header, Vec<Set>), usize);
 
-/// Meters synthetic packets, and exports their flows by UDP. Returns the report, the messages, and
-/// the number of flows in them.
+/// Meters synthetic packets, and exports their flows by UDP. Returns the report, the IPFIX
+/// messages, and the number of flow records in all messages.
 fn export_by_udp(mtu: &str) -> (Value, Vec<Counted>, usize) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -210,8 +210,8 @@ fn export_by_udp(mtu: &str) -> (Value, Vec<Counted>, usize) {
         let (mut all, mut buffer) = (Vec::new(), [0; 65_535]);
         let (mut decoder, mut flows) = (Decoder::default(), 0);
         loop {
-            // On the loopback interface, each datagram that was sent before this check can
-            // already be received.
+            // On the loopback interface, the socket has every datagram that was sent before this
+            // check.
             let was_over = has_ended.try_recv().is_ok();
             while let Ok(length) = socket.recv(&mut buffer) {
                 let message = messages(&buffer[..length]).remove(0);
@@ -233,7 +233,7 @@ fn export_by_udp(mtu: &str) -> (Value, Vec<Counted>, usize) {
     (report, all, flows)
 }
 
-/// The sequence number of a message is the number of records in all earlier messages.
+/// The sequence number of an IPFIX message is the number of records in all earlier messages.
 #[test]
 fn datagrams_fit_and_are_numbered() {
     for (mtu, most) in [("1500", 1472), ("1280", 1252)] {
@@ -252,8 +252,8 @@ fn datagrams_fit_and_are_numbered() {
         }
         let full = all.iter().filter(|((header, _), _)| header.length > most - 120).count();
         assert!(full > all.len() / 2, "{full} full messages of {}", all.len());
-        // The templates are repeated every 50 ms. The export of thousands of records, one per 50
-        // us, takes several times 50 ms.
+        // The exporter repeats the templates every 50 ms. The export of thousands of records, one
+        // per 50 us, takes several periods of 50 ms.
         let with_templates = all.iter().filter(|((_, sets), _)| sets.iter().any(|(id, _)| *id == 2)).count();
         assert!(with_templates >= 3, "{with_templates}");
         let output = only_output(&report);
@@ -264,7 +264,7 @@ fn datagrams_fit_and_are_numbered() {
     }
 }
 
-/// Each connection begins with templates and with new sequence numbers.
+/// Each TCP connection to a collector begins with templates and with new sequence numbers.
 #[test]
 fn a_collector_that_comes_and_goes_costs_no_packets() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -272,7 +272,8 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     let (done, is_done) = mpsc::channel();
     let collector = thread::spawn(move || {
         let mut connections = Vec::new();
-        // The collector reads at least one whole message from each of the first three connections.
+        // The IPFIX collector reads at least one whole message from each of the first three
+        // connections.
         for taken in [20_000, 40_000, 70_000, usize::MAX] {
             let (mut stream, _) = listener.accept().unwrap();
             if taken == usize::MAX {
@@ -298,7 +299,8 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     is_done.recv().unwrap();
     let report = run.stop(Signal::SIGINT);
     let connections = collector.join().unwrap();
-    // On a loaded machine, a packet CPU may stop for a moment, and the source does not wait for it.
+    // On a loaded machine, a packet CPU may stop for a moment, and the source of the packets does
+    // not wait for the CPU.
     assert_lost_only_under_load(&report);
     assert!(10 * sum(&report["snapshot"]["dropped"]) <= report["snapshot"]["received"].as_u64().unwrap(), "{report}");
     let output = output(&report, &to);
@@ -316,8 +318,8 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     assert!(arrived > 0 && arrived <= written, "{arrived} of {written}");
 }
 
-/// No record of a capture may be lost, so a run that reads a capture does not start without a
-/// collector.
+/// No record of a capture may be lost, so a run that reads a capture does not start if no IPFIX
+/// collector accepts its connection.
 #[test]
 fn a_collector_that_is_down() {
     // No process listens on the port of a closed socket.

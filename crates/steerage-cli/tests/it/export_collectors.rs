@@ -1,5 +1,5 @@
-//! `--export` with real collectors: nfcapd of nfdump, and nfacctd of pmacct. The collectors store
-//! the sums that steerage's CSV has.
+//! Tests `--export` with real collectors: nfcapd of nfdump, and nfacctd of pmacct. The collectors
+//! must store the same sums as steerage's CSV file.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,10 +17,10 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::{Ends, report};
 
-/// A collector starts, reads its input and ends in less time.
+/// The time within which a collector starts, reads its input and ends.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Fragments, ICMP, TCP, IPv6, tunnels, and VLAN tags.
+/// Captures with fragments, ICMP, TCP, IPv6, tunnels, and VLAN tags.
 const CAPTURES: [&str; 7] = [
     "afs.pcap",
     "dns_tcp.pcap",
@@ -36,7 +36,7 @@ const CAPTURES: [&str; 7] = [
 pub(crate) type Directions = BTreeMap<(String, String, String, String, String), (u64, u64)>;
 
 /// Reads the IP flows of steerage's CSV file. ICMP flows have no ports, because collectors show the
-/// ICMP type instead.
+/// ICMP type in place of the ports.
 fn directions(csv: &Path) -> Directions {
     let mut all = Directions::new();
     let text = fs::read_to_string(csv).unwrap();
@@ -69,7 +69,8 @@ pub(crate) fn free_port() -> u16 {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Returns the bytes in the receive buffer of a UDP port, or `None` if no process listens there.
+/// Returns the bytes in the receive buffer of a UDP port, or `None` if no process listens on the
+/// port.
 fn waiting(port: u16) -> Option<u64> {
     let sockets = fs::read_to_string("/proc/net/udp").unwrap();
     let address = format!("0100007F:{port:04X}");
@@ -88,7 +89,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Exports the flows of a capture to a collector, which is ready when its log contains `ready`.
-/// Waits until the collector has read all flows, and returns it with the report of the run.
+/// Waits until the collector has read all flows, and returns the collector with the report of the
+/// run.
 pub(crate) fn collect(
     collector: &mut Command,
     port: u16,
@@ -190,7 +192,8 @@ fn nfacctd_counts_what_the_csv_counts() {
 /// The log line of nfacctd's printing process when it is ready.
 pub(crate) const NFACCTD_IS_READY: &str = "cache entries";
 
-/// Returns nfacctd with its default receive buffer. nfacctd prints its records each second.
+/// Returns the command that starts nfacctd with its default receive buffer. nfacctd prints its
+/// records each second.
 pub(crate) fn nfacctd(directory: &Path, port: u16, printed: &Path) -> Command {
     let config = directory.join("nfacctd.conf");
     fs::write(
@@ -214,7 +217,7 @@ pub(crate) fn printed_so_far(csv: &Path) -> Directions {
     let text = fs::read_to_string(csv).unwrap_or_default();
     for line in text.lines().filter(|line| !line.starts_with("SRC_IP")) {
         let row: Vec<&str> = line.split(',').collect();
-        // nfacctd may not have finished the last line.
+        // nfacctd may not have finished the last line of its output.
         let [source, destination, source_port, destination_port, protocol, packets, octets] = row[..] else { continue };
         let key = [source, source_port, destination, destination_port];
         let names = [("icmp", "1"), ("tcp", "6"), ("udp", "17"), ("ipv6-icmp", "58")];

@@ -1,5 +1,5 @@
-//! The rate of `steerage meter --export`. At the default rate, a collector with a default receive
-//! buffer gets all records.
+//! Tests the rate of `steerage meter --export`. At the default rate, a collector with a default
+//! receive buffer gets all records.
 
 use std::io::IoSliceMut;
 use std::net::UdpSocket;
@@ -18,16 +18,16 @@ use crate::export::directory;
 use crate::export_collectors::{NFACCTD_IS_READY, PATIENCE, collect, end, free_port, nfacctd, printed_so_far};
 use crate::program::{Started, report, run};
 
-/// In records per second, from docs/meter.md.
+/// The default rate in records per second, from docs/meter.md.
 const RATE: f64 = 10_000.0;
 
-/// Receives IPFIX messages while `send` runs. Returns the time from the first to the last, by the
-/// kernel's timestamps.
+/// Receives IPFIX messages while `send` runs. Returns the time from the first message to the last,
+/// by the kernel's timestamps.
 fn span<R>(address: &str, send: impl FnOnce(&str) -> R) -> (Duration, R) {
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     setsockopt(&socket, sockopt::ReceiveTimestampns, &true).unwrap();
-    // The kernel limits the buffer to twice `net.core.rmem_max`.
+    // The kernel limits the receive buffer to twice `net.core.rmem_max`.
     setsockopt(&socket, sockopt::RcvBuf, &(4 << 20)).unwrap();
     let to = format!("ipfix://{}", socket.local_addr().unwrap());
     let (ended, has_ended) = mpsc::channel();
@@ -58,7 +58,8 @@ fn span<R>(address: &str, send: impl FnOnce(&str) -> R) -> (Duration, R) {
     (receiver.join().unwrap(), result)
 }
 
-/// Captures are paced, and so are the open flows of a live run that is stopped.
+/// The export of a capture's flows is paced. The export of the flows that are open when a live run
+/// is stopped is also paced.
 #[test]
 fn udp_is_paced() {
     let capture = ["meter", "synthetic:packets=5000,flows=5000", "--virtual-cpus", "2"];
@@ -80,14 +81,14 @@ fn udp_is_paced() {
         let output = &report["app"]["flows"]["outputs"][0];
         let flows = output["written"].as_u64().unwrap() as f64;
         assert!(flows > 1000.0 && output["lost"] == 0, "{output}");
-        // The first messages are sent without delay, and the kernel may deliver some late.
+        // The first messages are sent without delay, and the kernel may deliver some messages late.
         let least = Duration::from_secs_f64(0.8 * (flows - 400.0) / RATE);
         assert!(span >= least, "{flows} flows within {span:?}, {address}");
     }
 }
 
-/// `--export-rate` applies to every collector, and the parameter `rate` to the collector of its
-/// address.
+/// `--export-rate` applies to every collector. The parameter `rate` in a collector's address
+/// applies only to this collector.
 #[test]
 fn the_user_sets_the_rate() {
     let args = ["meter", "synthetic:packets=500,flows=500", "--virtual-cpus", "1"];
@@ -111,7 +112,7 @@ fn the_user_sets_the_rate() {
     }
 }
 
-/// TCP loses no records.
+/// With TCP, no records are lost.
 #[test]
 fn tcp_is_recommended_for_a_file() {
     let advice = |device: &str, more: &[&str]| {
@@ -129,12 +130,13 @@ fn tcp_is_recommended_for_a_file() {
     assert!(!advice("synthetic:packets=1000,flows=10,rate=100000", &[]).contains("tcp"));
 }
 
-/// If a busy machine does not run the collector for a fifth of a second, its receive buffer may
-/// overflow. Then the test exports the flows again.
+/// If a busy machine does not run the collector for a fifth of a second, the collector's receive
+/// buffer may overflow. In that case, the test exports the flows again.
 const ATTEMPTS_MAX: usize = 3;
 
 /// `store` gets a directory, the collector's port, and arguments for the export. It returns how
-/// many flows the collector stored and how many were sent, or `None` without a collector.
+/// many flows the collector stored and how many were sent, or `None` if the collector is not
+/// installed.
 fn all_arrive(name: &str, options: &str, store: impl Fn(&Path, u16, &[&str]) -> Option<(u64, u64)>) {
     let mut found = Vec::new();
     for attempt in 0..ATTEMPTS_MAX {
@@ -176,7 +178,7 @@ fn nfacctd_stores_all_flows_of_a_capture() {
         let mut nfacctd = nfacctd(directory, port, &printed);
         let (mut nfacctd, report) = collect(&mut nfacctd, port, &directory.join("log"), NFACCTD_IS_READY, args)?;
         let stored = || printed_so_far(&printed).len() as u64;
-        // nfacctd prints once a second.
+        // nfacctd prints its records once a second.
         let start = Instant::now();
         while stored() < sent(&report) && start.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(50));

@@ -1,9 +1,9 @@
-//! A collector is restarted repeatedly while records arrive. The run loses no packet, and its
-//! report accounts for each flow record.
+//! Tests an IPFIX collector that is restarted repeatedly while flow records arrive. The run must
+//! lose no packet, and its report must account for each flow record.
 //!
-//! By default, the collector restarts three times, once per second. With
+//! By default, the test restarts the collector three times, once per second. With
 //! `STEERAGE_EXPORT_SECONDS=600`, the collector restarts every 10 s for 600 s.
-//! `STEERAGE_EXPORT_RATE` sets the packets per second. Each packet becomes a record.
+//! `STEERAGE_EXPORT_RATE` sets the packets per second. Each packet becomes a flow record.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::export::{Decoder, OPTIONS, Set, messages, output};
 use crate::program::Started;
 
-/// The time from the end of a collector to the start of the next.
+/// The time from the end of one collector process to the start of the next.
 const AWAY: Duration = Duration::from_millis(500);
 /// The collector's receive buffer, in bytes.
 const BUFFER: usize = 8 << 20;
@@ -43,13 +43,12 @@ struct Collected {
     restarts: u64,
     flows: u64,
     options: u64,
-    /// The number of records that are missing according to gaps in the sequence numbers, within a
-    /// collector or between two.
+    /// The number of records that are missing, according to gaps in the sequence numbers.
     missing: u64,
     /// The sequence number of the next message if no record is missing.
     next: u32,
-    /// The last statistics of the exporter: how many flow records it has sent, and how many it
-    /// could not send.
+    /// The last statistics that the exporter sent: how many flow records it has sent, and how many
+    /// it could not send.
     stated: Option<(u64, u64)>,
 }
 
@@ -72,14 +71,13 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     let stop = Arc::new(Stop::default());
     let of_collector = Arc::clone(&stop);
     let collector = thread::spawn(move || collector(&of_collector));
-    // Each flow has a packet every 2 s and ends 1 s after its packet, so each packet becomes a
-    // record. The records of the last two seconds arrive together. They take 100 kB, which the
-    // kernel counts as 200 kB, so they fit into the collector's buffer even if the collector gets
-    // no CPU time.
+    // Each flow has a packet every 2 s and ends 1 s after its packet, so each packet becomes a flow
+    // record. The records of the last two seconds arrive together. The kernel counts these records
+    // as 200 kB. They fit into the collector's buffer even if the collector gets no CPU time.
     let rate = setting("STEERAGE_EXPORT_RATE", 500);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
-    // One CPU, because the backlog of a second CPU could overflow when the machine stalls for
-    // seconds.
+    // The run has one CPU, because the backlog of a second CPU could overflow when the machine
+    // stalls for seconds.
     let args = ["meter", &device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "1", "--json", "--export", to];
     let started = Started::new(&args);
     // The last collector runs until the end of the test.
@@ -93,13 +91,13 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
 
 #[derive(Debug, Default)]
 struct Stop {
-    /// The test does not restart the running collector.
+    /// True if the test does not restart the running collector any more.
     is_last: AtomicBool,
     ended: AtomicBool,
 }
 
 impl Stop {
-    /// Call `is_there` when a collector is running after `after` restarts.
+    /// The test calls `is_there` when a collector is running after `after` restarts.
     fn is_there(&self, after: u64) {
         self.is_last.store(after >= restarts().1, Ordering::Relaxed);
     }
@@ -114,8 +112,8 @@ fn say(text: std::fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Checks that no packet was lost. Returns how many records were metered, written and lost, and the
-/// report's output.
+/// Checks that no packet was lost. Returns how many flow records were metered, written and lost,
+/// and the report's output.
 fn counts(report: &Value, to: &str) -> (u64, u64, u64, Value) {
     assert_eq!(report["snapshot"]["dropped"], serde_json::json!({}), "{report}");
     assert_eq!(report["snapshot"]["received"], report["snapshot"]["delivered"], "{report}");
@@ -126,7 +124,8 @@ fn counts(report: &Value, to: &str) -> (u64, u64, u64, Value) {
     (total, written, lost, output.clone())
 }
 
-/// With UDP, gaps in the sequence numbers show how many records no collector received.
+/// With UDP, gaps in the sequence numbers show how many flow records were lost on the way to a
+/// collector.
 #[test]
 fn export_restarts_udp() {
     let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -139,7 +138,7 @@ fn export_restarts_udp() {
         report["snapshot"]["received"]
     ));
     assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");
-    // Each message with options records contains two of them.
+    // Each message with options records contains two options records.
     let options_sent = u64::from(next) - written;
     assert!(flows <= written && options <= options_sent && options_sent % 2 == 0, "{flows} {options} {options_sent}");
     assert_eq!(missing, (written - flows) + (options_sent - options));
@@ -162,8 +161,8 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
         let (since, mut decoder) = (Instant::now(), Decoder::default());
         stop.is_there(all.restarts);
         while !stop.is_over(since) {
-            // On the loopback interface, each datagram that was sent before this check can already
-            // be received.
+            // On the loopback interface, the socket has every datagram that was sent before this
+            // check.
             let ended = stop.ended.load(Ordering::Relaxed);
             match socket.recv(&mut buffer) {
                 Ok(length) => {
@@ -180,7 +179,7 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
     }
 }
 
-/// With TCP, each connection has its own sequence numbers.
+/// With TCP, each connection to a collector has its own sequence numbers.
 #[test]
 fn export_restarts_tcp() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

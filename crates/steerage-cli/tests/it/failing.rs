@@ -1,4 +1,4 @@
-//! The file system or disk of a capture fails while the capture is read.
+//! Tests a capture whose file system or disk fails while the capture is read.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -22,7 +22,7 @@ use crate::program::run;
 
 const PACKETS: u32 = 100_000;
 
-/// The readable bytes at the start of the capture.
+/// The number of readable bytes at the start of the capture.
 const SOUND_BYTES: usize = 1 << 20;
 
 fn capture() -> Vec<u8> {
@@ -73,7 +73,8 @@ impl Filesystem for Failing {
     }
 }
 
-/// The mounts disappear with the mount namespace, even if the test fails.
+/// Runs `body` in a mount namespace. The mounts in the namespace disappear with it, even if the
+/// test fails.
 fn in_namespace(body: impl FnOnce(&Path) + Send + 'static) {
     if !nix::unistd::geteuid().is_root() {
         return skip("only root can mount");
@@ -109,8 +110,8 @@ fn a_file_system_that_fails_gives_one_line() {
     });
 }
 
-/// A disk loses its end, because the file of its loop device is truncated. ext4 supports file
-/// leases, so the program maps the capture into memory.
+/// The disk in this test loses its end, because the file of its loop device is truncated. ext4
+/// supports file leases, so the program maps the capture into memory.
 #[test]
 fn a_disk_that_fails_gives_one_line() {
     const DISK_BYTES: u64 = 64 << 20;
@@ -130,7 +131,7 @@ fn a_disk_that_fails_gives_one_line() {
         fs::write(&path, capture()).unwrap();
         // A process that another test is starting may hold a file of the disk open for a moment.
         until("the disk is unmounted", || umount2(at, MntFlags::empty()).is_ok());
-        // After a new mount, no byte of the capture is in the page cache.
+        // After the disk is mounted again, no byte of the capture is in the page cache.
         assert!(Command::new("mount").args(["-o", "loop"]).args([&disk, at]).status().unwrap().success());
         let length = fs::metadata(&path).unwrap().len();
         let first = first_block(&path);

@@ -25,7 +25,7 @@ fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Captures with TCP, UDP, fragments and tunnels. There are few, because tshark is slow.
+/// Captures with TCP, UDP, fragments and tunnels. The captures are few, because tshark is slow.
 fn captures() -> Vec<PathBuf> {
     let folder = tshark::folder();
     let names = ["afs.pcap", "dns_tcp.pcap", "mptcp-v1.pcap", "various_gre.pcap", "vxlan.pcap"];
@@ -38,7 +38,7 @@ struct Frame {
     /// The addresses and ports of the innermost headers, in the same order for both directions of a
     /// flow. `None` if there are no ports.
     flow: Option<[String; 4]>,
-    /// Identifies the datagram of a fragment.
+    /// The identification of the datagram to which a fragment belongs.
     datagram: Option<String>,
 }
 
@@ -79,8 +79,8 @@ fn parts_of_a_capture_are_all_of_it() {
         let Some(mut all) = frames(capture) else { return };
         let to = format!("pcap:{}", place("part{0..2}.pcapng").display());
         let from = capture.to_str().unwrap();
-        // Even with one CPU, `fanout` must hash packets and track fragments. Other commands then do
-        // neither.
+        // With `fanout`, even a single CPU must hash packets and track fragments. Other commands
+        // with only one CPU neither hash packets nor track fragments.
         let report = report(&["fanout", from, "--to", &to, "--virtual-cpus", cpus]);
         assert_eq!(report["snapshot"]["received"].as_u64(), Some(all.len() as u64));
         assert_eq!(report["snapshot"]["verdicts"]["transmitted"], report["snapshot"]["received"]);
@@ -136,7 +136,7 @@ fn what_would_be_overwritten_is_refused() {
     assert_eq!((ran.code, std::fs::read(&one).unwrap()), (Some(1), before), "{ran:?}");
 }
 
-/// Returns the number of packets and the length in bytes of each capture.
+/// Returns the number of packets and the length in bytes of each capture in the directory.
 fn captures_in(directory: &Path) -> BTreeMap<String, (u64, u64)> {
     let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
     let counted = entries.map(|entry| {
@@ -162,8 +162,8 @@ fn files_rotate_by_packet_time_without_loss() {
         assert!(files.len() > 1, "{files:?}");
         assert_eq!(files.values().map(|(packets, _)| packets).sum::<u64>(), sent, "{files:?}");
         if cpus == "1" {
-            // One CPU handles packets in the order of the capture, so each packet is in the file of
-            // its `--rotate` period.
+            // One CPU handles packets in the order of the capture, so each file contains exactly
+            // the packets of one `--rotate` period.
             for name in files.keys() {
                 let Some(times) = tshark::tshark(&day.join(name), &["frame.time_epoch"]) else { return };
                 for time in times {
@@ -225,7 +225,7 @@ fn an_output_that_fails_fails_the_run() {
     assert!(ran.complaint().contains("No space left"), "{ran:?}");
 }
 
-/// Each program reads from its own TAP interface.
+/// Each program that `fanout` feeds reads from its own TAP interface.
 #[test]
 fn an_interface_is_dealt_out_to_taps() {
     if !is_installed("tcpdump", "tcpdump") {
@@ -255,7 +255,7 @@ fn an_interface_is_dealt_out_to_taps() {
     assert!(sent.iter().sum::<u64>() == 600 && sent.iter().all(|sent| *sent > 0 && sent % 10 == 0), "{report}");
 }
 
-/// The reader of the first output stalls, and only this output loses packets.
+/// The reader of the first output stalls. Only the first output loses packets.
 #[test]
 fn a_slow_output_loses_its_own_packets_only() {
     if !is_installed("tcpdump", "tcpdump") {
@@ -280,7 +280,7 @@ fn a_slow_output_loses_its_own_packets_only() {
             socket.send_to(&[0; 1400], (NEAR, 9)).unwrap();
         }
     });
-    // Requests reports until all packets are handled.
+    // The test requests reports until all packets are handled.
     let asked = Instant::now();
     let so_far: Value = loop {
         dealing.signal(Signal::SIGUSR1);
@@ -292,7 +292,7 @@ fn a_slow_output_loses_its_own_packets_only() {
         assert!(asked.elapsed() < HANG, "{report}");
     };
     assert_eq!(so_far["snapshot"]["outputs"][1]["dropped"], json!({}), "{so_far}");
-    // The FIFO has each packet that was completely written to its buffer.
+    // The FIFO contains every packet that was completely written to its buffer.
     dealing.signal(Signal::SIGINT);
     let mut kept = Vec::new();
     loop {

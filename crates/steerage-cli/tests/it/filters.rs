@@ -1,4 +1,5 @@
-//! `-f` with capture files: every command must get the packets that `tcpdump -r FILE EXPR` shows.
+//! Tests `-f` with capture files: every command must get the packets that `tcpdump -r FILE EXPR`
+//! shows.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,10 +11,10 @@ use steerage_fixtures::{skip, tshark};
 use crate::parallel::summary;
 use crate::program::{Ran, command, report, run};
 
-/// Matches some of the 601 packets, all of which differ.
+/// A filter that matches some of the 601 packets of the capture. All packets of the capture differ.
 const EXPRESSION: &str = "udp src port 7001 or (ip[6:2] & 0x1fff != 0)";
 
-/// Returns the capture, and tcpdump's line for each packet that passes.
+/// Returns the capture, and tcpdump's line for each packet that passes the filter.
 fn afs() -> Option<(String, Vec<String>)> {
     let afs = tshark::capture("afs.pcap")?.to_str()?.to_owned();
     let Some(lines) = shown(&afs, EXPRESSION) else {
@@ -24,10 +25,10 @@ fn afs() -> Option<(String, Vec<String>)> {
     Some((afs, lines))
 }
 
-/// Returns tcpdump's lines for the packets that pass, sorted.
+/// Returns tcpdump's lines for the packets that pass the filter, sorted.
 fn shown(file: &str, expression: &str) -> Option<Vec<String>> {
     let output = Command::new("tcpdump").args(["-nn", "-tt", "-xx", "-r", file, "--", expression]).output().ok()?;
-    // Each packet has indented lines with its bytes after its first line.
+    // After the first line of each packet, tcpdump prints indented lines with the packet's bytes.
     let text = String::from_utf8(output.stdout).unwrap().replace("\n\t", " ");
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort();
@@ -51,7 +52,7 @@ fn count_and_meter_receive_what_passes() {
     let page = run(&["count", &afs, "-f", EXPRESSION, "--virtual-cpus", "2"]).out;
     let line = format!("filtered    {} packets that did not match -f", 601 - passed.len());
     assert!(page.lines().any(|of_page| of_page == line), "{page}");
-    // `-c` counts only packets that pass.
+    // `-c` counts only packets that pass the filter.
     let first = report(&["count", &afs, "-f", EXPRESSION, "--virtual-cpus", "2", "-c", "7"]);
     assert_eq!((&first["snapshot"]["received"], &first["ended_by"]), (&json!(7), &json!("packets")));
     let numbers = Command::new("tcpdump").args(["-y", "EN10MB", "-ddd", EXPRESSION]).output().unwrap().stdout;
@@ -120,7 +121,8 @@ fn the_jobs_of_parallel_read_what_passes() {
         first.sort();
         first
     };
-    // Merging by lines may put lines of other jobs between the lines of a packet.
+    // If the outputs of jobs are merged line by line, the program may put lines of other jobs
+    // between the lines of a packet.
     let lines: Vec<String> = ran.out.lines().filter(|line| !line.starts_with('\t')).map(str::to_owned).collect();
     assert_eq!(first(&lines), first(&passed).iter().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>());
 }

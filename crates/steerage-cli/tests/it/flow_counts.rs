@@ -1,5 +1,5 @@
-//! Counts of `steerage meter` that cannot write flow records. Each output counts every record as
-//! written or lost, and its file contains exactly the written records.
+//! Tests the counts of a `steerage meter` that cannot write all flow records. Each output counts
+//! every record as written or lost, and its file contains exactly the written records.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -19,8 +19,8 @@ use crate::export::{Decoder, messages, output};
 use crate::metrics;
 use crate::program::{Ran, Started, command, run};
 
-/// Checks that each output counts every record as written, lost or waiting, or as an active flow.
-/// Returns the number of records.
+/// Checks that each output counts every flow record as written, lost or waiting, or as an active
+/// flow. Returns the number of records.
 fn assert_counted(report: &Value) -> u64 {
     let flows = &report["app"]["flows"];
     let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key} in {of}"));
@@ -35,7 +35,7 @@ fn assert_counted(report: &Value) -> u64 {
     total
 }
 
-/// The flows go to standard output, so the report is on standard error.
+/// Returns the report, which is on standard error because the flow records go to standard output.
 fn report_of(err: &str) -> Value {
     let line = err.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("{err}"));
     serde_json::from_str(line).unwrap()
@@ -115,7 +115,7 @@ fn a_full_device_has_nothing() {
     assert!(ran.err.contains("cannot write flows to standard output: No space left on device"), "{ran:?}");
 }
 
-/// Like other output files, standard output is cut after the last complete line.
+/// Like other output files, standard output is cut off after the last complete line.
 #[test]
 fn a_full_disk_at_standard_output() {
     if !geteuid().is_root() {
@@ -151,12 +151,12 @@ fn a_reader_that_has_enough_leaves_the_rest_lost() {
     assert!(counts["written"].as_u64() > Some(0) && counts["lost"].as_u64() > Some(0), "{counts} {total}");
 }
 
-/// The collector ends while the packet source waits for it, and does not return.
+/// The IPFIX collector ends while the packet source waits for it, and is not started again.
 #[test]
 fn a_collector_that_goes_away_leaves_the_rest_lost() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // The records need more space than the kernel's buffers, which are about 4 MB at the sender, so
-    // the exporter has not written all of them when the collector closes the connection.
+    // The records do not fit into the kernel's buffers (about 4 MB at the sender). When the
+    // collector closes the connection, the exporter has not written all records.
     setsockopt(&listener, RcvBuf, &8192).unwrap();
     let to = format!("ipfix+tcp://{}", listener.local_addr().unwrap());
     let collector = thread::spawn(move || {
@@ -180,7 +180,7 @@ fn a_collector_that_goes_away_leaves_the_rest_lost() {
 #[test]
 fn datagrams_that_nobody_takes_are_counted() {
     let nowhere = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let to = format!("ipfix://{nowhere}");
+    let to = format!("ipfix://{nowhere}?rate=max");
     let ran = run(&["meter", "synthetic:packets=50000,flows=20000", "--virtual-cpus", "2", "--json", "--export", &to]);
     let report = ran.report();
     assert_counted(&report);
@@ -189,7 +189,7 @@ fn datagrams_that_nobody_takes_are_counted() {
     assert_eq!(ran.code, Some(i32::from(counts["lost"].as_u64() > Some(0))), "{ran:?}");
 }
 
-/// Reports and metrics count every flow record exactly once. At the end, none waits.
+/// Reports and metrics count every flow record exactly once. At the end, no record waits.
 #[test]
 fn counts_add_up_during_the_run() {
     let scratch = Scratch::new();

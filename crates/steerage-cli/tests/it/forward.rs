@@ -176,8 +176,8 @@ fn icmp_errors_come_back() {
         assert_eq!([error_about(FAR4, 2, (3, 3)), error_about(FAR6, 2, (1, 4))], [address(FAR4), address(FAR6)]);
         assert_eq!([error_about("10.77.0.1", 9, (3, 0)), error_about("fd77::1", 9, (1, 0))], from_router);
         assert_eq!(error_about("10.77.1.1", 9, (3, 13)), from_router[0]);
-        // These addresses belong to no host. After some time, the router's kernel reports them as
-        // unreachable.
+        // The addresses that end in 77 belong to no host. After some time, the router's kernel
+        // reports them as unreachable.
         assert_eq!([error_about("10.210.1.77", 9, (3, 1)), error_about("fd00:211::77", 9, (1, 3))], from_router);
     });
     let at = metrics::address(&started);
@@ -193,7 +193,7 @@ fn icmp_errors_come_back() {
     assert!(sent >= 7 && page.get("steerage_forward_icmp_errors_total{outcome=\"sent\"}") <= sent as f64, "{report}");
 }
 
-/// Runs a tool. If the tool is missing, returns `None`, or fails in CI.
+/// Runs a tool such as traceroute. If the tool is missing, returns `None`, or fails in CI.
 fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     let run = || std::process::Command::new(words[0]).args(&words[1..]).stdin(std::process::Stdio::null()).output();
     match net.0.within(namespace, run) {
@@ -282,7 +282,7 @@ fn iperf3_carries_a_gigabyte() {
         } else {
             let [sent, received] = ["sum_sent", "sum_received"].map(|sum| end[sum]["bytes"].as_u64().unwrap());
             let wanted = if options[1] == "1G" { 1 << 30 } else { 50 << 20 };
-            // When iperf3's sender stops counting, the last bytes are in flight.
+            // When iperf3's sender stops counting, the last bytes are still in flight.
             assert!(sent >= wanted && received + (16 << 20) >= wanted, "{sent} sent, {received} received");
         }
         assert!(server.wait().unwrap().success());
@@ -383,7 +383,8 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:78");
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(OTHER, || fs::write("/proc/sys/net/ipv4/conf/other0/arp_notify", "0").unwrap());
-    // Without `stale`, the kernel assumes for 15 to 45 s that the neighbour is reachable.
+    // Without the neighbour state `stale`, the kernel assumes for 15 to 45 s that the neighbour is
+    // reachable.
     net.router("neigh change 10.210.1.2 dev r1 nud stale");
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:79");
     net.0.within(ONE, || ping(address(FAR4), 56));
@@ -407,8 +408,8 @@ fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     stop(started);
 }
 
-/// Frames from a TUN have no link header, so `forward` adds one. The replies go to the router's
-/// kernel.
+/// Frames from a TUN interface have no link header, so `forward` adds one. The replies to these
+/// frames go to the router's kernel.
 #[test]
 fn from_a_tun_to_an_interface_with_link_headers() {
     let Some(net) = Net::new() else { return };

@@ -79,7 +79,7 @@ fn the_kernel_does_not_answer_what_is_forwarded() {
         read(&errors, &mut counts);
         assert!(counts.is_empty(), "{kind}: {counts:?}");
     }
-    // The router's kernel still answers packets to its own addresses.
+    // The router's kernel still answers packets to the router's own addresses.
     net.within(ONE, || ping(address("fd00:211::1"), 56));
     started.stop_at_rest();
 }
@@ -138,12 +138,13 @@ fn the_rules_last_as_long_as_the_run() {
     started.signal(Signal::SIGKILL);
     gone();
 
-    // Such a rule remains if a run and its helper process are killed.
+    // A routing rule of steerage remains if a run and its helper process are killed.
     net.must(ROUTER, "-6 rule add pref 32765 iif r0 blackhole protocol 115");
     start(&net, &[]).stop_at_rest();
     assert_eq!(rules(&net), before);
 
-    // The user's rules keep their priorities, and the rule for the table `local` comes first.
+    // The user's routing rules keep their priorities, and the rule for the table `local` comes
+    // first.
     net.must(ROUTER, "-6 rule add pref 900 lookup main");
     net.must(ROUTER, "-6 rule add pref 880 from fd07::/64 lookup 77");
     let started = start(&net, &[]);
@@ -152,8 +153,8 @@ fn the_rules_last_as_long_as_the_run() {
     started.stop_at_rest();
 }
 
-/// `forward` cannot insert its rule between the tables. No added rule would help, so the error
-/// recommends no `ip` commands.
+/// If the rules for the routing tables have an unusual order, `forward` cannot insert its rule
+/// between them. No additional rule would help, so the error message recommends no `ip` commands.
 #[test]
 fn tables_in_the_wrong_order_are_refused() {
     let Some(net) = linked() else { return };
@@ -169,7 +170,7 @@ fn tables_in_the_wrong_order_are_refused() {
     }
 }
 
-/// A rule of an earlier run has no effect after the rule for the table `main`.
+/// A routing rule of an earlier run has no effect if it comes after the rule for the table `main`.
 #[test]
 fn a_rule_without_effect_is_replaced() {
     let Some(net) = linked() else { return };
@@ -182,8 +183,8 @@ fn a_rule_without_effect_is_replaced() {
     assert_eq!(rules(&net), before);
 }
 
-/// The first run removes its rule when it ends, so the user must add a separate rule for a second
-/// run.
+/// The first run removes its routing rule when it ends, so the user must add a separate rule for a
+/// second run.
 #[test]
 fn a_second_run_has_no_rule_of_the_first() {
     let Some(net) = linked() else { return };
@@ -268,7 +269,7 @@ fn without_the_capability_the_rules_must_be_there() {
     assert_eq!((output.code, rules(&net)), (Some(0), by_user), "{output:?}");
 
     // The rules that silence the kernel must come before the rule for the table `main`. Only one of
-    // these does.
+    // the user's two rules comes before it.
     net.must(ROUTER, "-6 rule add pref 900 lookup main");
     net.must(ROUTER, "-6 rule add iif r1 pref 850 blackhole");
     let output = Ran::of(run().unwrap());

@@ -11,8 +11,8 @@ use steerage_fixtures::skip;
 
 const DEVICE: &str = "/dev/fuse";
 
-/// Mounts a FUSE file system in the mount namespace of this thread, and serves it. `options` are
-/// additional mount options. Returns `None` if mounting is not possible.
+/// Mounts a FUSE file system in the mount namespace of this thread, and serves it. `options`
+/// contains additional mount options. Returns `None` if mounting is not possible.
 pub(crate) fn serve<F>(files: F, at: &Path, options: &str) -> Option<JoinHandle<io::Result<()>>>
 where
     F: Filesystem + Send + 'static,
@@ -26,7 +26,7 @@ where
     Some(thread::spawn(|| session.run()))
 }
 
-/// The file belongs to root.
+/// Returns the attributes of a file that belongs to root.
 pub(crate) fn attributes(inode: INodeNo, kind: FileType, perm: u16) -> FileAttr {
     let time = SystemTime::UNIX_EPOCH;
     FileAttr {

@@ -1,6 +1,6 @@
-//! Tests signals to a process that waits for a file system which does not answer, such as a hard
-//! NFS mount whose server is down. The process waits in the kernel, and a caught signal does not
-//! end it.
+//! Tests signals to a process that waits for a file system that does not answer, such as a hard NFS
+//! mount whose server is down. Such a process waits in the kernel, and a signal that it catches
+//! does not end its wait.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -30,18 +30,19 @@ use crate::signals::ignores_hup;
 
 const TTL: Duration = Duration::from_secs(3600);
 
-/// Every directory of this FUSE file system contains these names. Below are their inode numbers.
+/// Every directory of this FUSE file system contains these names. The constants below are the inode
+/// numbers of these names.
 const FILE: &str = "file";
 const DIRECTORY: &str = "directory";
 const FILE_INODE: u64 = 2;
 const DIRECTORY_INODE: u64 = 3;
 
-/// A lookup of this name stops the file system's server.
+/// When a program looks this name up, the server of the file system stops.
 const STOP: &str = "stop";
 
-/// A file system whose server stops reading requests when a program looks up [`STOP`]. The kernel
-/// has not yet passed the waiting program's request to the server, so SIGKILL ends the program, as
-/// with a hard NFS mount.
+/// A file system whose server stops reading requests when a program looks up [`STOP`]. A program
+/// that then accesses the file system waits until the server reads its request. SIGKILL ends the
+/// program, as with a hard NFS mount.
 struct Stopping {
     /// The stopped file system continues when the sender is dropped.
     goes_on: Mutex<Receiver<()>>,
@@ -79,7 +80,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// Stops the file system, while the kernel's cache keeps the file, the directory and their
+    /// Stops the file system. The kernel's cache keeps the file, the directory and their
     /// attributes.
     fn stop(&self) {
         for name in ["", FILE, DIRECTORY] {
@@ -144,8 +145,8 @@ fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {
     until(&format!("{signal} ends {args:?}"), || child.try_wait().unwrap().is_some());
     let status = child.wait().unwrap();
     assert_eq!(status.signal(), Some(signal as i32), "{args:?}: {status}");
-    // A child that executes a program in the stopped file system also hangs, and does not get its
-    // parent's signal.
+    // A child process that executes a program in the stopped file system also hangs, and does not
+    // get the signal that its parent gets.
     let is_left = |child: &Pid| fs::exists(format!("/proc/{child}")).unwrap_or(false);
     for child in started.into_iter().filter(is_left) {
         let _ = kill(child, Signal::SIGKILL);
@@ -167,9 +168,9 @@ struct Row {
     /// The argument as `--help` shows it.
     argument: &'static str,
     commands: &'static [&'static str],
-    /// `{c}` stands for each of the commands with the arguments that it needs, `DEMO` for a
-    /// capture, `{d}` for a directory, and `{}` for a file whose opening or lookup hangs. Words
-    /// with `=` before the command set environment variables.
+    /// `{c}` stands for each command in `commands`, with the arguments that the command needs,
+    /// `DEMO` for a capture, `{d}` for a directory, and `{}` for a file whose opening or lookup
+    /// hangs. Words with `=` before the command set environment variables.
     lines: &'static [&'static str],
 }
 
@@ -237,7 +238,8 @@ const ROWS: &[Row] = &[
         commands: &["parallel"],
         lines: &["parallel synthetic:packets=1 --results {d}/x -- cat"],
     },
-    // The program of a job, and the directory for the job's files.
+    // The first command line has the path of a job's program, and the second has the directory for
+    // the job's files.
     Row {
         argument: "<COMMAND>...",
         commands: &["parallel"],
@@ -250,7 +252,8 @@ const ROWS: &[Row] = &[
             "TMPDIR={d} parallel synthetic:packets=1 --keep-order -- cat",
         ],
     },
-    // `parallel` starts the hidden command `exec-when-ready`, and waits for its end as for any job.
+    // `parallel` starts the hidden command `exec-when-ready`, and waits for the end of that process
+    // as for any job.
     Row { argument: "<COMMAND>...", commands: &["exec-when-ready"], lines: &[] },
     Row {
         argument: "--to <PID|NAME|PATH>",
@@ -261,7 +264,7 @@ const ROWS: &[Row] = &[
     // `dump` creates its output file only after it has connected to a run.
     Row { argument: "--write <FILE>", commands: &["dump"], lines: &[] },
     Row { argument: "--out <DIR>", commands: &["man"], lines: &["man --out {d}"] },
-    // These paths are attributes of the control tree, and not files.
+    // `get` and `set` take the path of an attribute in the control tree, and not of a file.
     Row { argument: "[PATH]", commands: &["get"], lines: &[] },
     Row { argument: "<PATH>", commands: &["set"], lines: &[] },
 ];
@@ -276,7 +279,7 @@ const VARIABLES: &[&str] = &[
     "STEERAGE_STATE_DIR={d}/x tune lo --for listen --apply",
 ];
 
-/// Returns a command with the arguments that it needs before it opens any path.
+/// Returns the command with the arguments without which it would open no path.
 fn with_what_it_needs(command: &str, has_device: bool) -> String {
     let device = if has_device { "" } else { " synthetic:packets=1" };
     match command {
@@ -337,7 +340,8 @@ fn a_file_system_that_does_not_answer_keeps_no_command_from_ending() {
 fn the_second_int_ends_a_run_whose_report_is_never_written() {
     with_mounted(|mounted| {
         let path = mounted.at.join(FILE);
-        // After this close, the kernel knows that the file system does not support flush requests.
+        // After this file is closed, the kernel knows that the file system does not support flush
+        // requests.
         drop(File::options().write(true).open(&path).unwrap());
         let report = File::options().write(true).open(&path).unwrap();
         let mut run = command(&["count", "synthetic:rate=1000", "--seconds", "0", "-v"]);

@@ -14,14 +14,14 @@ use crate::export::directory;
 
 const PAGE: &str = include_str!("../../../../docs/meter.md");
 
-/// In seconds, for the start of a collector, for reading all datagrams, and for its end. Collectors
-/// need less time.
+/// The time limit in seconds for the start of a collector, for reading all datagrams, and for its
+/// end. Collectors need less time.
 const PATIENCE: &str = "30";
 
 /// The sections whose commands this test or `.ci/parquet` runs.
 pub(crate) const SECTIONS: [&str; 3] = ["nfdump", "pmacct", "DuckDB"];
 
-/// The addresses of the capture's largest flow, as `tshark -T fields` prints them.
+/// The two addresses of the capture's largest flow, as `tshark -T fields` prints them.
 const LARGEST: [&str; 2] = ["10.20.0.45", "198.51.100.34"];
 
 fn examples() -> PathBuf {
@@ -33,8 +33,8 @@ pub(crate) fn section(heading: &str) -> &'static str {
     section.split_once("\n### ").map_or(section, |(section, _)| section)
 }
 
-/// A bash function: has the collector read all datagrams? In /proc/net/udp, the lengths of the send
-/// queue and the receive queue follow the addresses.
+/// A bash function that checks whether the collector has read all datagrams. In /proc/net/udp, the
+/// lengths of the send queue and the receive queue follow the addresses.
 const IS_READ: &str =
     "is_read() { ! grep -qE ':1283 .*:0000 .. [0-9A-F]+:0*[1-9A-F]' /proc/net/udp*; }\nexport -f is_read";
 
@@ -44,15 +44,16 @@ fn commands(heading: &str) -> String {
     lines.map(|line| format!("{}{line}\n", waits(line))).collect()
 }
 
-/// Returns commands before the page's command `line` that wait for the slower collector, as a user
-/// would.
+/// Returns commands that wait for a slow collector before the page's command `line`, as a user
+/// would wait.
 fn waits(line: &str) -> &'static str {
     if line.starts_with("steerage ") {
         // nfacctd has two processes, and each reports when it is ready.
         "until_true 'grep -q :1283 /proc/net/udp*'\n\
          until_true '! grep -q nfacctd log || { grep -q \"cache entries\" log && grep -q \"waiting for\" log; }'\n"
     } else if line.starts_with("kill ") && line.contains("%1") {
-        // nfacctd prints its records when it ends, but not those that it received shortly before.
+        // nfacctd prints its records when it ends, but not the records that it received shortly
+        // before.
         "until_true is_read\n\
          before=$(grep -c 'Purging cache - END' log || true)\nexport before\n\
          until_true '((  $(grep -c \"Purging cache - END\" log) >= before + 2 ))'\n"
@@ -91,8 +92,8 @@ fn run(heading: &str) -> Option<String> {
     Some(String::from_utf8(shell.stdout).unwrap())
 }
 
-/// Returns the source, the destination, and tshark's number of the connection of each frame. All
-/// frames contain IP packets. `None` if there is no tshark.
+/// Returns, for each frame, the source, the destination, and the number that tshark gives to the
+/// connection. All frames contain IP packets. Returns `None` if tshark is not installed.
 fn frames() -> Option<Vec<Vec<String>>> {
     tshark::tshark(&examples().join("demo.pcapng"), &["ip.src", "ip.dst", "tcp.stream", "udp.stream"])
 }

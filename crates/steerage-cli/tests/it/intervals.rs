@@ -1,5 +1,5 @@
-//! `--interval` prints a report of each interval. The sums over all reports must equal the final
-//! report.
+//! Tests `--interval`, which prints a report of each interval. The sums over all reports must equal
+//! the final report.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::program::{Started, assert_balanced, command, run, sum};
 
-/// Endless, but so slow that other tests get enough CPU time.
+/// A packet source that does not end, and is slow enough to leave CPU time for other tests.
 const ENDLESS: &str = "synthetic:rate=20000,flows=50";
 
 /// Runs a command until it has printed three reports of 10 ms. Returns all of its lines.
@@ -59,7 +59,7 @@ fn differences_add_up_to_the_report() {
         let seconds: Vec<f64> = intervals.iter().map(|interval| interval["seconds"].as_f64().unwrap()).collect();
         assert!(seconds.is_sorted(), "{seconds:?}");
         let lengths: f64 = intervals.iter().map(|interval| interval["interval_seconds"].as_f64().unwrap()).sum();
-        // Each length is rounded to the microsecond.
+        // The length of each interval is rounded to a microsecond.
         assert!((lengths - seconds.last().unwrap()).abs() < 1e-6 * (1.0 + intervals.len() as f64), "{intervals:?}");
         for interval in &intervals {
             let dropped: u64 = sum(&interval["total"]["dropped"]);
@@ -78,15 +78,15 @@ fn a_meter_tells_how_many_flows_there_are() {
     assert_eq!(last, &json!({ "active": 0, "total": flows["total"], "evicted": flows["evicted"], "lost": 0 }));
     for pair in intervals.windows(2) {
         for path in ["/flows/total", "/flows/evicted"] {
-            // The counts of flows are read one after the other while the CPUs evict flows, so they
-            // may be too low by one for each CPU.
+            // The program reads one count of flows after the other while the CPUs evict flows. A
+            // count may therefore be too low by one for each CPU.
             assert!(number(&pair[0], path) <= number(&pair[1], path) + 2, "{pair:?}");
         }
         assert!(number(&pair[0], "/flows/active") <= 20 + 2, "{pair:?}");
     }
 }
 
-/// The counts are exact: all 50 flows have appeared, and none has ended.
+/// The counts of flows are exact: all 50 flows have appeared, and none has ended.
 #[test]
 fn usr1_tells_of_flows_too() {
     let endless = ["meter", ENDLESS, "--virtual-cpus", "2", "--seconds", "0", "--json"];
@@ -147,7 +147,7 @@ fn beside_flows_on_standard_output_they_go_to_standard_error() {
     assert_eq!((quiet.code, objects(&quiet.out).len(), quiet.err.as_str()), (Some(0), 50, ""), "{quiet:?}");
 }
 
-/// Flows go to standard output, so the report goes to standard error.
+/// Flow records go to standard output, so the requested report goes to standard error.
 #[test]
 fn usr1_keeps_off_the_flows() {
     let endless = ["meter", ENDLESS, "--virtual-cpus", "1", "--seconds", "0", "--flows", "-"];
@@ -181,7 +181,7 @@ fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let mut child = started.stdout(write).spawn().unwrap();
     // Dropping `started` closes this process's copy of the pipe's writing end.
     drop(started);
-    // The flow file gets its final name at the end of the run.
+    // The file of flow records gets its final name at the end of the run.
     let begun = Instant::now();
     while !flows.exists() {
         assert!(begun.elapsed() < Duration::from_secs(100), "it hangs");

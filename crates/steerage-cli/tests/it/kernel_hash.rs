@@ -17,12 +17,12 @@ use steerage_fixtures::{HANG, skip};
 use crate::explain::explained;
 use crate::program::command;
 
-/// If the kernel distinguishes this many flows, it steers all of them to one of two CPUs with a
-/// probability of 1 in 2^63.
+/// The number of flows. If the kernel distinguishes all of these flows, it steers all of them to
+/// one of two CPUs with a probability of 1 in 2^63.
 const FLOWS: u16 = 64;
 
-/// In at least one of these tries, a single flow must use only one CPU. Other traffic of the
-/// machine may use the other CPU.
+/// The number of tries. In at least one try, a single flow must use only one CPU. Other traffic of
+/// the machine may use the other CPU.
 const TRIES: usize = 100;
 
 /// In `SPREADS` of `SPREAD_TRIES` tries, many flows must use both CPUs. The kernel counts no
@@ -30,8 +30,8 @@ const TRIES: usize = 100;
 const SPREADS: usize = 2;
 const SPREAD_TRIES: usize = 10;
 
-/// The column `received_rps` of /proc/net/softnet_stat counts the interrupts by which other CPUs
-/// steered packets to the CPU of the row.
+/// The column `received_rps` of /proc/net/softnet_stat counts the interrupts with which other CPUs
+/// woke the CPU of the row to handle steered packets.
 const RECEIVED_RPS: usize = 9;
 
 const OUTER: ([u8; 4], [u8; 4]) = ([10, 209, 9, 1], [10, 209, 9, 2]);
@@ -65,7 +65,7 @@ fn fragment(flow: u16) -> Vec<u8> {
     frame
 }
 
-/// The name of an encapsulation, and its frame for a flow number.
+/// An encapsulation's name, and a function that builds its frame for a flow number.
 type Encapsulation = (&'static str, fn(u16) -> Vec<u8>);
 
 const ENCAPSULATIONS: [Encapsulation; 20] = [
@@ -103,8 +103,8 @@ const ENCAPSULATIONS: [Encapsulation; 20] = [
     ("labels", |flow| labelled(0, 1 + flow as u8)),
 ];
 
-/// The receiving end of the veth pair has an RPS mask of two CPUs. Returns `None` if this machine
-/// has only one CPU.
+/// Creates a veth pair whose receiving end has an RPS mask of two CPUs. Returns `None` if this
+/// machine has only one CPU.
 fn cable() -> Option<Net> {
     let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
     if !online.starts_with("0-") {
@@ -124,8 +124,8 @@ fn written(name: &str, test: &str, frame: fn(u16) -> Vec<u8>) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Returns true if the kernel's hash spreads the flows over both CPUs. `expected` affects only the
-/// number of tries.
+/// Returns true if the kernel's hash spreads the flows over both CPUs. `expected` is the expected
+/// result, which affects only the number of tries.
 fn spreads(net: &Net, path: &str, expected: bool) -> bool {
     let used = |_: &usize| (0..2).filter(|from| interrupts(net, path, *from)).count();
     if expected {
@@ -170,7 +170,7 @@ fn a_flow_dissector_spreads_tunnels_with_fixed_ports() {
 }
 
 /// Sends the packets from the CPU `from`. Returns true if the kernel interrupted the other CPU for
-/// some of them.
+/// some of the packets.
 fn interrupts(net: &Net, path: &str, from: usize) -> bool {
     let all = SockProtocol::EthAll;
     let tap = net.near(|| socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, all).unwrap());

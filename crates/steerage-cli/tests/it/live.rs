@@ -1,4 +1,5 @@
-//! Sockets send packets between the ends of a veth pair, and steerage listens at one end.
+//! In these tests, sockets send packets between the ends of a veth pair, and steerage listens at
+//! one end.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -27,7 +28,7 @@ fn send(net: &Net, flows: usize, each: usize) {
     });
 }
 
-/// Without a socket, the kernel would answer datagrams with ICMP errors.
+/// Opens a UDP socket, without which the kernel would answer datagrams with ICMP errors.
 fn open(net: &Net) -> UdpSocket {
     net.near(|| bind_when_free((NEAR, 9)))
 }
@@ -68,7 +69,7 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
         let started = start(&net, &args);
         send(&net, 40, 50);
         talk(&net);
-        // Afterwards, the run and the kernel count the same packets.
+        // After all TCP connections are closed, the run and the kernel count the same packets.
         wait_until_closed(&net);
         let report = started.stop(Signal::SIGINT);
         let after = counted(&net);
@@ -124,7 +125,7 @@ fn the_kernels_hash_steers_on_demand() {
             "{report}"
         );
         assert_eq!(queue["hashed"], if is_ours { 1200 } else { 0 }, "{queue}");
-        // Each of the four CPUs has some of the 60 flows, and all their packets.
+        // Each of the four CPUs has some of the 60 flows, and gets all packets of these flows.
         let cpus = report["snapshot"]["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
         assert!(cpus.clone().all(|packets| packets > 0 && packets % 20 == 0), "{:?}", cpus.collect::<Vec<_>>());
     }
@@ -198,7 +199,7 @@ fn notes_stand_on_standard_error() {
 #[test]
 fn without_the_right_to_it_the_line_says_which() {
     let Some(net) = Net::new() else { return };
-    // Root without CAP_NET_RAW. If setpriv is missing, this case is skipped.
+    // In this case, root has no CAP_NET_RAW. If setpriv is missing, this case is skipped.
     let program = env!("CARGO_BIN_EXE_steerage");
     let args = ["--bounding-set=-net_raw", "--inh-caps=-net_raw", program, "count", "lo"];
     let Ok(output) = net.near(|| Command::new("setpriv").args(args).output()) else { return };
@@ -211,7 +212,7 @@ fn without_the_right_to_it_the_line_says_which() {
     assert!(ran.complaint().contains("CAP_NET_RAW") && ran.complaint().contains("setcap"), "{ran:?}");
 }
 
-/// The kernel applies the filter, so other packets are not counted as received.
+/// The kernel applies the filter, so packets that do not match are not counted as received.
 #[test]
 fn a_filter_leaves_out_in_the_kernel() {
     if !is_installed("tcpdump", "tcpdump") {
@@ -242,8 +243,8 @@ fn a_filter_leaves_out_in_the_kernel() {
     }
 }
 
-/// The privileges of a user after `setcap cap_net_raw+ep`. While the program listens, it has no
-/// capability left.
+/// The user has the privileges that `setcap cap_net_raw+ep` gives. While the program listens, it
+/// has no capability left.
 #[test]
 fn one_capability_is_enough_to_listen() {
     let Some(net) = Net::new() else { return };
@@ -272,7 +273,8 @@ fn one_capability_is_enough_to_listen() {
     std::fs::remove_file(&program).unwrap();
 }
 
-/// Each interface is a separate device, which receives each packet that passes the interface.
+/// With the device `any`, each interface is a separate device that receives the packets of the
+/// interface.
 #[test]
 fn any_stands_for_all_interfaces_that_are_up() {
     let Some(net) = Net::new() else { return };

@@ -10,14 +10,14 @@ use fuser::{
 use crate::fuse;
 
 /// A FUSE file system that reports root as the owner of every file. It contains symbolic links to
-/// the directory `target` and to its file `name`.
+/// the directory `target` and to the file `name` in this directory.
 pub(crate) struct Lying {
     pub(crate) target: PathBuf,
     pub(crate) name: &'static str,
 }
 
 const FILE: INodeNo = INodeNo(2);
-/// The symbolic link `logs` to the directory.
+/// The inode of `logs`, the symbolic link to the directory.
 const DIRECTORY: INodeNo = INodeNo(3);
 
 impl Lying {

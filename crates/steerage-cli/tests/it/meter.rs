@@ -1,4 +1,4 @@
-//! `steerage meter`: its report, its files, and its errors.
+//! Tests the report, the files and the errors of `steerage meter`.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -156,7 +156,8 @@ fn all_flows_in_a_file() {
     assert_eq!(rows.remove(0), HEADER);
     rows.sort_unstable();
     assert_eq!(rows, ROWS);
-    // The JSON keys are the CSV's columns. The flows may have ended in another order.
+    // The JSON keys are the CSV's columns. The flows in the JSON file may have another order than
+    // in the CSV file.
     let text = read(&directory, "flows.jsonl");
     let mut objects = objects(&text);
     objects.sort_by_key(|object| object["first"].as_str().unwrap().to_owned());
@@ -247,7 +248,7 @@ fn what_cannot_be_written_ends_the_run() {
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
         assert!(ran.complaint().contains("cannot write flows to") && ran.err.contains("file"), "{ran:?}");
     }
-    // Flows to a full disk, from a source that never ends.
+    // The run writes flows to a full disk, from a source that never ends.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let args = ["meter", "synthetic:flows=100000", "--seconds", "0", "--max-flows", "1000", "--virtual-cpus", "2"];
     let ran = command(&[&args[..], &["--flows", "-", "-q"]].concat()).stdout(Stdio::from(full)).output().unwrap();
@@ -264,7 +265,8 @@ fn who_reads_no_more_has_seen_enough() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// When the user stops the run, the program waits for its reader only for a limited time.
+/// When the user stops the run, the program waits for the reader of its output only for a limited
+/// time.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_a_stop() {
     // The first source can wait, so its CPUs wait until flow records are written. The second source
@@ -417,7 +419,7 @@ fn parquet_is_in_every_build() {
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo.pcapng");
 
-/// Several flow records may belong to a flow.
+/// Several flow records may belong to one flow.
 #[test]
 fn the_records_of_a_flow_are_one_line() {
     let table = |args: &[&str]| {

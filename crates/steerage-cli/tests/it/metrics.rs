@@ -1,4 +1,4 @@
-//! `--metrics`: the metrics that a run serves to Prometheus.
+//! Tests `--metrics`, the metrics that a run serves to Prometheus.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -27,7 +27,7 @@ pub(crate) fn get(address: SocketAddr) -> String {
     body.to_owned()
 }
 
-/// Each counter lies between an earlier and a later report.
+/// The value of each counter lies between the values in an earlier and a later report.
 #[test]
 fn every_command_serves_them() {
     let file = std::env::temp_dir().join(format!("steerage-{}-metrics.pcapng", std::process::id()));
@@ -67,7 +67,8 @@ fn every_command_serves_them() {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// Only this line shows which port the kernel chose.
+/// The port is printed even with `--quiet`, because only this line shows which port the kernel
+/// chose.
 #[test]
 fn the_port_is_told_though_it_is_quiet() {
     let run = Started::new(&["count", "synthetic:rate=1000", ANY, "-q", "--virtual-cpus", "1", "--seconds", "0"]);

@@ -1,9 +1,10 @@
-//! Wrong command lines and missing devices: one line that says what to do, and the documented exit
-//! code.
+//! Tests wrong command lines and missing devices. The program must print one line that says what to
+//! do, and return the documented exit code.
 
 use crate::program::run;
 
-/// Returns the one line on standard error. Standard output must be empty.
+/// Runs a command line that must fail. Returns the only line on standard error. Standard output
+/// must be empty.
 fn fails(code: i32, args: &str) -> String {
     let ran = run(&args.split_whitespace().collect::<Vec<_>>());
     assert_eq!(ran.code, Some(code), "{args}: {ran:?}");
@@ -148,9 +149,9 @@ fn without_a_command_there_is_help() {
     assert!(ran.err.contains("Usage: steerage") && ran.err.contains("Examples:"), "{ran:?}");
 }
 
-/// Command lines, and a text that the error must contain.
+/// Wrong command lines, each with a text that the error message must contain.
 const TYPICAL: [(&str, &str); 47] = [
-    // Options of tcpdump.
+    // These command lines have options of tcpdump.
     ("count -i eth1", "steerage count eth1"),
     ("meter -r night.pcap", "steerage meter night.pcap"),
     ("-i eth1", "steerage meter eth1"),
@@ -162,13 +163,13 @@ const TYPICAL: [(&str, &str); 47] = [
     ("count synthetic port 53", "write -f 'port 53' after the input"),
     ("explain synthetic tcp and port 80", "write -f 'tcp and port 80' after the input"),
     ("count synthetic -f ip", "leave -f out"),
-    // The command is missing or wrong.
+    // In these command lines, the command is missing or wrong.
     ("night.pcap", "steerage meter night.pcap"),
     ("lo", "steerage meter lo"),
     ("metre lo", "a similar subcommand exists: 'meter'"),
     ("help reprot", "a similar one exists: report"),
     ("man metre", "`steerage --help` lists the commands"),
-    // The input is wrong.
+    // In these command lines, the input is wrong.
     ("count nowhere.pcap", "`ls` shows the files"),
     ("meter eth99", "`ip link` the interfaces"),
     ("count synthetic:flow=1", "flows"),
@@ -179,7 +180,7 @@ const TYPICAL: [(&str, &str); 47] = [
     ("parallel synthetic:packets=10", "<COMMAND>"),
     ("parallel big.pcap tshark -r -", "steerage parallel big.pcap -- tshark"),
     ("parallel big.pcap tshark", "write -- before the command"),
-    // An option or its value is wrong.
+    // In these command lines, an option or its value is wrong.
     ("count --cpu 0", "'--cpus'"),
     ("meter lo --top", "<N>"),
     ("count --cpus x", "0-3,8"),

@@ -1,4 +1,4 @@
-//! `steerage meter --names` finds the names that tshark finds.
+//! Tests that `steerage meter --names` finds the names that tshark finds.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,10 +10,10 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::run;
 
-/// The keys are the names of CSV columns.
+/// The names in a flow, by CSV column.
 type Names = BTreeMap<&'static str, String>;
 
-/// The keys are the endpoints of a flow.
+/// Flows with their names, by the endpoints of the flow.
 type Flows = BTreeMap<[String; 4], Names>;
 
 const COLUMNS: [&str; 7] = ["dns_query", "dns_type", "dns_rcode", "dns_answer", "tls_sni", "tls_alpn", "http_host"];
@@ -29,7 +29,7 @@ fn metered(capture: &Path, csv: &Path, more: &[&str]) -> Flows {
     let columns: Vec<&str> = lines.next().unwrap().split(',').collect();
     let mut flows = Flows::new();
     for line in lines {
-        // Only lists of protocols are in quotes.
+        // In this CSV file, only lists of protocols are in quotes.
         let line = line.replace("\"h2,http/1.1\"", "h2;http/1.1");
         let row: Vec<&str> = line.split(',').collect();
         assert_eq!(row.len(), columns.len(), "{line}");
@@ -43,7 +43,7 @@ fn metered(capture: &Path, csv: &Path, more: &[&str]) -> Flows {
     flows
 }
 
-/// From tshark's output for each packet.
+/// Returns the flows with their names, from tshark's output for each packet.
 fn dissected(capture: &Path) -> Option<Flows> {
     let fields = [
         "ip.src",
@@ -89,8 +89,8 @@ fn dissected(capture: &Path) -> Option<Flows> {
             }
             if is_response && known.is_none_or(|id| id == row[8]) {
                 found.insert("dns_rcode", row[10].clone());
-                // In tshark's lists of names and addresses, additional records come after the DNS
-                // answer.
+                // In tshark's lists of names and addresses, the additional records come after the
+                // answer of a DNS message.
                 let answers = [&row[15], &row[13], &row[14]].map(|list| list.replace(',', " ")).join(" ");
                 let count = row[20].parse().unwrap();
                 found.insert("dns_answer", answers.split_whitespace().take(count).collect::<Vec<_>>().join(" "));

@@ -1,4 +1,4 @@
-//! `steerage forward` with super-frames (one frame for several packets of the cable). tcpdump
+//! Tests `steerage forward` with super-frames (one frame for several packets of the cable). tcpdump
 //! checks the packets on the cables on both sides of the router.
 
 use std::io::{BufRead, BufReader};
@@ -51,7 +51,7 @@ struct Dump(Ends, PathBuf);
 impl Dump {
     fn start(namespaces: &Namespaces, nth: usize, cable: &str, directory: &Path) -> Self {
         let file = directory.join(format!("{cable}.pcap"));
-        // `-B` is the size of tcpdump's buffer in KiB, which has room for all packets of a test.
+        // `-B` is the size of tcpdump's buffer in KiB, and makes room for all packets of a test.
         let args = ["-Z", "root", "-U", "-B", "65536", "-i", cable, "-w"];
         let mut child = Ends(
             namespaces
@@ -72,7 +72,8 @@ impl Dump {
         assert!(self.0.wait().unwrap().success());
         let read = Command::new("tcpdump").args(["-n", "-e", "-vv", "-r"]).arg(&self.1).output().unwrap();
         let text = String::from_utf8(read.stdout).unwrap();
-        // The lines of a packet after its first line begin with a space or a tab.
+        // If tcpdump prints several lines for a packet, all lines except the first begin with a
+        // space or a tab.
         text.replace("\n ", " ").replace("\n\t", " ").lines().map(String::from).collect()
     }
 }
@@ -127,21 +128,21 @@ fn merged_packets_are_correct(vlan: Option<u16>) {
             assert_eq!(count(packets, is_one), MESSAGE_BYTES / DATAGRAM_BYTES, "{:#?}", udp(packets));
         }
         assert!(count(packets, |packet| packet.contains("(correct), seq")) > 2 * BYTES / 1460);
-        // No packet is longer than the cable's MTU.
+        // No packet is longer than the MTU of the cable.
         let lengths =
             packets.iter().filter_map(|packet| packet.split_once(", length ")?.1.split_once(':')?.0.parse().ok());
         assert_eq!(lengths.max(), Some(vlan.map_or(1514_usize, |_| 1514 + TAG.len())));
         let tagged = |packet: &&String| packet.contains(&format!("vlan {VLAN},"));
         assert_eq!(packets.iter().filter(tagged).count(), vlan.map_or(0, |_| packets.len()));
     }
-    // Frames that are longer than 1514 bytes on average are super-frames.
+    // If frames have more than 1514 bytes on average, some frames are super-frames.
     let sent = &report["snapshot"]["outputs"][1];
     let (packets, bytes) = (sent["packets"].as_u64().unwrap(), sent["bytes"].as_u64().unwrap());
     assert!(packets > 0 && bytes / packets > 1514, "{sent}");
     assert_eq!(report["snapshot"]["reordered"], 0, "{report}");
 }
 
-/// The features with which a kernel creates super-frames.
+/// The offload features with which a kernel creates super-frames.
 const FEATURES: [&str; 6] = [
     "tso off",
     "gso off gro off",
@@ -219,7 +220,7 @@ fn segments_are_merged_before_they_are_routed() {
     }
 }
 
-/// Each message is one super-frame of 21 datagrams.
+/// The sender's kernel sends each message as one super-frame of 21 datagrams.
 #[test]
 fn count_and_meter_state_frames_and_packets_of_the_wire() {
     const MESSAGES: u64 = 3;
@@ -255,7 +256,7 @@ fn count_and_meter_state_frames_and_packets_of_the_wire() {
 }
 
 /// If both TUNs use super-frames, packets stay on the CPU of their arrival unless the user requests
-/// steering. If one TUN has no super-frames, the router steers packets by default.
+/// steering. If one of the two TUNs has no super-frames, the router steers packets by default.
 #[test]
 fn super_frames_between_tuns_stay_where_they_arrive() {
     const MESSAGES: u64 = 3;
@@ -358,7 +359,7 @@ fn tagged_super_frames_pass_whole() {
     let packets = dump.packets();
     let _ = ends.map(end);
     let reports = fanouts.map(Started::stop_at_rest);
-    // Frames towards `ONE` are not cut, and may lack a checksum.
+    // Frames towards `ONE` are not cut into packets, and may lack a checksum.
     let to_far: Vec<_> = packets
         .iter()
         .filter(|packet| [" > 10.210.0.2.", " > fd00:210::2."].iter().any(|to| packet.contains(to)))

@@ -1,5 +1,5 @@
-//! Capture files and FIFOs, while disks are full, readers are slow or missing, or another user has
-//! created links. The counts in the report must match the contents of the files.
+//! Tests outputs to capture files and FIFOs, while disks are full, readers are slow or missing, or
+//! another user has created links. The counts in the report must match the contents of the files.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -30,7 +30,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// The file must be complete.
+/// Returns the number of packets in the file, which must be complete.
 fn capinfos(file: &Path) -> Option<u64> {
     let Ok(output) = Command::new("capinfos").args(["-c", "-M", "-T", "-r"]).arg(file).output() else {
         skip("capinfos is absent: install the package tshark");
@@ -41,7 +41,7 @@ fn capinfos(file: &Path) -> Option<u64> {
     Some(out.trim().rsplit('\t').next().unwrap().parse().unwrap_or_else(|_| panic!("{out}")))
 }
 
-/// The file must be complete.
+/// Returns the number of packets in the file, which must be complete.
 fn count(file: &Path) -> Value {
     report(&["count", text(file), "--virtual-cpus", "1"])["snapshot"]["received"].clone()
 }
@@ -82,7 +82,7 @@ fn a_full_disk_holds_as_many_packets_as_are_reported() {
     let directory = directory("full");
     let (small, saved) = (directory.join("small"), directory.join("saved"));
     [&small, &saved].into_iter().for_each(|path| fs::create_dir(path).unwrap());
-    // Two outputs share a file system with too little space for either.
+    // Two outputs share a file system with too little space for either output.
     let script = "mount -t tmpfs -o size=1m tmpfs \"$1\" || exit 99
         \"$0\" fanout synthetic:packets=40000,flows=300 --virtual-cpus 2 --json \
             --to \"pcap:$1/a.pcapng\" --to \"pcap:$1/b.pcapng\" --to \"pcap:$2/c.pcapng\"
@@ -165,12 +165,12 @@ fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
         "2",
     ];
     let mut child = command(&[&args[..], &["--json", "-v"]].concat());
-    // Both the program and this `open` wait for the other end of the FIFO.
+    // The program and this `open` each wait until the other opens the FIFO.
     let child = child.spawn().unwrap();
     let mut slow = File::open(&pipe).unwrap();
     let mut run = Started::of(child);
-    // If the source can wait, the output buffer is filled up to half of a CPU's share (8 MiB). The
-    // 75 MB for the FIFO do not fit.
+    // If the source can wait, a CPU's output buffer is filled only up to half of the CPU's share (8
+    // MiB). The 75 MB of packets for the FIFO do not fit into the buffer.
     wait_until(&mut run, "a full buffer", |report| {
         report["snapshot"]["outputs"][0]["held"].as_u64() > Some((7 << 20) / 1500)
     });
@@ -247,7 +247,8 @@ fn planted_links_lead_nowhere() {
     assert!(fs::symlink_metadata(common.join("flows.csv.part")).unwrap().is_symlink(), "nobody has touched it");
 }
 
-/// The source can wait, so the handler waits to write a flow when the reader stops.
+/// When the reader stops, the handler waits until it can write a flow, because the source of the
+/// packets can wait.
 #[test]
 fn a_cpu_that_does_not_return_is_shown() {
     let from = "synthetic:flows=100000";
@@ -277,8 +278,8 @@ fn a_cpu_that_does_not_return_is_shown() {
     }
 }
 
-/// `.pcap` is classic pcap, and every other name is pcapng. A file without packets is a valid
-/// capture.
+/// A file with a name in `.pcap` has the classic pcap format, and every other capture file is
+/// pcapng. A file without packets is a valid capture.
 #[test]
 fn the_name_chooses_the_format() {
     if !is_installed("tcpdump", "tcpdump") {

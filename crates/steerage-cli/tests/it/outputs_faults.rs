@@ -1,5 +1,6 @@
-//! A write to a capture file fails. The file then matches the report, and the error states the true
-//! reason. The file size limit `RLIMIT_FSIZE` makes the kernel fail a write.
+//! Tests what happens if a write to a capture file fails. The file must then match the report, and
+//! the error must state the true reason. The file size limit `RLIMIT_FSIZE` makes the kernel fail a
+//! write.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,19 +14,20 @@ use crate::program::{Ran, assert_balanced};
 /// The unit of `ulimit -f`, in bytes (POSIX).
 const BLOCK: usize = 512;
 
-/// In the capture file, each packet takes a little more than one unit. Together they take more than
-/// one call of the writer (256 KiB).
+/// The number of packets. In the capture file, each packet takes a little more than one unit of
+/// `ulimit`. All packets together take more than one write (256 KiB).
 const PACKETS: u64 = 620;
 const INPUT: &str = "synthetic:packets=620,flows=50,size=600,seed=1";
 
-/// For each of the first writes, one limit makes it fail in the middle. Another limit is reached
-/// exactly at the end of a write. The last limit is so high that no write fails.
+/// Returns the tested limits of the file size. For each of the first writes, one limit makes the
+/// write fail in the middle. Another limit is reached exactly at the end of a write. With the last
+/// limit, no write fails.
 fn limits() -> impl Iterator<Item = usize> {
     let whole = PACKETS as usize * 640 / BLOCK + 64;
     (0..8).chain((8..whole).step_by(61)).chain([whole])
 }
 
-/// Limits each file to `blocks` units.
+/// Runs the program with a limit on the size of each file, in units of `ulimit`.
 fn limited(blocks: usize, args: &[&str]) -> Ran {
     let script = "trap '' XFSZ; ulimit -f $1; program=$2; shift 2; exec \"$program\" \"$@\"";
     let mut shell = Command::new("dash");
@@ -33,7 +35,7 @@ fn limited(blocks: usize, args: &[&str]) -> Ran {
     Ran::of(shell.output().unwrap())
 }
 
-/// The capture is pcap with nanoseconds, in this machine's byte order.
+/// Returns the number of packets in a pcap file with nanoseconds, in this machine's byte order.
 fn packets_in(file: &Path) -> u64 {
     let bytes = std::fs::read(file).unwrap_or_default();
     let (mut at, mut packets) = (24, 0);
@@ -59,7 +61,7 @@ fn a_capture_file_is_whole_and_the_run_fails_at_each_fault() {
             };
             let ran = limited(blocks, &args);
             if ran.out.is_empty() {
-                // The smallest limit has no room for the capture's header.
+                // With the smallest limit, not even the header of the capture can be written.
                 assert!(blocks == 0 && ran.complaint().contains("File too large"), "{blocks}: {ran:?}");
                 assert_eq!(ran.code, Some(1), "{blocks}: {ran:?}");
                 continue;

@@ -1,4 +1,4 @@
-//! Outputs to programs, named pipes and connections.
+//! Tests outputs to programs, named pipes and connections.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -11,7 +11,7 @@ use steerage_fixtures::{NOBODY, is_root, skip, until};
 
 use crate::program::{Ran, command, run};
 
-/// The pcap has times in nanoseconds.
+/// Returns the number of packets in a pcap file, whose times must be in nanoseconds.
 pub(crate) fn packets(mut capture: &[u8]) -> u64 {
     assert_eq!(capture[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
     capture = &capture[24..];
@@ -44,7 +44,7 @@ fn programs_read_captures() {
 fn a_program_that_has_enough_loses_the_rest() {
     let ran = run(&["fanout", "synthetic:packets=100000", "--to", "exec:head -c 1000 >/dev/null", "--json"]);
     let report = ran.report();
-    // A pcap header has 24 bytes, and the record of each packet 80 bytes.
+    // The header of a pcap file has 24 bytes, and here the record of each packet has 80 bytes.
     assert_eq!((ran.code, &report["snapshot"]["outputs"][0]["packets"]), (Some(1), &12.into()), "{ran:?}");
 }
 
@@ -70,7 +70,7 @@ fn a_fifo_is_made_and_waited_for() {
     assert!(ran.code == Some(1) && ran.complaint().contains("no FIFO"), "{ran:?}");
 }
 
-/// The client of another user gets no packets. The client of the run's user does.
+/// The client of another user gets no packets. The client of the run's user gets packets.
 #[test]
 fn another_user_reads_no_capture() {
     if !is_root() {
@@ -130,7 +130,7 @@ fn an_open_address_is_warned_of() {
 
 #[test]
 fn who_connects_reads_a_capture() {
-    // Another process could bind this port before the run.
+    // Another process could bind this free port before the run does.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to = format!("tcp-listen:{address}");
     let child = command(&["fanout", "synthetic:packets=1000", "--to", &to, "--json"]).spawn().unwrap();

@@ -1,21 +1,21 @@
 //! Reads the example commands of documentation pages, with their output.
 //!
-//! In ```` ```sh ```` blocks, each line is a command. In a transcript, a `$` precedes each command,
-//! or a `#` a command of root, and the command's output follows. A ```` ```toml ```` block that
-//! begins with `# NAME:` contains the file of that name.
+//! In ```` ```sh ```` blocks, each line is a command. In a transcript, a `$` (or a `#` for root)
+//! precedes each command, and the command's output follows. A ```` ```toml ```` block that begins
+//! with `# NAME:` contains the text of a file with that name.
 
-/// Some pages start the program by this command. The tests start the program that was built with
-/// them.
+/// The command by which some pages start the program. In place of this command, the tests start the
+/// program that was built with them.
 pub(crate) const CARGO_RUN: &str = "cargo run --release -- ";
 
 /// Report lines that begin with these words differ between machines and runs.
 const DIFFERING: [&str; 10] =
     ["cpus ", "steering ", "queues ", "memory ", "            ", "real", "CPU ", "hash ", "bucket ", "sandbox "];
 
-/// This text precedes the duration in the first line of a report.
+/// The text that precedes the duration in the first line of a report.
 const TOOK: &str = "  read in ";
 
-/// This line of a transcript matches any number of output lines.
+/// A line of a transcript with this text matches any number of output lines.
 const ELLIPSIS: &str = "...";
 
 #[derive(Debug)]
@@ -29,7 +29,8 @@ impl Example {
         Self { command: command.into(), output: Vec::new() }
     }
 
-    /// Ignores lines that differ between machines and runs.
+    /// Returns true if the page shows the printed output. Ignores lines that differ between
+    /// machines and runs.
     pub(crate) fn is_shown(&self, printed: &str) -> bool {
         let shown = comparable(self.output.iter().map(String::as_str));
         let printed = comparable(printed.lines());
@@ -41,14 +42,15 @@ impl Example {
     }
 }
 
-/// Returns the parts of the lines that are equal in every run.
+/// Returns the parts of output lines that are equal in every run.
 fn comparable<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let lines = lines.into_iter().filter(|line| !line.is_empty());
     let lines = lines.filter(|line| !DIFFERING.iter().any(|differing| line.starts_with(differing)));
     lines.map(|line| line.split(TOOK).next().unwrap_or_default().to_owned()).collect()
 }
 
-/// Returns the fenced blocks with their languages, without the indentation of a list item.
+/// Returns the fenced code blocks of a page with their languages. The indentation of list items is
+/// removed.
 fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();
@@ -77,7 +79,7 @@ fn joined(lines: &[&str]) -> Vec<String> {
     joined
 }
 
-/// Keeps the `#` before a command of root.
+/// Reads the commands and outputs of a transcript. Keeps the `#` before a command of root.
 fn transcript(lines: &[&str]) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
     for line in joined(lines) {

@@ -1,5 +1,5 @@
-//! `steerage parallel`: each job gets whole flows, and the run reports every lost packet and every
-//! failed job.
+//! Tests that each job of `steerage parallel` gets whole flows, and that the run reports every lost
+//! packet and every failed job.
 
 use std::fs;
 use std::io::Write;
@@ -17,7 +17,7 @@ use crate::program::{Ran, Started, command, report, run};
 
 pub(crate) const PACKETS: u64 = 20_000;
 
-/// A capture with TCP and UDP over IPv4 and IPv6, which is written once.
+/// A capture with TCP and UDP over IPv4 and IPv6, which is written once for all tests.
 pub(crate) fn capture() -> &'static str {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let path = MADE.get_or_init(|| {
@@ -86,7 +86,7 @@ fn sixty_four_jobs() {
     assert_eq!(read, 64 * 24 + PACKETS * 16 + bytes);
 }
 
-/// Without privileges, all pipes of a user together have at most 64 MiB, so the last jobs get
+/// Without privileges, the pipes of a user may have at most 64 MiB together, so the last jobs get
 /// smaller pipes.
 #[test]
 fn more_jobs_than_a_user_has_large_pipes() {
@@ -128,7 +128,7 @@ fn a_job_that_is_killed_loses_its_own_packets_alone() {
 
 #[test]
 fn what_a_dead_job_had_not_read_is_counted_to_the_packet() {
-    // A pcap file has a header of 24 bytes, and each record has a header of 16 bytes.
+    // A pcap file has a header of 24 bytes. The record of a packet has a header of 16 bytes.
     let (_, all) = shell(&["-j", "1", "--format", "pcap"], "cat >/dev/null");
     let bytes = all["jobs"][0]["bytes"].as_u64().unwrap() / PACKETS + 16;
     for packets in [0, 1, 1000] {
@@ -151,7 +151,7 @@ fn what_a_dead_job_had_not_read_is_counted_to_the_packet() {
         let summary = summary(&ran);
         assert_eq!(ran.code, Some(1), "{ran:?}");
         let job = &jobs(&summary)[0];
-        // Packets of TCP over IPv6 are longer than packets of UDP over IPv4.
+        // In this capture, packets of TCP over IPv6 are longer than packets of UDP over IPv4.
         let read = job["packets"].as_u64().unwrap();
         assert!(read <= 2 * packets + 1 && (packets == 0 || read >= packets / 2), "{packets}: {job}");
     }
@@ -177,7 +177,7 @@ fn a_job_that_never_reads_is_killed_if_asked() {
     assert!(ran.err.contains("killed because it read nothing (--job-timeout)"), "{ran:?}");
 }
 
-/// Takes 30 s, but almost no CPU time.
+/// This test takes 30 s, but almost no CPU time.
 #[test]
 fn a_job_that_reads_nothing_for_30_s_is_named() {
     let script = "if [ {n} = 2 ]; then exec sleep 1000; fi; cat >/dev/null";
@@ -199,8 +199,8 @@ fn a_slow_job_of_a_live_input_loses_its_own_packets_alone() {
         "if [ {{n}} = 1 ]; then cat >/dev/null; touch {0}/over; else while [ ! -e {0}/over ]; do sleep 0.1; done; cat >/dev/null; fi",
         scratch.display()
     );
-    // Each job gets 45 MB at 15 MB/s, and its buffer has 32 MiB. The slow job loses packets, but
-    // the quick job loses none even if other programs use the CPUs for two seconds.
+    // Each job gets 45 MB at 15 MB/s, through a buffer of 32 MiB. The slow job loses packets. The
+    // quick job loses none, even if other programs use the CPUs for two seconds.
     let traffic = "synthetic:rate=30000,packets=90000,flows=1000,size=1000";
     let ran = run(&["parallel", traffic, "-j", "2", "--json", "--", "sh", "-c", &script]);
     let summary = summary(&ran);
@@ -302,7 +302,7 @@ fn an_interrupt_ends_the_input_and_jobs_finish() {
     let ran = run.end();
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "it is over\nit is over\n"), "{ran:?}");
     // An input that can wait stops while the jobs are slow. After SIGINT, the run ends when the
-    // jobs have read all packets that it passed to them.
+    // jobs have read all packets that were passed to them.
     let job = "cat >/dev/null; echo it is over";
     let endless = ["parallel", "synthetic", "--seconds", "0", "-j", "2", "-v", "--json", "--", "sh", "-c", job];
     let run = Started::of(command(&endless).spawn().unwrap());

@@ -1,5 +1,5 @@
-//! The files and pipes from which jobs read packets. They have no names, and each belongs to one
-//! job. If a packet is missing, the run fails.
+//! Tests the files and pipes from which jobs read packets. The files have no names, and each file
+//! belongs to one job. If a job does not get all of its packets, the run fails.
 
 use std::fs;
 use std::path::Path;
@@ -31,13 +31,13 @@ fn has_unnamed_file(process: u32, directory: &Path) -> bool {
 fn a_run_that_is_killed_leaves_nothing_behind() {
     for options in [&["--", "wc", "-c", "{file}"][..], &["--", "wc", "-c", "{fifo}"], &["-k", "--", "cat"]] {
         let scratch = Scratch::new();
-        // The pipe stays open, so the run waits for more input.
+        // The pipe to the run's standard input stays open, so the run waits for more input.
         let mut parallel = command(&[&["parallel", "-", "-j", "2", "-q"], options].concat());
         let mut run = Ends(parallel.env("TMPDIR", &*scratch).stdin(Stdio::piped()).spawn().unwrap());
         let input = run.stdin.take().unwrap();
         let id = run.id();
         if options.contains(&"{fifo}") {
-            // Each job has an input pipe, in addition to those for standard output and standard
+            // Each job has an input pipe, in addition to the pipes for standard output and standard
             // error.
             until("the jobs have started", || children(id) == 2);
         } else {
@@ -74,7 +74,7 @@ fn a_file_is_opened_again_and_by_other_programs() {
     assert!(is_empty(&scratch));
 }
 
-/// A job may have inherited descriptors of other programs through the test process.
+/// A job may also inherit descriptors of other programs from the test process.
 #[test]
 fn a_job_inherits_its_own_input_and_not_that_of_another_job() {
     let scratch = Scratch::new();
@@ -93,7 +93,7 @@ fn a_job_inherits_its_own_input_and_not_that_of_another_job() {
     }
 }
 
-/// A child process of the job is still running and has the pipe open.
+/// A child process of the job is still running and has the job's input pipe open.
 #[test]
 fn a_program_that_is_left_behind_does_not_keep_the_run() {
     let scratch = Scratch::new();
@@ -115,7 +115,7 @@ fn a_job_that_ends_early_fails_with_the_reason() {
     assert_eq!((&early["exit_status"], &whole["incomplete"]), (&0.into(), &serde_json::Value::Null));
     assert_eq!(early["incomplete"], "it ended before the end of its input");
     assert!(ran.err.contains("job 1 exited with 0, but did not get"), "{ran:?}");
-    // The input never ends, but the run ends with its jobs.
+    // The input never ends, but the run ends when its jobs have ended.
     let endless = ["parallel", "synthetic", "--seconds", "0", "-j", "2", "--json", "--", "true"];
     let ran = run(&endless);
     assert_eq!(ran.code, Some(2), "{ran:?}");

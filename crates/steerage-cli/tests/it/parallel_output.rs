@@ -1,5 +1,5 @@
-//! `steerage parallel` passes on the output of its jobs byte for byte: as GNU parallel does, and
-//! for a single job as without `parallel`.
+//! `steerage parallel` passes on the output of its jobs byte for byte, as GNU parallel does. The
+//! output of a single job is the same as without `parallel`.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -31,7 +31,7 @@ fn gnu(options: &[&str], script: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// The outputs end in different ways, or use different separators between lines.
+/// Scripts whose outputs end in different ways, or use different separators between lines.
 const SCRIPTS: [&str; 9] = [
     "cat >/dev/null; printf 'no newline %s' $1",
     "cat >/dev/null; printf 'one\\n%s' $1",
@@ -48,7 +48,7 @@ const SCRIPTS: [&str; 9] = [
 fn keep_order_keeps_bytes_as_gnu_parallel_does() {
     for script in SCRIPTS {
         for options in [&["-k"][..], &["-k", "--tag"]] {
-            // GNU parallel also writes the tag after each carriage return.
+            // GNU parallel also writes the tag of a line after each carriage return.
             if options.contains(&"--tag") && script.contains("\\r") {
                 continue;
             }
@@ -80,7 +80,8 @@ fn lines_of_two_jobs_do_not_join() {
     assert_eq!(lines, ["error 1", "error 2"]);
 }
 
-/// The header line comes first, whichever job writes first. Its columns may have any separator.
+/// The header line comes first, whichever job writes first. The columns of a header line may have
+/// any separator.
 #[test]
 fn header_lines_are_printed_once() {
     for (head, count) in [("a,b\\n", "1"), ("a\\tb\\r\\n", "1"), ("#fields\\ta\\n#types\\tcount\\n", "2")] {
@@ -99,7 +100,7 @@ fn header_lines_are_printed_once() {
             }
         }
     }
-    // A job that writes nothing or too few lines has no complete header.
+    // The output of a job that writes nothing or too few lines has no complete header.
     let script = "cat >/dev/null; case $1 in 1) ;; 2) echo head ;; 3) printf 'head\\nmore\\nbody\\n' ;; esac";
     for options in [&["-k"][..], &[]] {
         let ran = steerage(&[&["-j", "3", "--header", "2"], options].concat(), script);
@@ -136,7 +137,7 @@ fn a_line_too_long_for_a_header_is_passed_on() {
     }
 }
 
-/// The user can keep the outputs of the jobs separate.
+/// For outputs of an unknown kind, the user can keep the outputs of the jobs separate.
 #[test]
 fn output_of_an_unknown_kind_is_not_merged() {
     for (start, kind) in [
@@ -151,8 +152,8 @@ fn output_of_an_unknown_kind_is_not_merged() {
             let err = String::from_utf8(ran.stderr).unwrap();
             assert_eq!((ran.status.code(), ran.stdout.len()), (Some(255), 0), "{err}");
             assert!(err.contains(&format!("writes {kind}")) && err.contains("--results DIR"), "{err}");
-            // A job that writes more than fits into its pipe gets SIGPIPE, which another line
-            // reports.
+            // A job that writes more than fits into its pipe gets SIGPIPE, which another line of
+            // the error output reports.
             assert_eq!(err.matches("writes").count(), 1, "{err}");
         }
         for options in [&["-j", "2", "-k"][..], &["-j", "1"]] {
@@ -161,8 +162,8 @@ fn output_of_an_unknown_kind_is_not_merged() {
     }
     // This line only looks like the start of a JSON array.
     assert!(steerage(&["-j", "2"], "cat >/dev/null; echo '[2026-01-01] begun'").status.success());
-    // Each line is a JSON array. One has no newline at its end, and one is longer than the data
-    // that the program keeps in memory.
+    // Each line is a JSON array. One line has no newline at its end, and one is longer than the
+    // data that the program keeps in memory.
     for lines in [
         "printf '[{\"a\":1}]\\n[{\"a\":2}]\\n'",
         "printf '[{\"a\":1}, {\"b\":[]} ]\\r\\n'",
@@ -174,7 +175,8 @@ fn output_of_an_unknown_kind_is_not_merged() {
             assert!(ran.status.success(), "{lines}: {:?}", String::from_utf8_lossy(&ran.stderr));
         }
     }
-    // Two output formats, or an option that does not fit the format.
+    // The program refuses jobs with two output formats, and an option that does not fit the
+    // output's format.
     for (options, script, why) in [
         (&[][..], "[ $1 = 1 ] && printf '[\\n{}]' || printf 'text\\n'", "another kind of output"),
         (&["--tag"], "printf '[\\n{}]'", "no lines for --tag"),
@@ -221,7 +223,8 @@ fn json_arrays_are_joined() {
     assert_eq!(serde_json::from_slice::<Vec<u8>>(&ran.stdout).unwrap(), b"");
 }
 
-/// One job writes only at the end, and the lines of the other jobs do not fit into memory.
+/// One job writes its lines only at the end. Until then, the lines of the other jobs must wait, and
+/// do not fit into memory.
 #[test]
 fn lines_are_merged_by_time() {
     // Job 1 writes only after each other job has written 3 MB.
@@ -248,7 +251,8 @@ fn lines_are_merged_by_time() {
     assert_eq!(lines.next(), None);
 }
 
-/// Without `--header`, the program recommends this option.
+/// If the first lines of all jobs are equal and `--header` is not set, the program recommends
+/// `--header`.
 #[test]
 fn equal_first_lines_are_noticed() {
     let script = "cat >/dev/null; printf 'time,b\\n17000000%s0.5,1\\n' $1";

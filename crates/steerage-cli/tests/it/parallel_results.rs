@@ -1,4 +1,4 @@
-//! The directory of `steerage parallel --results`, whose output no other user can redirect.
+//! Tests the directory of `steerage parallel --results`, whose output no other user can redirect.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
@@ -22,7 +22,7 @@ fn give(path: &Path) {
 }
 
 /// A description of a directory entry, a function that creates the entry, and the result of a new
-/// run: `Ok` if the run replaces the entry, or a text of its error.
+/// run: `Ok` if the run replaces the entry, or a part of the error message.
 type Planted = (&'static str, fn(&Path, &Path), Result<(), &'static str>);
 
 const PLANTED: [Planted; 9] = [
@@ -117,8 +117,8 @@ fn planted_objects_are_replaced_or_refused_and_never_written_to() {
     }
 }
 
-/// The first run's files are replaced. A process that is still reading them can read them to their
-/// end.
+/// A second run replaces the files of the first run. A process that is still reading the old files
+/// can read them to their end.
 #[test]
 fn results_are_new_files_for_owner_and_group() {
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! `steerage parallel` with common tools. Except for the order of lines, the merged output of the
-//! jobs must equal the output of a single process.
+//! Tests `steerage parallel` with common tools. Except for the order of lines, the merged output of
+//! the jobs must equal the output of a single process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,8 +29,8 @@ const FLOW_LOCAL: [&str; 14] = [
     "_ws.col.Info",
 ];
 
-/// A capture with a timestamp out of range. The job's timestamp of this packet is the time at which
-/// steerage passed it on.
+/// A capture in which a packet's timestamp is out of range. In the job's input, the timestamp of
+/// this packet is the time at which steerage passed the packet on.
 const WITHOUT_A_TIME: &str = "bad-time.pcapng";
 
 /// Returns real captures, the capture in `examples`, and a generated capture. Each test generates
@@ -43,7 +43,8 @@ fn captures(scratch: &Scratch) -> Vec<PathBuf> {
     found.chain([examples, made]).collect()
 }
 
-/// Returns the sorted lines without frame numbers, which count only the frames of one job.
+/// Returns the sorted lines. Frame numbers are removed, because each job numbers only its own
+/// frames.
 fn sorted(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = text.lines().map(without_frame_numbers).collect();
     lines.sort_unstable();
@@ -82,7 +83,7 @@ fn what_tshark_says_is_that_of_one_process() {
     for capture in captures(&scratch) {
         let Some(one) = alone(&tool, &capture) else { return };
         let name = capture.to_str().unwrap();
-        // For the Rx protocol of AFS, tshark matches replies with calls of other flows.
+        // For the Rx protocol of AFS, tshark matches replies with calls in other flows.
         let key = if name.ends_with("afs.pcap") { "hosts" } else { "flow" };
         let ran =
             run(&[&["parallel", name, "--key", key, "-j", "3", "-q", "--json", "--"], &tool[..], &["-"]].concat());
@@ -95,7 +96,7 @@ fn what_tshark_says_is_that_of_one_process() {
 #[test]
 fn the_lines_of_tcpdump_are_those_of_one_process() {
     let scratch = Scratch::new();
-    // For AFS, tcpdump matches replies with calls of other hosts.
+    // For AFS, tcpdump matches replies with calls between other hosts.
     for capture in captures(&scratch).iter().filter(|capture| !capture.ends_with("afs.pcap")) {
         let name = capture.to_str().unwrap();
         let tool = ["tcpdump", "-n", "-tt", "-r"];
@@ -158,8 +159,9 @@ fn captures_that_tools_write_are_one_file() {
     }
 }
 
-/// tshark's JSON outputs are merged into one array. Pairs of lines for Elasticsearch stay together.
-/// A merged table has one header line, and is sorted if its lines begin with a time.
+/// tshark's JSON outputs are merged into one array. tshark's output for Elasticsearch consists of
+/// pairs of lines, which stay together. A merged table has one header line, and its lines are
+/// sorted if they begin with a time.
 #[test]
 fn the_formats_of_tshark_are_merged() {
     let scratch = Scratch::new();
@@ -304,7 +306,7 @@ fn jobs_get_packets_without_their_tunnels() {
         tool.extend(fields.iter().flat_map(|field| ["-e", *field]));
         let Some(inner) = alone(&[&tool[..], &["-r"]].concat(), &capture) else { return };
         let from = ["parallel", capture.to_str().unwrap(), "--strip-tunnels", "-j", "2", "-q", "--"];
-        // Without its tunnel, a packet has only one IP header.
+        // A packet whose tunnel headers were removed has only one IP header.
         tool[5] = "occurrence=a";
         let ran = run(&[&from[..], &tool, &["-r", "-"]].concat());
         assert_eq!(ran.code, Some(0), "{ran:?}");

@@ -58,7 +58,7 @@ fn makes_devices() -> bool {
     made.inspect_err(|error| skip(&format!("devices cannot be created: {error}"))).is_ok()
 }
 
-/// Also returns the data that the command writes to a FIFO at `path`.
+/// Runs the command. Also returns the data that the command writes to a FIFO at `path`.
 fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     let args = line(row, path);
     let mut command: Command = command_in(&args.iter().map(String::as_str).collect::<Vec<_>>());
@@ -119,7 +119,7 @@ fn what_another_user_planted_is_not_followed() {
                 }
                 _ => {}
             }
-            // The run may leave no unfinished files.
+            // The run must not leave unfinished files.
             for directory in ["x", "group", "sticky"] {
                 for entry in fs::read_dir(ground.at(directory)).unwrap() {
                     let name = entry.unwrap().file_name();
@@ -211,7 +211,7 @@ fn what_nobody_planted_is_written() {
     }
 }
 
-/// Exchanges two file names as fast as possible until dropped.
+/// Exchanges two file names as fast as possible, until this value is dropped.
 struct Exchanged<'a> {
     ended: &'a AtomicBool,
 }
@@ -223,7 +223,7 @@ impl Drop for Exchanged<'_> {
     }
 }
 
-/// The runs of each command during which the output directory is exchanged.
+/// The number of runs of each command during which the output directory is exchanged.
 const RACES: usize = 8;
 
 #[test]
@@ -246,7 +246,7 @@ fn a_directory_that_is_exchanged_with_a_link_leads_nowhere() {
             });
             let file = if names == Names::File { "new.csv" } else { "" };
             for nth in 0..RACES {
-                // Relative paths start at the other user's directory, the working directory.
+                // Relative paths start at the working directory, which belongs to the other user.
                 let (path, working) = match nth % 2 {
                     0 => (ground.at("x/logs").join(file), ground.root.to_path_buf()),
                     _ => (Path::new("logs").join(file), ground.at("x")),
@@ -287,7 +287,8 @@ fn a_planted_day_is_not_used(row: &str) {
         ground.assert_untouched(directory);
         assert!(ran.code == Some(1) && ran.err.lines().last().is_some_and(|line| line.contains(DAY)), "{ran:?}");
     }
-    // Without a planted link, the program creates the day's directory, and uses it again.
+    // Without a planted link, the program creates the day's directory, and writes the next files to
+    // the same directory.
     let ground = Ground::new();
     for file in ["one-%H.csv", "two-%H.csv"] {
         let (ran, _) = run(row, &ground.at("x/%F").join(file), &ground.root);
@@ -386,7 +387,7 @@ fn a_refusal_names_the_directory_and_says_what_to_do() {
         x.display()
     );
     assert_eq!(ran.complaint(), message);
-    // The error message told the user to change to this directory.
+    // The error message tells the user to change to this directory.
     let (ran, _) = run(row, Path::new("logs/f.csv"), &x);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     assert!(path.is_file());

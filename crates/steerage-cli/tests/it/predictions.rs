@@ -1,4 +1,5 @@
-//! The predictions of `steerage explain` about captures match the other commands and tshark.
+//! The predictions of `steerage explain` about captures match the results of the other commands and
+//! of tshark.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ fn cpus_for(nth: usize) -> usize {
     2 + nth % 7
 }
 
-/// Captures in the folder next to the workspace, including those that once showed a defect.
+/// Captures in the folder next to the workspace, including captures that once showed a defect.
 fn captures() -> Vec<String> {
     tshark::all_captures().iter().map(|path| path.to_str().unwrap().to_owned()).collect()
 }
@@ -31,14 +32,14 @@ fn capture(name: &str) -> Option<String> {
     captures().into_iter().find(|path| path.ends_with(name))
 }
 
-/// Returns `None` if nothing can be read. Only the readable part of a truncated capture is
-/// explained.
+/// Returns the explanation of a capture, or `None` if nothing can be read. Only the readable part
+/// of a truncated capture is explained.
 fn explanation(args: &[&str]) -> Option<Value> {
     let ran = run(&[&["explain"], args, &["--hash-key", KEY, "--json"]].concat());
     (!ran.out.is_empty()).then(|| serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}")))
 }
 
-/// Returns the number of packets for each CPU, as `explain --for` predicts it.
+/// Returns the number of packets for each CPU, as `explain --for` predicts.
 fn predicted(capture: &str, command: &str, cpus: usize) -> Option<Vec<u64>> {
     let explained = explanation(&[capture, "--for", command, "--virtual-cpus", &cpus.to_string()])?;
     let spread = explained["traffic"]["spread"].as_array().unwrap().clone();
@@ -106,7 +107,8 @@ fn only_forward_separates_the_directions_of_a_connection() {
     }
 }
 
-/// The capture contains three fragments of one datagram, in order. Only the first has ports.
+/// The capture contains three fragments of one datagram, in order. Only the first fragment has
+/// ports.
 #[test]
 fn a_later_fragment_is_explained_by_its_flow() {
     let Some(capture) = capture("explain-frag.pcap") else { return };
@@ -201,13 +203,13 @@ fn lines_of_tshark(args: &[&str]) -> Option<Vec<String>> {
     Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect())
 }
 
-/// Returns the two endpoints of each packet, sorted. `None` if the capture has packets other than
-/// TCP and UDP.
+/// Returns the sorted pair of endpoints of each packet, or `None` if the capture has packets other
+/// than TCP and UDP.
 fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
     let fields =
         ["ip.src", "ipv6.src", "tcp.srcport", "udp.srcport", "ip.dst", "ipv6.dst", "tcp.dstport", "udp.dstport"];
     let fields = fields.into_iter().flat_map(|field| ["-e", field]);
-    // Only the first occurrence of a field, because quoted and inner packets have their own
+    // Reads only the first occurrence of a field, because quoted and inner packets have their own
     // endpoints.
     let args = ["-n", "-r", capture, "-T", "fields", "-E", "occurrence=f"];
     let args: Vec<&str> = args.into_iter().chain(fields).collect();
@@ -226,8 +228,9 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
 }
 
 /// `meter` counts an ICMP error as a flow, but steering assigns the error to the flow of the quoted
-/// packet. Fragments count as separate flows if the fragment table is full, which depends on the
-/// clock of the receive path in `explain`, and on timestamps in `meter`.
+/// packet. If the fragment table is full, fragments count as separate flows. When the table is full
+/// depends on the clock of the receive path in `explain`, and on the packets' timestamps in
+/// `meter`.
 #[test]
 fn flows_are_those_of_meter_and_of_tshark() {
     if !is_installed("tshark", "tshark") {
@@ -235,7 +238,7 @@ fn flows_are_those_of_meter_and_of_tshark() {
     }
     let (mut by_meter, mut by_tshark) = (0, 0);
     for capture in captures() {
-        // With such long timeouts, all flows last until the end of the capture.
+        // With timeouts of 30,000 days, all flows last until the end of the capture.
         let long = ["--inactive", "30000days", "--active", "30000days", "--virtual-cpus", "2", "--policy", "hash"];
         let ran = run(&[&["meter", &capture, "--json", "-q"], &long[..]].concat());
         if ran.code != Some(0) {

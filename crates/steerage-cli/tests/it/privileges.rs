@@ -27,7 +27,7 @@ use crate::program::{Ran, Started, command, report, run};
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
-/// From linux/capability.h.
+/// Capability bits from linux/capability.h.
 const DAC_OVERRIDE: u64 = 1 << 1;
 const DAC_READ_SEARCH: u64 = 1 << 2;
 const NET_RAW: u64 = 1 << 13;

@@ -8,14 +8,15 @@ use serde_json::{Value, json};
 use steerage::stats::DropReason;
 use steerage_fixtures::until;
 
-/// The standard input is empty.
+/// Returns a command that runs the program with empty standard input.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_steerage"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// Words such as `TMPDIR=/tmp` before the command set environment variables, as in a shell.
+/// Like [`command`], but words such as `TMPDIR=/tmp` before the command set environment variables,
+/// as in a shell.
 pub(crate) fn command_in(words: &[&str]) -> Command {
     let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
     let variable = |word: &&str| word.split_once('=').is_some_and(|(name, _)| is_name(name));
@@ -45,8 +46,8 @@ impl Ran {
         }
     }
 
-    /// Returns the report, which must be the only JSON object on standard output, with counts that
-    /// balance.
+    /// Returns the report, which must be the only JSON object on standard output. The counts in the
+    /// report must balance.
     pub(crate) fn report(&self) -> Value {
         assert_eq!(self.out.lines().count(), 1, "{self:?}");
         let report: Value = serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"));
@@ -62,7 +63,7 @@ impl Ran {
     }
 }
 
-/// The run must succeed.
+/// Runs the program, which must succeed, and returns its report.
 pub(crate) fn report(args: &[&str]) -> Value {
     let ran = run(&[args, &["--json"]].concat());
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
@@ -148,7 +149,7 @@ impl Started {
         Self::of(command(&[args, &["-v"]].concat()).spawn().unwrap())
     }
 
-    /// `child` must have been started with `-v`.
+    /// Waits until `child` listens for signals. `child` must have been started with `-v`.
     pub(crate) fn of(child: Child) -> Self {
         let mut child = Ends(child);
         let out = BufReader::new(child.stdout.take().unwrap());
@@ -178,7 +179,7 @@ impl Started {
         });
     }
 
-    /// The run must succeed.
+    /// Stops the run, which must succeed, and returns its report.
     pub(crate) fn stop(self, signal: Signal) -> Value {
         self.signal(signal);
         let ran = self.end();
@@ -186,8 +187,8 @@ impl Started {
         ran.report()
     }
 
-    /// Stops the run with SIGINT. At the end, no packet may be in flight or reordered, and no page
-    /// may be missing.
+    /// Stops the run with SIGINT. At the end, no packet may be in flight, no packet may have been
+    /// reordered, and no page may be missing.
     pub(crate) fn stop_at_rest(self) -> Value {
         let report = self.stop(Signal::SIGINT);
         assert_eq!(
@@ -209,7 +210,7 @@ impl Started {
         line
     }
 
-    /// Skips the lines that `-v` adds.
+    /// Returns the next line on standard error. Skips the lines that `-v` adds.
     pub(crate) fn error_line(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -220,7 +221,7 @@ impl Started {
         }
     }
 
-    /// Reads one byte, and leaves all other bytes in the pipe.
+    /// Reads one byte, from standard output, and leaves all other bytes in the pipe.
     pub(crate) fn byte(&mut self) -> u8 {
         let mut byte = [0];
         self.out.get_mut().read_exact(&mut byte).unwrap();
@@ -254,9 +255,9 @@ pub(crate) struct Unread {
 }
 
 impl Unread {
-    /// Sends the signal until the run has ended. A program that another test is starting has a copy
-    /// of the pipe's reading end for a short time, during which the run can still write to the
-    /// pipe.
+    /// Sends the signal repeatedly until the run has ended. A program that another test is starting
+    /// has a copy of the pipe's reading end for a short time. During this time, the run can still
+    /// write to the closed pipe.
     pub(crate) fn signal_to_death(&mut self, signal: Signal) {
         while self.child.try_wait().unwrap().is_none() {
             kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();

@@ -19,7 +19,7 @@ fn with_file(command: &str, name: &str, text: &str, more: &[&str]) -> Ran {
     Ran { out: short(&ran.out), err: short(&ran.err), ..ran }
 }
 
-/// Returns the error for a wrong run file, which `check` and `run` must both print.
+/// Returns the error for a wrong run file. `check` and `run` must both print this error.
 fn wrong(text: &str, more: &[&str]) -> String {
     let checked = with_file("check", "wrong.toml", text, more);
     let ran = with_file("run", "wrong.toml", text, more);
@@ -67,7 +67,8 @@ fn control_characters_of_a_file_are_not_shown() {
 
 #[test]
 fn what_stands_behind_the_file_takes_its_place() {
-    // The device replaces those of the run file. The option excludes an option of the file.
+    // A device on the command line replaces the devices of the run file. An option on the command
+    // line can exclude an option of the run file.
     let more = ["synthetic:packets=10", "--rps-cpus-list", "0", "--virtual-cpus", "3"];
     let report = with_file("run", "over.toml", RUN, &more).report();
     assert_eq!(
@@ -82,7 +83,8 @@ fn what_stands_behind_the_file_takes_its_place() {
     let checked = with_file("check", "pace.toml", pace, &["a.pcap"]);
     assert!(checked.out.contains("    steerage count --virtual-cpus=1 a.pcap --pace\n"), "{checked:?}");
 
-    // These are mistakes of the command line. `--help` works after the run file's name, too.
+    // These errors are in the command line, and not in the run file. `--help` works after the run
+    // file's name, too.
     let usage = with_file("run", "over.toml", RUN, &["--backlog", "0"]);
     assert_eq!(usage.code, Some(2));
     let expected = "steerage: invalid value '0' for '--backlog <N>': write a number from 1 to 1048576; see --help";
@@ -227,7 +229,7 @@ fn files_that_are_none() {
     }
 }
 
-/// The program may refuse a key only because its value is wrong.
+/// The program accepts each key in a run file, but may refuse the key's value.
 #[test]
 fn every_long_option_is_a_key() {
     for command in ["count", "meter"] {

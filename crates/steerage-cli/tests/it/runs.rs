@@ -1,4 +1,4 @@
-//! Runs that succeed, and their reports.
+//! Tests of runs that succeed, and of their reports.
 
 use serde_json::{Value, json};
 
@@ -82,17 +82,18 @@ fn queues_have_masks_of_their_own() {
         (masks.join(" "), of_cpus(&report, "processed"))
     };
     let two = ["count", "synthetic:queues=2,packets=20000", "--rx-cpu", "0"];
-    // The masks apply from the first packet on.
+    // The masks of the command line apply from the first packet on.
     let (both, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=2", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((both.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
     // A queue without its own mask uses the mask for all queues.
     let (one, processed) = masks(&[&two[..], &["--rps-cpus-list", "rx-1=2", "--rps-cpus-list", "1"]].concat());
     assert_eq!((one.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
     assert_eq!(masks(&[&two[..], &["--rps-cpus", "synthetic/rx-1=6"]].concat()).0, "0-2 1-2");
-    // An empty mask switches steering off.
+    // An empty mask switches steering off for a queue.
     let (off, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=0", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((off.as_str(), processed), ("0 2", vec![10_000, 0, 10_000]));
-    // With several devices, options use their names in the control tree (here `synthetic.2`).
+    // With several devices, options use the devices' names in the control tree (here
+    // `synthetic.2`).
     let devices = ["count", "synthetic:packets=10000", "synthetic:packets=20000", "--rx-cpu", "0"];
     let (second, processed) = masks(&[&devices[..], &["--rps-cpus", "synthetic.2/rx-0=4", "--rps-cpus", "2"]].concat());
     assert_eq!((second.as_str(), processed), ("1 2", vec![0, 10_000, 20_000]));
@@ -152,7 +153,7 @@ fn the_page_for_people() {
     assert_eq!(run(&["count", "-c", "10", "--virtual-cpus", "1", "-q", "--json"]).out.lines().count(), 1);
 }
 
-/// The order of the schema helps people who read the report.
+/// The JSON keys are in the order of the schema, which helps people who read the report.
 #[test]
 fn keys_stand_in_the_order_of_the_schema() {
     let ran = run(&["count", "-c", "10", "--virtual-cpus", "1", "--json"]);

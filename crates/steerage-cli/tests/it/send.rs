@@ -1,4 +1,4 @@
-//! `steerage send`: all packets arrive, and the report counts them.
+//! Tests that all packets of `steerage send` arrive, and that the report counts them.
 
 use std::path::Path;
 
@@ -26,8 +26,8 @@ fn a_file_is_made_and_sent_again_in_its_order() {
         (&again["snapshot"]["outputs"][0]["packets"], &again["snapshot"]["received"]),
         (&json!(900), &json!(900))
     );
-    // The copy contains the packets of the capture three times, after section and interface blocks
-    // that differ.
+    // The copy contains the packets of the capture three times, after blocks for the section and
+    // the interface, which differ.
     let (made, copy) = (std::fs::read(made).unwrap(), std::fs::read(copy).unwrap());
     let packets = &made[60..];
     assert!(copy[60..] == [packets, packets, packets].concat()[..], "{} {}", made.len(), copy.len());
@@ -72,8 +72,9 @@ fn what_cannot_be_sent_is_said() {
     }
 }
 
-/// Writes a pcap with nanoseconds and the link type `link`. `packets` lists captured and original
-/// lengths. Each packet is IPv4 to 10.0.0.2, after an Ethernet header if `link` is Ethernet.
+/// Writes a pcap with nanoseconds and the link type `link`. `packets` lists the captured and the
+/// original length of each packet. Each packet is an IPv4 packet to 10.0.0.2, after an Ethernet
+/// header if `link` is Ethernet.
 fn pcap(name: &str, link: u32, packets: &[(usize, usize)]) -> String {
     let path = place(name);
     let word = |bytes: &mut Vec<u8>, word: u32| bytes.extend_from_slice(&word.to_le_bytes());
@@ -114,7 +115,7 @@ fn what_is_not_sent_fails_the_run_and_says_why() {
     assert!(ran.complaint().contains(said), "{ran:?}");
     let ran = send(&[&fits]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
-    // The interface refuses all packets, which is no other error.
+    // The interface refuses all packets. A refusal is not counted as an error of another kind.
     assert_eq!(send(&[&cut]).code, Some(1));
     assert_eq!(send(&[&cut, "--strict"]).code, Some(3));
 }

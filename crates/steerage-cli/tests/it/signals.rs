@@ -17,7 +17,7 @@ use steerage_fixtures::{HANG, skip, until};
 
 use crate::program::{Ends, Started, assert_balanced, command};
 
-/// Endless, but so slow that other tests get enough CPU time.
+/// A run that does not end, and is slow enough to leave CPU time for other tests.
 const ENDLESS: [&str; 6] = ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "2", "--seconds", "0"];
 
 fn endless(more: &[&str]) -> Started {
@@ -81,7 +81,8 @@ fn a_second_int_quits_whatever_hangs() {
     assert_eq!(run.end_unread(), Some(130));
 }
 
-/// The signals arrive after the last packet, while the report does not fit into the pipe.
+/// The signals arrive after the last packet, while the program waits because its report does not
+/// fit into the pipe.
 #[test]
 fn term_ends_a_program_whose_report_nobody_reads() {
     let many = ["count", "synthetic:rate=1", "--virtual-cpus", "500", "--backlog", "16", "--seconds", "0", "--json"];
@@ -137,12 +138,12 @@ fn a_report_that_cannot_be_written_is_an_error() {
     assert!(err.starts_with("steerage: cannot write the report") && err.lines().count() == 1, "{err}");
 }
 
-/// A program under ptrace, which stops at each system call of its main thread.
+/// A program that ptrace stops at each system call of the program's main thread.
 struct Stepped(Ends);
 
 impl Stepped {
-    /// A shell stops itself, is traced, and replaces itself by the program (`exec`). Returns `None`
-    /// if tracing is not allowed.
+    /// Starts the program under ptrace. A shell stops itself, is traced, and then replaces itself
+    /// by the program (`exec`). Returns `None` if tracing is not allowed.
     fn new(args: &[&str]) -> Option<Self> {
         let mut command = Command::new("sh");
         command.args(["-c", "kill -STOP $$; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_steerage")]).args(args);
@@ -161,7 +162,8 @@ impl Stepped {
         Pid::from_raw(self.0.id() as i32)
     }
 
-    /// Continues to the start or the end of the next system call, and passes signals on.
+    /// Continues the traced program to the start or the end of the next system call, and passes
+    /// signals on.
     fn step(&self) {
         let mut passed_on = None;
         let start = Instant::now();
@@ -193,8 +195,8 @@ impl Stepped {
         fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().count()
     }
 
-    /// Sends the signal at the current system call, stops tracing, and returns the exit code, or
-    /// the signal that ended the program.
+    /// Sends the signal at the current system call, stops tracing, and returns how the program
+    /// ended.
     fn end_by(self, signal: Signal) -> (Option<i32>, Option<i32>, String) {
         kill(self.id(), signal).unwrap();
         ptrace::detach(self.id(), None).unwrap();
@@ -211,15 +213,15 @@ impl Stepped {
     }
 }
 
-/// Each run gets a stop signal after another one of its first system calls, until all threads have
-/// started. A signal that arrives before the program blocks signals kills the program. A later
-/// signal ends the run normally.
+/// The test sends a stop signal to one run after its first system call, to the next run after its
+/// second, and so on until all threads have started. A signal before the program has blocked
+/// signals kills the program. A later signal ends the run normally.
 #[test]
 fn no_signal_to_stop_is_lost() {
-    /// The main thread, two packet threads, two threads for signals, and a thread that waits for
-    /// the run's end.
+    /// The number of threads of the program: the main thread, two packet threads, two threads for
+    /// signals, and a thread that waits for the run's end.
     const THREADS: usize = 6;
-    /// The system calls to test before the program blocks signals.
+    /// The number of system calls to test before the program blocks signals.
     const BEFORE: usize = 10;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let program = || Stepped::new(&[&ENDLESS[..], &["--json", "--socket", "none"]].concat());
@@ -258,7 +260,7 @@ pub(crate) fn ignores_hup() -> bool {
     u64::from_str_radix(ignored, 16).unwrap() >> (Signal::SIGHUP as u32 - 1) & 1 == 1
 }
 
-/// This exit code makes the service manager start the run again.
+/// The exit code after SIGHUP makes the service manager start the run again.
 #[test]
 fn hup_ends_a_run_well_and_asks_for_another() {
     if ignores_hup() {
@@ -309,7 +311,7 @@ fn a_service_manager_is_told_when_the_run_has_started() {
     assert_eq!(&text[..length], b"READY=1");
     assert_eq!(run.wait().unwrap().code(), Some(0));
     fs::remove_file(&path).unwrap();
-    // It is no error if the socket of `NOTIFY_SOCKET` does not exist.
+    // It is not an error if the socket that `NOTIFY_SOCKET` names does not exist.
     let output = command(&["count", "synthetic:packets=10"]).env("NOTIFY_SOCKET", &path).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
 }

@@ -1,5 +1,5 @@
-//! `get` and `top` with processes that pretend to be instances of steerage, and with users who have
-//! no directory for control sockets.
+//! Tests `get` and `top` with processes that pretend to be instances of steerage, and with users
+//! who have no directory for control sockets.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -23,8 +23,8 @@ use crate::metrics;
 use crate::program::{Ran, Started, command};
 use crate::web;
 
-/// The escape sequence that clears a terminal, in both encodings, and characters that overwrite the
-/// current line.
+/// An escape sequence that clears a terminal, in its two encodings, and characters that overwrite
+/// the current line.
 const ESCAPES: &str = "\u{1b}[2J\u{9b}2J\rinnocent";
 
 /// A directory to which all users may write, like /tmp.
@@ -132,7 +132,7 @@ fn another_users_instance_is_not_taken_for_ours() {
     }
     let named = place.run(&["get", "value", "--to", "4711"]);
     assert!(named.complaint().contains("no run 4711 was found"), "{named:?}");
-    // The user of the listening process counts, and not the owner of the socket file.
+    // The program checks the user of the listening process, and not the owner of the socket file.
     nix::unistd::chown(&socket, Some(0.into()), None).unwrap();
     let given = place.run(&["get", "value"]);
     assert!(given.complaint().contains(&format!("a process of user {NOBODY} listens there")), "{given:?}");
@@ -163,7 +163,7 @@ fn attributes(client: &mut Client, directory: &str) -> String {
     text.collect()
 }
 
-/// Returns the IP addresses in a text, with or without a port.
+/// Returns the IP addresses in a text, without their ports.
 fn addresses(text: &str) -> Vec<String> {
     let words = text.split(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c)));
     // An address has the form `[ADDRESS]:PORT`, `ADDRESS:PORT` or `ADDRESS`, and a full stop may
@@ -200,8 +200,8 @@ fn addresses_are_found_in_text() {
     }
 }
 
-/// Collects all that another user can get: replies of the control socket, metrics, the live page,
-/// and the output of `top`.
+/// Collects everything that another user can read: replies of the control socket, metrics, the live
+/// page, and the output of `top`.
 fn seen_by_others(socket: &Path) -> Value {
     let ask = || {
         let nobody = rustix::thread::Uid::from_raw(NOBODY);
@@ -225,9 +225,9 @@ fn wait_for(socket: &Path, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Va
     report
 }
 
-/// Other users see the counters of root's runs, but no address of the traffic. The search also
-/// covers parts that future versions add to the report. The names of devices and collectors may
-/// contain addresses, but are public, as is the command line of a run.
+/// Other users see the counters of root's runs, but no address of the traffic. The test searches
+/// the whole report, including parts that future versions add. The names of devices and IPFIX
+/// collectors may contain addresses, but they are public, like the command line of a run.
 #[test]
 fn no_reply_to_other_users_has_an_address() {
     if !is_root() {
@@ -236,7 +236,8 @@ fn no_reply_to_other_users_has_an_address() {
     let place = Place::new();
     let (socket, capture) = (place.0.join("x.sock"), place.0.join("x.pcap"));
     let (to, output) = (socket.to_str().unwrap(), format!("pcap:{}", capture.display()));
-    // So short a run reports no elephant. Other tests check the flow of an elephant.
+    // A run as short as this reports no elephant flow. Other tests check the addresses of elephant
+    // flows.
     let traffic = "synthetic:flows=50,mix=udp4+tcp6";
     let commands: [&[&str]; 4] = [
         &["count", traffic],
@@ -254,7 +255,7 @@ fn no_reply_to_other_users_has_an_address() {
             let top = report["traffic"]["top"].as_array();
             report["snapshot"]["received"].as_u64() > Some(0) && (!meters || top.is_some_and(|top| !top.is_empty()))
         });
-        // Root sees addresses, so the search must find IPv4 and IPv6 addresses.
+        // Root's report contains addresses, so the search must find IPv4 and IPv6 addresses in it.
         let of_root = addresses_in(&private).join(" ");
         assert!(!meters || (of_root.contains('.') && of_root.contains("::")), "{private}");
         let metrics_at = metrics::address(&run);
@@ -271,7 +272,7 @@ fn no_reply_to_other_users_has_an_address() {
     }
 }
 
-/// A router's data contains its own addresses, too.
+/// The data of a `forward` run also contains the router's own addresses.
 #[test]
 fn no_reply_of_a_router_to_other_users_has_an_address() {
     if !is_root() {

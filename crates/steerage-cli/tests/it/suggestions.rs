@@ -1,4 +1,5 @@
-//! The advice of `steerage explain`, compared with calculations of these tests and with tshark.
+//! The advice of `steerage explain`, compared with calculations by these tests and with results of
+//! tshark.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +29,7 @@ fn written(name: &str, elephant: usize, others: usize) -> (PathBuf, Vec<u8>) {
     (path, sources)
 }
 
-/// The Toeplitz hash of network cards, bit by bit, for a packet of [`written`].
+/// Computes the Toeplitz hash of network cards bit by bit, for a packet of [`written`].
 fn toeplitz(source: u8) -> u32 {
     let key: Vec<u8> = (0..40).map(|at| u8::from_str_radix(&KEY[2 * at..2 * at + 2], 16).unwrap()).collect();
     let bit = |bytes: &[u8], at: usize| u32::from(bytes[at / 8] >> (7 - at % 8) & 1);
@@ -61,7 +62,7 @@ fn shares_are_those_of_the_hash() {
         assert_eq!(advice["busiest"].as_f64(), Some(busiest(&sources, cpus)), "{name}: {advice}");
         let rate = advice["rate"].as_f64().unwrap();
         assert!((rate - 1e6).abs() < 1.0, "{name}: {advice}");
-        // The other flows have at most a 197th of the packets each, so none is an elephant.
+        // The other flows have at most a 197th of the packets each, so none of them is an elephant.
         let elephants = advice["elephants"].as_array().unwrap();
         let share = elephant as f64 / sources.len() as f64;
         assert_eq!(elephants.len(), usize::from(share > 1.0 / f64::from(cpus)), "{name}: {advice}");
@@ -77,7 +78,8 @@ fn shares_are_those_of_the_hash() {
     }
 }
 
-/// The command that the page recommends must have the effect that the page describes.
+/// The command that the output of `explain` recommends must have the effect that the page
+/// describes.
 #[test]
 fn the_page_is_what_the_guide_shows() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -115,7 +117,7 @@ fn what_is_told_decides() {
     assert_eq!(wrong.code, Some(2));
 }
 
-/// A command for the kernel appears only if the recorded traffic would fill a CPU.
+/// A command for the kernel's steering appears only if the recorded traffic would fill a CPU.
 #[test]
 fn a_capture_ends_with_the_command_that_divides_it() {
     let (path, sources) = written("suggest-parallel.pcap", 0, 10);
@@ -134,13 +136,13 @@ fn a_capture_ends_with_the_command_that_divides_it() {
     assert_eq!(synthetic["commands"]["parallel"], Value::Null);
 }
 
-/// Fragments count for their flow, and ICMP errors for the flow that they quote, as in tshark's
-/// ports.
+/// Fragments count for the flow of their datagram. ICMP errors count for the flow of the packet
+/// that they quote, as in tshark's ports.
 #[test]
 fn elephants_are_those_that_tshark_counts() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
     // The threshold of an elephant depends on the recommended number of CPUs, and this number
-    // depends on the hash key. With this key, `explain` recommends four CPUs.
+    // depends on the hash key. With the key of this test, `explain` recommends four CPUs.
     let by = ["--hash", "siphash", "--hash-key", KEY, "--virtual-cpus", "8", "--work", "1s"];
     let advice = suggestion(&[&[afs.to_str().unwrap()], &by[..]].concat());
     let elephants = advice["elephants"].as_array().unwrap();
@@ -200,7 +202,7 @@ fn an_interface_is_advised_on() {
     drop(open);
 }
 
-/// `explain` ends without packets, and gives no advice.
+/// If no packets arrive, `explain` ends and gives no advice.
 #[test]
 fn an_interface_on_which_nothing_comes() {
     let Some(net) = Net::new() else { return };

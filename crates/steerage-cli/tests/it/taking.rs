@@ -1,4 +1,4 @@
-//! Runs that take packets from the kernel, with AF_XDP at one end of a veth pair.
+//! Tests runs that take packets from the kernel, with AF_XDP at one end of a veth pair.
 
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
@@ -27,7 +27,7 @@ fn send(net: &Net, flows: u16, each: usize, port: u16) {
 }
 
 /// The receive buffer of the test's socket, in bytes. The kernel counts a small datagram as about 1
-/// KiB, so the buffer holds all datagrams of a test.
+/// KiB, so this buffer holds all datagrams of a test.
 const KERNEL_BYTES: usize = 64 << 20;
 
 /// A UDP socket for the datagrams that the run does not take.
@@ -70,14 +70,15 @@ fn udp_is_taken_and_tcp_passes() {
         assert_eq!((&report["snapshot"]["dropped"], &report["snapshot"]["reordered"]), (&json!({}), &json!(0)));
         let (by_queue, passed) = (counts(&report, "received"), counts(&report, "passed"));
         assert!(by_queue.len() == 4 && by_queue.iter().all(|received| *received > 0), "{by_queue:?}");
-        // The kernel gets the 4 MB of the TCP transfer in segments of the MTU, or one
-        // acknowledgement for two segments.
+        // The kernel gets the 4 MB of the TCP transfer as segments of the size of the MTU, or an
+        // acknowledgement for every two segments.
         assert!(passed.iter().sum::<u64>() > 1000, "{passed:?}");
         for queue in report["snapshot"]["queues"].as_array().unwrap() {
             assert_eq!(queue["kind"], "af_xdp");
             // Since Linux 6.8, a veth offers metadata (such as a flow hash) to XDP programs.
             assert!(queue["mode"].as_str().unwrap().starts_with("native, copy"), "{queue}");
-            // A veth may pass on the hash of another card, so `auto` does not use it.
+            // A veth may pass on the hash of another card, so `--hash auto` does not use the veth's
+            // hash.
             assert_eq!(queue["hash"] == "device", hash == "device", "{queue}");
         }
         // The veth's hash spreads the 40 flows over both CPUs.
@@ -97,8 +98,9 @@ fn a_busy_poll_takes_packets() {
     let kernel = Kernel::of(&net);
     let args = ["count", "af_xdp:near0,busy_poll=50", "--take", "udp", "--virtual-cpus", "1", "-c", "100"];
     let started = start(&net, &args);
-    // The kernel gets the packets before the program's first poll, so the test sends until the run
-    // has enough. More packets are sent only if they fit into the run's ring and backlog.
+    // The kernel gets the packets before the program's first poll, so the test sends packets until
+    // the run has enough. The test sends more packets only if they fit into the run's ring and
+    // backlog.
     let report = thread::scope(|scope| {
         let ended = scope.spawn(|| started.end().report());
         let (mut sent, mut passed) = (0_u64, 0);
@@ -200,7 +202,7 @@ fn older_than(version: (u32, u32)) -> bool {
 fn packets_that_may_wait_arrive() {
     let Some(net) = Net::new() else { return };
     let kernel = Kernel::of(&net);
-    // All packets fit into the ring, so they may wait in the ring for any time.
+    // All packets fit into the ring, so packets may wait in the ring for any time.
     for wait in ["50us", "10ms", "off"] {
         let device = format!("af_xdp:near0,ring=16384,coalesce={wait}");
         let args = ["count", &device, "--take", "udp", "--virtual-cpus", "2", "--backlog", "10000", "--strict"];
@@ -297,7 +299,8 @@ fn what_the_kernel_counts_for_the_socket_is_shown() {
     assert!(count("rx_ring_full") <= queue["dropped"]["device"].as_u64().unwrap(), "{report}");
 }
 
-/// Afterwards, the run counts no more packets, and the kernel returns the run's pages.
+/// After the requested number of packets, the run counts no more packets, and the kernel returns
+/// the run's pages.
 #[test]
 fn so_many_packets_are_taken_and_no_more() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
@@ -311,8 +314,8 @@ fn so_many_packets_are_taken_and_no_more() {
             let ended = scope.spawn(|| started.take().unwrap().end());
             while !ended.is_finished() {
                 send();
-                // The ring holds all frames that arrive while a loaded machine does not run the
-                // CPU's thread.
+                // The ring holds all frames that arrive while the thread of a CPU does not run
+                // because the machine is loaded.
                 thread::sleep(Duration::from_millis(1));
             }
             ended.join().unwrap()

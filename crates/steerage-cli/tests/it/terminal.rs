@@ -1,4 +1,5 @@
-//! The program on a terminal: its messages, and the live table, which it must erase completely.
+//! Tests the program on a terminal: its messages, and the live table, which the program must erase
+//! completely.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -18,11 +19,11 @@ fn on_terminal(args: &[&str]) -> (Child, File) {
     (child, File::from(pty.master))
 }
 
-/// Reads until `wanted` appears, or until the output ends.
+/// Reads what the program draws until `wanted` appears, or until the output ends.
 fn screen(terminal: &mut File, wanted: Option<&str>) -> String {
     let mut seen = Vec::new();
     let mut part = [0; 4096];
-    // Without a writer, the terminal returns EIO.
+    // If no process can write to the terminal, reading it returns EIO.
     while let Ok(length @ 1..) = terminal.read(&mut part) {
         seen.extend(&part[..length]);
         if wanted.is_some_and(|wanted| String::from_utf8_lossy(&seen).contains(wanted)) {
@@ -47,14 +48,14 @@ fn the_live_table_is_gone_at_the_end() {
     let (child, mut terminal) = on_terminal(&endless);
     let drawn = screen(&mut terminal, Some("\x1b[?7h"));
     let lines: Vec<&str> = drawn.lines().collect();
-    // The lines of `top`, and a line with packet counts.
+    // The live table contains the lines of `top`, and a line with packet counts.
     assert!(lines[0].starts_with("\x1b[?7lsteerage ") && lines[1].starts_with("received "), "{drawn:?}");
     for start in ["[CPU] ", "    1 ", "> synthetic:rate"] {
         assert!(lines.iter().any(|line| line.starts_with(start)), "{start} in {drawn:?}");
     }
     assert!(lines[lines.len() - 2].ends_with(" packets received, 0 dropped"), "{drawn:?}");
-    // The table may be drawn again before the signal is handled, so only the end of the output is
-    // certain.
+    // The live table may be drawn again before the signal is handled, so only the end of the output
+    // is certain.
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     let rest = screen(&mut terminal, None);
     let all = drawn + &rest;
@@ -84,11 +85,11 @@ fn a_short_run_leaves_standard_error_alone() {
     }
 }
 
-/// The frames have 1400 random bytes, and are one second apart.
+/// Writes a capture. The frames of the capture have 1400 random bytes, and are one second apart.
 fn capture(name: &str, frames: u32) -> PathBuf {
     let mut state = 1_u64;
     let mut random = || {
-        // Knuth's MMIX generator.
+        // The random numbers are from Knuth's MMIX generator.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 56) as u8
     };
@@ -98,7 +99,7 @@ fn capture(name: &str, frames: u32) -> PathBuf {
     path
 }
 
-/// Progress counts stored bytes. One file is compressed.
+/// The progress display counts bytes as they are stored on disk. One of the files is compressed.
 #[test]
 fn progress_is_by_the_bytes_of_all_files() {
     let (plain, packed) = (capture("progress-1.pcap", 3000), capture("progress-2.pcap", 3000));
@@ -120,7 +121,7 @@ fn progress_is_by_the_bytes_of_all_files() {
     }
 }
 
-/// The summary replaces the progress line.
+/// The summary of `parallel` replaces the progress line.
 #[test]
 fn the_progress_of_jobs_is_drawn_and_erased() {
     let file = capture("progress-jobs.pcap", 3000);
@@ -153,10 +154,10 @@ fn the_live_table_and_intervals_share_a_terminal() {
     let args = ["count", "synthetic:rate=20000", "--virtual-cpus", "1", "--seconds", "0", "--interval", "700ms"];
     let mut started = command(&args);
     let child = started.stdout(pty.slave.try_clone().unwrap()).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();
-    // Closes the test's file descriptors of the terminal.
+    // Closes the file descriptors for the terminal in the test process.
     drop(started);
     let mut terminal = File::from(pty.master);
-    // The table is drawn, erased, and drawn again after a report.
+    // The live table is drawn, erased, and drawn again after a report.
     let mut drawn = screen(&mut terminal, Some("\x1b[?7h"));
     while !drawn.contains("\x1b[J20") {
         drawn += &screen(&mut terminal, Some("\x1b[?7h"));
@@ -169,7 +170,8 @@ fn the_live_table_and_intervals_share_a_terminal() {
     out_of(child);
 }
 
-/// A terminal shows which features the machine supports, and three examples. A pipe gets the help.
+/// Without a command, the program prints to a terminal which features the machine supports, and
+/// three examples. To a pipe, it prints the help.
 #[test]
 fn without_a_command_a_terminal_shows_a_start() {
     let pty = openpty(None, None).unwrap();

@@ -1,4 +1,4 @@
-//! The completion scripts and the manual pages contain all commands and options.
+//! Tests that the completion scripts and the manual pages contain all commands and options.
 
 use std::fs;
 use std::io::Write;
@@ -22,10 +22,10 @@ fn commands() -> Vec<String> {
 fn long_options(command: &str) -> Vec<String> {
     let help = run(&[command, "--help"]).out;
     let (options, _) = help.split_once("DEVICE:").unwrap_or((&help, ""));
-    // An option has a line such as `-c, --packets <N> Stop after N packets`, perhaps without a
-    // short form.
+    // In the help text, an option has a line such as `-c, --packets <N> Stop after N packets`,
+    // perhaps without a short form.
     let of_line = |line: &str| {
-        // Explanations are indented further than options.
+        // In the help text, explanations are indented further than options.
         line.strip_prefix("  ").filter(|rest| rest.starts_with('-') || rest.starts_with("    --"))?;
         let long = line.split_whitespace().take(2).find_map(|word| word.strip_prefix("--"))?;
         long.split(['<', '[', '=', '.']).next().map(str::to_owned)
@@ -37,7 +37,7 @@ fn is_there(program: &str) -> bool {
     Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
-/// Returns the exit code and the standard error of the program.
+/// Runs the program with `text` as its input. Returns the exit code and the standard error.
 fn check_with(program: &str, args: &[&str], text: &str) -> (Option<i32>, String) {
     let mut child = Command::new(program)
         .args(args)
@@ -66,7 +66,7 @@ fn completions_know_every_command_and_option() {
         for command in commands() {
             assert!(ran.out.contains(&command), "{shell}: {command}");
             for option in long_options(&command) {
-                // fish writes `-l option`.
+                // A completion script for fish contains `-l option` in place of `--option`.
                 let known = ran.out.contains(&format!("--{option}")) || ran.out.contains(&format!("-l {option}"));
                 assert!(known, "{shell}: {command} --{option}");
             }
@@ -90,7 +90,8 @@ fn shells_take_their_completions() {
         let (code, said) = check_with(shell, &["-n"], &run(&["completions", shell]).out);
         assert_eq!((code, said.as_str()), (Some(0), ""), "{shell}");
     }
-    // `offered` returns the completions of bash. `steerage` is a function that starts the program.
+    // In this script, `offered` returns the completions of bash, and `steerage` is a function that
+    // starts the program.
     let script =
         run(&["completions", "bash"]).out + "\nsteerage() { " + env!("CARGO_BIN_EXE_steerage") + " \"$@\"; }\n";
     let offered = |words: &str| {
@@ -105,9 +106,9 @@ fn shells_take_their_completions() {
     assert_eq!(offered("steerage meter --max-f"), "--max-flows");
     assert_eq!(offered("steerage count --max-f"), "");
     assert_eq!((offered("steerage help pa"), offered("steerage explain l")), ("parallel".to_owned(), "lo".to_owned()));
-    // The script asks a running instance for the names of attributes. `steerage` is now a function
-    // that prints names, as if a run had answered. A name that looks like a shell command must be
-    // quoted and not executed.
+    // The completion script asks a running instance for the names of attributes. In this test,
+    // `steerage` is a function that prints names, as if a run had answered. A name that looks like
+    // a shell command must be quoted and not executed.
     let bad = Path::new(env!("CARGO_TARGET_TMPDIR")).join("executed-by-a-completion");
     let _ = fs::remove_file(&bad);
     let names = format!("{script}steerage() {{ echo sys/a; echo proc/b; echo 'sys/$(touch {})'; }}", bad.display());
@@ -119,7 +120,7 @@ fn shells_take_their_completions() {
     assert!(!bad.exists(), "a name was executed");
 }
 
-/// Without values, the hidden command `complete` prints no error.
+/// If there are no values, the hidden command `complete` prints no error.
 #[test]
 fn values_for_the_scripts_of_shells() {
     let values = |words: &[&str]| {
@@ -162,7 +163,8 @@ fn manual_pages_are_whole_and_sound() {
             let written = format!("\\-\\-{}", option.replace('-', "\\-"));
             assert!(page.contains(&written), "{command}: {written}");
         }
-        // After `.TP`, the first line names an option, and the second line describes it.
+        // In a manual page, the first line after `.TP` names an option, and the second line
+        // describes the option.
         let described = page.split("\n.TP\n").skip(1).map(|block| block.lines().take(2).collect::<Vec<_>>());
         for block in described {
             let text = block.get(1).is_some_and(|text| !text.is_empty() && !text.starts_with('.'));
@@ -205,7 +207,7 @@ fn help_has_pages_and_commands() {
     assert!(wrong.complaint().ends_with("a similar one exists: report; `steerage help` lists all"), "{wrong:?}");
 }
 
-/// Such files exist only in a clone of the repository.
+/// Files of the repository exist only in a clone, and not where the program is installed.
 #[test]
 fn help_points_to_no_file_of_the_repository() {
     for command in commands() {

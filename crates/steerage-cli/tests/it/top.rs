@@ -61,7 +61,7 @@ impl Watched {
     }
 }
 
-/// `meter` must have scanned its flow table once.
+/// Before `top` can show flows, `meter` must have scanned its flow table once.
 #[test]
 fn the_largest_flows_of_a_meter() {
     let mut watched = Watched::of("meter", "flows");
@@ -121,7 +121,8 @@ impl OnTerminal {
         drop((pty.slave, command));
         let keys = File::from(pty.master);
         let (mut from, (seen_in, screen)) = (keys.try_clone().unwrap(), mpsc::channel());
-        // A full terminal would block the program. Without a writer, the terminal returns EIO.
+        // A full terminal buffer would block the program. If no process can write to the terminal,
+        // reading it returns EIO.
         thread::spawn(move || {
             let mut part = [0; 4096];
             while let Ok(length @ 1..) = from.read(&mut part) {
@@ -137,8 +138,8 @@ impl OnTerminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Unchanged cells, such as blank ones, are not drawn again, so `wanted` must contain no
-    /// spaces.
+    /// Waits until the program has drawn `wanted`, which must contain no spaces: unchanged cells,
+    /// such as blank ones, are not drawn again.
     fn wait_for(&mut self, wanted: &str) {
         while !self.seen.contains(wanted) {
             let more = self.screen.recv().unwrap_or_else(|_| panic!("it ended without {wanted}: {:?}", self.seen));
@@ -192,7 +193,7 @@ fn plain_lines(seen: &str) -> Vec<String> {
         if c != '\x1b' {
             text.push(c);
         } else if characters.next() == Some('[') {
-            // An escape sequence ends with its first letter.
+            // An escape sequence for a terminal ends with its first letter.
             let _ = characters.by_ref().find(|c| c.is_ascii_alphabetic());
         }
     }

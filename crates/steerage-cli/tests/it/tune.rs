@@ -1,5 +1,5 @@
-//! `steerage tune` in network namespaces: applying, checking, watching and undoing settings, even
-//! after the program was killed.
+//! Tests `steerage tune` in network namespaces: it applies, checks, watches and undoes settings,
+//! even after the program was killed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,8 @@ use steerage_fixtures::{HANG, exposition, until};
 use crate::metrics::{ANY, get};
 use crate::program::{Ends, Ran, command, run};
 
-/// Runs in the near namespace. `ip netns exec` mounts the /sys of the namespace.
+/// Returns a `tune` command that runs in the near network namespace. `ip netns exec` mounts the
+/// /sys of the namespace.
 fn tune(net: &Net, state: &Path, args: &str) -> Command {
     let program = command(&[]);
     let mut command = Command::new("ip");
@@ -37,7 +38,7 @@ fn ran(net: &Net, state: &Path, args: &str) -> Ran {
     Ran { err: rest.concat(), ..ran }
 }
 
-/// Runs in the near namespace, with its /sys.
+/// Runs a shell command in the near network namespace, with the namespace's /sys.
 fn shell(net: &Net, text: &str) -> String {
     let done = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", text]).output().unwrap();
     assert!(done.status.success(), "{text}: {done:?}");
@@ -179,7 +180,7 @@ fn the_way_to_this_machine_is_not_taken_down_unasked() {
     let refused = ran(&net, &state, apply);
     assert!(is_refused(&refused, "near0 has the default route: add --yes"), "{refused:?}");
     assert!(is_refused(&ran(&net, &state, &format!("{apply} --yes")), "too little traffic"));
-    // These settings do not take the link down.
+    // Settings other than the number of queues do not take the link down.
     assert!(is_refused(&ran(&net, &state, "near0 --apply --test-window 50ms"), "too little traffic"));
 }
 
@@ -195,7 +196,7 @@ fn without_traffic_there_is_nothing_to_compare() {
     assert_eq!(ran(&net, &state, "near0 --check").code, Some(3));
 }
 
-/// At each of ten moments, another candidate setting may be in force.
+/// Kills `tune` at ten different moments, at which different candidate settings may be in force.
 #[test]
 fn after_a_kill_undo_restores_every_file() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };

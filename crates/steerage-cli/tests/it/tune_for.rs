@@ -1,4 +1,5 @@
-//! `steerage tune --for` prepares an interface for a purpose, and restores it later.
+//! Tests `steerage tune --for`, which prepares an interface for a purpose, and restores the
+//! interface later.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +10,7 @@ use steerage_fixtures::scratch::Scratch;
 
 use crate::program::Ran;
 
-/// Runs in the near namespace, with its /sys.
+/// Runs `tune` in the near network namespace, with the namespace's /sys.
 fn tune(net: &Net, state: &Path, args: &[&str]) -> Ran {
     let program = env!("CARGO_BIN_EXE_steerage");
     let args = [&["netns", "exec", &net.near, program, "tune"], args].concat();
@@ -69,7 +70,8 @@ fn af_xdp_defers_interrupts() {
     assert_eq!(tune(&net, &state, &["--undo", "near0"]).code, Some(0));
 }
 
-/// A veth has no rules that assign packets to queues. The check comes before any change.
+/// A veth has no rules that assign packets to queues. `tune` checks this before it changes
+/// anything.
 #[test]
 fn traffic_that_the_card_cannot_lead_is_refused() {
     let Some(net) = Net::new() else { return };
@@ -96,7 +98,7 @@ fn traffic_that_the_card_cannot_lead_is_refused() {
     }
 }
 
-/// `tune` applies only the settings for which .link files have no key.
+/// With a .link file, `tune` itself applies only the settings for which .link files have no key.
 #[test]
 fn what_a_link_file_can_set_is_left_to_systemd() {
     if !is_installed("ethtool", "ethtool") {

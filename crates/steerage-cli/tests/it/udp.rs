@@ -1,4 +1,4 @@
-//! The device `udp:ADDR:PORT`.
+//! Tests the device `udp:ADDR:PORT`.
 
 use std::net::UdpSocket;
 
@@ -9,7 +9,8 @@ use steerage_fixtures::scratch::Scratch;
 
 use crate::program::{Started, command, run};
 
-/// Both ends of a transfer use this address. The test has its own network namespace.
+/// In each transfer, both ends use the same one of these addresses. The test has its own network
+/// namespace.
 const ENDS: [&str; 2] = ["127.0.0.1", "::1"];
 const PORT: u16 = 4789;
 
@@ -66,7 +67,7 @@ fn flows_of_peers_have_the_packets_of_the_wire() {
     }
 }
 
-/// Packets with another source than the device's socket are refused.
+/// The output of the device refuses packets whose source is not the address of the device's socket.
 #[test]
 fn only_packets_from_the_socket_leave_by_it() {
     let Some(namespaces) = Namespaces::new(1) else { return };

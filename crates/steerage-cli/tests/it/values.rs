@@ -1,5 +1,5 @@
 //! Captures for which the program once printed a wrong value. tshark prints the expected values.
-//! The captures are not in the repository; the unit tests of steerage-flow and steerage-meter
+//! The captures are not in the repository. The unit tests of steerage-flow and steerage-meter
 //! contain frames with these defects.
 
 use std::fs;
@@ -15,7 +15,7 @@ use steerage_fixtures::tshark;
 
 use crate::program::run;
 
-/// Returns the flow records in the order of their first packets. `None` if the capture does not
+/// Returns the flow records in the order of their first packets, or `None` if the capture does not
 /// exist.
 fn records(name: &str) -> Option<Vec<Value>> {
     let capture = tshark::capture(&format!("outside/{name}"))?;
@@ -99,7 +99,7 @@ fn packets_without_a_time() {
     assert_eq!(first.collect::<Vec<_>>(), ["2023"], "{records:?}");
 }
 
-/// `meter`, `explain` and the flow hash use the inner headers.
+/// If the port of VXLAN is set, `meter`, `explain` and the flow hash use the inner headers.
 #[test]
 fn vxlan_on_a_chosen_port() {
     let inner = FrameBuilder::udp(([10, 1, 1, 1], 1111), ([10, 1, 1, 2], 2222)).frame(b"data");

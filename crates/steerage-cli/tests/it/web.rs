@@ -1,4 +1,5 @@
-//! `--web`, the live page of a run, with an HTTP client. `.ci/browser` tests the page in Chromium.
+//! Tests `--web`, the live page of a run, with an HTTP client. `.ci/browser` tests the page in
+//! Chromium.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -34,7 +35,7 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> String {
     try_get(address, path, headers).unwrap()
 }
 
-/// Requests reports until the run has ended, as an open browser page does.
+/// Requests reports until the run has ended, as a live page that is open in a browser does.
 pub(crate) fn last_report(address: SocketAddr) -> Value {
     let mut last = Value::Null;
     while let Ok(text) = try_get(address, "/report", "") {
@@ -43,13 +44,13 @@ pub(crate) fn last_report(address: SocketAddr) -> Value {
     last
 }
 
-/// Returns the report with or without the page's key.
+/// Requests the report, with or without the live page's key.
 pub(crate) fn report(address: SocketAddr, key: Option<&str>) -> Value {
     let header = key.map_or(String::new(), |key| format!("Authorization: Bearer {key}\r\n"));
     serde_json::from_str(&get(address, "/report", &header)).unwrap()
 }
 
-/// Only a page that sends its key gets data about the traffic.
+/// Only a live page that sends its key gets data about the traffic.
 #[test]
 fn every_command_serves_it() {
     let scratch = Scratch::new();
@@ -86,7 +87,8 @@ fn every_command_serves_it() {
     }
 }
 
-/// Only this line contains the page's key.
+/// The program prints the address of the live page even with `--quiet`, because only this line
+/// contains the page's key.
 #[test]
 fn the_key_is_told_though_it_is_quiet() {
     let run = Started::new(&["count", "synthetic:rate=1000", ANY, "-q", "--virtual-cpus", "1", "--seconds", "0"]);
@@ -107,7 +109,8 @@ fn a_port_that_is_taken_ends_it_before_anything_else() {
     assert!(line.contains("cannot serve a live page at") && line.contains("choose another port"), "{line}");
 }
 
-/// The page shows that the run has ended, and later the next run with this control socket.
+/// The live page of `top` shows that the run has ended, and later the next run with this control
+/// socket.
 #[test]
 fn top_serves_the_page_of_a_run() {
     let scratch = Scratch::new();

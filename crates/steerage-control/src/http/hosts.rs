@@ -1,10 +1,11 @@
 //! The host names to which the HTTP server answers. A browser lets a web page read only replies
 //! from the host name that served the page, but the owner of a DNS name can make it resolve to this
-//! machine (DNS rebinding). IP addresses are safe: no attacker decides where they lead.
+//! machine (DNS rebinding). IP addresses are safe, because no attacker decides to which machine
+//! they lead.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// This name always means the local machine (RFC 6761, 6.3).
+/// The name that always means the local machine (RFC 6761, 6.3).
 const LOCALHOST: &str = "localhost";
 
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
@@ -24,7 +25,8 @@ impl Hosts {
         hosts
     }
 
-    /// `host` is a name or an IP address, with or without a port.
+    /// Returns true if the server answers requests to `host`, which is a name or an IP address,
+    /// with or without a port.
     pub(super) fn accept(&self, host: &[u8]) -> bool {
         let Ok(host) = std::str::from_utf8(host) else { return false };
         let host = host.trim_matches([' ', '\t']);
@@ -38,7 +40,7 @@ impl Hosts {
             Some(_) => return false,
             None => host,
         };
-        // HTTP/1.1 allows an empty `Host` (RFC 9112, 3.2).
+        // HTTP/1.1 allows an empty `Host` header (RFC 9112, 3.2).
         name.is_empty() || name.parse::<Ipv4Addr>().is_ok() || {
             let name = plain(name);
             name == LOCALHOST || self.0.contains(&name)
@@ -46,7 +48,7 @@ impl Hosts {
     }
 }
 
-/// A fully qualified name may end with a dot.
+/// Removes the dot at the end of a fully qualified name, and converts the name to lower case.
 fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

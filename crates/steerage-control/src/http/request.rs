@@ -4,7 +4,8 @@ use super::hosts::Hosts;
 use super::site::{PLAIN, Site, Turn};
 use crate::audience::Audience;
 
-/// The maximum length of a request in bytes. Prometheus needs an eighth of it.
+/// The maximum length of a request in bytes. A request from Prometheus has an eighth of this
+/// length.
 pub(super) const REQUEST_BYTES_MAX: usize = 4096;
 
 /// The maximum number of headers in a request. Prometheus sends five.
@@ -13,7 +14,7 @@ const HEADERS_MAX: usize = 32;
 /// An `Authorization` header with a key begins with this text (RFC 6750).
 const BEARER: &[u8] = b"Bearer ";
 
-/// Returns the reply, or `None` if the request is incomplete.
+/// Returns the reply to an HTTP request, or `None` if the request is incomplete.
 pub(super) fn answer(received: &[u8], hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> Option<Vec<u8>> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
@@ -32,7 +33,7 @@ fn of_request(request: &Request<'_, '_>, hosts: &Hosts, site: &Site, turn: &Turn
         let named = request.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name));
         named.map(|header| header.value)
     };
-    // This check refuses requests after DNS rebinding: see [`Hosts`].
+    // The check of the host name refuses requests after DNS rebinding: see [`Hosts`].
     if !values("host").all(|host| hosts.accept(host)) {
         return refusal("421 Misdirected Request", "", &site.misdirected);
     }
@@ -55,7 +56,8 @@ fn refusal(status: &str, header: &str, body: &str) -> Vec<u8> {
     response(status, header, PLAIN, body, true)
 }
 
-/// The end of the connection ends the reply, because a connection serves one request.
+/// Returns an HTTP reply. The end of the connection ends the reply, because a connection serves
+/// only one request.
 fn response(status: &str, header: &str, content: &str, body: &str, with_body: bool) -> Vec<u8> {
     let length = body.len();
     let body = if with_body { body } else { "" };
@@ -152,7 +154,7 @@ mod tests {
         }
     }
 
-    /// Every `Host` header counts, because a proxy may have used any of them.
+    /// Every `Host` header counts, because a proxy may have used any of these headers.
     #[test]
     fn only_our_own_names_are_answered() {
         assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: rebound.example\r\n\r\n"), Some(421));

@@ -17,21 +17,25 @@ use crate::quota::{Party, Quota};
 /// The maximum number of simultaneous clients. A new client replaces an older one.
 const CLIENTS_MAX: usize = 16;
 
-/// The time for sending a request, after which a new client may replace the client. A request of
-/// Prometheus arrives within a fraction of a second, even from the other side of the world.
+/// The time within which a client must send its request. Afterwards, a new client may replace the
+/// client. A request from Prometheus arrives within a fraction of a second, even from the other
+/// side of the world.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
-/// The maximum number of new clients in one turn. The kernel's queue is shorter (the standard
-/// library requests 128), so the queue is empty after a turn, even in a flood.
+/// The maximum number of new clients in one turn. The kernel's queue of new connections is shorter
+/// (the standard library requests 128), so this queue is empty after a turn, even in a flood.
 const ACCEPTED_A_TURN: usize = 256;
 
-/// From the connection to the end of the reply: the default timeout of Prometheus.
+/// The maximum time from a client's connection to the end of the reply: the default timeout of
+/// Prometheus.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The pause after `accept` found no free file descriptor and would fail again at once.
+/// The pause after `accept` has found no free file descriptor. Without the pause, `accept` would
+/// fail again at once.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a stopping server waits for readers, which need milliseconds on this machine.
+/// How long a stopping server waits for clients to read their replies. Clients on this machine need
+/// milliseconds.
 const FINISH_MAX: Duration = Duration::from_millis(500);
 
 /// The maximum number of reads in one turn from a client that has got its reply.
@@ -73,20 +77,20 @@ pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, s
 }
 
 impl Serve<'_> {
-    /// Serves each new client at once, because its request has often arrived already.
+    /// Serves each new client at once, because the client's request has often arrived already.
     fn admit(&mut self, listener: &TcpListener, turn: &Turn<'_>) -> io::Result<()> {
         for _ in 0..ACCEPTED_A_TURN {
             let (stream, address) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The new client has already disconnected, or a signal came.
+                // The new client has already disconnected, or a signal has interrupted `accept`.
                 Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => continue,
                 Err(error) => return Err(error),
             };
             stream.set_nonblocking(true)?;
             let now = Instant::now();
             let client = HttpClient { stream, until: now + CLIENT_TIME_MAX, state: State::Asks(Vec::new()) };
-            // Cannot fail: with [`Otherwise::Replace`], an older client makes way.
+            // `admit` cannot fail: with [`Otherwise::Replace`], an older client makes way.
             if let Ok((id, _gone)) = self.clients.admit(Party::host(address.ip()), now, client) {
                 self.go_on(id, turn);
             }
@@ -143,7 +147,7 @@ fn wait(
     fds.extend(clients.iter().map(|(_, client)| PollFd::new(client.stream.as_fd(), client.wants())));
     let timeout = match time {
         None => PollTimeout::NONE,
-        // Rounding up keeps the thread from waking up shortly before its deadline.
+        // Rounding the timeout up keeps the thread from waking up shortly before its deadline.
         Some(time) => PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX),
     };
     match poll(&mut fds, timeout) {
@@ -166,10 +170,11 @@ struct HttpClient {
 
 enum State {
     Asks(Vec<u8>),
-    /// The reply, and how many of its bytes the server has sent.
+    /// The client gets this reply. The number says how many bytes of the reply the server has sent.
     IsTold(Vec<u8>, usize),
-    /// The reply is sent. If the server closed the connection with unread input, the kernel would
-    /// discard the part of the reply that the client has not read.
+    /// The reply is sent, and the server reads the client's remaining input. If the server closed
+    /// the connection with unread input, the kernel would discard the part of the reply that the
+    /// client has not read.
     Leaves,
 }
 
@@ -178,7 +183,7 @@ impl HttpClient {
         if matches!(self.state, State::IsTold(..)) { PollFlags::POLLOUT } else { PollFlags::POLLIN }
     }
 
-    /// Goes on until the thread would block. Returns false if the connection has ended.
+    /// Serves the client until the thread would block. Returns false if the connection has ended.
     fn go_on(&mut self, hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> bool {
         loop {
             match self.step(hosts, site, turn) {
@@ -216,7 +221,7 @@ impl HttpClient {
                         return Ok(Step::Done);
                     }
                 }
-                // The server serves all other clients before it reads more from this one.
+                // The server serves all other clients before it reads more from this client.
                 return Err(ErrorKind::WouldBlock.into());
             }
         }

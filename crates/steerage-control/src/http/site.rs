@@ -32,7 +32,7 @@ pub(crate) struct Site {
     pub(super) absent: String,
     /// The text of the reply to a request with a wrong `Host`.
     pub(super) misdirected: String,
-    /// A client that sends the key sees the traffic of the run.
+    /// The key of the live page. A client that sends the key may see the traffic of the run.
     key: Option<String>,
     resources: Vec<Resource>,
 }
@@ -54,7 +54,7 @@ impl Site {
         Self { key: Some(key), ..self }
     }
 
-    /// Sets the command line option that adds a host name.
+    /// Sets the command line option that adds a host name, for the error message.
     pub(crate) fn names_by(mut self, option: &str) -> Self {
         self.misdirected = format!(
             "The Host of this request is neither an address nor a name of this server: {option} adds a name.\n"
@@ -70,7 +70,8 @@ impl Site {
         &self.resources[index]
     }
 
-    /// Compares in constant time, so that no client can guess the key byte by byte.
+    /// Returns the audience of a client. Compares the keys in constant time, so that no client can
+    /// guess the key byte by byte.
     pub(super) fn audience(&self, shown: &[u8]) -> Audience {
         let is_key = |key: &String| {
             key.len() == shown.len() && key.bytes().zip(shown).fold(0, |all, (one, other)| all | (one ^ other)) == 0
@@ -78,16 +79,17 @@ impl Site {
         if self.key.as_ref().is_some_and(is_key) { Audience::Private } else { Audience::Public }
     }
 
-    /// A *turn* serves each ready client once.
+    /// Begins a *turn*, in which the server serves each ready client once.
     pub(super) fn turn(&self) -> Turn<'_> {
         Turn { site: self, made: self.resources.iter().map(|_| Default::default()).collect() }
     }
 }
 
-/// The bodies that all clients of one turn share, so that a flood costs little more than a request.
+/// The bodies that all clients of one turn share, so that a flood of requests costs little more
+/// than one request.
 pub(super) struct Turn<'a> {
     site: &'a Site,
-    /// For each resource, the public and the private body.
+    /// The public and the private body of each resource.
     made: Vec<[OnceCell<String>; 2]>,
 }
 

@@ -1,4 +1,4 @@
-//! Every metric of the ledger.
+//! The metrics of every count in the ledger.
 //!
 //! The names follow Prometheus' conventions (<https://prometheus.io/docs/practices/naming/>): they
 //! contain the unit, and counters end in `_total`, which [`with_suffix`] adds.
@@ -73,8 +73,8 @@ fn each<const N: usize>(key: &'static str, values: [(&'static str, u64); N]) -> 
     values.map(|(label, value)| Sample { label: Some((key, label.into())), value: Value::Whole(value) }).into()
 }
 
-/// Every drop reason has a sample, even at 0: Prometheus would not see the first drop as an
-/// increase if the sample appeared with it.
+/// Returns a sample for every drop reason, even if its count is 0. If a sample appeared only with
+/// the first drop, Prometheus would not count this drop as an increase.
 fn by_reason(drops: &Drops) -> Vec<Sample> {
     each("reason", DropReason::ALL.map(|reason| (reason.name(), drops.get(reason))))
 }

@@ -60,7 +60,7 @@ impl Collector for Content {
     }
 }
 
-/// The label `cpu` of counts from CPUs that do not belong to the instance.
+/// The label `cpu` of the counts of CPUs that do not belong to the instance.
 const OTHER_CPUS: &str = "other";
 
 impl Content {
@@ -83,7 +83,8 @@ impl Content {
     }
 }
 
-/// Adds the counter's unit, and `handler_` if the name is taken, because names must differ.
+/// Returns the counter's name with its unit, and with the prefix `handler_` if another counter has
+/// the name, because names must differ.
 fn name_of(counter: &CounterSnapshot, taken: &mut BTreeSet<String>) -> String {
     let CounterSnapshot { name, unit, .. } = counter;
     let has_unit =
@@ -114,7 +115,8 @@ fn of_outputs(outputs: &[OutputSnapshot]) -> Vec<(Labels, &OutputSnapshot)> {
     outputs.iter().zip(names).map(|(output, name)| (vec![("output", name)], output)).collect()
 }
 
-/// Makes all names differ (`synthetic`, `synthetic.2`), because Prometheus refuses equal series.
+/// Makes the names of all devices differ (`synthetic`, `synthetic.2`), because Prometheus refuses
+/// equal series.
 fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> {
     let mut seen: Vec<(&str, usize)> = Vec::new();
     let mut names = Vec::new();
@@ -126,7 +128,7 @@ fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> 
     names
 }
 
-/// Writes the families that have samples, for all queues or CPUs.
+/// Writes the metric families that have samples, for all queues or CPUs.
 fn write<T>(encoder: &mut DescriptorEncoder<'_>, families: &[Family<T>], of: &[(Labels, &T)]) -> fmt::Result {
     for family in families {
         let mut samples = of.iter().flat_map(|(labels, one)| {
@@ -171,14 +173,15 @@ fn put(sample: &mut MetricEncoder<'_>, kind: MetricType, value: Value) -> fmt::R
     }
 }
 
-/// Converts OpenMetrics to the older format that every reader understands: HELP and TYPE lines of a
-/// counter have the name with `_total`, and there is no end mark.
+/// Converts OpenMetrics to the older Prometheus format, which every reader understands. In that
+/// format, the HELP and TYPE lines of a counter have the name with `_total`, and there is no end
+/// mark.
 fn in_prometheus_words(page: &str) -> String {
     let mut text = String::with_capacity(page.len() + page.len() / 8);
     let mut help = "";
     for line in page.lines() {
         if line.starts_with("# HELP ") {
-            // The TYPE line that follows tells whether this is a counter.
+            // The TYPE line that follows says whether the metric is a counter.
             help = line;
             continue;
         }

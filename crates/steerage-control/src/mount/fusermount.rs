@@ -1,9 +1,10 @@
 //! Mounts with the program `fusermount3`.
 //!
 //! `fusermount3` opens `/dev/fuse`, sends the descriptor through a socket, and watches the socket.
-//! When this process closes its end, `fusermount3` opens the directory, and unmounts it if the
-//! error is "Transport endpoint is not connected": no process serves the mount. A killed process
-//! thus leaves no mount, and this process needs no capability after its start.
+//! When this process closes its end of the socket, `fusermount3` opens the directory. If the error
+//! is "Transport endpoint is not connected", no process serves the mount, and `fusermount3`
+//! unmounts the directory. A killed process thus leaves no mount, and this process needs no
+//! capability after its start.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -42,19 +43,20 @@ impl From<io::Error> for Failure {
 #[derive(Debug)]
 pub(super) struct Watched {
     socket: UnixStream,
-    /// The kernel closes the descriptors of an ending process in the order of their numbers, and
-    /// `fusermount3` must not check the directory before `/dev/fuse` is closed. With socket
-    /// descriptors below and above that of `/dev/fuse`, one is closed after it in either order.
+    /// A copy of the socket, for the case that this process is killed. The kernel closes the
+    /// descriptors of an ending process in the order of their numbers. `fusermount3` must not check
+    /// the directory before `/dev/fuse` is closed. With socket descriptors below and above that of
+    /// `/dev/fuse`, one of them is closed after `/dev/fuse` in either order.
     _copy: OwnedFd,
 }
 
-/// Returns the descriptor of `/dev/fuse`.
+/// Mounts the directory. Returns the descriptor of `/dev/fuse`.
 pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched), Failure> {
     let (socket, of_program) = UnixStream::pair()?;
     let mut command = Command::new(PROGRAM);
     command.args(["-o", options, "--"]).arg(directory).env(SOCKET_VARIABLE.0, SOCKET_VARIABLE.1);
     command.stdin(OwnedFd::from(of_program)).stdout(Stdio::null()).stderr(Stdio::piped());
-    // `fusermount3` gets a process group of its own, so that Ctrl-C sends it no signal.
+    // `fusermount3` gets a separate process group, so that Ctrl-C sends it no signal.
     let child = program::start(command.process_group(0)).map_err(start_failed)?;
     // While `command` holds a copy of `fusermount3`'s end of the socket, this process cannot notice
     // that `fusermount3` has closed its end.
@@ -63,14 +65,16 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
         let output = child.wait_with_output()?;
         return Err(Failure::Refused(last_line(&output.stderr)));
     };
-    // The sandbox does not allow the system call that would wait for the end of `fusermount3`.
+    // The sandbox does not allow the system call that waits for a child process, so `end` reads
+    // from the socket with a timeout.
     let (fuse, copy) = in_order(&socket, &fuse)?;
     socket.set_read_timeout(Some(UNMOUNT_MAX))?;
     Ok((fuse, Watched { socket, _copy: copy }))
 }
 
 /// Orders the descriptors by number: `socket`, `/dev/fuse`, copy of the socket. The original
-/// `/dev/fuse` may have a lower number, because another thread may have closed a descriptor.
+/// descriptor of `/dev/fuse` may have a lower number than the socket, because another thread may
+/// have closed a descriptor.
 fn in_order(socket: &UnixStream, fuse: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
     let fuse = fcntl_dupfd_cloexec(fuse, socket.as_raw_fd().saturating_add(1))?;
     let copy = fcntl_dupfd_cloexec(socket, fuse.as_raw_fd().saturating_add(1))?;
@@ -87,7 +91,7 @@ pub(super) fn unmount(directory: &Path) -> Result<(), Failure> {
 }
 
 impl Watched {
-    /// Closes the socket, and waits until `fusermount3` has unmounted and ended.
+    /// Closes the socket, and waits until `fusermount3` has unmounted the directory and ended.
     ///
     /// # Errors
     /// Fails if `fusermount3` does not end within [`UNMOUNT_MAX`].
@@ -108,7 +112,8 @@ fn start_failed(error: io::Error) -> Failure {
     if error.kind() == ErrorKind::NotFound { Failure::NotInstalled } else { Failure::Io(error) }
 }
 
-/// Returns `None` if `fusermount3` closed the socket without sending a descriptor.
+/// Receives the descriptor of `/dev/fuse`. Returns `None` if `fusermount3` closed the socket
+/// without sending a descriptor.
 fn receive(socket: &UnixStream) -> Result<Option<OwnedFd>, Failure> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut passed = RecvAncillaryBuffer::new(&mut space);

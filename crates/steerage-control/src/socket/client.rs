@@ -29,10 +29,10 @@ pub enum ClientError {
         /// Why the instance refused the request, in one line.
         message: String,
     },
-    /// No reply arrived within this time.
+    /// No reply from the instance arrived within this time.
     #[error("timed out: the instance did not answer within {} s; is it stopped?", .0.as_secs())]
     TimedOut(Duration),
-    /// The connection failed.
+    /// The connection to the instance failed.
     #[error("the instance does not answer: {0}")]
     System(#[from] io::Error),
     /// The reply does not fit the request.
@@ -61,7 +61,8 @@ impl Client {
         }
     }
 
-    /// Returns the user of the listening process, as of when it began to listen.
+    /// Returns the user of the listening process. If the process has changed its user, this is the
+    /// user at the time when the process began to listen.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -96,7 +97,7 @@ impl Client {
         answer.as_array().and_then(|all| all.iter().map(entry).collect()).ok_or(ClientError::Nonsense)
     }
 
-    /// Returns the changes with a number greater than `after`, the oldest first.
+    /// Returns the changes of attributes with a number greater than `after`, the oldest first.
     ///
     /// # Errors
     /// Returns an error if no reply arrives.
@@ -105,7 +106,7 @@ impl Client {
         serde_json::from_value(answer).map_err(|_| ClientError::Nonsense)
     }
 
-    /// Returns the current report, which docs/report.md describes.
+    /// Returns the current report of the run, which docs/report.md describes.
     ///
     /// # Errors
     /// Returns an error if no reply arrives.
@@ -113,7 +114,7 @@ impl Client {
         self.ask(&json!({"snapshot": true}), "snapshot", ANSWERED_WITHIN)
     }
 
-    /// Returns the protocol version, the program version, the process number and the user.
+    /// Returns the instance's protocol version, program version, process number and user.
     ///
     /// # Errors
     /// Returns an error if no reply arrives.
@@ -139,7 +140,7 @@ impl Client {
 
     fn ask(&mut self, request: &Value, key: &str, within: Duration) -> Result<Value, ClientError> {
         // An instance with too many clients replies with an error and closes the connection. The
-        // client can read it even if its own request could not be sent.
+        // client can read this error even if its own request could not be sent.
         let sent = self.stream.get_mut().write_all(format!("{request}\n").as_bytes());
         let line = match (sent, self.line(within)) {
             (_, Ok(line)) if !line.is_empty() => line,

@@ -17,8 +17,8 @@ pub(super) fn through(directory: &Directory, name: &OsStr) -> PathBuf {
     directory.through().join(name)
 }
 
-/// Sets the mode of this user's socket through a descriptor that is opened without following links
-/// and checked: another file that takes the socket's place is never changed.
+/// Sets the mode of this user's socket through a descriptor that is opened without following links,
+/// and then checked. If another file has replaced the socket, that file is not changed.
 pub(super) fn set_socket_mode(directory: &Directory, name: &OsStr, mode: u32) -> io::Result<Stat> {
     let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, name, how, Mode::empty())?;
@@ -35,7 +35,8 @@ pub(super) fn answers(directory: &Directory, name: &OsStr) -> bool {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let connected = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .and_then(|socket| rustix::net::connect(&socket, &SocketAddrUnix::new(through(directory, name))?));
-    // Any other error means that a process may listen: no permission to connect, or a full queue.
+    // After any other error, a process may be listening on the socket: the connection may not be
+    // permitted, or the queue may be full.
     !matches!(connected, Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 

@@ -14,7 +14,8 @@ use steerage_guard::path::{Directory, PathError};
 
 use super::directory::{answers, is_socket, set_socket_mode, through};
 
-/// Every user who can access the directory may connect and read. Writes check the client's user.
+/// Every user who can access the directory may connect to the socket and read attributes. A write
+/// requires that the client belongs to the right user.
 const MODE: u32 = 0o666;
 
 /// The maximum number of clients that wait to be accepted, as in Rust's standard library.
@@ -25,8 +26,8 @@ const NEW_DIRECTORY: u32 = 0o755;
 
 const SUFFIX: &str = ".sock";
 
-/// A socket that listens for clients, which get replies after [`serve`](Self::serve) is called.
-/// Removed when this value is dropped.
+/// A socket that listens for clients, which get replies after [`serve`](Self::serve) is called. The
+/// socket file is removed when this value is dropped.
 ///
 /// The listening program accepts requests of `steerage get`, `set` and `top`:
 ///
@@ -55,7 +56,8 @@ pub struct Listening {
     path: PathBuf,
     directory: Directory,
     name: OsString,
-    /// Device and inode, because another process may make a socket of this name.
+    /// The device and inode of the socket file, because another process may create a socket with
+    /// the same name.
     file: (u64, u64),
 }
 
@@ -77,7 +79,7 @@ pub enum SocketError {
     Directory {
         /// The directory that would contain the socket.
         path: PathBuf,
-        /// Why the directory is refused.
+        /// Why the directory of the socket is refused.
         why: PathError,
     },
     /// The kernel refused to create the socket.
@@ -85,7 +87,7 @@ pub enum SocketError {
     System {
         /// The path of the socket.
         path: PathBuf,
-        /// The kernel's error.
+        /// The error that the kernel returned.
         error: io::Error,
     },
 }
@@ -105,7 +107,7 @@ impl Listening {
     ///
     /// The directory must belong to root or to this user, and other users must not be able to write
     /// to it, because they could replace the socket. Sticky directories such as /tmp are allowed.
-    /// The path is resolved by the rules of [`steerage_guard::path`].
+    /// Links in the path are followed by the rules of [`steerage_guard::path`].
     ///
     /// # Errors
     /// Returns an error if the directory is unsafe, if the name is taken, or if the kernel refuses.
@@ -116,7 +118,8 @@ impl Listening {
         let directory =
             Directory::open_or_create(parent, NEW_DIRECTORY).map_err(|why| SocketError::directory(parent, why))?;
         make_way(&directory, name, path)?;
-        // The name is temporary, because a search for instances removes sockets that do not answer.
+        // The socket first has a temporary name, because a search for instances removes sockets
+        // that do not answer.
         let unready = unready_name(name);
         let ready = listen(&directory, &unready).and_then(|(listener, stat)| {
             directory.rename_unless_taken(&unready, name)?;
@@ -175,13 +178,14 @@ fn make_way(directory: &Directory, name: &OsStr, path: &Path) -> Result<(), Sock
 fn listen(directory: &Directory, name: &OsStr) -> io::Result<(UnixListener, Stat)> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(through(directory, name))?)?;
-    // `bind` has applied the umask. Changing the umask would affect the files of other threads.
+    // `bind` has applied the umask to the mode of the socket. The umask itself is not changed,
+    // because that would affect the files of other threads.
     let stat = set_socket_mode(directory, name, MODE)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket.into(), stat))
 }
 
-/// Returns a name with a dot that no other process can guess.
+/// Returns a temporary name that starts with a dot, and that no other process can guess.
 fn unready_name(name: &OsStr) -> OsString {
     let random = RandomState::new().build_hasher().finish();
     let mut unready = OsString::from(".");
@@ -191,8 +195,8 @@ fn unready_name(name: &OsStr) -> OsString {
 }
 
 /// Returns the sockets in a directory on which instances of root or of this user listen, sorted by
-/// name. Removes this user's sockets on which no process listens. Empty if the directory does not
-/// exist.
+/// name. Removes this user's sockets on which no process listens. Returns no sockets if the
+/// directory does not exist.
 ///
 /// # Errors
 /// Returns an error if another user could have created sockets there (as for [`Listening::bind`]),
@@ -203,7 +207,8 @@ pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
         opened => opened.map_err(|why| SocketError::directory(directory, why))?,
     };
     let entries = opened.entries().map_err(|why| SocketError::directory(directory, why))?;
-    // Directories are skipped without `stat`, which could hang if a stopped process serves a mount.
+    // Directories are skipped without calling `stat`, which could hang on a mount that a stopped
+    // process serves.
     let mut names: Vec<OsString> =
         entries.into_iter().filter(|(_, kind)| !kind.is_dir()).map(|(name, _)| name).collect();
     names.sort();

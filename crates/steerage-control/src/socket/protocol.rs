@@ -7,10 +7,10 @@ use crate::audience::Audience;
 use crate::error::{AttributeError, ErrorCode};
 use crate::tree::{Entry, Tree};
 
-/// The version of the protocol, for changes in the meaning of a request or a reply.
+/// The version of the protocol, which increases if the meaning of a request or a reply changes.
 const PROTOCOL: u32 = 1;
 
-/// A request is a JSON object, whose keys determine its kind.
+/// A request. A request is a JSON object, and its keys determine the kind of request.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub(super) enum Asked {
@@ -54,10 +54,11 @@ impl TryFrom<bool> for True {
 
 pub(super) type Report = Box<dyn Fn(Audience) -> String + Send + Sync>;
 
-/// Sends copies of packets over a client's connection until the client disconnects or the run ends.
+/// A function that sends copies of packets over a client's connection until the client disconnects
+/// or the run ends.
 pub type PacketSender = Box<dyn FnOnce(&UnixStream)>;
 
-/// Starts to copy the packets that a request describes, or says why it cannot.
+/// A function that starts to copy the packets that a request describes, or returns why it cannot.
 pub(super) type Packets = Box<dyn Fn(&Value) -> Result<PacketSender, String> + Send + Sync>;
 
 pub(super) fn asked(line: &[u8]) -> Result<Asked, AttributeError> {
@@ -68,8 +69,8 @@ pub(super) fn asked(line: &[u8]) -> Result<Asked, AttributeError> {
     })
 }
 
-/// Packets are private: user `uid` must be root or the user of the run. Returns the reply, and what
-/// sends the packets after it.
+/// Packets are private: user `uid` must be root or the user of the run. Returns the reply, and the
+/// function that sends the packets after the reply.
 pub(super) fn packets(request: &Value, uid: u32, tree: &Tree, packets: &Packets) -> (String, Option<PacketSender>) {
     let begun = match Audience::of(uid, tree.uid()) {
         Audience::Private => packets(request).map_err(|why| AttributeError::new(ErrorCode::Invalid, why)),
@@ -116,7 +117,7 @@ fn answer_of(asked: &Asked, uid: u32, tree: &Tree) -> Result<Value, AttributeErr
             let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
             json!({"hello": {"protocol": PROTOCOL, "version": version, "pid": pid, "uid": tree.uid()}})
         }
-        // `answer` and `packets` create the replies to these two requests.
+        // `answer` and `packets` create the replies to the requests `snapshot` and `packets`.
         Asked::Snapshot { .. } | Asked::Packets { .. } => Value::Null,
     })
 }

@@ -1,4 +1,5 @@
-//! Each client of the control socket has a thread, so that one that hangs does not block the rest.
+//! Each client of the control socket has a thread, so that a client that hangs does not block the
+//! others.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -18,7 +19,7 @@ use crate::limits::{
 use crate::quota::{Party, Quota, QuotaFull};
 use crate::tree::Tree;
 
-/// The pause after a failed `accept`, for example without a free file descriptor.
+/// The pause after a failed `accept`, for example because no file descriptor is free.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// A control tree that is served over a socket until this value is dropped.
@@ -28,7 +29,7 @@ pub struct Serving {
     all: Arc<Mutex<All>>,
 }
 
-/// The server keeps the connections, in order to disconnect clients.
+/// The connections of all clients, which the server keeps in order to disconnect the clients.
 #[derive(Debug)]
 struct All {
     clients: Clients<UnixStream>,
@@ -151,7 +152,7 @@ fn send_away(mut stream: &UnixStream, uid: u32, full: QuotaFull) {
         QuotaFull::Party => format!("user {uid} has too many connections: close one, or try again later"),
         QuotaFull::All => "too many clients at a time: try again later".to_owned(),
     };
-    // The thread that accepts clients must not wait for one of them.
+    // The thread that accepts clients must not wait for any client.
     let _ = stream.set_nonblocking(true);
     let _ = stream.write_all(format!("{{\"error\":\"EBUSY\",\"message\":\"{why}\"}}\n").as_bytes());
 }
@@ -186,7 +187,8 @@ fn talk(stream: &UnixStream, id: u64, uid: u32, shared: &Shared) -> io::Result<(
         answer.push('\n');
         let answered = writer.write_all(answer.as_bytes());
         if let Some(sender) = sender {
-            // `sender` also stops the copying of packets, even if the client is gone.
+            // The function `sender` must run even if the client is gone, because it also stops the
+            // copying of packets.
             sender(stream);
             return answered;
         }

@@ -11,7 +11,8 @@ pub(super) fn load(buckets: &[BucketSnapshot]) -> String {
     text
 }
 
-/// A line for each range of buckets of a CPU: `FIRST-LAST CPU`, or `BUCKET CPU`.
+/// Returns a line for each range of consecutive buckets that have the same CPU: `FIRST-LAST CPU`,
+/// or `BUCKET CPU`.
 pub(super) fn stretches(buckets: &[CpuId]) -> String {
     let mut text = String::new();
     let mut first = 0;

@@ -10,14 +10,14 @@ pub(super) struct Device {
     pub(super) outputs: Vec<usize>,
 }
 
-/// Devices of these types have the kernel's interface names.
+/// Devices of these types have the names that the kernel gives to interfaces.
 const INTERFACES: &[&str] = &["af_packet", "af_xdp", "tap", "tun"];
 
-/// The inputs come first, then the devices that are only outputs.
+/// Returns the devices. The inputs come first, followed by the devices that are only outputs.
 pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for (at, queue) in snapshot.queues.iter().enumerate() {
-        // Two consecutive devices may have the same name: queue 0 begins the next device.
+        // Two consecutive devices may have the same name, so queue 0 begins the next device.
         match devices.last_mut().filter(|last| last.name(snapshot) == queue.device && queue.queue > 0) {
             Some(device) => device.queues.push(at),
             None => devices.push(Device { queues: vec![at], ..Device::new(queue.kind.clone()) }),
@@ -37,7 +37,8 @@ pub(super) fn directories(devices: &[Device], snapshot: &Snapshot) -> Vec<String
     directory_names(devices.iter().map(|device| (&*device.kind, device.name(snapshot))))
 }
 
-/// Returns the directory names of devices, given by type and name, the inputs first.
+/// Returns the directory names of devices, which are given by type and name. The inputs must come
+/// first.
 pub fn directory_names<'n>(devices: impl IntoIterator<Item = (&'n str, &'n str)>) -> Vec<String> {
     let mut directories: Vec<String> = Vec::new();
     for (kind, name) in devices {
@@ -60,7 +61,8 @@ impl Device {
     }
 }
 
-/// Removes the options of synthetic traffic, and the directory of a file.
+/// Returns the directory name of a device. Removes the options of synthetic traffic, and the
+/// directory of a file.
 fn directory_name(name: &str) -> String {
     let name = if name.starts_with("synthetic") { name.split(':').next().unwrap_or(name) } else { name };
     let name = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use crate::error::{AttributeError, ErrorCode};
 
-/// Files that describe an interface, or that node_exporter's collector `netclass` reads.
+/// The kernel's files that describe an interface, or that node_exporter's collector `netclass`
+/// reads.
 const NAMES: &[&str] = &[
     "addr_assign_type",
     "addr_len",
@@ -38,7 +39,8 @@ pub(super) fn names(interface: &str) -> impl Iterator<Item = &'static str> {
     NAMES.iter().copied().filter(move |name| file(interface, name).exists())
 }
 
-/// The kernel refuses some reads, for example of `speed` for an interface without one.
+/// Reads a file of the kernel. The kernel refuses some reads, for example of `speed` for an
+/// interface that has no speed.
 pub(super) fn read(interface: &str, name: &str) -> Result<String, AttributeError> {
     let failed = |error: io::Error| {
         let code = error.raw_os_error().map_or(ErrorCode::Invalid, ErrorCode::Kernel);

@@ -1,5 +1,5 @@
-//! `rps_cpus` and `rps_cpus_list`. Writes work like the kernel's `store_rps_map` (Linux,
-//! net/core/net-sysfs.c). Reads return the mask in use.
+//! Reads and writes the attributes `rps_cpus` and `rps_cpus_list`. A write works like the kernel's
+//! `store_rps_map` (Linux, net/core/net-sysfs.c). A read returns the mask that is in use.
 
 use std::thread;
 use std::time::Instant;
@@ -26,7 +26,8 @@ pub(super) struct Masks {
     pending: Option<usize>,
 }
 
-/// A queue's mask, and the CPUs that it selects: with an empty mask, the CPU that polls the queue.
+/// A queue's mask, and the CPUs that the mask selects. An empty mask selects the CPU that polls the
+/// queue.
 #[derive(Debug)]
 struct InForce {
     mask: CpuMask,
@@ -65,18 +66,19 @@ impl Tree {
     }
 
     fn mask_in_force(&self, queue: usize) -> CpuMask {
-        // With `pending` set under this lock, a mask that has not taken effect is never shown.
+        // A mask that has not taken effect is never shown, because `pending` is set under this
+        // lock.
         let masks = locked(&self.masks);
         let known = &masks.queues[queue];
         if masks.pending == Some(queue) {
             return known.mask.clone();
         }
         let cpus = self.handle.snapshot().queues.swap_remove(queue).rps_cpus;
-        // The program may have changed the CPUs through the handle.
+        // The program that uses the library may have changed the CPUs through the handle.
         if cpus == known.cpus { known.mask.clone() } else { cpus.into_iter().collect() }
     }
 
-    /// The caller has checked that the user may write.
+    /// Sets the mask of a queue. The caller has checked that the user may write.
     pub(super) fn store_mask(&self, queue: usize, form: Form, text: &str) -> Result<Option<Change>, AttributeError> {
         let nr_cpu_ids = self.machine.nr_cpu_ids();
         let asked = match form {
@@ -86,7 +88,8 @@ impl Tree {
         let left = self.machine.without_isolated(&asked).ok_or_else(|| {
             AttributeError::new(ErrorCode::Invalid, format!("CPUs {asked} are isolated: name others"))
         })?;
-        // CPUs outside of the instance count as offline: they are removed without an error.
+        // CPUs outside of the instance count as offline: they are removed from the mask without an
+        // error.
         let mask = self.machine.online_of(&left.and(&self.cpus()));
         self.put_in_force(queue, mask, form)
     }
@@ -101,12 +104,13 @@ impl Tree {
         let before = self.handle.snapshot().moves;
         locked(&self.masks).pending = Some(queue);
         let done = self.handle.set_queue_rps_cpus(queue, &mask).map_err(|error| {
-            // This should not fail, because the mask has only CPUs of this instance.
+            // Setting the mask should not fail, because the mask has only CPUs of this instance.
             AttributeError::new(ErrorCode::Invalid, error.to_string())
         });
         let done = done.and_then(|()| self.settle(start));
         if done.is_err() {
-            // The data path moves the buckets back as soon as possible.
+            // With the old mask set again, the data path moves the buckets back as soon as
+            // possible.
             if let Err(error) = self.handle.set_queue_rps_cpus(queue, &old) {
                 tracing::error!(queue, "cannot put the old mask in force again: {error}");
             }
@@ -123,7 +127,8 @@ impl Tree {
         Ok(Some(Change { from: shown, to, buckets, seconds }))
     }
 
-    /// CPUs outside of the instance have no backlog, so they are ignored in the mask.
+    /// Sets the CPUs with a flow limit. CPUs outside of the instance have no backlog, so they are
+    /// ignored in the mask.
     pub(super) fn store_flow_limit_cpus(&self, text: &str) -> Result<Option<Change>, AttributeError> {
         let nr_cpu_ids = self.machine.nr_cpu_ids();
         let cpus = CpuMask::parse_bitmap(text, nr_cpu_ids)?.and(&self.cpus());
@@ -145,7 +150,7 @@ impl Tree {
         self.handle.snapshot().cpus.iter().map(|cpu| cpu.cpu).collect()
     }
 
-    /// Waits until a change applies to all new packets, at most
+    /// Waits until a change applies to all new packets, at most for
     /// [`Options::settle_max`](super::Options::settle_max).
     pub(super) fn settle(&self, start: Instant) -> Result<(), AttributeError> {
         while !self.handle.is_settled() {

@@ -13,7 +13,8 @@ use steerage::{
 use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};
 
-/// The maximum characters of a number with sign and `0x`: the kernel's TMPBUFLEN without the NUL.
+/// The maximum number of characters of a number with its sign and `0x`: the kernel's TMPBUFLEN
+/// without the NUL.
 const NUMBER_CHARS_MAX: usize = 21;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +24,12 @@ pub(super) enum Number {
     NetdevBudget,
     NetdevBudgetUsecs,
     NetdevMaxBacklog,
-    /// Is 1 if any queue of the device has a local page cache. A write switches all of them.
+    /// A switch for the local page caches of all queues of a device. A read returns 1 if any queue
+    /// of the device has a cache.
     LocalPageCache(usize),
     /// The maximum number of free pages in a queue's local page cache.
     LpcPages(usize),
-    /// Frames up to this size in bytes are copied, so that the device keeps its own pages.
+    /// The maximum size in bytes of frames that are copied, so that the device keeps its own pages.
     Copybreak(usize),
 }
 
@@ -65,7 +67,8 @@ impl Number {
         }
     }
 
-    /// The smallest and the largest value. With `usize::MAX`, only memory limits the number.
+    /// Returns the smallest and the largest value. If the largest value is `usize::MAX`, only
+    /// memory limits the number.
     fn range(self) -> (usize, usize) {
         match self {
             DevWeight | FlowLimitTableLen | NetdevBudget | NetdevMaxBacklog => (1, usize::MAX),
@@ -128,8 +131,8 @@ impl Tree {
         self.handle.set_queue_limits(queue, change).expect("the tree has no queue but the instance's")
     }
 
-    /// A number that is too large succeeds, as in the kernel: a later read returns the largest
-    /// number that the instance supports.
+    /// Stores a number. If the number is too large, the write succeeds, as in the kernel, and a
+    /// later read returns the largest number that the instance supports.
     pub(super) fn store_number(&self, which: Number, text: &str) -> Result<Option<Change>, AttributeError> {
         let (least, most) = which.range();
         let value = number(text).and_then(|number| usize::try_from(number).ok());
@@ -173,8 +176,9 @@ impl Tree {
     }
 }
 
-/// Parses an `int` like the kernel: leading white space, then hexadecimal with `0x`, octal with
-/// `0`, or decimal. Text after further white space is ignored.
+/// Parses an `int` as the kernel does. Leading white space is skipped. A number with `0x` is
+/// hexadecimal, with a leading `0` octal, and otherwise decimal. Text after further white space is
+/// ignored.
 fn number(text: &str) -> Option<i64> {
     let is_space = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c');
     let text = text.trim_start_matches(is_space);

@@ -1,4 +1,5 @@
-//! The steering policy, like `scheduler` of a block device: the current value is in brackets.
+//! The attribute for the steering policy. As in the file `scheduler` of a block device, the current
+//! value is in brackets.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -13,13 +14,14 @@ pub(super) fn shown(policy: &str) -> String {
     let name = |name: &&str| if *name == policy { format!("[{name}]") } else { (*name).to_owned() };
     let mut names: Vec<String> = POLICIES.iter().map(name).collect();
     if !POLICIES.contains(&policy) {
-        // The program that uses the library has set a policy of its own.
+        // The program that uses the library has set its own policy.
         names.insert(0, format!("[{policy}]"));
     }
     names.join(" ") + "\n"
 }
 
-/// One line for each steering group (queues that share a mask), with pairs of keys and values.
+/// Returns one line for each steering group (queues that share a mask), with pairs of keys and
+/// values.
 pub(super) fn steering(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for group in &snapshot.groups {

@@ -1,17 +1,17 @@
-//! `/proc/net/softnet_stat`: for each CPU, 15 columns of eight hex digits, as in the kernel's
-//! `softnet_seq_show` (Linux, net/core/net-procfs.c).
+//! The attribute `/proc/net/softnet_stat` has, for each CPU, 15 columns of eight hex digits, as in
+//! the kernel's `softnet_seq_show` (Linux, net/core/net-procfs.c).
 
 use std::fmt::Write;
 
 use steerage::{Snapshot, stats::DropReason};
 
-/// The counts of the file wrap around at 32 bits.
+/// Returns the text of the file. The counts in the file wrap around at 32 bits.
 pub(super) fn text(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for cpu in &snapshot.cpus {
         let columns = [
             cpu.processed,
-            // As in the kernel, drops by the flow limit count here too.
+            // As in the kernel, this column also counts drops by the flow limit.
             cpu.dropped.get(DropReason::BacklogFull) + cpu.dropped.get(DropReason::FlowLimit),
             cpu.time_squeeze,
             // The next six columns belong to mechanisms that Linux no longer has.
@@ -26,7 +26,8 @@ pub(super) fn text(snapshot: &Snapshot) -> String {
             cpu.dropped.get(DropReason::FlowLimit),
             cpu.backlog,
             u64::from(cpu.cpu.0),
-            // steerage has no second queue for packets that are being processed.
+            // Unlike the kernel, steerage has no second queue for packets that are being processed,
+            // so this column is 0.
             cpu.backlog,
             0,
         ];

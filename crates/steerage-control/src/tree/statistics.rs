@@ -1,7 +1,8 @@
 //! The files in a device's directory `statistics`, named by the fields of the kernel's
 //! `rtnl_link_stats64` (Linux, include/uapi/linux/if_link.h).
 //!
-//! A count is 0 if its event cannot happen in steerage. Unknown counts have no file.
+//! A count is 0 if its event cannot happen in steerage. A count that steerage does not know has no
+//! file.
 
 use steerage::{
     Snapshot,
@@ -12,18 +13,19 @@ use super::devices::Device;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Statistic {
-    /// Packets that the device delivered to steerage.
+    /// The number of packets that the device delivered to steerage.
     RxPackets,
     RxBytes,
-    /// Packets that steerage received and then dropped.
+    /// The number of packets that steerage received and then dropped.
     RxDropped,
     RxMissed,
     TxPackets,
     TxBytes,
-    /// Packets that found the output full: known only if the instance has a single output.
+    /// The number of packets that were dropped because the output was full. The number of drops at
+    /// an output is known only if the instance has a single output.
     TxDropped,
     TxErrors,
-    /// An event that cannot happen in steerage.
+    /// The count of an event that cannot happen in steerage: always 0.
     Never,
 }
 
@@ -34,7 +36,8 @@ const ALWAYS: &[(&str, Statistic)] = &[
     ("rx_bytes", RxBytes),
     ("rx_dropped", RxDropped),
     ("rx_missed_errors", RxMissed),
-    // Every packet has a handler in steerage. Compression is only used on slow serial lines.
+    // Every packet has a handler in steerage. Linux counts compressed packets only on slow serial
+    // lines.
     ("rx_nohandler", Never),
     ("rx_compressed", Never),
     ("tx_packets", TxPackets),
@@ -42,7 +45,8 @@ const ALWAYS: &[(&str, Statistic)] = &[
     ("tx_compressed", Never),
 ];
 
-/// Receive errors that a driver does not report to steerage. Files and synthetic traffic have none.
+/// Counts of receive errors on the wire, which a driver does not report to steerage. Files and
+/// synthetic traffic have no such errors.
 const RX_OF_A_WIRE: &[&str] =
     &["rx_errors", "rx_crc_errors", "rx_frame_errors", "rx_fifo_errors", "rx_length_errors", "rx_over_errors"];
 
@@ -83,7 +87,8 @@ pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, S
     if !device.is_interface || device.outputs.is_empty() {
         all.extend(TX_OF_A_WIRE.iter().map(|name| (*name, Never)));
     }
-    // Unsent packets count at the queue that received them, so only a single output's are known.
+    // Packets that an output did not send are counted at the queue that received them. The number
+    // for one output is known only if the instance has a single output.
     match (device.outputs.len(), outputs) {
         (0, _) => all.extend([("tx_dropped", Never), ("tx_errors", Never)]),
         (1, 1) => all.extend([("tx_dropped", TxDropped), ("tx_errors", TxErrors)]),
@@ -111,7 +116,8 @@ impl Statistic {
     }
 }
 
-/// The drops between a queue and its handler, without losses in devices or at outputs.
+/// Returns the number of packets that were dropped between a queue and its handler, without losses
+/// in devices or at outputs.
 fn lost_by_us(dropped: &Drops) -> u64 {
     dropped.total() - dropped.get(DropReason::Device) - by_outputs(dropped)
 }

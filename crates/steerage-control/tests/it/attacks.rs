@@ -1,4 +1,5 @@
-//! Attacks of other users: planted links, fake sockets, and using up connections or open files.
+//! Tests attacks by other users: planted links, fake sockets, and attempts to use up connections or
+//! open files.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -90,7 +91,7 @@ fn a_directory_that_others_can_change_is_refused() {
         assert!(matches!(refused, Err(SocketError::Directory { .. })), "{name}: {refused:?}");
         assert!(!path.exists());
     }
-    // Mallory's links are not followed, even to a directory of root.
+    // Mallory's links are not followed, even if they lead to a directory of root.
     let public = directory(&scratch, "public", 0, 0o1777);
     link(&ours, &public.join("last"), NOBODY);
     link(&scratch, &public.join("midst"), NOBODY);
@@ -101,7 +102,7 @@ fn a_directory_that_others_can_change_is_refused() {
     assert_eq!(fs::read_dir(&ours).unwrap().count(), 0);
 
     // Root's links are followed in directories that only root can change. In a directory like /tmp,
-    // they are not, because Mallory could have moved one there.
+    // root's links are not followed, because Mallory could have moved a link there.
     link(&ours, &public.join("own"), 0);
     link(&ours, &scratch.join("own"), 0);
     let moved = Listening::bind(&public.join("own/x.sock"));
@@ -119,7 +120,7 @@ fn a_directory_that_others_can_change_is_refused() {
     assert!(public.join("taken.sock").exists());
 }
 
-/// A search removes dead sockets of this user, and finds no sockets of other users.
+/// A search for instances removes dead sockets of this user, and finds no sockets of other users.
 #[test]
 fn a_search_trusts_and_removes_nothing_of_mallorys() {
     if !is_root() {
@@ -192,7 +193,8 @@ fn nobody_is_locked_out_of_the_files() {
         return;
     }
     let Some(files) = ByFiles::new(&instance.tree) else { return };
-    // The test process needs a higher limit than the instance. Other tests forbid lowering it.
+    // The test process needs a higher limit of open files than the instance. The limit is not
+    // lowered again, because other tests run in the same process.
     let enough = 2 * OPEN_FILES_MAX as u64;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = |limit: Option<u64>| limit.map(|limit| limit.max(enough));
@@ -211,6 +213,6 @@ fn nobody_is_locked_out_of_the_files() {
     assert_eq!(fs::read_to_string(&path).map_err(|error| error.to_string()), Ok("3\n".to_owned()), "{limit}");
     assert_eq!(taken.len(), OPEN_FILES_PER_USER_MAX, "{limit}");
     drop(taken);
-    // The kernel reports a closed file with a short delay.
+    // The kernel needs a short time before a closed file no longer counts as open.
     until("a file can be opened again", || as_mallory(|| File::open(&path).is_ok()));
 }

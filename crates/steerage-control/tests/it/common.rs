@@ -1,4 +1,4 @@
-//! An instance for tests, and the ways to its control tree.
+//! An instance for tests, and the ways to access its control tree.
 
 use std::fs;
 use std::io::{self, Write};
@@ -60,7 +60,7 @@ impl Drop for Instance {
     }
 }
 
-/// A way to read and write attributes. Errors are the names of error numbers, such as `EINVAL`.
+/// A way to read and write attributes. An error is the name of an error number, such as `EINVAL`.
 pub(crate) trait Way {
     fn read(&mut self, path: &str) -> Result<String, String>;
     fn write(&mut self, path: &str, value: &[u8]) -> Result<(), String>;
@@ -133,7 +133,8 @@ pub(crate) struct ByFiles {
 }
 
 impl ByFiles {
-    /// If mounting is impossible on this machine, prints why and returns `None`, or fails in CI.
+    /// Mounts the tree. If this machine cannot mount it, prints why and returns `None`, or fails in
+    /// CI.
     pub(crate) fn new(tree: &Arc<Tree>) -> Option<Self> {
         let scratch = Scratch::new();
         let directory = scratch.to_path_buf();
@@ -154,7 +155,8 @@ impl ByFiles {
     }
 }
 
-/// Linux has the same error numbers (errno(3)) on every architecture of steerage.
+/// Returns the name of an error number. The numbers (errno(3)) are the same on every architecture
+/// that steerage supports.
 pub(crate) fn errno(error: &io::Error) -> String {
     let name = match error.raw_os_error() {
         Some(1) => "EPERM",

@@ -1,4 +1,4 @@
-//! Masks are written without a pause while packets arrive at full speed.
+//! Tests masks that are written without a pause while packets arrive at full speed.
 #![allow(clippy::print_stdout, reason = "how fast it went is shown, and is no mark")]
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use steerage_fixtures::HANG;
 
 use crate::common::{ByFiles, Direct, Instance, Way, owner};
 
-/// The number of writes, of which a fast machine makes 1,000 per second.
+/// The number of writes of a mask. A fast machine makes 1,000 writes per second.
 const WRITES: u32 = 1_000;
 const EACH: Duration = Duration::from_millis(1);
 
@@ -26,7 +26,7 @@ fn write_masks(instance: &Instance, cpus: u32) -> (u32, Duration) {
     let paths = [0, 1].map(|queue| format!("sys/class/net/synthetic/queues/rx-{queue}/rps_cpus"));
     let start = Instant::now();
     for nth in 0..WRITES {
-        // The loop writes every mask but the empty one, and consecutive masks differ in many CPUs.
+        // The loop writes every mask except the empty mask. Consecutive masks differ in many CPUs.
         let mask = format!("{:x}", nth * 7 % ((1 << cpus) - 1) + 1);
         let path = &paths[(nth % 2) as usize];
         tree.write(path, mask.as_bytes()).unwrap();
@@ -53,19 +53,19 @@ fn masks_under(input: &str, cpus: u32) {
     assert_eq!(ledger.dropped().get(DropReason::HandlerPanicked), 0);
 }
 
-/// A source that can wait, such as a capture file, loses nothing.
+/// With a source that can wait, such as a capture file, no packet is lost.
 #[test]
 fn nothing_is_reordered_at_full_load() {
     masks_under("synthetic:queues=2,flows=1000", 2);
 }
 
-/// Four CPUs are more than a small machine has, so threads share CPUs.
+/// Four CPUs are more than a small machine has, so several threads share a CPU of the machine.
 #[test]
 fn nothing_is_reordered_at_full_load_on_more_cpus() {
     masks_under("synthetic:queues=2,flows=1000", 4);
 }
 
-/// A source that cannot wait loses packets, and the rest stays in order.
+/// A source that cannot wait loses packets, and the remaining packets stay in order.
 #[test]
 fn nothing_is_reordered_when_packets_come_by_themselves() {
     masks_under("synthetic:queues=2,flows=1000,rate=400000", 4);
@@ -89,7 +89,7 @@ fn files_are_written_under_load_while_a_reader_hangs() {
         assert!(start.elapsed() < HANG, "packets don't come any more");
         std::thread::yield_now();
     }
-    // The reader that stopped in the middle of the file still gets the old content.
+    // A reader that paused in the middle of the attribute's file still gets the old content.
     let mut rest = String::new();
     hung.read_to_string(&mut rest).unwrap();
     assert_eq!((rest.lines().count(), rest.len()), (4, 4 * 15 * 9 - 1));
@@ -98,7 +98,7 @@ fn files_are_written_under_load_while_a_reader_hangs() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// The handler does not return while its flag is set, so no bucket can finish its move.
+/// A handler that does not return while its flag is set, so no bucket can finish its move.
 struct Hangs(Arc<AtomicBool>);
 
 impl Handler for Hangs {

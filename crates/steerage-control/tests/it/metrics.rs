@@ -1,4 +1,4 @@
-//! The metrics server from the view of a client.
+//! The metrics server from a client's point of view.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{Read, Write};
@@ -75,7 +75,8 @@ fn get(address: SocketAddr) -> String {
 #[test]
 fn the_page_is_the_ledger() {
     const FRAMES: u64 = 10_000;
-    // One device name has every character that must be escaped, and another is used twice.
+    // One device's name has every character that must be escaped. Two other devices have the same
+    // name.
     let odd = "a\"b\\c\nd";
     let instance = instance(vec![traffic("traffic", FRAMES), traffic(odd, FRAMES), traffic("traffic", FRAMES)]);
     let (address, server) = serve(
@@ -125,7 +126,8 @@ fn the_page_is_the_ledger() {
     assert_eq!([page.get("steerage_apples"), page.get("steerage_apples_eaten_total")], [3.0, 2.0]);
     assert_eq!(page.get("steerage_apples_fallen_total{side=\"south\"}"), 4.0);
 
-    // The page must have all metrics except those that this instance or its devices lack.
+    // The page must have all metrics except the metrics that this instance or its devices do not
+    // have.
     let mut served = page.families;
     let some = ["steerage_unevenness", "steerage_cpu_distance_seconds", "steerage_device_events_total"];
     let absent = |name: &String| name.starts_with("steerage_output_") || some.contains(&name.as_str());
@@ -166,7 +168,8 @@ fn a_program_of_ones_own_has_its_own_prefix_and_counters() {
     assert_eq!([page.sum("limiter_seen_packets_total"), page.sum("limiter_received_packets_total")], [2000.0; 2]);
     assert_eq!(page.get("limiter_build_info{version=\"4\"}"), 1.0);
     assert!(!text.contains("steerage_"), "{text}");
-    // The server and `metrics::text` agree, except for the time and what is not in the ledger.
+    // The server's page and `metrics::text` agree, except for the time and the metrics that are not
+    // in the ledger.
     let stable = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| !line.contains("_uptime_") && !line.contains("_build_info"));
         lines.map(str::to_owned).collect()
@@ -174,7 +177,7 @@ fn a_program_of_ones_own_has_its_own_prefix_and_counters() {
     assert_eq!(stable(&metrics::text(&handle.snapshot(), "limiter")), stable(&text));
 }
 
-/// A queue that receives nothing, but has counts like an AF_XDP queue.
+/// A queue that receives nothing, but has the same counters as an AF_XDP queue.
 struct Counting(Arc<DeviceCounts>);
 
 impl RxQueue for Counting {
@@ -243,20 +246,22 @@ fn whoever_holds_connections_keeps_nobody_out() {
     let mut last = connect(address);
     drop(server);
     assert!(matches!(last.read(&mut [0]), Ok(0) | Err(_)));
-    // Another test may fork a child, which holds the listening socket until it executes a program.
+    // A child process that another test forks holds the listening socket until it executes a
+    // program.
     let start = Instant::now();
     while TcpStream::connect(address).is_ok() {
         assert!(start.elapsed() < HANG, "it is served still");
     }
 }
 
-/// One host floods, and a slow client of another host is answered.
+/// While one host floods the metrics server, a slow client of another host gets its answer.
 #[test]
 fn a_host_that_floods_keeps_only_itself_out() {
     const ROUNDS: usize = 20;
-    /// Connections of the flood during one request of the other host: twice the server's clients.
+    /// The number of the flood's connections during one request of the other host: twice the number
+    /// of clients that the server accepts.
     const MEANWHILE: u64 = 32;
-    /// On a busy machine, the flood may last as long as a client may be silent.
+    /// The time for which a client may be silent. On a busy machine, the flood may last as long.
     const MAY_BE_SILENT: Duration = Duration::from_secs(1);
     let Some(net) = Net::new() else { return };
     let instance = instance(vec![traffic("traffic", 1)]);
@@ -274,7 +279,7 @@ fn a_host_that_floods_keeps_only_itself_out() {
             }
         }
     };
-    /// Stops the flood even if the test fails.
+    /// Stops the flood when dropped, even if the test fails.
     struct Ends<'a>(&'a AtomicBool);
     impl Drop for Ends<'_> {
         fn drop(&mut self) {

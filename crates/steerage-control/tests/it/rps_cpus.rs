@@ -1,4 +1,5 @@
-//! `rps_cpus` is parsed, stored and printed as in Linux, through `Tree`, the socket, and files.
+//! Tests that `rps_cpus` is parsed, stored and printed as in Linux, through `Tree`, the socket, and
+//! files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,7 @@ const LIST: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus_list";
 
 type Case = (&'static str, Result<&'static str, &'static str>);
 
-/// After an error, a read must still return the old value.
+/// Writes each value, and reads it again. After an error, a read must still return the old value.
 fn play(way: &mut dyn Way, path: &str, cases: &[Case]) {
     for (written, expected) in cases {
         if written.is_empty() && !way.writes_nothing() {
@@ -64,7 +65,8 @@ fn of_8_cpus() {
             ("5\n", Ok("05")),
             ("aB", Ok("ab")),
             ("Ff", Ok("ff")),
-            // Errors: a ninth digit, too many chunks (even zeros), and a CPU that does not exist.
+            // These values are errors: a chunk with a ninth digit, too many chunks (even zeros),
+            // and a CPU that does not exist.
             ("100", Err("EOVERFLOW")),
             ("0,1", Err("EOVERFLOW")),
             ("000000001", Err("EOVERFLOW")),
@@ -90,9 +92,11 @@ fn of_36_cpus() {
         &Instance::quiet(36),
         MASK,
         &[
-            // The first chunk has only the digits that it needs. Later chunks have 8 digits.
+            // The first chunk of a mask has only the digits that it needs. Later chunks have 8
+            // digits.
             ("1", Ok("0,00000001")),
-            // Commas and white space separate chunks. Several separators count as one.
+            // Commas and white space separate the chunks of a mask. Several separators count as
+            // one.
             ("1,5", Ok("1,00000005")),
             ("8,,5", Ok("8,00000005")),
             ("1 5", Ok("1,00000005")),
@@ -130,7 +134,8 @@ fn of_12_cpus_and_as_lists() {
     assert_eq!(Direct(Arc::clone(&instance.tree)).read(MASK), Ok("080\n".to_owned()));
 }
 
-/// The pattern is from the kernel's documentation. The instance's missing CPUs count as offline.
+/// The pattern in the mask is from the kernel's documentation. CPUs that the instance does not have
+/// count as offline.
 #[test]
 fn a_pattern_over_1024_cpus() {
     let instance = Instance::new("synthetic:rate=1000", 4, CpuView::new(1024));
@@ -138,7 +143,7 @@ fn a_pattern_over_1024_cpus() {
     play(&mut tree, LIST, &[("3", Ok("3")), ("0-1023:2/256", Ok("0-1")), ("256-257", Ok("")), ("1024", Err("ERANGE"))]);
 }
 
-/// `EPERM` comes before errors in the value. Every user may read.
+/// A user without permission gets `EPERM` even if the value is wrong. Every user may read the mask.
 #[test]
 fn only_root_and_the_instances_user_may_write() {
     const OWNER: u32 = 12345;
@@ -163,7 +168,8 @@ fn isolated_cpus_are_taken_out() {
     by_each_way(&instance, MASK, cases);
 }
 
-/// A CPU that comes online later does not return to the mask.
+/// A CPU that is removed from the mask because it is offline does not return to the mask when it
+/// comes online.
 #[test]
 fn offline_cpus_are_dropped() {
     let is_back = Arc::new(AtomicBool::new(false));
@@ -180,7 +186,8 @@ fn offline_cpus_are_dropped() {
     play(&mut tree, MASK, &[("7", Ok("7")), ("10", Err("EOVERFLOW"))]);
 }
 
-/// Each CPU gets a range of equal size (`cpus[hash * len >> 32]`), or the polling CPU gets all.
+/// Each CPU of the mask gets a range of hashes of equal size (`cpus[hash * len >> 32]`). If the
+/// mask is empty, the polling CPU gets all packets.
 #[test]
 fn buckets_follow_the_mask() {
     let instance = Instance::quiet(4);
@@ -190,7 +197,7 @@ fn buckets_follow_the_mask() {
     tree.write(MASK, b"0").unwrap();
     assert_eq!(tree.read(buckets).unwrap(), format!("0-{} 0\n", BUCKETS - 1));
     assert_eq!(tree.read("sys/class/net/synthetic/queues/rx-0/cpu").unwrap(), "0\n");
-    // A CPU may count finished packets late, so the counts are read while other CPUs are idle.
+    // A CPU may count handled packets late, so the counts are read while other CPUs are idle.
     let processed = || -> Vec<u64> { instance.handle().snapshot().cpus.iter().map(|cpu| cpu.processed).collect() };
     let start = Instant::now();
     loop {

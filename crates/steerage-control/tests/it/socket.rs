@@ -1,4 +1,5 @@
-//! The control socket with many, faulty and fleeting clients.
+//! Tests the control socket with many clients, and with clients that send wrong requests or
+//! disconnect early.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -45,7 +46,7 @@ fn requests_and_answers_are_lines_of_json() {
     {
         assert_eq!(ask(&stream, wrong)["error"], "EINVAL", "{wrong}");
     }
-    // Without an end of the line, only the maximum length is read.
+    // If a request has no end of line, only the maximum length is read.
     let _ = (&stream).write_all(&vec![b' '; REQUEST_BYTES_MAX]);
     let mut rest = String::new();
     let _ = (&stream).read_to_string(&mut rest);
@@ -74,7 +75,7 @@ fn others_may_ask_and_not_tell() {
     assert_eq!((told, read.as_str()), (["EPERM".to_owned(), "EPERM".to_owned()], "3\n"));
 }
 
-/// The user who opened the connection decides what a reply contains.
+/// The user who opened the connection determines what a reply contains.
 #[test]
 fn flows_are_for_root_and_the_owner() {
     const OWNER: u32 = 12345;
@@ -95,7 +96,8 @@ fn flows_are_for_root_and_the_owner() {
     assert_eq!([0, OWNER, NOBODY].map(seen_by), [all.clone(), all, json!({"a": 1})]);
 }
 
-/// Each change begins with the value of the previous one: writes never overlap.
+/// The old value of each change is the new value of the change before, which shows that writes
+/// never overlap.
 #[test]
 fn two_writers_take_turns() {
     let instance = Instance::new("synthetic:rate=50000,flows=500", 4, CpuView::new(4));
@@ -123,7 +125,8 @@ fn two_writers_take_turns() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// A client that does not read, and one whose line does not end, delay nobody.
+/// A client that does not read, and a client whose request has no end of line, delay no other
+/// client.
 #[test]
 fn a_hung_client_hangs_alone() {
     let instance = Instance::quiet(2);
@@ -142,7 +145,7 @@ fn a_hung_client_hangs_alone() {
     while instance.handle().snapshot().delivered() < before + 100 {
         thread::yield_now();
     }
-    // The end of the server disconnects clients that hang, without waiting for them.
+    // When the server ends, it disconnects clients that hang, without waiting for them.
     drop(serving);
     assert!(!path.exists());
     let mut rest = Vec::new();
@@ -160,7 +163,8 @@ fn one_client_too_many_is_told_so() {
     clients.iter_mut().for_each(|client| drop(client.hello().unwrap()));
     match Client::connect(&socket.path).unwrap().hello() {
         Err(ClientError::Refused { code, .. }) => assert_eq!(code, "EBUSY"),
-        // On a very slow machine, `socket` was silent for so long that it was disconnected.
+        // On a very slow machine, the client `socket` may have been silent for so long that it was
+        // disconnected.
         Ok(_) => assert!(socket.client.hello().is_err()),
         other => panic!("{other:?}"),
     }
@@ -189,7 +193,7 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     assert_eq!(find(&scratch).unwrap().len(), 2);
     fs::write(scratch.join("file"), "").unwrap();
     assert!(matches!(Listening::bind(&scratch.join("file")), Err(SocketError::NotASocket(_))));
-    // Dropping a `Listening` leaves another socket of its name alone.
+    // Dropping a `Listening` does not remove a newer socket of the same name.
     fs::remove_file(&dead).unwrap();
     let other = Listening::bind(&dead).unwrap();
     drop(heir);
@@ -198,7 +202,8 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
 }
 
-/// The instance is stopped, or replies byte by byte.
+/// A client does not wait for ever if the instance is stopped (SIGSTOP), or if it replies byte by
+/// byte.
 #[test]
 fn a_client_does_not_wait_for_ever() {
     let scratch = Scratch::new();

@@ -1,4 +1,5 @@
-//! `softnet_stat` of steerage and of the kernel's RPS after a burst up to the first drop.
+//! Compares `softnet_stat` of steerage with that of the kernel's RPS, after a burst that ends with
+//! the first drop.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -30,7 +31,7 @@ const CPU: usize = 12;
 const INPUT_LEN: usize = 13;
 const PROCESS_LEN: usize = 14;
 
-/// These columns belong to mechanisms that Linux no longer has.
+/// The columns of mechanisms that Linux no longer has.
 const UNUSED: std::ops::Range<usize> = 3..9;
 
 type Row = [u64; 15];
@@ -48,7 +49,7 @@ fn rows(text: &str) -> Vec<Row> {
     text.lines().map(row).collect()
 }
 
-/// Returns the increases of counts, and the current values of other columns.
+/// Returns the increases of the columns that count, and the current values of the other columns.
 fn since(before: &Row, now: &Row) -> Row {
     let mut moved = *now;
     for at in [PROCESSED, DROPPED, TIME_SQUEEZE, RECEIVED_RPS, FLOW_LIMIT_COUNT] {
@@ -67,7 +68,7 @@ fn kernels(cpu: usize) -> Row {
     *rows.iter().find(|row| row[CPU] == cpu as u64).expect("a row for each CPU")
 }
 
-/// A setting of all network namespaces, restored when this value is dropped.
+/// A kernel setting for all network namespaces, which is restored when this value is dropped.
 struct Setting {
     path: &'static str,
     before: String,
@@ -131,7 +132,7 @@ fn send(bytes: usize) {
     UdpSocket::bind("0.0.0.0:0").unwrap().send_to(&vec![0; bytes], "10.221.0.1:9").unwrap();
 }
 
-/// The kernel routes the datagram on the sender's CPU, `on`.
+/// Sends a datagram from the CPU `on`. The kernel also routes the datagram on this CPU.
 fn send_on(net: &Namespaces, on: usize, bytes: usize) {
     net.within(0, || {
         let mut set = CpuSet::new();
@@ -141,7 +142,7 @@ fn send_on(net: &Namespaces, on: usize, bytes: usize) {
     });
 }
 
-/// Counts what `near1` received and the kernel dropped.
+/// Returns the number of packets that the kernel dropped after `near1` had received them.
 fn kernels_rx_dropped(net: &Namespaces) -> u64 {
     net.within(0, || {
         let mut text = String::new();
@@ -152,7 +153,7 @@ fn kernels_rx_dropped(net: &Namespaces) -> u64 {
 
 fn steer_to(net: &Namespaces, cpu: usize) {
     net.within(0, || {
-        // A thread of its own mounts sysfs, and alone sees the mount.
+        // A separate thread mounts sysfs, and only this thread sees the mount.
         let mask = format!("{:x}", 1_u64 << cpu);
         in_own_sysfs(|sys| fs::write(format!("{sys}/class/net/near1/queues/rx-0/rps_cpus"), &mask).unwrap());
     });
@@ -205,7 +206,7 @@ impl RxQueue for OneByOne {
     }
 }
 
-/// CPU 0 receives, and CPU 1 handles all packets.
+/// CPU 0 receives all packets, and CPU 1 handles them.
 struct Ours {
     tree: Tree,
     cpus: [Softnet<Nothing, ManualClock>; 2],
@@ -265,7 +266,8 @@ impl Ours {
     }
 }
 
-/// A burst that is one packet too long changes the same columns by as much.
+/// A burst that is one packet longer than the backlog changes the same columns of steerage and of
+/// the kernel by the same numbers.
 #[test]
 fn a_full_backlog_moves_the_kernels_columns() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -294,8 +296,8 @@ fn a_full_backlog_moves_the_kernels_columns() {
         assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT], theirs[CPU]), (1, 0, cpu as u64));
-    // The kernel processes two packets more: its backlog holds one more than `netdev_max_backlog`,
-    // and the datagram also passes before it is fragmented.
+    // The kernel processes two packets more than steerage. Its backlog holds one packet more than
+    // `netdev_max_backlog`, and it also processes the datagram before fragmenting it.
     assert_eq!((ours[PROCESSED], theirs[PROCESSED]), (backlog, backlog + 1 + 1));
 }
 
@@ -314,7 +316,7 @@ fn a_flow_limit_moves_the_kernels_columns() {
         assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT]), (1, 1));
-    // The kernel processes one packet more: the datagram before it is fragmented.
+    // The kernel processes one packet more than steerage: the datagram before it is fragmented.
     assert_eq!(ours[PROCESSED] + 1, theirs[PROCESSED]);
 }
 
@@ -349,7 +351,8 @@ fn a_small_budget_moves_the_kernels_time_squeeze() {
     let mut ours = Ours::burst_with(false, Some(64));
     ours.come_round();
     let ours = ours.row();
-    // The kernel processes two more, as in [`a_full_backlog_moves_the_kernels_columns`].
+    // The kernel processes two packets more than steerage, as in
+    // [`a_full_backlog_moves_the_kernels_columns`].
     assert_eq!((theirs[TIME_SQUEEZE], theirs[PROCESSED]), ((backlog + 2) / 64, backlog + 2), "{theirs:x?}");
     assert_eq!((ours[TIME_SQUEEZE], ours[PROCESSED]), (backlog / 64, backlog), "{ours:x?}");
     assert!(ours[TIME_SQUEEZE] > 0);
@@ -390,6 +393,6 @@ fn what_waits_is_in_the_kernels_columns() {
         assert_eq!((row[BACKLOG_LEN], row[CPU]), (row[INPUT_LEN] + row[PROCESS_LEN], cpu as u64), "{row:x?}");
         assert!((1..=most).contains(&row[BACKLOG_LEN]), "{row:x?}");
     }
-    // steerage has only one queue, for packets that wait or are processed.
+    // In steerage, a single queue holds the packets that wait and those that are being processed.
     assert_eq!((burst.row()[INPUT_LEN], burst.row()[PROCESS_LEN]), (burst.accepted, 0));
 }

@@ -1,4 +1,4 @@
-//! Attributes without a test file of their own, and rules for all attributes.
+//! Tests attributes that have no separate test file, and rules for all attributes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn all(tree: &Tree, at: NodeId) -> Vec<String> {
     tree.list(at).iter().flat_map(below).collect()
 }
 
-/// The files that Linux 6.18 has.
+/// The files in the directory `statistics` of Linux 6.18.
 const KERNELS: [&str; 24] = [
     "collisions",
     "multicast",
@@ -59,7 +59,7 @@ fn every_attribute_can_be_read_and_found_by_its_path() {
     }
     let statistics = |path: &String| path.strip_prefix("sys/class/net/synthetic/statistics/").map(str::to_owned);
     let ours: BTreeSet<String> = paths.iter().filter_map(statistics).collect();
-    // steerage does not count multicast packets, and 0 would be wrong.
+    // steerage does not count multicast packets, and a count of 0 would be wrong.
     let expected = KERNELS.iter().filter(|name| **name != "multicast").map(|name| (*name).to_owned()).collect();
     assert_eq!(ours, expected);
 }
@@ -88,7 +88,7 @@ fn counts_are_the_ledgers() {
         std::thread::yield_now();
     }
     let mut tree = Direct(Arc::clone(&instance.tree));
-    // Packet threads count wake-ups until the threads end.
+    // The packet threads count wake-ups until they end, so the final counts are read after the end.
     let ledger = instance.end().snapshot;
     let mut number = |path: &str| tree.read(path).unwrap().trim().parse::<u64>().unwrap();
     let device = "sys/class/net/synthetic/statistics";
@@ -121,7 +121,8 @@ fn sysctls_are_in_force_when_they_are_read() {
     let mut tree = Direct(Arc::clone(&instance.tree));
     let core = |name: &str| format!("proc/sys/net/core/{name}");
     for (name, written, read) in [
-        // The limit is 256 at the start, and may rise to 16 times as much while the instance runs.
+        // The instance starts with a backlog limit of 256, which may rise to 16 times as much while
+        // the instance runs.
         ("netdev_max_backlog", "100\n", Ok("100\n")),
         ("netdev_max_backlog", "0x80", Ok("128\n")),
         ("netdev_max_backlog", "250000\n", Ok("4096\n")),
@@ -150,7 +151,7 @@ fn sysctls_are_in_force_when_they_are_read() {
     let limits = instance.handle().limits();
     assert_eq!((limits.backlog, limits.dev_weight, limits.budget), (16 * 256, 64, 600));
     assert_eq!(limits.budget_time.as_micros(), 8000);
-    // Writing the current value does not count as a change.
+    // Writing the current value to an attribute does not count as a change.
     let changes: Vec<(String, String)> =
         instance.tree.events_since(0).into_iter().map(|event| (event.from, event.to)).collect();
     let expected = [("256", "100"), ("100", "128"), ("128", "4096"), ("64", "16"), ("16", "64")];
@@ -175,7 +176,8 @@ fn the_flow_limit_has_a_mask_of_its_own() {
     assert_eq!(tree.read(path).unwrap(), "0\n");
 }
 
-/// A private flag (as in ethtool) switches all caches of a device. Sizes are per queue.
+/// A private flag (as in ethtool) switches all local page caches of a device. Each queue has its
+/// own cache size.
 #[test]
 fn the_local_page_cache_is_switched_and_sized() {
     let instance = Instance::new("synthetic:rate=1000,queues=2", 2, CpuView::new(2));

@@ -1,4 +1,4 @@
-//! The live page from the view of an HTTP client.
+//! Tests the live page from the point of view of an HTTP client.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -90,7 +90,7 @@ fn a_strange_host_gets_no_report() {
     assert!(text.starts_with("HTTP/1.1 421 ") && !text.contains("192.0.2.7"), "{text}");
 }
 
-/// Without an open page, the server ends at once.
+/// If no live page is open, the server ends at once.
 #[test]
 fn an_open_page_gets_the_last_report() {
     let last = |audience: Audience| if audience == Audience::Public { "last".to_owned() } else { "secret".to_owned() };
@@ -126,7 +126,7 @@ fn an_open_page_gets_the_last_report() {
 fn the_end_cuts_no_reply_and_waits_for_nobody() {
     let (address, server) = serve(|_| "x".repeat(LONG));
     let mut reading = send(address, "/report", "");
-    // When `read_exact` returns, the server has begun to send the reply.
+    // After this read, the server has begun to send the reply.
     reading.read_exact(&mut [0; 9]).unwrap();
     let reader = std::thread::spawn(move || {
         let mut rest = Vec::new();

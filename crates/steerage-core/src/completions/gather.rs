@@ -15,8 +15,9 @@ impl Completions<'_> {
         }
     }
 
-    /// Like [`gather`](Self::gather), but for a page of the device's ring, and returns a page for
-    /// the ring, as [`rx_finish`](Self::rx_finish). Without one, the frame is dropped (`no_page`).
+    /// Like [`gather`](Self::gather), but for a page of the device's ring. Returns a page for the
+    /// ring, as [`rx_finish`](Self::rx_finish) does. If no page is free, the frame is dropped
+    /// (`no_page`).
     pub fn rx_finish_part(&mut self, frame: &mut Gather, page: Page, offset: usize, len: usize) -> Page {
         if frame.skips(len) {
             return page;
@@ -29,14 +30,14 @@ impl Completions<'_> {
         other
     }
 
-    /// Reports that one buffer was lost. The whole frame is then counted as lost.
+    /// Reports that one buffer of a frame was lost. The whole frame then counts as lost.
     pub fn spoil(&mut self, frame: &mut Gather) {
         frame.break_off(Broken::Lost, 0);
     }
 
-    /// Hands over a frame, with the hash of the device if any, after its last buffer. Returns false
-    /// if the frame is incomplete or does not lie within its pages, and was dropped and counted. A
-    /// short frame is copied to one page, as in [`rx_finish`](Self::rx_finish).
+    /// Hands over a frame after its last buffer has arrived, with the hash of the device, if any.
+    /// Returns false if the frame is incomplete or does not lie within its pages, and was dropped
+    /// and counted. A short frame is copied to one page, as in [`rx_finish`](Self::rx_finish).
     pub fn push_gathered(&mut self, frame: &mut Gather, hash: Option<FlowHash>) -> bool {
         let gathered = frame.finish(self.pages.pool.region());
         if let Some((why, bytes)) = gathered.broken {

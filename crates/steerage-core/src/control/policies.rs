@@ -14,7 +14,8 @@ use steerage_ledger::Ledgers;
 
 /// The functions that policies call: see [`placement`](crate::placement).
 impl Handle {
-    /// Returns the time of the instance's clock, which all CPUs read, since the instance was built.
+    /// Returns the time since the instance was built, on the clock that all CPUs of the instance
+    /// read.
     pub fn now(&self) -> Timestamp {
         Timestamp::from_nanos(self.0.start.elapsed().as_nanos() as u64)
     }
@@ -43,8 +44,9 @@ impl Handle {
         }
     }
 
-    /// Stores a plan for a group of queues. Each active CPU gets an equal share of the buckets, by
-    /// as few moves as possible. Returns false and changes nothing if `version` is outdated.
+    /// Stores a plan for a group of queues. Each active CPU gets an equal share of the buckets,
+    /// with as few moves of buckets as possible. Returns false and changes nothing if `version` is
+    /// outdated.
     pub fn set_plan(&self, group: usize, version: GroupVersion, plan: Plan) -> bool {
         self.0.change(|state| {
             let current = is_current(state, group, version);

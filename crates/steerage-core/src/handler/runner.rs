@@ -21,7 +21,7 @@ use crate::shared::Shared;
 use crate::tx::{Outgoing, OwnedTx};
 use steerage_ledger::CpuLedger;
 
-/// A missing output is logged once, because usually every packet goes there.
+/// An output that does not exist is logged only once, because usually every packet is sent to it.
 static NO_OUTPUT: Once = Once::new();
 
 /// Creates a CPU's handler, on the thread of that CPU.
@@ -165,7 +165,8 @@ impl<H: Handler> Runner<H> {
                 counts.reordered.add(late as u64);
             }
         }
-        // Packets leave before the batch is finished, so that a flow's next CPU sends later.
+        // Packets are sent before the batch is finished, so that the CPU to which a flow moves
+        // sends later packets of the flow later.
         self.send_originated(self.ended == Ended::Void);
         self.actions.clear();
         self.dissections.clear();
@@ -204,7 +205,8 @@ impl<H: Handler> Runner<H> {
         Ok(result.ok())
     }
 
-    /// Sends the handler's originated packets (drops them if `void`), and sets the next tick.
+    /// Sends the packets that the handler originated, or drops them if `void` is true, and sets the
+    /// next tick.
     #[inline]
     pub(crate) fn send_originated(&mut self, void: bool) {
         let ledger = &self.shared.ledgers.cpus[usize::from(self.index)];
@@ -249,7 +251,8 @@ impl<H: Handler> Runner<H> {
         let _outside = round::leave();
         let new = (self.make)(self.cpu.id);
         let old = std::mem::replace(&mut self.handler, new);
-        // A handler that has panicked may panic again when it is dropped; its memory leaks then.
+        // A handler that has panicked may panic again when it is dropped. In this case, its memory
+        // leaks.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
         self.next_tick = Some(self.cpu.now);
     }

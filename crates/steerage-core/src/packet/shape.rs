@@ -39,9 +39,10 @@ impl Packet<'_> {
         self.copy_mut(None).map(WrittenCopy::segments_mut)
     }
 
-    /// The memory of the packet's pages in bytes, unused bytes included. A lent frame counts only
-    /// its own bytes and its header, until a handler writes to it. (The kernel's `truesize` also
-    /// counts the `sk_buff`. In steerage, the metadata takes only the 16 bytes of the slot.)
+    /// The memory of the packet's pages in bytes, unused bytes included. Of a lent frame (in memory
+    /// of the device), only its bytes and its header count, until a handler writes to the frame.
+    /// (The kernel's `truesize` also counts the `sk_buff`. In steerage, the metadata takes only the
+    /// 16 bytes of the slot.)
     pub fn truesize(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.truesize(), WrittenCopy::truesize)
     }
@@ -53,8 +54,8 @@ impl Packet<'_> {
         if self.0.frame.is_chained() { self.0.frame.total_len() } else { self.data().len() + behind }
     }
 
-    /// Joins the parts of a frame in its first page, into the [`headroom`](Self::headroom) if
-    /// necessary, and returns all bytes. See `Builder::linear_bytes`.
+    /// Joins the parts of a frame in its first page, using the [`headroom`](Self::headroom) if
+    /// necessary, and returns all bytes of the frame. See `Builder::linear_bytes`.
     ///
     /// # Errors
     /// [`NoRoom`] if the frame is longer than a page. The frame is then unchanged.
@@ -66,23 +67,24 @@ impl Packet<'_> {
         Ok(self.data())
     }
 
-    /// Returns how many bytes [`prepend`](Self::prepend) can add:
-    /// [`HEADROOM`](crate::limits::HEADROOM) at first in a page of the pool, or more, and 0 for a
-    /// lent frame before a write.
+    /// Returns how many bytes [`prepend`](Self::prepend) can add: at first at least
+    /// [`HEADROOM`](crate::limits::HEADROOM) in a page of the pool, and 0 for a lent frame that was
+    /// not written to yet.
     pub fn headroom(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).0
     }
 
     /// Returns how many bytes [`append`](Self::append) can add: at least
     /// [`TAILROOM`](crate::limits::TAILROOM) minus the bytes that were already added, if the frame
-    /// is no longer than its device declared, and 0 for a lent frame that was not written to yet.
+    /// is not longer than its device declared. 0 for a lent frame that was not written to yet.
     pub fn tailroom(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).1
     }
 
     /// Adds `len` arbitrary bytes at the front of the frame, and returns them for writing. A lent
-    /// frame is first copied to a page. The wire length grows. The device's record of the frame
-    /// (time and wire length) moves to the new front, or is lost if the headroom is too small.
+    /// frame is first copied to a page. The wire length grows by `len`. The device's record of the
+    /// frame (time and wire length) moves to the new front, or is lost if the headroom is too
+    /// small.
     ///
     /// # Errors
     /// [`NoRoom`] if the headroom is too small, or if no page is free for the copy.
@@ -109,7 +111,7 @@ impl Packet<'_> {
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy of a lent frame, or if the first of several parts
-    /// is shorter than `len`. Then call [`linearise`](Self::linearise) first.
+    /// is shorter than `len`. In the second case, call [`linearise`](Self::linearise) first.
     pub fn trim_front(&mut self, len: usize) -> Result<(), NoRoom> {
         self.resize(-signed(len.min(self.total_len()))?, 0)
     }
@@ -131,7 +133,8 @@ impl Packet<'_> {
     fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
         self.forget_dissection();
         let resized = if !self.0.frame.is_writable() {
-            // Only the front of a super-frame was copied, so the copy cannot shorten its payload.
+            // Only the headers of a super-frame were copied, so the copy cannot shorten the
+            // payload.
             let copy = self.copy_mut(None)?;
             (back == 0 || copy.front().is_none()) && copy.resize(front, back)
         } else {

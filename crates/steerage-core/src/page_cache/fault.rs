@@ -4,7 +4,8 @@ thread_local! {
     static LEFT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Counted from 1. With 0, no allocation fails.
+/// Makes the page allocation with the number `nth`, counted from 1, fail. If `nth` is 0, no
+/// allocation fails.
 pub(crate) fn fail(nth: u64) {
     LEFT.set(nth);
 }

@@ -124,7 +124,7 @@ fn a_page_counts_as_a_hit_once_the_shared_ones_have_been_taken() {
     two.end();
 }
 
-/// Pages go to the shared pool early enough for the list never to grow.
+/// Pages go to the shared pool so early that the list `spill` never grows.
 #[test]
 fn many_pages_that_come_home_at_once_allocate_nothing() {
     let mut two = Two::new(&parts(&[1000]), 0);
@@ -183,7 +183,8 @@ fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
             hand.pages.extend(taken.into_iter().map(|page| (of, page)));
         }
         Step::Recycle(count) => {
-            // A sent page may return to another queue than the queue that took it.
+            // A page that was sent may return to another queue than the queue that took it from the
+            // pool.
             let rest = hand.pages.len().saturating_sub(count);
             hand.pages.drain(rest..).for_each(|(_, page)| pool.recycle(page));
             pool.recycled();
@@ -248,7 +249,7 @@ proptest! {
     }
 }
 
-/// With a local page cache that is off, full, or has room for some of the frames. Some frames
+/// Tests a local page cache that is off, full, or has room for some of the frames. Some frames
 /// belong to another NUMA node, and a handler keeps one frame.
 #[test]
 fn finished_frames_that_find_no_room_go_to_the_shared_pool() {

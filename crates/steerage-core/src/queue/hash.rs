@@ -44,7 +44,7 @@ impl QueueHasher {
     }
 
     /// Hashes the flow key that `key` returns for a frame and the type of its first header. If
-    /// `key` returns `None`, the flow is hashed instead.
+    /// `key` returns `None`, the frame's flow is hashed instead.
     pub fn by_key(
         hasher: FlowHasher,
         affinity: Affinity,
@@ -62,8 +62,8 @@ impl QueueHasher {
         self.0.hash_batch(batch, fragments)
     }
 
-    /// The hash of a frame that was steered without a hash, computed without the table of IP
-    /// fragments: a fragment that is not the first has no ports and is hashed by its IP datagram.
+    /// Hashes a frame that was steered without a hash. The table of IP fragments is not used: a
+    /// fragment that is not the first has no ports and is hashed by its IP datagram.
     pub(crate) fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         self.0.hash_one(frame, link)
     }
@@ -79,7 +79,8 @@ impl QueueHasher {
 
 pub(crate) struct Hashing {
     hasher: QueueHasher,
-    /// True if frames keep the hash of the device. Frames without such a hash are hashed as usual.
+    /// True if frames keep the hash of the device. Frames without a hash of the device are hashed
+    /// by steerage.
     by_device: bool,
     always: bool,
     fragments: FragmentTable,
@@ -108,7 +109,7 @@ impl Hashing {
             return;
         }
         let is_unhashed = |frame: &Completion| !self.by_device || frame.hash().is_none();
-        // If the device sets hashes, the few frames without a hash are hashed one by one.
+        // If the device sets hashes, the few frames that have no hash are hashed one by one.
         let at_once = if self.by_device { 1 } else { frames.len() };
         for frames in frames.chunks_mut(at_once).filter(|frames| is_unhashed(&frames[0])) {
             let unhashed = FrameBatch { frames: &mut *frames, memory, link, now };

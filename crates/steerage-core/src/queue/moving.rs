@@ -10,7 +10,8 @@ use crate::rps_map::bucket_of;
 
 pub(super) struct Moving {
     parked: Option<u64>,
-    /// For each CPU that the parked buckets leave: the tail of its ring at the time of parking.
+    /// For each CPU that the parked buckets leave, the tail of the ring to this CPU at the time of
+    /// parking.
     fences: Vec<(CpuIndex, u64)>,
     lot_slots: usize,
 }
@@ -31,8 +32,8 @@ impl OwnedQueue {
             return;
         }
         self.moving.fences.clear();
-        // Slots up to the tail must be published, because the move waits until the CPU has finished
-        // them. Frames without room are dropped before the tail is recorded.
+        // All slots up to the ring's tail must be published, because the move waits until the CPU
+        // has finished them. Frames that find no room are dropped before the tail is recorded.
         self.publish_from(1, published);
         let lot = self.outbox.cpus() as CpuIndex;
         for m in moves {
@@ -46,8 +47,8 @@ impl OwnedQueue {
         self.moving.parked = Some(epoch);
     }
 
-    /// True if the old CPUs have finished all frames that they got before parking. A dead CPU
-    /// counts as finished, and is ordered to discard its frames, in case it continues to run.
+    /// Returns true if the old CPUs have finished all frames that they got before parking. A dead
+    /// CPU counts as finished. It is ordered to discard its frames, in case it continues to run.
     pub(crate) fn fences_passed(&mut self, dead: impl Fn(CpuIndex) -> bool) -> bool {
         let mut passed = true;
         for (cpu, tail) in self.moving.fences() {
@@ -64,7 +65,7 @@ impl OwnedQueue {
         self.moving.fences().filter(move |(cpu, tail)| !self.outbox.has_passed(*cpu, *tail)).map(|(cpu, _)| cpu)
     }
 
-    /// After a move has taken too long: stops parking, and orders the old CPUs to discard all
+    /// Called when a move has taken too long. Stops parking, and orders the old CPUs to discard all
     /// frames that they have not begun to handle. (The lane of a live queue is empty after a round,
     /// and frames of a queue that can wait are never revoked.)
     pub(crate) fn revoke(&mut self) {

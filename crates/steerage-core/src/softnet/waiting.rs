@@ -12,7 +12,7 @@ use crate::queue::OwnedQueue;
 use crate::sleep::{Armed, Patience, queues_sleep_until};
 
 impl<H: Handler, P: Platform> Softnet<H, P> {
-    /// Prepares to sleep. Then wait on [`event_fd`](Self::event_fd) or
+    /// Prepares this CPU to sleep. After `arm`, wait on [`event_fd`](Self::event_fd) or
     /// [`event_fds`](Self::event_fds). The next `step` ends the sleep.
     pub fn arm(&mut self) -> Armed {
         self.sleep.arm(self.runner.index, &self.shared);
@@ -24,7 +24,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         Armed::Sleep(until)
     }
 
-    /// The time until which there is no work (`Some(None)`: no limit), or `None` if there is work.
+    /// Returns the time until which this CPU has no work (`Some(None)`: no limit), or `None` if it
+    /// has work.
     fn sleep_until(&mut self) -> Option<Option<Timestamp>> {
         let shared = &self.shared;
         // During a round, or after a round with work, staged frames may not be published yet.
@@ -65,15 +66,16 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// The file descriptors that end the sleep when they become readable: the CPU's bell (an
-    /// eventfd) and its devices. They may differ after each call of [`arm`](Self::arm).
+    /// eventfd) and its devices. These file descriptors may differ after each call of
+    /// [`arm`](Self::arm).
     pub fn event_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let devices = self.queues.iter().filter_map(OwnedQueue::waits_on);
         std::iter::once(self.shared.bells[usize::from(self.runner.index)].as_fd()).chain(devices)
     }
 
     /// Returns one epoll file descriptor for all of [`event_fds`](Self::event_fds), readable
-    /// whenever the sleep should end. The caller owns it, and registers it with an event loop once.
-    /// A device is in the epoll instance only while the CPU waits for it.
+    /// whenever the sleep should end. The caller owns the file descriptor, and registers it with an
+    /// event loop once. A device is in the epoll instance only while the CPU waits for it.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -82,9 +84,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// Runs rounds until the run is finished, and then ends the handler. Before a sleep, the CPU
-    /// polls for up to `idle_poll` if its last sleep was shorter than that; each longer sleep
-    /// halves the polling time, as with KVM's `halt_poll_ns`. If the frames of all queues may wait
-    /// ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps immediately.
+    /// polls for up to `idle_poll` if its last sleep was shorter than `idle_poll`. Each longer
+    /// sleep halves the polling time, as with KVM's `halt_poll_ns`. If the frames of all queues may
+    /// wait ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps immediately.
     pub fn run(mut self, idle_poll: Duration) -> H::Report {
         let mut patience = Patience::new(idle_poll);
         loop {

@@ -35,7 +35,7 @@ impl Deadline {
         now.since(self.since) >= MOVE_WAIT
     }
 
-    /// Declares a CPU dead that was suspected long ago and has made no progress since.
+    /// Declares a CPU dead if it was suspected long ago and has made no progress since then.
     pub(super) fn declare(&mut self, cpu: CpuIndex, gate: &Gate, now: Timestamp) -> bool {
         let sign = gate.sign();
         match self.suspects.iter_mut().find(|suspect| suspect.cpu == cpu) {

@@ -3,8 +3,9 @@
 use crate::ids::CpuIndex;
 use crate::limits::{Limits, QueueLimits};
 
-/// New limits reach the CPUs like moves, under the control lock and with a version number that each
-/// CPU checks once per round, so that the data path needs no additional atomic variable.
+/// New limits reach the CPUs in the same way as moves: under the control lock, with a version
+/// number that each CPU checks once per round. The data path therefore needs no additional atomic
+/// variable.
 #[derive(Debug)]
 pub(crate) struct LimitsInForce {
     pub(crate) all: Limits,

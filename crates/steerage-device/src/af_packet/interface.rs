@@ -23,7 +23,7 @@ pub(super) struct Interface {
     pub(super) up: bool,
     /// The longest frame that the interface sends, in bytes.
     pub(super) frame_bytes_max: usize,
-    /// Whether the interface merges received packets: by GRO, and by LRO.
+    /// Whether the interface merges received packets by GRO, and whether by LRO.
     pub(super) merges: (bool, bool),
 }
 

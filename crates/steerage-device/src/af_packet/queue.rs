@@ -54,7 +54,8 @@ enum Link {
 pub(super) struct Queue {
     name: String,
     interface: Interface,
-    /// `offloads`: the kernel describes offloads of frames. `whole`: super-frames stay whole.
+    /// `offloads`: the kernel describes the offloads of each frame. `whole`: super-frames stay
+    /// whole.
     offloads: bool,
     whole: bool,
     card_time: bool,
@@ -68,8 +69,8 @@ pub(super) struct Queue {
     events: Epoll,
     ring: Ring,
     current: Option<Current>,
-    /// `accepted`: the frames that the kernel had put into the ring at the last check. `met`: the
-    /// frames that the queue has read from the ring.
+    /// `accepted`: the number of frames that the kernel had put into the ring at the last check.
+    /// `met`: the number of frames that the queue has read from the ring.
     accepted: u64,
     met: u64,
     freezes: u64,
@@ -80,7 +81,8 @@ pub(super) struct Queue {
     read_events: Timestamp,
     was_full: bool,
     stopping: bool,
-    /// `stopped`: the time of the stop. `hurries`: the queue no longer waits for CPU backlogs.
+    /// `stopped`: the time of the stop. `hurries`: the queue no longer waits for room in CPU
+    /// backlogs.
     stopped: Option<Timestamp>,
     hurries: bool,
     /// The maximum time from the arrival of a frame until the kernel passes on the frame's block.
@@ -131,7 +133,8 @@ impl Queue {
             stopping: false,
             stopped: None,
             hurries: false,
-            // The kernel may restart the block timer with each block, and the machine may be busy.
+            // Wait longer than one timeout: the kernel may restart the block timer with each block,
+            // and the machine may be busy.
             patience: 4 * timeout + Duration::from_millis(500),
             give_up: None,
         })
@@ -153,7 +156,8 @@ impl Queue {
         Ok(self.current.is_some())
     }
 
-    /// Delivers up to `room` frames of the block. Returns the number of processed or lost frames.
+    /// Delivers up to `room` frames of the current block. Returns the number of processed or lost
+    /// frames.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> usize {
         let Some(mut current) = self.current else { return 0 };
         let most = room.min(current.frames as usize);
@@ -188,8 +192,8 @@ impl Queue {
     }
 
     fn lend_plain(&self, mut lending: Lending<'_>, current: &mut Current, count: usize) -> bool {
-        // The position of the next description, counted from the end of the last lent frame. An
-        // invalid position before the first byte wraps around, and no frame is found.
+        // The position of the next frame's description, counted from the end of the last lent
+        // frame. An invalid position before the first byte wraps around, and no frame is found.
         let mut at = current.at.wrapping_sub(lending.offset());
         let (hashes, tags) = (self.hash.is_some(), !self.interface.cooked);
         let invalid = lending.push_each(
@@ -448,7 +452,8 @@ impl RxQueue for Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         // The kernel keeps the socket as long as its ring is mapped, so the socket gets a filter
-        // that accepts no frames. If that fails, the kernel only wastes time on the socket.
+        // that accepts no frames. If attaching the filter fails, the kernel only wastes time on the
+        // socket.
         let _ = self.socket.attach(&program::NOTHING);
         if self.promiscuous {
             let _ = self.socket.promiscuous(self.interface.index, false);

@@ -4,11 +4,11 @@
 //! The kernel fills the blocks in turn, and stops at the first block that was not returned, even if
 //! other blocks are free. If a block is not returned for too long, it is *rescued*: a copy replaces
 //! the block at the address from which its frames are read, and the kernel gets the block back. New
-//! frames in a rescued block are lent from another address. If no address is free for lending, they
-//! are copied one by one.
+//! frames in a rescued block are lent from another address. If no address is free for lending, the
+//! new frames are copied one by one.
 //!
-//! A full ring alone is no reason for a rescue: if the queue is slow, the lent blocks will return
-//! soon, and copies would only make the queue slower.
+//! A full ring alone is no reason to rescue (copy) a block: if the queue is slow, the lent blocks
+//! will return soon, and copies would only make the queue slower.
 //!
 //! Copying the frames for a slow CPU at their arrival would require a prediction of which CPU will
 //! be slow, and would copy frames while the ring has room.
@@ -22,12 +22,12 @@ use steerage::device::{Blocks, Completions, Lending};
 use super::sys::Memory;
 use super::{BLOCK_UNITS, BLOCKS_MIN};
 
-/// If less than this part of the ring is free, the block that was lent first is rescued.
+/// If less than one fourth of the ring is free, the block that was lent first is rescued (copied).
 const FREE_PART: usize = 4;
 
-/// A block is rescued only if at least this part of the ring was delivered after the block. Blocks
-/// that were delivered later need no rescue: when the kernel reaches such a block, more than one
-/// fourth of the ring still has undelivered frames.
+/// A block is rescued only if at least half of the ring was delivered after the block. Blocks that
+/// were delivered later need no rescue: when the kernel reaches such a block, more than one fourth
+/// of the ring still has undelivered frames.
 const YOUNG_PART: usize = 2;
 
 const _: () = assert!(BLOCKS_MIN >= FREE_PART && FREE_PART > YOUNG_PART);
@@ -45,7 +45,7 @@ pub(super) struct Current {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Block,
-    /// A copy of this many bytes, which is used as long as a frame of the place is lent.
+    /// A copy of this many bytes replaces the block as long as a frame of the place is lent.
     Copy(usize),
 }
 
@@ -130,7 +130,8 @@ impl Ring {
         Some(Current { block, frames: filled.frames, at: filled.first, used, place })
     }
 
-    /// Maps the block at the first free place: used places first, which frees the memory of copies.
+    /// Maps the block at the first free place. Places that were used before come first, which frees
+    /// the memory of copies.
     #[cold]
     fn show(&mut self, blocks: &Blocks, socket: BorrowedFd<'_>, block: usize) {
         let is_free = |place: &usize| self.shows[*place] != Shown::Block && blocks.out(*place) == 0;

@@ -50,8 +50,8 @@ const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } e
 pub struct AfPacketOutput {
     /// The interface's name.
     pub interface: String,
-    /// True if packets bypass the queueing discipline. A bypass saves CPU time, but packets are
-    /// dropped if the driver's ring is full, are not shaped, and are invisible to tcpdump.
+    /// True if packets bypass the queueing discipline. A bypass saves CPU time. However, packets
+    /// are dropped if the driver's ring is full, are not shaped, and are invisible to tcpdump.
     pub qdisc_bypass: bool,
     /// If true, super-frames are sent whole, and consecutive packets of a batch are merged into
     /// super-frames. If false, super-frames are split.
@@ -117,7 +117,8 @@ impl AfPacketOutput {
             let advice = "use the Ethernet or IP interface above or below it";
             return Err(self.error("send by the interface", cause).advise(advice));
         }
-        // Later the process may lack the permission, or be in another network namespace.
+        // Open all sockets now: later the process may lack the permission, or be in another network
+        // namespace.
         let open = || Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION));
         let mut sockets = Vec::new();
         if interface.link == LinkType::ETHERNET {
@@ -193,7 +194,7 @@ struct Send {
     link: LinkType,
     sockets: Sockets,
     /// The super-frames (frames that stand for many packets) that the kernel accepts. If `Some`,
-    /// each packet is sent with a header in front that describes its offload.
+    /// each packet is sent with a header in front that describes the packet's offload.
     whole: Option<Arc<Whole>>,
     gone: Arc<AtomicBool>,
 }
@@ -242,7 +243,8 @@ impl Send {
                 Attempt::Is(Outcome::Refused)
             }
             Some(libc::EMSGSIZE) => Attempt::Is(Outcome::TooLong),
-            // The interface refuses the packet, for example because it is shorter than a header.
+            // The interface refuses the packet, for example because the packet is shorter than a
+            // link header.
             _ => Attempt::Is(Outcome::Unfit),
         })
     }
@@ -261,7 +263,7 @@ impl TxQueue for Send {
     }
 
     /// Checks only the socket's buffer: the kernel does not report the room in the queueing
-    /// discipline and the driver. Packets that they drop are counted.
+    /// discipline and the driver. Packets that the discipline or the driver drops are counted.
     fn has_room(&self) -> bool {
         let has_room = |ready: &Ready| ready.room.has_room(ready.socket.as_fd());
         match &self.sockets {

@@ -30,11 +30,12 @@ const PACKET_FANOUT_FLAG_UNIQUEID: u32 = 0x2000;
 const TPACKET_V3: c_int = 2;
 const ETH_P_ALL: u16 = 3;
 
-/// The kernel resets these counts to 0 at each read.
+/// The kernel resets the statistics of a packet socket to 0 at each read.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Statistics {
-    /// Frames that passed the filter, including frames that did not fit into the ring.
+    /// The number of frames that passed the filter, including frames that did not fit into the
+    /// ring.
     pub(super) packets: u32,
     pub(super) drops: u32,
     pub(super) freezes: u32,
@@ -73,7 +74,7 @@ impl Socket {
     }
 
     /// Makes the kernel put a `virtio_net_hdr` before each received frame, and expect one before
-    /// each sent frame. Must precede the creation of the ring.
+    /// each sent frame. The call must precede the creation of the ring.
     pub(super) fn tell_offloads(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_VNET_HDR, &1)
     }
@@ -114,7 +115,7 @@ impl Socket {
         checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
     }
 
-    /// Whether the interface receives frames for other machines while this socket exists.
+    /// Sets whether the interface receives frames for other machines while this socket exists.
     pub(super) fn promiscuous(&self, interface: u32, yes: bool) -> io::Result<()> {
         let option = if yes { PACKET_ADD_MEMBERSHIP } else { PACKET_DROP_MEMBERSHIP };
         let request = libc::packet_mreq {
@@ -145,7 +146,8 @@ impl Socket {
         self.get(libc::SOL_PACKET, PACKET_STATISTICS)
     }
 
-    /// The kernel reports each error once. An error usually means that the interface went down.
+    /// The kernel reports each error of a socket once. An error usually means that the interface
+    /// went down.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
         let error: c_int = self.get(libc::SOL_SOCKET, libc::SO_ERROR)?;
         Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))

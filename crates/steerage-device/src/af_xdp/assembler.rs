@@ -11,7 +11,8 @@ pub(super) struct Instruction {
     immediate: i32,
 }
 
-/// `R0` is the result of a call, which destroys its arguments `R1` to `R5`. `R10`: frame pointer.
+/// `R0` is the result of a call. A call destroys its arguments `R1` to `R5`. `R10` is the frame
+/// pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Register(u8);
 
@@ -33,7 +34,7 @@ pub(super) enum Size {
     Double = 0x18,
 }
 
-/// The condition of a jump, for the lower 32 bits of a register and a number.
+/// The condition of a jump, which compares the lower 32 bits of a register with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     Equal = 0x10,
@@ -67,7 +68,8 @@ const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 /// `BPF_PSEUDO_MAP_FD`: the loaded number is the file descriptor of a BPF map.
 const BY_MAP: Register = Register(1);
-/// `BPF_PSEUDO_KFUNC_CALL`: calls the kernel's function with a number in its type information.
+/// `BPF_PSEUDO_KFUNC_CALL`: calls the kernel function with this number in the kernel's type
+/// information.
 const BY_TYPE: Register = Register(2);
 /// `BPF_PSEUDO_CALL`: calls a function of the same program.
 const BY_DISTANCE: Register = Register(1);

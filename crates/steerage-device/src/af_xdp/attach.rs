@@ -25,7 +25,8 @@ use crate::device_hash::DeviceHash;
 #[cfg(test)]
 mod tests;
 
-/// The waits for the kernel to remove the XDP program of a process that has just ended.
+/// The first and the last wait for the kernel to remove the XDP program of a process that has just
+/// ended.
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 const WAIT_LAST: Duration = Duration::from_millis(512);
 
@@ -190,7 +191,8 @@ impl Attempt<'_> {
     }
 
     /// Adds the program to the interface's dispatcher. If no program is attached, a priority in the
-    /// options makes a new dispatcher. Returns `None` if the program should be attached alone.
+    /// options creates a new dispatcher. Returns `None` if the program should be attached without a
+    /// dispatcher.
     fn share(&self) -> Result<Option<(Added, sys::Mode, Vec<String>)>, DeviceError> {
         let (name, wanted) = (&self.options.interface, modes(self.options.mode));
         let there = self.interface.programs.first();
@@ -232,7 +234,7 @@ impl Attempt<'_> {
             match dispatcher::add(self.interface.index, place_of(mode), priority, &instructions) {
                 Ok(added) => return Ok(added),
                 // The program may belong to a process that has just ended. The kernel will remove
-                // it.
+                // that program.
                 Err(dispatcher::Refused::ByAnother(_)) if wait <= WAIT_LAST && !self.is_held => {}
                 Err(dispatcher::Refused::ByAnother(id)) => {
                     return Err(Refused::For(self.occupied_by(&ProgramInfo { id, name: sys::NAME.to_owned() })));
@@ -277,7 +279,8 @@ impl Attempt<'_> {
         self.options.error("load an XDP program", cause).advise(PERMISSION)
     }
 
-    /// Loads a copy of the program with the present privileges: a driver may lose the program.
+    /// Also loads a copy of the program, with the present privileges, because a driver may lose its
+    /// program.
     fn attach_loaded(&self, program: Program, mode: sys::Mode, functions: Functions) -> Result<ByLink, Refused> {
         let link = self.attach(&program, mode)?;
         let copy = (mode == sys::Mode::Native).then(|| self.load(mode, functions).ok()).flatten();
@@ -301,8 +304,8 @@ impl Attempt<'_> {
                 _ if wait > WAIT_LAST || ours && self.is_held => {
                     return Err(Refused::For(self.occupied(there, error)));
                 }
-                // The kernel removes steerage's old program when its process ends. If the old
-                // program stays, its process is alive and owns the queues.
+                // The kernel removes steerage's old program when the process of that program ends.
+                // If the old program stays, its process is alive and owns the queues.
                 _ if ours => {}
                 Some((there, _)) if self.options.replace => self.take_away(there).map_err(Refused::For)?,
                 _ => return Err(Refused::For(self.occupied(there, error))),

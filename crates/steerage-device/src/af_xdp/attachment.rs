@@ -55,7 +55,8 @@ impl Attachment {
         }
     }
 
-    /// Makes the program outlast the process. Until then, `removed` reports the program's removal.
+    /// Makes the program outlast the process. Until the process ends, `removed` reports the
+    /// program's removal.
     pub(super) fn stay(&self, removed: &Arc<Removed>) {
         if let Self::Component(component) = self {
             let _ = component.stays.set(Arc::clone(removed));
@@ -66,7 +67,8 @@ impl Attachment {
 #[derive(Debug)]
 pub(super) struct ByLink {
     link: Link,
-    /// Only for drivers: two copies, because the kernel ignores a replacement by the same program.
+    /// Two copies of a program that runs in a driver, because the kernel ignores a replacement by
+    /// the same program.
     copies: Option<[Program; 2]>,
     renewals: AtomicUsize,
 }
@@ -82,8 +84,8 @@ impl ByLink {
 #[derive(Debug)]
 pub(super) struct InDispatcher {
     added: Added,
-    /// Set if the program stays in the dispatcher when the process ends. Then another process
-    /// reports removed programs, because this process may not read the dispatcher.
+    /// Set if the program stays in the dispatcher when the process ends. In that case, another
+    /// process reports removed programs, because this process may not read the dispatcher.
     stays: OnceLock<Arc<Removed>>,
     attached: AtomicBool,
     /// True if the interface has changed since the dispatcher was read.

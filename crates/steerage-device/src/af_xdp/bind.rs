@@ -9,7 +9,8 @@ use steerage::{DeviceError, device::Region};
 use super::CHUNK_BYTES_MAX;
 use super::sys::{How, InterfaceQueue};
 
-/// The waits for the kernel to release the queue of a process that has just ended.
+/// The first and the last wait for the kernel to release the queue of a process that has just
+/// ended.
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 const WAIT_LAST: Duration = Duration::from_millis(512);
 
@@ -28,7 +29,8 @@ pub(super) fn not_bound(name: &str, operation: &'static str, place: InterfaceQue
     DeviceError::new(name, operation, cause).advise("stop the program that has it")
 }
 
-/// Returns the first way that works. The previous owner may still hold the queue for a moment.
+/// Returns the first way of binding that works. The previous owner may still hold the queue for a
+/// moment.
 pub(super) fn bind(ways: &[How], mut try_to: impl FnMut(How) -> io::Result<()>) -> io::Result<How> {
     let (mut ways, mut wait) = (ways.iter().copied(), WAIT_FIRST);
     let mut how = ways.next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Bonds. The kernel runs the XDP program of a bond in the drivers of the bond's ports, also of new
-//! and of returning ports. The sockets are bound to the queues of the ports. A port that the bond
+//! Bonds. The kernel runs the XDP program of a bond in the drivers of the bond's ports, including
+//! new and returning ports. The sockets are bound to the queues of the ports. A port that the bond
 //! does not use, such as a backup, receives nothing.
 
 mod places;
@@ -18,7 +18,8 @@ use super::interface;
 use super::program::Ports;
 pub(super) use places::{Places, View};
 
-/// The maximum number of new ports during a run. Each uses sockets that were created at the start.
+/// The maximum number of new ports during a run. Each new port uses sockets that were created at
+/// the start.
 const NEW_PORTS_MAX: usize = 4;
 
 const KIND: &str = "bond";

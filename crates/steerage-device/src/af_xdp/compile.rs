@@ -1,5 +1,5 @@
 //! Compiles an expression to BPF instructions, for the XDP program (`program.rs`) and for the
-//! filter of a listening socket (`listen.rs`). The two select the same frames.
+//! filter of a listening socket (`listen.rs`). The program and the filter select the same frames.
 
 use super::take::{Kind, Prefix, Take, Test, Way};
 
@@ -31,7 +31,8 @@ pub(super) trait FrameTests {
     fn require_nothing(&mut self, otherwise: Self::Label);
 }
 
-/// Emits the expression, which jumps to `taken` if it matches the frame, and otherwise to `passed`.
+/// Emits the instructions of the expression, which jump to `taken` if the expression matches the
+/// frame, and otherwise to `passed`.
 pub(super) fn choose<A: FrameTests>(asm: &mut A, take: &Take, taken: A::Label, passed: A::Label) {
     // ARP and neighbour discovery are left to the kernel unless the expression names them.
     let to = |is_named| if is_named { taken } else { passed };
@@ -74,7 +75,8 @@ fn require<A: FrameTests>(asm: &mut A, test: &Test, otherwise: A::Label) {
     }
 }
 
-/// Emits a test of the source or the destination. Without `way`, one of the two must pass.
+/// Emits a test of the source or the destination. Without `way`, the source or the destination must
+/// pass.
 fn either<A: FrameTests>(asm: &mut A, way: Option<Way>, otherwise: A::Label, test: impl Fn(&mut A, Way, A::Label)) {
     if let Some(way) = way {
         return test(asm, way, otherwise);

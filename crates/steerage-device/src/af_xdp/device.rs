@@ -37,7 +37,8 @@ pub(super) struct Device {
     pub(super) ring: u32,
     pub(super) busy_poll: Option<Duration>,
     pub(super) coalesce: Option<Duration>,
-    /// The receive queues that the driver reports, or 0. The XDP program counts their frames.
+    /// The number of receive queues that the driver reports, or 0. The XDP program counts the
+    /// frames of these queues.
     queues: u32,
     copies: bool,
     pub(super) first_queue: u32,
@@ -202,8 +203,9 @@ impl Device {
         DeviceError::new(self.name.clone(), operation, cause)
     }
 
-    /// The number of bytes that a page must have after steerage's headroom, including the kernel's
-    /// headroom, which is longer. A frame longer than a chunk needs several pages.
+    /// The number of bytes that a page must have after steerage's headroom. The kernel's headroom
+    /// is longer than steerage's, so the number includes the difference. A frame longer than a
+    /// chunk needs several pages.
     pub(super) fn frame_bytes_max(&self) -> usize {
         let chunk_bytes = (HEADROOM_BYTES + self.frame_bytes + TAILROOM).clamp(PAGE_BYTES_MIN, CHUNK_BYTES_MAX);
         chunk_bytes - HEADROOM - TAILROOM
@@ -228,7 +230,8 @@ impl Device {
         self.socket_of(number).ok_or_else(|| self.error("bind its socket", io::Error::other("it was bound before")))
     }
 
-    /// `None` if there is no such queue, or if the queue has already taken its socket.
+    /// Returns `None` if the device has no queue `number`, or if the queue has already taken its
+    /// socket.
     pub(super) fn socket_of(&self, number: u32) -> Option<OpenSocket> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets.ready.get_mut(number.checked_sub(self.first_queue)? as usize)?.take()
@@ -297,8 +300,8 @@ impl Device {
         Ok(how)
     }
 
-    /// Binds the first socket in the best possible way: in zero-copy mode rather than in copy mode,
-    /// then with support for frames of several chunks.
+    /// Binds the first socket in the best possible way: preferably in zero-copy mode, and
+    /// preferably with support for frames of several chunks.
     fn bind_first(
         &self,
         socket: &OpenSocket,

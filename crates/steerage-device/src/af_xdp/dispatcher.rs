@@ -39,12 +39,13 @@ use code::{COMPONENTS_MAX, CONFIGURATION_BYTES, DISPATCHER, FIRST_FUNCTION, Rule
 /// The default priority of an XDP program in a dispatcher, as in libxdp.
 pub const PRIORITY_DEFAULT: u32 = 50;
 
-/// The mount point of the BPF file system, and the variable that names another one, as in libxdp.
+/// The mount point of the BPF file system, and the environment variable that names another mount
+/// point, as in libxdp.
 const FILE_SYSTEM: &str = "/sys/fs/bpf";
 const FILE_SYSTEM_VARIABLE: &str = "LIBXDP_BPFFS";
 
 /// The maximum number of attempts while other processes change the dispatcher. Each wait is twice
-/// as long as the wait before. libxdp tries for the same total time.
+/// as long as the wait before. libxdp repeats its attempts for the same total time.
 const TRIES_MAX: u32 = 10;
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 
@@ -109,8 +110,8 @@ pub(super) fn is_one(program: &str) -> bool {
     program == DISPATCHER
 }
 
-/// Adds steerage's XDP program to the dispatcher of the interface (or to a new one at `place`), and
-/// removes the XDP programs of steerage processes that have ended.
+/// Adds steerage's XDP program to the dispatcher of the interface (or to a new dispatcher at
+/// `place`), and removes the XDP programs of steerage processes that have ended.
 pub(super) fn add(
     interface: u32,
     place: XdpPlace,
@@ -184,7 +185,7 @@ pub fn remove(component: Component) -> io::Result<()> {
     }
 }
 
-/// Does not wait for locks.
+/// Returns whether the dispatcher has the component, without waiting for locks.
 ///
 /// # Errors
 /// Fails if the process lacks permission, if another process is changing the dispatcher, and if the
@@ -201,7 +202,7 @@ pub(super) fn has(component: Component) -> io::Result<bool> {
     Ok(dispatcher.is_some_and(|dispatcher| dispatcher.components.iter().any(|one| one.id == program)))
 }
 
-/// Waits until the file descriptor `end` is readable or closed. Until then, calls the function
+/// Waits until the file descriptor `end` is readable or closed. Meanwhile, calls the function
 /// `removed` with each component that is no longer in its dispatcher.
 ///
 /// # Errors
@@ -295,7 +296,8 @@ struct Built {
     program: OwnedFd,
     id: u32,
     components: Vec<Loaded>,
-    /// The BPF links by which the components replace the dispatcher's functions, in this order.
+    /// The BPF links by which the components replace the dispatcher's functions, in the order of
+    /// the functions.
     links: Vec<OwnedFd>,
 }
 

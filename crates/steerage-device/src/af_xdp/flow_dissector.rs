@@ -40,12 +40,14 @@ const OK: i32 = 0;
 /// `BPF_FLOW_DISSECTOR_CONTINUE`: leaves the packet to the kernel's own dissector.
 const CONTINUE: i32 = 129;
 
-/// At most two VLAN tags precede the IP header. The kernel's BPF verifier requires a limit.
+/// At most two VLAN tags precede the IP header. The kernel's BPF verifier requires a limit on this
+/// offset.
 const NETWORK_AT_MAX: u32 = 256;
 
 const VXLAN_BYTES: i32 = 8;
 const GTP_BYTES: i32 = 8;
-/// The bits of version 1 and of protocol type GTP, not GTP' (3GPP TS 29.281, 5.1).
+/// The bits of a GTP header for version 1 and for the protocol type GTP, not GTP' (3GPP TS 29.281,
+/// 5.1).
 const GTP_VERSION: u32 = 0x30;
 const GTP_PDU: u32 = 255;
 const GTP_OPTIONS: u32 = 7;
@@ -250,7 +252,7 @@ impl Writer {
         self.asm.jump_if(R3, When::Equal, 0, self.outer);
         self.asm.shift_left(R3, 2);
         self.asm.copy(R2, R3);
-        // The last byte of an extension header is the type of the next one.
+        // The last byte of an extension header is the type of the next extension header.
         self.skip(GTP_BYTES + 3);
         self.skip_register(R2);
         self.has(1);

@@ -12,7 +12,8 @@ pub(super) fn look(name: &str) -> io::Result<Link> {
     Rtnetlink::open()?.link(name)
 }
 
-/// Without a report, the interface has one queue that both receives and sends.
+/// If the driver does not report its queues, the interface has one queue that both receives and
+/// sends.
 pub(super) fn queues(name: &str) -> Channels {
     reported_queues(name).unwrap_or_else(|| Channels { combined: 1, ..Channels::default() })
 }

@@ -1,4 +1,5 @@
-//! A filter in classic BPF, by which a listening socket gets the packets of an expression.
+//! A filter in classic BPF, with which a listening socket gets only the packets that an expression
+//! selects.
 //!
 //! The filter reads the headers like the XDP program (`program.rs`), so that both select the same
 //! packets. A VLAN tag that the kernel has removed need not be skipped.
@@ -38,7 +39,7 @@ const KIND: u32 = 0;
 const PROTOCOL: u32 = 1;
 const PORTS: [u32; 2] = [2, 3];
 const TYPE: u32 = 4;
-/// The offsets of the IP header and of the current header.
+/// The scratch memory slots that contain the offsets of the IP header and of the current header.
 const IP: u32 = 5;
 const HERE: u32 = 6;
 const PLACES: u32 = 7;
@@ -140,7 +141,8 @@ impl FrameTests for Assembler {
         let at: [u32; 2] = if prefix.is_ipv6() { [8, 24] } else { [12, 16] };
         for (word, (value, mask)) in (0..).zip(prefix.words()).filter(|(_, (_, mask))| *mask != 0) {
             self.read(LOAD_WORD, IP, at[way as usize] + 4 * word);
-            // Classic BPF loads numbers in network order, XDP programs in the machine's order.
+            // Classic BPF loads numbers in network order, and XDP programs load numbers in the
+            // machine's order.
             self.put(AND, u32::from_be(mask));
             self.jump_if(false, IS_EQUAL, u32::from_be(value), otherwise);
         }

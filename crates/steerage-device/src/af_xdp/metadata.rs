@@ -22,16 +22,16 @@ impl<F: Default + PartialEq> Functions<F> {
     }
 }
 
-/// The bytes of the time, the VLAN tag (its type in network order, then its contents), the hash and
-/// the mark. The kernel requires a multiple of 4 bytes, and allows at most 32 bytes.
+/// The number of bytes of the time, the VLAN tag (its type in network order, then its contents),
+/// the hash and the mark. The kernel requires a multiple of 4 bytes, and allows at most 32 bytes.
 pub(super) const META_BYTES: usize = 20;
 pub(super) const TIME_AT: i16 = 0;
 pub(super) const TAG_AT: i16 = 8;
 pub(super) const HASH_AT: i16 = 12;
 pub(super) const MARK_AT: i16 = 16;
 
-/// The end of the metadata. The lowest bits state which metadata the frame has. Posting a page
-/// clears an old mark.
+/// The mark at the end of the metadata. The lowest bits of the mark state which metadata the frame
+/// has. Posting a page clears an old mark.
 pub(super) const MARK: u32 = 0x5e_e2_a6_e0;
 pub(super) const HAS_HASH: u32 = 1;
 pub(super) const HAS_TIME: u32 = 2;
@@ -64,7 +64,8 @@ impl Metadata {
             return Self::default();
         }
         let has = |bit: u32| mark & bit != 0;
-        // The kernel reports the type in network order, and the contents in the machine's order.
+        // The kernel reports the type of a VLAN tag in network order, and the contents in the
+        // machine's order.
         let [a, b, c, d] = word(TAG_AT);
         let [c, d] = u16::from_ne_bytes([c, d]).to_be_bytes();
         Self {

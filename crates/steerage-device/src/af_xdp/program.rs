@@ -1,5 +1,6 @@
-//! The XDP program. It sends wanted frames to the AF_XDP socket of their queue, and counts wanted
-//! and other frames. It writes nothing but metadata in front of the frame, and drops no frames.
+//! The XDP program, which sends wanted frames to the AF_XDP socket of their queue, and counts
+//! wanted and other frames. The program writes nothing but metadata in front of the frame, and
+//! drops no frames.
 
 use steerage::flow::wire::{ethernet, ethertype, icmp6, ipv4, ipv6, protocol, vlan};
 
@@ -9,12 +10,13 @@ use super::metadata::{Functions, HAS_HASH, HAS_TAG, HAS_TIME, HASH_AT, MARK, MAR
 use super::take::{Prefix, Take, Way};
 
 /// The maximum number of IPv6 extension headers that the program skips to find the ports. RFC 8200,
-/// 4.1, lists a use for up to seven, but packets with more than two do not occur in practice.
+/// 4.1, lists a use for up to seven extension headers, but packets with more than two do not occur
+/// in practice.
 pub(super) const EXTENSIONS_MAX: usize = 4;
-/// An outer and an inner VLAN tag (IEEE 802.1ad).
+/// The maximum number of VLAN tags: an outer and an inner VLAN tag (IEEE 802.1ad).
 pub(super) const TAGS_MAX: usize = 2;
 
-// Offsets on the stack, from the frame pointer.
+// Offsets on the BPF stack, from the frame pointer.
 const KIND: i16 = -4;
 const PROTOCOL: i16 = -8;
 const PORTS: [i16; 2] = [-12, -16];
@@ -40,8 +42,8 @@ const MAP_LOOKUP: i32 = 1;
 const REDIRECT_MAP: i32 = 51;
 const ADJUST_META: i32 = 54;
 
-/// The frame is a fragment, or may be one because it has more extension headers than the program
-/// reads. A card may give the fragments of a datagram different hashes.
+/// The frame is a fragment, or may be a fragment because it has more extension headers than the
+/// program reads. A card may give the fragments of a datagram different hashes.
 const FRAGMENT: u32 = 32;
 /// The frame belongs to a "slow protocol" of a link, such as LACP.
 const SLOW_PROTOCOL: u32 = 64;
@@ -57,7 +59,8 @@ pub(super) struct Maps<'a> {
     /// The ports of the bond; empty without a bond. A queue's key in the maps is the key of the
     /// first queue of its port, plus the queue's number on the port.
     pub(super) ports: &'a Ports,
-    /// The map from the bond's later ports to the keys of their first queues.
+    /// The file descriptor of the map from the bond's later ports to the keys of the ports' first
+    /// queues.
     pub(super) new_ports: Option<i32>,
     /// The file descriptor of the map of counters. For queue q, counter 2q counts the frames that
     /// the program takes, and counter 2q + 1 the frames that the program leaves to the kernel.
@@ -250,7 +253,7 @@ fn parse_ipv6(asm: &mut Assembler, transport: Label, decide: Label) {
         asm.bind(next);
     }
     asm.store_number(Size::Word, FRAME, KIND, IPV6 | FRAGMENT);
-    // After more extension headers than were skipped, R7 does not point to ports.
+    // If there are more extension headers than the program skips, R7 does not point to ports.
 }
 
 fn parse_transport(asm: &mut Assembler, decide: Label) {
@@ -325,7 +328,8 @@ impl FrameTests for Assembler {
         }
     }
 
-    /// Never taken: the kernel requires that each instruction of a program is reachable.
+    /// A jump that is never taken: the kernel requires that each instruction of a program is
+    /// reachable.
     fn require_nothing(&mut self, otherwise: Label) {
         self.jump_if(R9, When::Below, 0, otherwise);
     }

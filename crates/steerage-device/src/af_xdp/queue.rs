@@ -39,7 +39,8 @@ enum Stage {
     /// The queue has a socket. The XDP program sends frames to the socket from the first poll on.
     Ready(OpenSocket),
     Open(OpenSocket),
-    /// The XDP program sends no more frames, and the queue hands over the remaining frames.
+    /// The XDP program sends no more frames to the queue, and the queue hands over the remaining
+    /// frames.
     Ending(Option<OpenSocket>, Then),
     Vacant,
     Ended,
@@ -59,9 +60,10 @@ struct Begun {
 }
 
 /// The kernel's counts besides lost frames, under Linux's names (`struct xdp_statistics`, and
-/// net/core/xsk of ynl). A full rx ring loses a frame. An empty fill ring loses or delays a frame.
-/// The kernel does not use the page of an invalid descriptor. `unseen_by_program` is steerage's own
-/// count of frames that the driver received while it had lost the XDP program.
+/// net/core/xsk of ynl). If the rx ring is full, a frame is lost. If the fill ring is empty, a
+/// frame is lost or delayed. The kernel does not use the page of an invalid descriptor.
+/// `unseen_by_program` is steerage's own count of frames that the driver received while the driver
+/// had lost the XDP program.
 const COUNTS: [&str; 4] = ["rx_ring_full", "rx_fill_ring_empty_descs", "rx_invalid_descs", "unseen_by_program"];
 
 /// The mode that a queue without a port of its bond reports.
@@ -91,7 +93,7 @@ pub(super) struct Queue {
     counted: u64,
     lost: u64,
     passed: u64,
-    /// The kernel's counts for the current socket that the ledger and `counts` already include:
+    /// The kernel's counts for the current socket, as far as the ledger and `counts` include them:
     /// lost frames, then the first three counts of `COUNTS`.
     told: [u64; 4],
     invalid: u64,
@@ -329,8 +331,7 @@ impl Queue {
             Stage::Ready(ready) | Stage::Open(ready) => {
                 // Ignore an error: the map's entry may have been removed with the interface.
                 let _ = self.device.program.sockets.clear(self.key);
-                // Before the kernel reports a deleted port, it waits for code that receives
-                // packets.
+                // The kernel waits for code that receives packets before it reports a deleted port.
                 if !matches!(then, Then::AwaitPort) && !sys::wait_for_receivers() {
                     tracing::debug!(device = %self.device.name, "the kernel cannot say when its receivers are done");
                 }

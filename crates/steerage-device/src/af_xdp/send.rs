@@ -30,7 +30,8 @@ use crate::options::{SpecError, setters};
 #[cfg(test)]
 mod tests;
 
-/// The bytes that a socket may have in flight. A short frame of a full ring counts as about 1 KiB.
+/// The bytes that a socket may have in flight. Each short frame in a full ring counts as about 1
+/// KiB.
 const SEND_BUFFER: i32 = 4 << 20;
 
 /// The maximum number of descriptors for one frame. The kernel's limit, `MAX_SKB_FRAGS`, is 17.
@@ -94,7 +95,8 @@ impl AfXdpOutput {
         /// The number of packets that each CPU may have in flight: a power of two, [`RING_MIN`] to
         /// [`RING_MAX`].
         ring: u32;
-        /// The number of CPUs that may send through the interface. Default: all of this machine.
+        /// The number of CPUs that may send through the interface. Default: all CPUs of this
+        /// machine.
         cpus: usize;
     }
 
@@ -119,7 +121,8 @@ impl AfXdpOutput {
         let mut sockets = Vec::with_capacity(self.cpus);
         for _ in 0..self.cpus {
             let socket = Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?;
-            // Ignore an error: without the permission, fewer bytes are in flight.
+            // Ignore an error: without the permission for a larger buffer, fewer bytes can be in
+            // flight.
             let _ = socket.set_send_buffer(SEND_BUFFER);
             sockets.push(socket);
         }
@@ -156,7 +159,8 @@ struct SendQueue {
     region: Arc<Region>,
     free: Vec<Page>,
     enough: usize,
-    /// Pages that a device cannot read, because each lies in two pieces of physical memory.
+    /// Pages that a device cannot read, because each page lies in two separate pieces of physical
+    /// memory.
     unfit: Vec<Page>,
     /// The number of descriptors at the front of the ring that the kernel has taken, although the
     /// ring's index does not show it.
@@ -183,7 +187,7 @@ impl SendQueue {
 
     fn reclaim(&mut self) {
         let Self { bound: TxSocket { shared, nth, .. }, free, voided, .. } = self;
-        // A CPU that holds the lock passes this sender's pages to this sender.
+        // If another CPU holds the lock, that CPU returns this sender's pages to this sender.
         if let Ok(mut ring) = shared.completion_ring.try_lock() {
             let ring = &mut *ring;
             // Ignore an address in the completion ring that belongs to no sender.
@@ -199,7 +203,7 @@ impl SendQueue {
     /// Returns true if there is room for a batch of packets with one page each. Otherwise, makes
     /// the system call for sending: a driver may wait for the call, and in copy mode the kernel
     /// skips void descriptors only during the call. The ring of an interface that is down or
-    /// deleted never gets room, so its packets do not wait, but are refused.
+    /// deleted never gets room, so packets for such an interface are refused and do not wait.
     fn has_room(&mut self) -> bool {
         if self.down || self.fits_a_batch() {
             return true;
@@ -221,7 +225,8 @@ impl SendQueue {
         self.free.len() >= self.enough && self.bound.sender.has_room_for(self.enough as u32)
     }
 
-    /// Swaps in or copies the packet's pages. Returns false without room in the ring or free pages.
+    /// Swaps in or copies the packet's pages. Returns false if the ring has no room or no page is
+    /// free.
     fn put(&mut self, mut packet: OutgoingPacket<'_>, len: usize) -> bool {
         let parts: usize = packet.segments().map(|segment| self.parts(segment.len())).sum();
         // In zero-copy mode, only the pages in `free` are known to be physically contiguous.
@@ -323,7 +328,7 @@ impl SendQueue {
 
     /// Makes the kernel take the descriptors. In copy mode, descriptors that the kernel does not
     /// take at once become void: later packets of the same flow that another CPU sends could
-    /// overtake their packets.
+    /// overtake the packets of these descriptors.
     fn kick(&mut self, sent: &mut Sent) -> io::Result<()> {
         if self.bound.how.zero_copy {
             return if self.bound.sender.needs_wakeup() { self.bound.sender.kick().or_else(later) } else { Ok(()) };
@@ -376,7 +381,8 @@ impl SendQueue {
         }
     }
 
-    /// Voids all descriptors that the kernel has not taken. Returns the number of their packets.
+    /// Voids all descriptors that the kernel has not taken. Returns the number of packets that are
+    /// lost with these descriptors.
     fn void(&mut self, sent: &mut Sent) -> u64 {
         let mut packets = 0;
         for nth in self.unsaid..self.bound.sender.waiting() {

@@ -31,7 +31,8 @@ pub struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// Parses `af_xdp:IFACE,option=value,...`. Returns `None` for a text without that prefix.
+    /// Parses `af_xdp:IFACE,option=value,...`. Returns `None` for a text without the prefix
+    /// `af_xdp:`.
     pub fn read(spec: &'a str) -> Option<Self> {
         let rest = spec.strip_prefix(PREFIX)?;
         let (interface, options) = rest.split_once(',').unwrap_or((rest, ""));
@@ -56,7 +57,7 @@ impl<'a> Named<'a> {
             Some(value) if options.coalesce.is_some() && options.busy_poll.is_some() => {
                 Err(SpecError::of(DEVICE, "coalesce", value, "and `busy_poll` exclude each other: name one of them"))
             }
-            // A text that sets `busy_poll` overrides the program's default for `coalesce`.
+            // A text that sets `busy_poll` turns off the program's default for `coalesce`.
             None if named("busy_poll").is_some() => Ok(AfXdpOptions { coalesce: None, ..options }),
             _ => Ok(options),
         }

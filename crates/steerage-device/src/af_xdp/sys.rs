@@ -135,7 +135,7 @@ impl Socket {
     }
 
     /// Makes each system call that receives poll the driver, for up to `time` and `budget` frames.
-    /// Requires CAP_NET_ADMIN, so it precedes the drop of privileges.
+    /// Requires CAP_NET_ADMIN, so the call precedes the drop of privileges.
     pub(super) fn busy_poll(&self, time: Duration, budget: u32) -> io::Result<()> {
         let micros = time.as_micros().clamp(1, i32::MAX as u128) as c_int;
         self.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1)?;
@@ -160,7 +160,7 @@ impl Socket {
             flags: XDP_UMEM_UNALIGNED_CHUNK_FLAG,
             tx_metadata_bytes: 0,
         };
-        // From now on, the kernel keeps the memory alive, and writes to posted pages.
+        // After this registration, the kernel keeps the memory alive, and writes to posted pages.
         self.set(SOL_XDP, XDP_UMEM_REG, &registration)
     }
 
@@ -182,7 +182,7 @@ impl Socket {
         let flags = mode | XDP_USE_NEED_WAKEUP | if how.several { XDP_USE_SG } else { 0 };
         let address = SocketAddress {
             family: libc::AF_XDP as u16,
-            // The flags of the first socket apply to shared memory.
+            // The flags of the first socket apply to all sockets that share its memory.
             flags: if shared.is_some() { XDP_SHARED_UMEM } else { flags },
             interface: place.interface,
             queue: place.queue,
@@ -214,9 +214,9 @@ impl Socket {
     }
 }
 
-/// The kernel writes to the pages whose addresses are in the fill ring. Each of these pages is in
-/// `posted`, so no other code owns the page. A page leaves `posted` only when the kernel returns
-/// the page through the rx ring, or when the socket is closed.
+/// The kernel writes to the pages whose addresses are in the fill ring. Each page in the fill ring
+/// is in `posted`, so no other code owns the page. A page leaves `posted` only when the kernel
+/// returns the page through the rx ring, or when the socket is closed.
 #[derive(Debug)]
 pub(super) struct OpenSocket {
     rx: Ring<Descriptor>,
@@ -275,7 +275,8 @@ impl OpenSocket {
         self.rx.filled()
     }
 
-    /// Takes the next filled page. `Err`: the descriptor's address was not posted, so skip it.
+    /// Takes the next filled page. `Err`: the descriptor's address was not posted, so the caller
+    /// skips the descriptor.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Result<FilledChunk, BadAddress>> {
         let Descriptor { address, len, options } = self.rx.pop()?;
@@ -321,9 +322,9 @@ impl OpenSocket {
     }
 
     /// Closes the socket and returns its pages, except those of a zero-copy socket, to which the
-    /// driver may still write. When the kernel reports a deleted interface (`is_deleted`), it has
-    /// already taken the memory away from the driver (`xsk_notifier`), so the pages can be
-    /// returned.
+    /// driver may still write. When the kernel reports a deleted interface (`is_deleted`), the
+    /// kernel has already taken the memory away from the driver (`xsk_notifier`), so the pages can
+    /// be returned.
     pub(super) fn close(self, is_deleted: bool) -> Option<Posted> {
         let is_in_use = self.is_zero_copy() && !is_deleted;
         let Self { rx, fill, posted, socket } = self;

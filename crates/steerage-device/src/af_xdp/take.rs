@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 /// The maximum number of tests in an expression. A test has at most 20 instructions, and a jump
-/// reaches across only 32,767.
+/// reaches across only 32,767 instructions.
 pub const TESTS_MAX: usize = 256;
 
 const SHOWN_CHARS_MAX: usize = 40;

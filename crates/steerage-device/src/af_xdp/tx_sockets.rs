@@ -1,9 +1,9 @@
 //! The AF_XDP sockets for sending through an interface: one for each sending CPU, so that no CPU
 //! waits for another CPU.
 //!
-//! The kernel has one completion ring and one memory region for each queue. All sockets of a queue
-//! share both, also the socket that receives. The CPU that reads the completion ring returns the
-//! pages of the other CPUs to those CPUs.
+//! The kernel has one completion ring and one memory region for each queue. All sockets of a queue,
+//! including the socket that receives, share this ring and this region. The CPU that reads the
+//! completion ring returns the pages of the other CPUs to those CPUs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -42,7 +42,8 @@ pub(super) struct TxSockets {
 
 #[derive(Debug)]
 struct State {
-    /// Created in advance: later the process may lack the permission, or be in another namespace.
+    /// The sockets are created in advance: later the process may lack the permission, or be in
+    /// another namespace.
     sockets: Vec<Socket>,
     senders: usize,
     bound: Option<(Arc<Region>, Vec<Option<TxSocket>>)>,
@@ -197,8 +198,8 @@ impl TxSockets {
         let ways = match (umem, bound.first()) {
             (Some(umem), _) => vec![umem.how],
             (None, Some(first)) => vec![first.how],
-            // Copy mode, because zero-copy drivers may require an XDP program. Use several
-            // descriptors per frame only if necessary, because they require Linux 6.6.
+            // The socket uses copy mode, because zero-copy drivers may require an XDP program. Use
+            // several descriptors per frame only if necessary, because they require Linux 6.6.
             (None, None) if self.frame_bytes > shape.chunk_bytes as usize => vec![PARTS, How::default()],
             (None, None) => vec![How::default()],
         };
@@ -231,7 +232,8 @@ impl TxSockets {
             }
         });
         if !is_complete {
-            // Missed changes do no harm: the next message contains the interface's whole state.
+            // Missed messages do no harm: the next message of the kernel contains the interface's
+            // whole state.
             tracing::debug!(device = %self.name, "changes were missed");
         }
     }

@@ -14,11 +14,11 @@ use steerage::device::{Blocks, Claim, Completions, DeviceCounts, Filled, FrameHe
 use steerage::flow::offload::Offload;
 
 /// The maximum number of bytes per poll. Finished memory returns to the queue between polls. After
-/// more bytes than this, the memory would leave the CPU's caches before it is filled again.
+/// more than `POLL_BYTES` bytes, the memory would leave the CPU's caches before it is filled again.
 const POLL_BYTES: usize = 1 << 20;
 
 /// The time after which the queue polls again if all pages are in use. A TUN's queue holds 500
-/// packets by default, which arrive in this time at five million packets per second.
+/// packets by default, which arrive in 100 us at five million packets per second.
 pub(crate) const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
 
 /// The indices of counts that a device adds to the ledger. `BAD` (invalid frames) and `NO_BLOCK`
@@ -118,7 +118,7 @@ pub(crate) struct Lent {
     limits: Limits,
     claim: Option<Claim>,
     block: usize,
-    /// Receives the bytes of frames that do not fit into a page. Never read.
+    /// A buffer, never read, for the bytes of a frame that do not fit into a page.
     scratch: Box<[u8]>,
     counts: Arc<DeviceCounts>,
     counted: Box<[u64]>,
@@ -135,7 +135,8 @@ pub(crate) struct Limits {
 }
 
 impl Lent {
-    /// `counts` names the device's counts. This module increases only the first `counted` of them.
+    /// `counts` names the device's counts. This module increases only the first `counted` of these
+    /// counts.
     pub(crate) fn new(limits: Limits, counts: Arc<DeviceCounts>, counted: usize) -> Self {
         let scratch = vec![0; limits.frame_bytes].into_boxed_slice();
         Self { limits, claim: None, block: 0, scratch, counts, counted: vec![0; counted].into() }
@@ -196,7 +197,7 @@ impl Lent {
             return Ok(true);
         }
         let blocks = out.blocks(claim).ok_or_else(no_blocks)?;
-        // With the lowest free block, a queue uses few blocks if handlers are quick.
+        // The queue takes the lowest free block, so that it uses few blocks if handlers are quick.
         let free = (0..blocks.count()).find(|block| blocks.out(*block) == 0);
         self.block = free.unwrap_or(self.block);
         Ok(free.is_some())

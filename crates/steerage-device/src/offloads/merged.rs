@@ -19,7 +19,7 @@ const _: () = assert!(HANDLE_BUDGET <= MERGED_MAX);
 /// The `virtio_net_hdr` that is sent before a packet.
 pub(crate) type Header = [u8; VIRTIO_BYTES];
 
-/// For a packet that needs neither a checksum nor segmentation.
+/// The header for a packet that needs neither a checksum nor segmentation.
 pub(crate) static NOTHING_LEFT: Header = [0; VIRTIO_BYTES];
 
 pub(crate) type Packets<'p> = [Option<OutgoingPacket<'p>>; HANDLE_BUDGET];
@@ -187,7 +187,7 @@ impl Output<'_> {
 }
 
 /// Sends and counts the packets of a super-frame one by one. A super-frame that was received as one
-/// frame counts as sent if all of its packets were sent. Returns true if all were sent.
+/// frame counts as sent if all of its packets were sent. Returns true if all packets were sent.
 fn cut<'p>(wire: &mut impl Wire<'p>, packet: &OutgoingPacket<'_>, received: &Received<'_>, offload: &Offload) -> bool {
     let each = packet.frames() > 1;
     let mut all = Outcome::Sent;

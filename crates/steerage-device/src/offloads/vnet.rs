@@ -2,9 +2,10 @@
 //! device (virtio 1.2, chapter 5.1.6), in little-endian order. The header describes the offloads
 //! that a packet still needs: its checksum and its segmentation.
 //!
-//! For devices without super-frames, steerage makes the kernel complete both. But packets that the
-//! kernel queued before, for a file descriptor that the caller opened, may need offloads. This
-//! module completes their checksums, and refuses packets that still need segmentation.
+//! For devices without super-frames, steerage makes the kernel complete both offloads. If the
+//! caller opened the file descriptor, packets that the kernel queued before may still need
+//! offloads. This module completes the checksums of such packets, and refuses packets that still
+//! need segmentation.
 
 use steerage::flow::wire::checksum::complete;
 
@@ -15,7 +16,7 @@ const GSO_ECN: u8 = 0x80;
 
 pub(crate) const HEADER_BYTES_MIN: usize = 10;
 
-/// In bytes. The kernel's longest header has 24 bytes.
+/// The maximum length of a header in bytes. The kernel's longest header has 24 bytes.
 #[cfg_attr(not(feature = "tap"), allow(dead_code, reason = "for tap alone"))]
 pub(crate) const HEADER_BYTES_MAX: usize = 64;
 

@@ -1,8 +1,8 @@
 //! Records the longest super-frames that a kernel accepts.
 //!
 //! The kernel does not report which super-frames it accepts. Kernels and routes differ, so an
-//! output tries. If the kernel refuses a super-frame but accepts the packets in it one by one, the
-//! output splits all later super-frames with as many packets or more.
+//! output finds out by trying. If the kernel refuses a super-frame but accepts the packets in it
+//! one by one, the output splits all later super-frames with as many packets or more.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

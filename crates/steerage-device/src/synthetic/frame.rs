@@ -13,7 +13,8 @@ const PAYLOAD_BYTES: usize = 4 + 4 + 8;
 /// The bytes that are written for each frame: enough for the headers and data of `tcp6`.
 const HEAD_BYTES: usize = 96;
 
-/// Like [`HEAD_BYTES`], for kinds with headers and data in one cache line: the CPU loads no second.
+/// Like [`HEAD_BYTES`], for kinds with headers and data in one cache line, so that the CPU loads no
+/// second line.
 const LINE_BYTES: usize = 64;
 
 const VLAN_ID: u16 = 100;
@@ -80,7 +81,7 @@ impl Kind {
         self.l3_at() + if self.is_v6() { ipv6::BYTES } else { ipv4::BYTES }
     }
 
-    /// The source port and the variable part of the source address are 0.
+    /// In the built frame, the source port and the variable part of the source address are 0.
     fn frame(self) -> FrameBuilder {
         let (from, to) = if self.is_v6() {
             (IpAddr::from(NET_FROM_V6), IpAddr::from(TO_V6))
@@ -203,7 +204,8 @@ impl Template {
     pub(super) fn write(&self, to: &mut [u8], places: Places, flow: u32, number: u64) -> Option<()> {
         const L3: usize = ethernet::BYTES;
         const TAGGED: usize = ethernet::BYTES + vlan::BYTES;
-        // In each arm, the fields have constant positions, so the code only stores values.
+        // In each arm of this `match`, the fields have constant positions, so the code only stores
+        // values.
         match self.kind {
             Kind::Udp4 => self.write_as::<LINE_BYTES, L3, false, false>(to, places, flow, number),
             Kind::Vlan => self.write_as::<LINE_BYTES, TAGGED, false, false>(to, places, flow, number),

@@ -15,7 +15,7 @@ use super::sample::Sampler;
 use super::schedule::{RING, Schedule};
 use super::{Share, SyntheticOptions};
 
-/// A frame that was not generated yet. Only its flow was drawn (chosen at random).
+/// A frame that was not generated yet. Only the frame's flow was drawn (chosen at random).
 #[derive(Clone, Copy, Debug, Default)]
 struct NextFrame {
     /// The flow's number within this queue.
@@ -84,7 +84,7 @@ impl SyntheticQueue {
         self.ahead_at = 0;
     }
 
-    /// Returns the number of delivered frames, less than `count` if no page is free.
+    /// Returns the number of delivered frames, which is less than `count` if no page is free.
     #[inline(always)]
     fn push(&mut self, out: &mut Completions<'_>, count: usize) -> Result<usize, DeviceError> {
         let kinds = self.templates.len() as u32;

@@ -13,7 +13,7 @@ pub(super) struct Sampler {
 }
 
 /// One column of an alias table. A random fraction below `threshold` (in units of 2^-32) draws the
-/// flow of this column, any other fraction draws the flow `other`.
+/// flow of this column. Any other fraction draws the flow `other`.
 #[derive(Clone, Copy, Debug)]
 struct Alias {
     threshold: u32,
@@ -44,7 +44,7 @@ impl Sampler {
     #[inline(always)]
     pub(super) fn draw(&mut self, to: &mut [u32]) {
         // Lemire, "Fast random integer generation in an interval" (2019). The high half of the
-        // product selects the column, the low half is the position in the column.
+        // product selects the column, and the low half is the position in the column.
         let flows = u128::from(self.flows);
         if self.aliases.is_empty() {
             to.iter_mut().for_each(|to| *to = ((u128::from(self.random.draw()) * flows) >> 64) as u32);
@@ -66,7 +66,8 @@ fn alias_table(mut weights: Vec<f64>) -> Box<[Alias]> {
     weights.iter_mut().for_each(|weight| *weight *= scale);
     // A column that no other flow fills up belongs to its own flow.
     let mut table: Box<[Alias]> = (0..weights.len() as u32).map(|i| Alias { threshold: u32::MAX, other: i }).collect();
-    // `order` begins with the columns that are not full, and ends with those that are too full.
+    // `order` begins with the columns that are not full, and ends with the columns that are too
+    // full.
     let mut order: Vec<u32> = vec![0; weights.len()];
     let (mut small, mut large) = (0, weights.len());
     for (i, weight) in weights.iter().enumerate() {
@@ -115,7 +116,7 @@ mod tests {
             let total: f64 = weights.iter().sum();
             for (flow, (seen, weight)) in shares(zipf, 100, draws).iter().zip(&weights).enumerate() {
                 let p = weight / total;
-                // Six standard deviations: one check in 500 million fails by chance.
+                // The slack is six standard deviations: one check in 500 million fails by chance.
                 let slack = 6.0 * (p * (1.0 - p) / draws as f64).sqrt() + 1e-6;
                 assert!((seen - p).abs() < slack, "zipf {zipf}, flow {flow}: {seen} instead of {p}");
             }

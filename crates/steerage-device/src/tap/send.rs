@@ -26,7 +26,8 @@ impl Send {
     }
 }
 
-/// An output always has room: the kernel processes each packet in the system call that writes it.
+/// An output to a TUN or TAP always has room: the kernel processes each packet in the system call
+/// that writes it.
 impl TxQueue for Send {
     fn capabilities(&self) -> TxCapabilities {
         let mut can = TxCapabilities::default();
@@ -49,7 +50,7 @@ struct Sending<'s> {
     shared: &'s Shared,
     fd: &'s TunFd,
     sent: Sent,
-    /// The kernel has no room, and would also refuse all later packets of the batch.
+    /// True if the kernel has no room, and would also refuse all later packets of the batch.
     full: bool,
     failed: Option<DeviceError>,
 }
@@ -70,12 +71,14 @@ impl<'p> Wire<'p> for Sending<'_> {
                 self.full = true;
                 Outcome::Full
             }
-            // `Relaxed` suffices: any one sending CPU must report that the interface was deleted.
+            // `Relaxed` suffices: exactly one CPU, no matter which, must report that the interface
+            // was deleted.
             _ if is_gone(&error) && !self.shared.gone.swap(true, Ordering::Relaxed) => {
                 self.failed = Some(self.shared.error("send by the interface", error));
                 Outcome::Refused
             }
-            // The packet is too short, too long, not IP, or a super-frame.
+            // The kernel refuses the packet because it is too short, too long, not IP, or a
+            // super-frame.
             Some(libc::EINVAL) => Outcome::Unfit,
             _ => Outcome::Refused,
         }

@@ -8,11 +8,13 @@ use steerage::flow::offload::{Offload, VIRTIO_BYTES};
 use super::TunFd;
 use crate::offloads::lent::{BAD, Lent, Limits, NO_BLOCK, Received, Room, Short, Source, Unfit};
 
-/// Several super-frames fit into a block, so only a small part at its end is left unused.
+/// Several super-frames fit into a block, so only a small part at the end of a block is left
+/// unused.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// 64 MiB in total, of which the kernel allocates pages when they are first used. Frames for one
-/// CPU may use half of the blocks: 450 super-frames, more than eight TCP connections had in flight.
+/// The blocks have 64 MiB in total. The kernel allocates pages of the blocks when they are first
+/// used. Frames for one CPU may use half of the blocks, which hold 450 super-frames: more than
+/// eight TCP connections had in flight.
 const BLOCKS: usize = 256;
 
 /// 65,535 bytes for the IP packet, plus an Ethernet header with two VLAN tags.

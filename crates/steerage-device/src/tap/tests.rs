@@ -1,4 +1,5 @@
-//! Tests file descriptors of other processes, with offloads and a header before each packet.
+//! Tests TUN and TAP file descriptors that other code has opened, with offloads and a header before
+//! each packet.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
@@ -64,7 +65,7 @@ fn datagrams(input: Input, link_bytes: usize, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// A permanent entry, so that the kernel sends no neighbour requests.
+/// Adds a permanent neighbour entry, so that the kernel sends no neighbour requests.
 fn know(namespaces: &Namespaces, name: &str) {
     namespaces.must(0, &format!("neigh replace 10.211.0.9 lladdr 02:00:00:00:00:09 dev {name} nud permanent"));
 }
@@ -116,7 +117,8 @@ impl Handler for Mirror {
     fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
         for mut packet in batch.iter_mut() {
             let data = packet.data_mut().unwrap();
-            // A TUN's packet begins with an IPv4 header. A swap of addresses keeps the checksum.
+            // A TUN's packet begins with an IPv4 header. Swapping the two addresses does not change
+            // the checksum.
             if data.len() > 28 && data[0] == 0x45 {
                 let (source, destination) = data[12..20].split_at_mut(4);
                 source.swap_with_slice(destination);

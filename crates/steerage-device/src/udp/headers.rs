@@ -105,7 +105,8 @@ pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Op
     Offload::from_virtio(&virtio, packet, LinkType::RAW)
 }
 
-/// Returns the addresses and the length of the headers. `None`: not a complete UDP packet.
+/// Returns the addresses of the packet and the length of its headers. `None`: the packet is not a
+/// complete UDP packet.
 pub(super) fn read(front: &[u8], total: usize) -> Option<(Ends, usize)> {
     let be16 = |at: usize| Some(u16::from_be_bytes(*front.get(at..)?.first_chunk()?));
     let version = front.first()? >> 4;

@@ -23,7 +23,8 @@ const PAYLOAD_MAX: usize = 65_535;
 const FRONT: usize = OFFLOAD_BYTES + HEADERS_MAX;
 /// The distance in bytes between the beginnings of two payloads in a block.
 const STRIDE: usize = (FRONT + PAYLOAD_MAX).next_multiple_of(8);
-/// About 32 MiB in total. The kernel allocates pages of the blocks when they are first used.
+/// The blocks have about 32 MiB in total. The kernel allocates pages of the blocks when they are
+/// first used.
 const BLOCK_BYTES: usize = RECEIVED_MAX * STRIDE;
 const BLOCKS: usize = 32;
 /// A block needs room for this many datagrams, so that each system call can receive several.

@@ -23,9 +23,11 @@ use crate::offloads::merged::{self, Outcome};
 const DATAGRAMS_MAX: usize = 64;
 /// The longest payload of a message in bytes: the UDP payload of the longest IPv4 packet.
 const PAYLOAD_MAX: usize = 65_507;
-/// The maximum number of open messages. Each packet is compared with all open messages.
+/// The maximum number of open messages (messages to which a packet can be added). Each packet is
+/// compared with all open messages.
 const OPEN_MAX: usize = 8;
-/// Attempts to send a message. A socket may report an error of an earlier message instead.
+/// The maximum number of attempts to send a message. An attempt may fail with the error of an
+/// earlier message.
 const ATTEMPTS: usize = 4;
 
 const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
@@ -34,7 +36,8 @@ const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
 pub(super) struct Send {
     shared: Arc<Shared>,
     nth: usize,
-    /// The messages of a batch: 19 KB, reused for each system call without being cleared.
+    /// The memory for the messages of a batch: 19 KB, reused for each system call without being
+    /// cleared.
     messages: Box<[Message]>,
 }
 
@@ -132,7 +135,7 @@ impl Send {
         (Message { name, control, pieces: 0 }, name_bytes)
     }
 
-    /// Tries again if the socket reported an error of an earlier message.
+    /// Sends messages, and tries again if the socket reported an error of an earlier message.
     fn send_message(&self, messages: &mut [Message], name_bytes: usize, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let fd = self.shared.sockets[self.nth].as_fd();
         let mut sent = sys::send(fd, name_bytes, messages, pieces);
@@ -315,7 +318,7 @@ pub(super) fn refused_datagrams(error: &io::Error, datagrams: usize) -> Option<u
     }
 }
 
-/// Packets between the same two addresses stay in order.
+/// Merges packets into messages. Packets between the same two addresses stay in order.
 fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET], merges: bool) -> ([Option<Run>; HANDLE_BUDGET], usize) {
     let (mut runs, mut count) = ([None::<Run>; HANDLE_BUDGET], 0);
     for (nth, candidate) in candidates.iter().enumerate() {

@@ -14,7 +14,8 @@ pub(super) const RECEIVED_MAX: usize = 16;
 pub(super) const SENT_MAX: usize = 64;
 pub(super) const PIECES_MAX: usize = 256;
 
-/// Room for an address, a traffic class and a segment size, each for IPv4 and for IPv6.
+/// The size of a message's ancillary data: room for an address, a traffic class and a segment size,
+/// each for IPv4 and for IPv6.
 const CONTROL_BYTES: usize = 256;
 
 pub(super) const NAME_BYTES: usize = size_of::<libc::sockaddr_in6>();
@@ -205,7 +206,8 @@ pub(super) fn bound(fd: &OwnedFd) -> io::Result<Name> {
     Ok(name)
 }
 
-/// Returns the drops since the socket was opened (`SK_MEMINFO_DROPS`).
+/// Returns the number of datagrams that were dropped since the socket was opened
+/// (`SK_MEMINFO_DROPS`).
 pub(super) fn drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     const SO_MEMINFO: c_int = 55;
     const DROPS: usize = 8;

@@ -223,7 +223,7 @@ fn behind_a_router() -> Option<Namespaces> {
     Some(namespaces)
 }
 
-/// Later replies arrive after a reply that is too long for the path, and one to a closed port.
+/// After a reply that is too long for the path and a reply to a closed port, later replies arrive.
 #[test]
 fn path_mtus_and_closed_ports_are_reported() {
     let Some(namespaces) = behind_a_router() else { return };

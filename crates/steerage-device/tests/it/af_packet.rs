@@ -178,8 +178,8 @@ fn a_filter_finds_tags() {
     }
 }
 
-/// The interface exists only in this thread's network namespace, so /sys does not describe it. The
-/// interface is down, so tcpdump cannot open it.
+/// The interface `only-here` exists only in this thread's network namespace, so /sys does not
+/// describe it. The interface `only-here` is down, so tcpdump cannot open it.
 #[test]
 fn a_filter_fits_the_link_type_in_the_namespace() {
     let Some(net) = Net::new() else { return };
@@ -198,7 +198,7 @@ fn vlan_tags_are_put_back() {
     let Some(net) = Net::new() else { return };
     let frames: Vec<Vec<u8>> = (0..100).map(tagged).collect();
     let mut listening = listen(&net, &small("near0"));
-    // One frame more than the ring has blocks: the last frame is copied to a page.
+    // The test sends one frame more than the ring has blocks: the last frame is copied to a page.
     listening.tester.hold_frames();
     for nth in 0..5 {
         net.far(|| send_raw("far0", &frames[nth..=nth]));
@@ -357,7 +357,7 @@ fn frames_that_stay_out_do_not_stop_the_ring() {
     let Some(net) = Net::new() else { return };
     let mut listening = listen(&net, &small("near0"));
     listening.tester.hold_frames();
-    // The ring has four blocks, and the kernel puts each of these frames into a separate block.
+    // The ring has four blocks, and the kernel puts each frame of this test into a separate block.
     let (mut seen, mut rounds) = (0, 0);
     while listening.tester.lost() == 0 {
         net.far(|| send(FAR, NEAR, rounds..rounds + 1, 0));
@@ -366,8 +366,8 @@ fn frames_that_stay_out_do_not_stop_the_ring() {
             seen += listening.poll().unwrap().1.len() as u64;
         }
     }
-    // Four frames were lent. The device copied at least three of them to give their blocks back to
-    // the kernel. One frame was copied to the pool's only page, and the last frame was lost.
+    // Four frames were lent. The device copied at least three lent frames to give their blocks back
+    // to the kernel. One frame was copied to the pool's only page, and the last frame was lost.
     assert_eq!((seen, rounds), (5, 6));
     assert!((3 + 1..=4 + 1).contains(&listening.tester.copied()), "{}", listening.tester.copied());
     listening.tester.release_frames();
@@ -435,7 +435,8 @@ fn an_interface_goes_down_and_comes_up() {
     assert_eq!(number(&frames[19].1, 14), 19);
 }
 
-/// The interface's state is requested by its name, which may change between two requests.
+/// The device requests an interface's state by the interface's name, which may change between two
+/// requests.
 #[test]
 fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
     let Some(net) = Net::new() else { return };

@@ -19,7 +19,8 @@ const BURSTS: u32 = 50;
 const PAYLOAD: usize = 500;
 
 fn input(net: &Net) -> Input {
-    // Longer than it takes to send a burst on a busy machine, so that a burst needs one block.
+    // The timeout is longer than it takes to send a burst on a busy machine, so that a burst needs
+    // one block.
     let timeout = Duration::from_millis(40);
     let options = AfPacketOptions::new("near0").buffer(BUFFER_MIN).block_timeout(timeout).direction(Direction::In);
     net.near(|| options.open().unwrap()).input
@@ -36,7 +37,8 @@ fn send(net: &Net, handle: &Handle) -> u64 {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..FLOWS).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
         for number in 0..BURST * BURSTS {
-            // Shows whether a frame's memory was overwritten or cleared before the handler read it.
+            // The payload shows whether a frame's memory was overwritten or cleared before the
+            // handler read it.
             let payload = (number + 1).to_be_bytes().repeat(PAYLOAD / 4);
             // If an earlier datagram caused an ICMP error, `send_to` returns this error.
             while sockets[number as usize % FLOWS].send_to(&payload, (NEAR, 9)).is_err() {}

@@ -101,7 +101,7 @@ fn frames_come_in_order_in_every_mode() {
     for (mode, runs) in [(Mode::Auto, "native, copy"), (Mode::Copy, "native, copy"), (Mode::Skb, "skb, copy")] {
         let mut taking = take(&net, &options("all").mode(mode));
         assert!(taking.tester.mode().is_some_and(|mode| mode.starts_with(runs)));
-        // More datagrams than the queue has pages, so each page must be used again.
+        // There are more datagrams than the queue has pages, so each page must be used again.
         let count = 4 * TESTER_PAGES as u32;
         for first in (0..count).step_by(64) {
             send(&net, first..first + 64, 100);
@@ -140,7 +140,8 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
                 now = now + Duration::from_micros(10);
             }
         }
-        // An empty poll between polls with frames does not lengthen the interval.
+        // An empty poll between polls with frames does not lengthen the interval that the queue
+        // measures.
         assert_eq!(taking.tester.poll(now, POLL_BUDGET).unwrap().0, Polled::Drained);
     }
     assert!(waits > 0 && taking.tester.lost() == 0, "{waits}");
@@ -176,7 +177,7 @@ fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
     }
 }
 
-/// Frames of up to `copybreak` bytes are copied out of the ring's page, longer frames keep the
+/// Frames of up to `copybreak` bytes are copied out of the ring's page, and longer frames keep the
 /// page. `copybreak` can be changed while the queue receives.
 #[test]
 fn short_frames_are_copied_out_of_the_ring() {
@@ -390,7 +391,8 @@ fn ports(source: u16, destination: u16) -> Vec<u8> {
 
 fn kinds() -> Vec<(&'static str, Vec<u8>)> {
     let dns = ipv4(17, 0, 0, &ports(4000, 53));
-    // Hop-by-hop options, then a fragment header in a packet that is not fragmented.
+    // A packet with hop-by-hop options and then a fragment header, although the packet is not
+    // fragmented.
     let extended = [&[44, 1][..], &[0; 14], &[6, 0, 0, 0, 0, 0, 0, 7], &ports(443, 5000)].concat();
     vec![
         ("dns", frame(0x0800, &[&dns])),

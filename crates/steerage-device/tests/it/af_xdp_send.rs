@@ -19,7 +19,7 @@ use steerage_fixtures::{HANG, assert_at_rest, until};
 
 const FLOWS: u64 = 64;
 
-/// The offset in bytes of a frame's payload: a number and a pattern.
+/// The offset in bytes of a frame's payload, which is a number and a pattern.
 const NUMBER: usize = 42;
 
 struct Numbered {
@@ -77,7 +77,7 @@ impl RxQueue for Numbered {
     }
 }
 
-/// The kernel at the other end does not own the address, so it sends no reply.
+/// The kernel at the other end does not own the destination address, so that kernel sends no reply.
 fn numbered(number: u64, len: usize) -> Vec<u8> {
     let flow = (number % FLOWS) as u8;
     let from = ([10, 209, 0, flow], 0x4e00 | u16::from(flow));
@@ -180,7 +180,8 @@ fn flows_that_move_leave_in_order_and_whole() {
     ordered(&net, 60..=1514, 200_000, None);
 }
 
-/// These frames are longer than a page of the kernel, so each frame needs several descriptors.
+/// Jumbo frames are longer than a page of the kernel, so each jumbo frame needs several
+/// descriptors.
 #[test]
 fn jumbo_frames_leave_in_order_and_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };
@@ -198,7 +199,8 @@ fn frames_in_several_pages_leave_in_order_and_whole() {
 #[test]
 fn what_is_none_for_the_interface_is_refused() {
     let Some(net) = Net::new() else { return };
-    // Longer than the MTU, shorter than a header, or without an Ethernet header.
+    // Packets that cannot be sent: longer than the MTU, shorter than a header, or without an
+    // Ethernet header.
     let long = ended(sending(&net, Numbered::input(1000, 1515..=1600), 2));
     let short = ended(sending(&net, Numbered::input(1000, 1..=13), 2));
     let raw = Numbered { next: 0, end: 1000, lens: 60..=70, link: LinkType::RAW, buffer: None };

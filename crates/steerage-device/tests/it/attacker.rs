@@ -63,13 +63,14 @@ fn blocks_without_their_claim_show_no_byte() {
     assert_eq!(blocks.out_in_all(), 0);
 }
 
-/// Wraps a device. With `exchanges`, replaces the inner device's memory blocks with its own.
+/// Wraps a device. With `exchanges`, replaces the inner device's memory blocks with the wrapper's
+/// own blocks.
 struct Around {
     inner: Box<dyn RxQueue>,
     own: (Option<Blocks>, Claim),
     stolen: Option<Blocks>,
     exchanges: bool,
-    /// The wrapper could access the memory blocks of the inner device during a poll.
+    /// True if the wrapper could access the memory blocks of the inner device during a poll.
     touched: Arc<Mutex<bool>>,
 }
 

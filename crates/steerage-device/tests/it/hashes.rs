@@ -1,5 +1,5 @@
-//! Hashes that a device sets: their values, and which packets they keep together. With such a hash,
-//! the receiving CPU does not read a frame's headers.
+//! Tests hashes that a device sets: the values, and which packets a hash keeps together. With a
+//! hash of the device, the receiving CPU does not read a frame's headers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,8 @@ struct Got {
 
 type Log = Arc<Mutex<Vec<Got>>>;
 
-/// Records each packet. Only packets of one direction of a flow must stay together.
+/// Records each packet. This handler requires only that packets of one direction of a flow stay
+/// together.
 struct Notes {
     log: Log,
     reads: bool,
@@ -84,7 +85,8 @@ fn inputs(net: &Net, hash: DeviceHash) -> [(&'static str, Input); 2] {
     net.near(|| [("af_packet", listening.open().unwrap().input), ("af_xdp", taking.open().unwrap().input)])
 }
 
-/// AF_XDP leaves frames to the kernel until the first poll. Probes show when polls have begun.
+/// AF_XDP leaves frames to the kernel until the first poll. Probe packets show when the polls have
+/// begun.
 fn wait_for_polls(net: &Net, kind: &str, handle: &Handle) {
     if kind == "af_xdp" {
         until("AF_XDP polls", || {
@@ -188,7 +190,8 @@ fn datagrams() -> Vec<[Vec<u8>; 3]> {
     (0..FLOWS).map(of).collect()
 }
 
-/// AF_PACKET steers by the kernel's hash, AF_XDP by steerage's hash.
+/// Packets from AF_PACKET are steered by the kernel's hash, and packets from AF_XDP by steerage's
+/// hash.
 #[test]
 fn fragments_of_a_datagram_meet() {
     let Some(net) = Net::new() else { return };
@@ -452,7 +455,7 @@ fn protect(bytes: &[u8], to: i32) {
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Reading the memory of these frames would end the process.
+/// Reading the memory of hidden frames would end the process.
 #[test]
 fn headers_are_untouched_where_they_are_received() {
     hide(true);

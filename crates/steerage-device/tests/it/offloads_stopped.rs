@@ -16,14 +16,15 @@ use steerage_fixtures::{HANG, until};
 
 const MESSAGE_BYTES: usize = 60_000;
 const DATAGRAM_BYTES: usize = 1000;
-/// Messages in each flow: too many for the packet ring's blocks, but below the backlog limit.
+/// The number of messages in each flow: too many for the packet ring's blocks, but below the
+/// backlog limit.
 const MESSAGES: u32 = 900;
 
 const _: () = assert!(MESSAGES as usize * MESSAGE_BYTES > 32 << 20 && (MESSAGES as usize) < BACKLOG_DEFAULT);
 
 type Signals = (Sender<()>, Receiver<()>);
 
-/// By the sender's port: the CPU, the last message's number, and the number of messages.
+/// For each port of the sender: the CPU, the last message's number, and the number of messages.
 type Seen = Arc<Mutex<BTreeMap<u16, (CpuId, u32, u32)>>>;
 
 struct Stops {
@@ -76,7 +77,7 @@ fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     };
     let builder = Builder::new().virtual_cpus(2).policy(Hash).check_order(true).input(input);
     let running = builder.build(make).unwrap().start().unwrap();
-    // Dropped before `running`, whose drop waits until the stopped CPU continues.
+    // This value is dropped before `running`, whose drop waits until the stopped CPU continues.
     let to_go_on = to_go_on;
     let handle = running.handle();
     let owner = handle.snapshot().queues[0].cpu;

@@ -28,7 +28,7 @@ const DATAGRAM_BYTES: usize = 200;
 
 const DATAGRAMS: [usize; 7] = [40, 200, 150, 40, 129, 128, 129];
 
-/// The arriving frames, if the kernel accepts 128 or 64 datagrams in one super-frame.
+/// The number of frames that arrive if the kernel accepts 128 or 64 datagrams in one super-frame.
 const FRAMES: [u64; 2] = [1 + 200 + 150 + 1 + 129 + 1 + 129, 1 + 200 + 150 + 1 + 129 + 128 + 129];
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());

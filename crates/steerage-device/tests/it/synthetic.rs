@@ -238,7 +238,8 @@ fn queues_share_the_rate_in_full() {
         let queues = testers(open(spec).unwrap());
         let count = queues.len() as u64;
         for mut tester in queues {
-            // The share of frames, rounded down, plus the frame that is due at time zero.
+            // The expected number is the share of frames, rounded down, plus the frame that is due
+            // at time zero.
             for micros in (0..=1_000_000).step_by(100) {
                 let now = Timestamp::ZERO + Duration::from_micros(micros);
                 while tester.poll_and_count(now, 64).map(|(polled, n)| (frames += n as u64, polled).1).unwrap()

@@ -6,13 +6,13 @@ use crate::basis::{AdviceBasis, InterfaceQueues, Operands, RateFrom};
 use crate::explained::TrafficExplanation;
 use crate::shares::Shares;
 
-/// How long, in seconds, other work may keep a CPU busy while its packets arrive: a time slice of
-/// the kernel's scheduler, at least 4 ms at 250 ticks per second.
+/// How long, in seconds, other work may keep a CPU busy while packets for this CPU arrive: a time
+/// slice of the kernel's scheduler, at least 4 ms at 250 ticks per second.
 const AWAY_S: f64 = 0.004;
 
 const BACKLOG_DEFAULT: u64 = steerage::limits::BACKLOG_DEFAULT as u64;
 
-/// This word stands for the interface if the user named none.
+/// The word that stands for the interface if the user named no interface.
 const SOME_INTERFACE: &str = "IFACE";
 
 /// A value for `netdev_max_backlog` above the default.
@@ -20,7 +20,8 @@ const SOME_INTERFACE: &str = "IFACE";
 pub(super) struct BacklogMax(pub(super) u64);
 
 impl BacklogMax {
-    /// Leaves room for the busiest CPU's packets in a time slice. `None` if the default is enough.
+    /// Returns a limit that leaves room for the busiest CPU's packets in a time slice, or `None` if
+    /// the default is enough.
     pub(super) fn of(rate: Option<f64>, busiest: f64) -> Option<Self> {
         let packets = (rate? * busiest * AWAY_S).ceil() as u64;
         (packets > BACKLOG_DEFAULT).then(|| Self(packets.next_power_of_two().min(steerage::limits::BACKLOG_MAX as u64)))
@@ -30,7 +31,8 @@ impl BacklogMax {
 #[derive(Debug, Serialize)]
 pub(super) struct Commands {
     pub(super) steerage: Vec<String>,
-    /// The list is empty for a capture that one CPU can handle.
+    /// The commands that set the kernel's steering. The list is empty for a capture that one CPU
+    /// can handle.
     pub(super) kernel: Vec<String>,
     pub(super) parallel: Option<Parallel>,
 }
@@ -55,8 +57,9 @@ impl Parallel {
 }
 
 impl Commands {
-    /// `stuck`: one flow has more packets than a CPU can handle. `torn`: the default hash of
-    /// network cards would put the two directions of some flows on different queues.
+    /// `stuck` is true if one flow has more packets than a CPU can handle. `torn` is true if the
+    /// default hash of network cards would put the two directions of some flows on different
+    /// queues.
     pub(super) fn of(
         traffic: &TrafficExplanation,
         way: &Assignment,
@@ -69,7 +72,8 @@ impl Commands {
         let backlog = backlog.filter(|_| way.cpus.len() > 1);
         let stuck = stuck && way.cpus.len() > 1;
         let mask = way.mask.to_bitmap(basis.candidates.nr_cpu_ids);
-        // A capture does not name its interface. An interface's verdict already has the commands.
+        // For a capture, the interface is not known. For an interface, the verdict already has the
+        // commands.
         let kernel = match (parallel.is_some() || basis.kernel.is_some(), way.cpus.len()) {
             (true, 1) => Vec::new(),
             _ => for_the_kernel(basis, way, &mask, backlog, stuck, torn),
@@ -94,7 +98,8 @@ fn for_steerage(
         run += &format!(" --backlog {packets}");
     }
     let mut commands = vec![run];
-    // Only a run on an interface lasts long enough for a command that changes settings.
+    // Only a run on an interface lasts long enough for the user to change its settings with a
+    // command.
     for InterfaceQueues { name, .. } in &basis.interfaces {
         let path = format!("sys/class/net/{name}/queues/rx-0/rps_cpus");
         commands.push(format!("steerage set {} {mask}", shell_word(&path)));
@@ -157,7 +162,8 @@ mod tests {
     fn a_backlog_has_room_for_a_time_slice() {
         let most = |rate, busiest| BacklogMax::of(rate, busiest).map(|backlog| backlog.0);
         assert_eq!((most(None, 1.0), most(Some(1e6), 0.25)), (None, None));
-        // The results are 4,000 and 250,000 packets, rounded up to powers of two, and the maximum.
+        // The expected limits are 4,000 and 250,000 packets, rounded up to powers of two, and the
+        // maximum.
         assert_eq!((most(Some(2e6), 0.5), most(Some(1e8), 0.625)), (Some(4096), Some(262_144)));
         assert_eq!(most(Some(1e12), 1.0), Some(steerage::limits::BACKLOG_MAX as u64));
     }
@@ -170,7 +176,8 @@ mod tests {
             write_mask(&interface(4), "f"),
             "for q in /sys/class/net/eth1/queues/rx-*; do echo f | sudo tee $q/rps_cpus; done"
         );
-        // The kernel accepts such interface names, and a shell must not execute them.
+        // The kernel accepts an interface name such as `$(id)`, and a shell must not execute the
+        // name.
         let hostile = InterfaceQueues { name: "$(id)".to_owned(), queues: 1 };
         assert_eq!(write_mask(&hostile, "f"), "echo f | sudo tee '/sys/class/net/$(id)/queues'/rx-0/rps_cpus");
         assert_eq!(InterfaceQueues::read("no-such-interface").queues, 1);

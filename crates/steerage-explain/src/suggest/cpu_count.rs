@@ -10,27 +10,30 @@ use crate::candidates::CandidateCpus;
 use crate::shares::Shares;
 
 /// The highest average load of the busiest CPU, which leaves time for bursts. With random arrivals
-/// (M/M/1), a queue holds 2.3 packets on average at 70 %, and nine at 90 %.
+/// (M/M/1), a queue holds 2.3 packets on average at a load of 70 %, and nine at 90 %.
 pub(super) const BUSY_MAX: f64 = 0.7;
 
 /// If the rate is unknown or too high, the advice is the smallest number of CPUs whose throughput
-/// reaches this fraction of the highest.
+/// reaches this fraction of the highest throughput.
 const NEAR_THE_MOST: f64 = 0.9;
 
-/// With AF_PACKET, a million packets take 0.07 to 0.08 s to receive on one CPU.
+/// With AF_PACKET, one CPU receives a million packets in 0.07 to 0.08 s.
 const LIVE_NS: f64 = 75.0;
 
-/// The nanoseconds for steering a packet, which `balance` and the simulator use too.
+/// The assumed times in nanoseconds for steering a packet. The policy `balance` and the simulator
+/// use the same times.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct AssumedCosts {
     #[serde(skip)]
     pub(super) path: PathCosts,
-    /// The time for receiving and hashing, on the receiving CPU.
+    /// The time in which the receiving CPU receives and hashes a packet.
     pub(super) receive_ns: f64,
-    /// The receiving CPU's time for a hand-over, if the CPUs share a cache, and if not (`far`).
+    /// The receiving CPU's time for handing a packet over to a CPU that shares a cache with it.
+    /// `far` is the time if they share no cache.
     pub(super) hand_over_ns: f64,
     pub(super) hand_over_far_ns: f64,
-    /// The other CPU's time for taking over, if the CPUs share a cache, and if not (`far`).
+    /// The other CPU's time for taking a packet over from a CPU that shares a cache with it. `far`
+    /// is the time if they share no cache.
     pub(super) take_over_ns: f64,
     pub(super) take_over_far_ns: f64,
 }
@@ -44,7 +47,8 @@ impl AssumedCosts {
         Self { path, receive_ns, hand_over_ns, hand_over_far_ns, take_over_ns, take_over_far_ns }
     }
 
-    /// Adds the packet function's time per packet. Far CPUs are class 1.
+    /// Returns these costs with the packet function's time per packet. CPUs that share no cache
+    /// with the receiver are class 1.
     pub(super) fn with_work(&self, work_ns: f64) -> Costs {
         self.path.with_work(work_ns)
     }
@@ -53,13 +57,15 @@ impl AssumedCosts {
 /// A way to assign packets to CPUs, with its predicted load.
 #[derive(Clone, Debug)]
 pub(super) struct Assignment {
-    /// The CPUs that receive or work.
+    /// The CPUs that receive or handle packets.
     pub(super) cpus: CpuMask,
-    /// The CPUs over which packets are spread, or none if one CPU handles all without steering.
+    /// The CPUs over which packets are spread, or no CPUs if one CPU handles all packets without
+    /// steering.
     pub(super) mask: CpuMask,
     /// The number of CPUs over which packets are spread, or 1 without steering.
     pub(super) spread: usize,
-    /// The busiest CPU's share of the packets with an even map, as in the kernel's RPS.
+    /// The busiest CPU's share of the packets if the CPUs have equal shares of the buckets, as in
+    /// the kernel's RPS.
     pub(super) busiest: f64,
     /// The busiest CPU's share of the packets after the policy has balanced the buckets.
     pub(super) balanced: f64,
@@ -78,18 +84,20 @@ impl Assignment {
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) best: Assignment,
-    /// The assignment with one CPU that does everything.
+    /// The assignment with one CPU that receives and handles all packets.
     pub(super) one: Assignment,
-    /// The assignment with one CPU that receives and one that works, if there are two CPUs.
+    /// The assignment with one CPU that only receives and one that handles packets, if there are
+    /// two CPUs.
     pub(super) collector: Option<Assignment>,
-    /// True if the CPUs can handle the rate. `None` if the rate is not known.
+    /// True if the CPUs can handle the packet rate. `None` if the packet rate is not known.
     pub(super) is_enough: Option<bool>,
-    /// The highest load of the busiest CPU that is low enough.
+    /// The highest load that the busiest CPU may have.
     pub(super) busy_max: f64,
 }
 
 impl Choice {
-    /// Chooses the smallest number of CPUs that handles the rate, or comes near the most.
+    /// Chooses the smallest number of CPUs that handles the packet rate, or whose throughput comes
+    /// near the highest.
     pub(super) fn make(
         buckets: &[Volume; BUCKETS],
         candidates: &CandidateCpus,
@@ -121,18 +129,20 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Uses the first `cpus` candidates. With `works_along`, the receiving CPU handles packets too.
+    /// Returns the assignment to the first `cpus` candidate CPUs. With `works_along`, the receiving
+    /// CPU handles packets too.
     fn way(&self, cpus: usize, works_along: bool) -> Assignment {
         let order = &self.candidates.order[..cpus];
         let receiver = order[0];
         let spread: &[CpuId] = if works_along || cpus == 1 { order } else { &order[1..] };
         let mask: CpuMask = spread.iter().copied().collect();
         let shares = Shares::even(self.buckets, spread.len());
-        // An even map has ranges of equal size, in the order of the CPUs' numbers.
+        // With an even map, each CPU has a range of buckets of equal size, in the order of the
+        // CPUs' numbers.
         let others = mask.iter().zip(shares.each()).filter(|(cpu, _)| *cpu != receiver);
         let class = |cpu| usize::from(self.candidates.distances.far.contains(cpu));
         let others = others.map(|(cpu, share)| Workers { capacity: 1.0, class: class(cpu), share: Some(share) });
-        // With all buckets on one CPU, no packet is hashed.
+        // If one CPU has all buckets, no packet is hashed.
         let kind = match (works_along, spread.len()) {
             (_, 1) if cpus == 1 => RegimeKind::Inline,
             (false, 1) => RegimeKind::Collector,

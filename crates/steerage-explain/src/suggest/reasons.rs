@@ -48,7 +48,8 @@ fn percents(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// Below 1 ms, times are shorter than in other reports: `1,234 ns`, `123.4 us`.
+/// Formats a time. Times below 1 ms have a shorter form than in other reports: `1,234 ns`, `123.4
+/// us`.
 fn short(time: Duration) -> String {
     match time.as_nanos() as u64 {
         ns @ ..10_000 => format!("{} ns", grouped(ns)),

@@ -1,13 +1,14 @@
 //! Keeps the process alive if bytes of a memory-mapped file cannot be read, because a page is lost
 //! or the file became shorter. The handler of SIGBUS replaces the page by zeros, and records that
-//! the range has failed, which the reader of the file then reports. A SIGBUS for any other address
-//! goes to the previous handler.
+//! the address range has failed, which the reader of the file then reports. A SIGBUS for any other
+//! address goes to the previous handler.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Each open capture file has one range. If none is free, the file is read without mapping it.
+/// Each open capture file has one watched address range. If no range is free, the file is read
+/// without mapping it.
 const RANGES_MAX: usize = 256;
 
 struct Range {
@@ -63,7 +64,8 @@ impl Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         let range = &RANGES[self.0];
-        // `start` last: pairs with the exchange in `new` by the next owner of the range.
+        // `start` is cleared last: this store pairs with the exchange in `new` by the next owner of
+        // the range.
         range.end.store(0, Ordering::Release);
         range.failed.store(false, Ordering::Release);
         range.start.store(0, Ordering::Release);
@@ -94,7 +96,8 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     pass_on(signal, info, context, by_kernel);
 }
 
-/// Without a previous handler, the previous action takes effect when the instruction runs again.
+/// Without a previous handler for SIGBUS, the previous action takes effect when the faulting
+/// instruction runs again.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, by_kernel: bool) {
     // SAFETY: as in `install`. The previous action has the address of a function of the form that
     // its flags state.
@@ -218,7 +221,7 @@ mod tests {
         assert_eq!((watched.has_failed(), CALLS.load(Ordering::SeqCst)), (true, calls), "the handler is gone");
     }
 
-    /// In a child process, because a process has only one handler for each signal.
+    /// The test runs in a child process, because a process has only one handler for each signal.
     #[test]
     fn a_previous_handler_gets_all_signals_for_other_addresses() {
         if let Ok(form) = std::env::var(VARIABLE) {

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 /// The magic numbers (statfs(2)) of file systems whose files change only through this kernel,
-/// unlike FUSE or NFS. overlayfs is missing, because its layers can be FUSE or NFS.
+/// unlike FUSE or NFS. overlayfs is not in this list, because its layers can be FUSE or NFS.
 const LOCAL: [u64; 13] = [
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // xfs
@@ -22,7 +22,7 @@ const LOCAL: [u64; 13] = [
     0x4d44,      // vfat
 ];
 
-/// From asm-generic/fcntl.h.
+/// The value of `F_SETSIG` in asm-generic/fcntl.h.
 const F_SETSIG: c_int = 10;
 
 /// An open file with a read lease (fcntl(2), F_SETLEASE). A process that opens the file for writing
@@ -39,8 +39,8 @@ impl LeasedFile {
         if !is_local(&file) {
             return None;
         }
-        // By default, a broken lease sends SIGIO, which would end the process. Processes ignore
-        // SIGURG by default, so `is_undisturbed` must be called regularly.
+        // By default, a broken lease sends SIGIO, which would end the process. SIGURG is sent
+        // instead, which processes ignore by default, so `is_undisturbed` must be called regularly.
         control(&file, F_SETSIG, libc::SIGURG).ok()?;
         control(&file, libc::F_SETLEASE, libc::F_RDLCK).ok()?;
         let leased = Self { bytes: 0, file };
@@ -68,7 +68,7 @@ impl LeasedFile {
     }
 
     pub(super) fn release(&self) {
-        // Fails if the kernel has already withdrawn the lease.
+        // This call fails if the kernel has already withdrawn the lease.
         let _ = control(&self.file, libc::F_SETLEASE, libc::F_UNLCK);
     }
 }

@@ -2,7 +2,7 @@ use super::Blocks;
 use crate::page::{BLANK, Completion};
 
 impl Blocks {
-    /// Begins to take back lent frames that are in no ring.
+    /// Begins to take lent frames back that are not in a ring.
     #[inline(always)]
     pub fn homecoming(&mut self) -> Homecoming<'_> {
         self.homecoming_from(NO_RING)
@@ -22,12 +22,13 @@ impl Blocks {
 
 const NO_RING: usize = usize::MAX;
 
-/// Takes back frames for which their ring would hold more blocks than its limit allows.
+/// Takes frames back if they would make their ring hold more blocks than the ring's limit allows.
 #[derive(Debug)]
 pub(crate) struct Publishing<'a> {
     blocks: &'a mut Blocks,
     ring: usize,
-    /// The block of the latest frames, its page number, and the number of frames not counted yet.
+    /// The block of the latest frames, the page number of this block, and the number of its frames
+    /// that are not counted yet.
     block: u32,
     number: u32,
     frames: u32,
@@ -69,8 +70,9 @@ impl Drop for Publishing<'_> {
     }
 }
 
-/// Takes many frames back. Consecutive frames of one block are counted together: one by one, each
-/// addition would have to wait for the previous one (1.5 ns per frame).
+/// Takes many frames back. Consecutive frames of one block are counted together. If they were
+/// counted one by one, each addition would have to wait for the previous addition (1.5 ns per
+/// frame).
 #[derive(Debug)]
 pub struct Homecoming<'a> {
     blocks: &'a mut Blocks,

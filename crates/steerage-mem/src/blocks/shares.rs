@@ -6,16 +6,17 @@
 //!
 //! A CPU may hold one more block if it then holds at most as many blocks as are free: the dynamic
 //! threshold of network switches with a shared packet buffer (Choudhury and Hahne, 1998). One
-//! stalled CPU gets half of the blocks, each of two a third, and some blocks are always free. A
-//! fixed share would waste memory: with 64 CPUs and 128 blocks, a burst for one CPU would get only
-//! two. For a short frame, the limit is three times as high: a CPU whose backlog is full of
-//! super-frames (long frames of many packets) still gets short frames. A CPU may always hold one
-//! block.
+//! stalled CPU gets half of the blocks, and each of two stalled CPUs gets a third. Some blocks are
+//! always free. A fixed share for each CPU would waste memory: with 64 CPUs and 128 blocks, a burst
+//! for one CPU would get only two blocks. For a short frame, the limit is three times as high: a
+//! CPU whose backlog is full of super-frames (long frames of many packets) still gets short frames.
+//! A CPU may always hold one block.
 //!
-//! Here, each ring counts as one CPU, and the parking lot is one more ring. Only the CPU that polls
-//! the queue updates the counts, so they are no atomics.
+//! In this module, each ring counts as one CPU, and the parking lot is one more ring. Only the CPU
+//! that polls the queue updates the counts, so the counts need no atomic variables.
 
-/// In bytes. Jumbo frames are short, and most super-frames (TSO, USO or GRO) are long.
+/// The size in bytes above which a frame is long. Jumbo frames are short, and most super-frames
+/// (TSO, USO or GRO) are long.
 const LONG: usize = 16 << 10;
 
 /// A ring may hold this many times the units of the free blocks if the next frame is short.

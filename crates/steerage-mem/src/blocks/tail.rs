@@ -3,8 +3,8 @@ use crate::header::FrameHeader;
 use crate::page::{Completion, FRAME_BYTES_MAX, RecordForm};
 use crate::region::prefetch_read;
 
-/// In a window, the distance of prefetches, in records of the current length. A packet of 800 bytes
-/// takes 117 ns with 0 or 4 records, and 64 ns with 12 or more.
+/// How far ahead of the current record a window is prefetched, in records of the current length. A
+/// packet of 800 bytes takes 117 ns with a distance of 0 or 4 records, and 64 ns with 12 or more.
 const RECORDS_AHEAD: usize = 12;
 const BYTES_AHEAD: usize = 2048;
 
@@ -65,7 +65,7 @@ impl Tail<'_> {
     }
 
     /// Lends `len` bytes, `at` bytes after the start of the tail, and shortens the tail. `None` if
-    /// they lie outside of the tail or exceed [`FRAME_BYTES_MAX`].
+    /// the bytes lie outside of the tail or exceed [`FRAME_BYTES_MAX`].
     #[inline(always)]
     pub fn lend(&mut self, at: usize, len: usize) -> Option<Completion> {
         let end = at.checked_add(len).filter(|end| *end <= self.len && len <= FRAME_BYTES_MAX)?;
@@ -93,15 +93,16 @@ impl Tail<'_> {
 pub struct Spot {
     at: usize,
     len: usize,
-    /// Two words. Later assembly from smaller fields would wait for their stores (3 ns per frame).
+    /// The header as two words. Assembling the words from smaller fields later would have to wait
+    /// for the stores of the fields (3 ns per frame).
     header: [u64; 2],
     wire_len: u32,
     hash: Option<u32>,
 }
 
 impl Spot {
-    /// A frame of `len` bytes that begins `at` bytes (at least [`FrameHeader::BYTES`]) into the
-    /// tail.
+    /// A frame of `len` bytes that begins `at` bytes (at least [`FrameHeader::BYTES`]) after the
+    /// start of the tail.
     #[inline(always)]
     pub fn new(at: usize, len: usize, header: FrameHeader) -> Self {
         Self { at, len, header: header.to_words(), wire_len: header.wire_len, hash: None }
@@ -170,7 +171,7 @@ impl Tail<'_> {
         self.lend_all((frames, wire_bytes), count, form.filter(|_| !self.writable), outside, next)
     }
 
-    /// Without a `form`, the tail is writable.
+    /// If `form` is `None`, the tail must be writable.
     #[inline(always)]
     fn lend_all<E>(
         &mut self,
@@ -223,7 +224,8 @@ impl Tail<'_> {
     }
 }
 
-/// Written back also after a panic, so that every lent frame is counted.
+/// Writes the state of the loop back when dropped, also after a panic, so that every lent frame is
+/// counted.
 struct UnderWay<'t, 'a> {
     start: *mut u8,
     len: usize,

@@ -21,7 +21,8 @@ use crate::region::{Owner, Region};
 
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
-/// A file, and the channel for its lease, or for `None` if the kernel grants no lease.
+/// A file for which a lease is requested, and the channel for the lease, or for `None` if the
+/// kernel grants no lease.
 pub type LeaseRequest = (Arc<File>, Sender<Option<Arc<LeasedFile>>>);
 
 /// The result of mapping a window or of making more of its bytes readable.
@@ -121,7 +122,8 @@ impl Range {
         }
     }
 
-    /// Threads that read the `used` bytes see no change.
+    /// Replaces a window by a copy. Threads that read the first `used` bytes of the window see no
+    /// change.
     fn copy(&self, at: usize, bytes: usize, used: usize) -> io::Result<()> {
         let (copy, _) = map_small(bytes)?;
         // SAFETY: the copy is new memory. Frames are read only in the first `used` bytes, which are
@@ -181,8 +183,8 @@ impl Blocks {
 }
 
 impl FileWindows {
-    /// Starts a thread that requests and returns leases, after a call of `begin`. The thread ends
-    /// when the returned sender was dropped and no frame in a window is in use any more.
+    /// Starts a thread that first calls `begin`, and then requests and returns leases. The thread
+    /// ends when the returned sender was dropped and no frame in a window is in use any more.
     ///
     /// # Errors
     /// Returns the error that `begin` returned, or the error if the thread cannot be started.
@@ -234,7 +236,8 @@ impl FileWindows {
         let mut state = self.lock();
         let State { files, windows } = &mut *state;
         files.retain(|file| {
-            // One reference is in the list. All others belong to the queue and to the windows.
+            // One reference to a leased file is in the list `files`. All other references belong to
+            // the queue and to the windows.
             let is_used = Arc::strong_count(file) > 1;
             if is_used && (file.is_undisturbed() || !self.copy_windows_of(file, windows)) {
                 return true;
@@ -242,7 +245,7 @@ impl FileWindows {
             file.release();
             false
         });
-        // All references but one belong to the region of the blocks.
+        // All references to the address range but one belong to the region of the blocks.
         !files.is_empty() && Arc::strong_count(&self.range) > 1
     }
 
@@ -257,7 +260,8 @@ impl FileWindows {
         })
     }
 
-    /// Returns true if the kernel could not read bytes of a window again. Handlers get zeros there.
+    /// Returns true if the kernel could not read bytes of a window again. Handlers get zeros in
+    /// place of these bytes.
     pub fn have_failed(&self) -> bool {
         self.range.watched.as_ref().is_some_and(Watched::has_failed)
     }
@@ -283,7 +287,7 @@ impl FileWindows {
         if unsafe { self.range.map(self.at(window), self.window_bytes, what) }.is_err() {
             return Shown::Gone;
         }
-        // Makes the kernel read ahead. Without this advice, reading is slower.
+        // Makes the kernel read ahead in the file. Without reading ahead, reading a file is slower.
         let _ = self.range.advise(self.at(window), self.window_bytes, libc::MADV_SEQUENTIAL);
         windows[window] = Window { file: Some(Arc::clone(file)), offset, shown: 0 };
         Shown::Bytes(0)
@@ -297,7 +301,8 @@ impl FileWindows {
         let Some(file) = &state.file else { return Shown::Gone };
         let left = usize::try_from(file.bytes().saturating_sub(state.offset)).unwrap_or(usize::MAX);
         let bytes = left.min(self.window_bytes).saturating_sub(state.shown).min(most);
-        // Without this advice, reading a page that the kernel cannot provide would raise SIGBUS.
+        // Without the advice `MADV_POPULATE_READ`, reading a page that the kernel cannot provide
+        // would raise SIGBUS.
         if bytes > 0 && self.range.advise(self.at(window) + state.shown, bytes, MADV_POPULATE_READ).is_err() {
             return Shown::Gone;
         }
@@ -350,7 +355,7 @@ impl FileWindows {
     }
 }
 
-/// Since Linux 5.14. On older kernels, files are read without mapping them.
+/// This advice exists since Linux 5.14. On older kernels, files are read without mapping them.
 const MADV_POPULATE_READ: libc::c_int = 22;
 
 #[cfg(all(test, not(loom), not(miri)))]
@@ -367,7 +372,7 @@ mod tests {
     const RECORD_BYTES: usize = FrameHeader::BYTES + PACKET_BYTES;
     const STEP_BYTES: usize = 64 << 10;
 
-    /// Each byte of a packet is the number of its record.
+    /// A capture file. Each byte of a packet is the number of the packet's record.
     struct Records(PathBuf);
 
     impl Records {
@@ -385,7 +390,7 @@ mod tests {
             Arc::new(File::open(&self.0).unwrap())
         }
 
-        /// Does not wait for a lease.
+        /// Opens the file without waiting until its lease is returned.
         fn open_to_write(&self) -> io::Result<File> {
             OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&self.0)
         }
@@ -493,7 +498,7 @@ mod tests {
         assert_eq!(error.to_string(), "planted");
     }
 
-    /// Zeros in place of a page of a memory block would lose packets without counting them.
+    /// If zeros replaced a page of a memory block, packets would be lost without being counted.
     #[test]
     fn only_windows_are_watched() {
         let (blocks, _claim, windows) = Blocks::map_with_windows((2, 4096), (2, HUGE_BYTES)).unwrap();

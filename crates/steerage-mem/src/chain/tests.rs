@@ -133,7 +133,8 @@ proptest! {
         for (front, back) in steps {
             let (before, head, room) = (whole(kept.segments()), kept.len(), kept.room());
             let total = before.len() as i32;
-            // At the front, only bytes in the head can be removed, and only its room can be used.
+            // At the front of a frame, only bytes in the head (first page) can be removed, and only
+            // the room in the head can be used.
             let goes = front <= room.0 as i32 && -front <= head as i32 && total + front + back >= 0;
             prop_assert_eq!(kept.resize(front, back), goes && back <= room.1 as i32, "{} {}", front, back);
             let after = whole(kept.segments());

@@ -9,7 +9,7 @@ use crate::ring::{Consumer, RingOptions, parking_lot, ring};
 use crate::{Claim, Memory, Page, Region};
 
 const CPUS: usize = 4;
-/// Polls the queue. Its frames stay in the lane, which has no limit.
+/// The CPU that polls the queue. Frames for this CPU stay in the lane, which has no limit.
 const OWNER: usize = 3;
 const BLOCKS: usize = 8;
 const UNITS: u64 = 12;
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// For each ring but not for the lane, the blocks that its frames hold.
+    /// Returns, for each ring but not for the lane, the blocks that the ring's frames hold.
     fn held(&self) -> impl Iterator<Item = BTreeSet<usize>> {
         self.expected.iter().enumerate().filter(|(ring, _)| *ring != OWNER).map(|(_, frames)| frames.holds())
     }

@@ -13,12 +13,14 @@ mod checked {
     // The atomics of `std` even under loom: no other memory depends on generations.
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// As in the kernel's slab allocator (`POISON_FREE`, include/linux/poison.h).
+    /// The byte that fills a released page, as in the Linux slab allocator (`POISON_FREE`,
+    /// include/linux/poison.h).
     const POISON: u8 = 0x6b;
 
     const POISONED: [u8; 4096] = [POISON; 4096];
 
-    /// Odd: the page is released. No holder of a page sees two generations that are 2^32 apart.
+    /// The generation of a page: odd if the page is released. No holder of a page sees two
+    /// generations that are 2^32 apart.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Generation(u32);
 

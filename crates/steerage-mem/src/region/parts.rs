@@ -14,7 +14,7 @@ pub struct Part {
     pub node: Option<u32>,
 }
 
-/// As in the kernel (`CONFIG_NODES_SHIFT` is at most 10).
+/// The maximum number of NUMA nodes, as in Linux (`CONFIG_NODES_SHIFT` is at most 10).
 const NODES_MAX: u32 = 1024;
 
 /// Returns the end of each part, in pages from the beginning of the region. Every part but the last
@@ -41,8 +41,8 @@ pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, Region
     Ok(ends)
 }
 
-/// Prefers each part's NUMA node. If the kernel refuses, or for pages that were touched before, the
-/// node of the first CPU that touches a page is used.
+/// Makes the kernel prefer the NUMA node of each part. If the kernel refuses, or if a page was
+/// touched before, the page is on the node of the CPU that first touches it.
 pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes: usize) -> Result<(), io::Error> {
     let mut from = 0;
     for (nth, (part, end)) in parts.iter().zip(ends).enumerate() {

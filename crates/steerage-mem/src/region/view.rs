@@ -1,6 +1,7 @@
 use super::Region;
 
-/// What is needed to find a page. Unlike a [`Region`], a `View` stays in registers in a loop.
+/// The values from which the address of a page is computed. Unlike a [`Region`], a `View` stays in
+/// registers in a loop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     base: *mut u8,

@@ -5,7 +5,8 @@ use crate::page::{BLANK, Completion, Page, Slot};
 use crate::region::Region;
 use crate::sync::UnsafeCell;
 
-/// For each call of `home`: few enough that slots are still in the cache when read again.
+/// The maximum number of slots for each call of `home`: so few that the slots are still in the
+/// cache when they are read again.
 pub(super) const TOGETHER: u64 = 64;
 
 /// Finished slots that are adjacent in memory and belong to the producer again.
@@ -34,8 +35,8 @@ impl<'a> Finished<'a> {
     }
 
     /// Appends the pages of the slots to `home`, and returns their number. `Err` returns the slots
-    /// if one is no frame in a single page with a number in `own`, the numbers of `region`. Passing
-    /// each frame to a function would take three times as many instructions.
+    /// if one of them is no frame in a single page with a number in `own`, the page numbers of
+    /// `region`. Passing each frame to a function would take three times as many instructions.
     #[inline(always)]
     pub fn pages_to(self, home: &mut Vec<Page>, (region, own): (&Region, &Range<u32>)) -> Result<usize, Self> {
         if self.0.is_empty() {
@@ -52,7 +53,8 @@ impl<'a> Finished<'a> {
         Ok(count)
     }
 
-    /// Returns false if a slot is no frame in a single page with a number in `own`.
+    /// Copies the pages of the slots. Returns false if a slot is no frame in a single page with a
+    /// number in `own`.
     #[inline(always)]
     fn copy_pages(&self, to: &mut [MaybeUninit<Page>], own: &Range<u32>) -> bool {
         let (fours, rest) = self.0.split_at(self.0.len() / 4 * 4);
@@ -96,7 +98,8 @@ fn copy_fours(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Ra
     // SAFETY: x86-64 has SSE2. A slot consists of four 32-bit words, in the order of its fields,
     // and no code writes it. A page is one such word.
     unsafe {
-        // SSE2 only compares signed numbers: half of the 32-bit range is added to both sides.
+        // SSE2 only compares signed numbers, so half of the 32-bit range is added to both sides of
+        // the comparison.
         let half = _mm_set1_epi32(i32::MIN);
         let (start, last) = (_mm_set1_epi32(own.start as i32), _mm_xor_si128(_mm_set1_epi32(last as i32), half));
         let (parts, none) = (_mm_set1_epi32(Slot::NO_WHOLE_PAGE as i32), _mm_setzero_si128());

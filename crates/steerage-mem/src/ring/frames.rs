@@ -58,7 +58,7 @@ impl Hand<'_> {
     /// Calls `run` with the first `count` frames. All other frames are hidden: `run` can only read
     /// their bytes, as the continuation of the frame into which they are [merged](crate::merged).
     pub fn with_first<R>(&mut self, count: usize, run: impl FnOnce(Hand<'_>) -> R) -> R {
-        /// Shows the hidden frames again, even if `run` panics.
+        /// When dropped, makes the hidden frames visible again, even if `run` has panicked.
         struct Hidden<'h>(&'h mut InHand);
 
         impl Drop for Hidden<'_> {
@@ -73,8 +73,9 @@ impl Hand<'_> {
         run(Hand(hidden.0))
     }
 
-    /// The frame at `order[nth]` becomes frame number `nth`. Arrival numbers are not moved. Changes
-    /// nothing and returns `false` if `order` does not contain each frame exactly once.
+    /// Moves the frame at position `order[nth]` to position `nth`. Arrival numbers keep their
+    /// positions. Changes nothing and returns `false` if `order` does not contain each frame
+    /// exactly once.
     pub(crate) fn reorder(&mut self, order: &[u8]) -> bool {
         let hand = &*self.0;
         let seen = order.iter().fold(0_u64, |seen, nth| seen | 1_u64.checked_shl(u32::from(*nth)).unwrap_or(0));
@@ -134,9 +135,10 @@ impl Hand<'_> {
     /// Passes the batch's *common frames*, with their numbers, to `read`, which returns true if it
     /// has handled the frame. A common frame lies in one page, has no [extra record](Frame::extra),
     /// has `link` as its [kind of header](Frame::link), and has a [device header](Frame::header) if
-    /// and only if the first frame has one. A frame without one gets a header without a time. The
-    /// result has one bit for each of the first 64 frames that `read` has not handled. This takes
-    /// about half of the instructions of a loop over single frames.
+    /// and only if the first frame has one. For a frame without a device header, `read` gets a
+    /// header without a time. The result has one bit for each of the first 64 frames that `read`
+    /// has not handled. `read_common` takes about half of the instructions of a loop over single
+    /// frames.
     #[inline(always)]
     pub fn read_common(&mut self, link: u8, mut read: impl FnMut(usize, &[u8], FrameHeader) -> bool) -> u64 {
         const BYTES: usize = FrameHeader::BYTES;
@@ -160,7 +162,8 @@ impl Hand<'_> {
                 // SAFETY: the span was checked, the slot is held, and writing a frame needs a
                 // `Frame`, for which the hand would have to be borrowed.
                 let all = unsafe { std::slice::from_raw_parts(start, before + len) };
-                // Only one call of `read`, because the compiler would not inline two.
+                // `read` is called at only one place, because the compiler would not inline two
+                // calls.
                 let (frame, header) = match all.split_first_chunk() {
                     Some((header, frame)) if headed => (frame, slot.header_of(*header)),
                     _ => (all, FrameHeader::of_whole(len)),
@@ -226,7 +229,8 @@ impl<'a> Frame<'a> {
         Some(unsafe { self.hand.memory.segments_mut_of(&self.slot) })
     }
 
-    /// The memory of the frame, in bytes: all of its pages, or a lent frame's bytes and header.
+    /// The memory of the frame, in bytes: all of its pages, or, for a lent frame, only its bytes
+    /// and its header.
     pub fn truesize(&self) -> usize {
         self.hand.memory.truesize(&self.slot)
     }
@@ -278,9 +282,9 @@ impl<'a> Frame<'a> {
         bytes.get_mut(from..)
     }
 
-    /// Copies the bytes of all pages into the first page. The other pages belong to the frame until
-    /// it returns. Returns `false` and changes nothing if a page is too short for the frame, or if
-    /// the frame was taken out of its batch.
+    /// Copies the bytes of all pages into the first page. The other pages stay part of the frame
+    /// until the frame returns to the pool. Returns `false` and changes nothing if a page is too
+    /// short for the frame, or if the frame was taken out of its batch.
     #[inline]
     pub fn linearise(&mut self) -> bool {
         if !self.slot.is_chained() || self.slot.page == BLANK {
@@ -293,17 +297,18 @@ impl<'a> Frame<'a> {
         true
     }
 
-    /// The free bytes before the frame in its first page, and after it in its last page. 0 if lent.
+    /// The free bytes before the frame in its first page, and after the frame in its last page.
+    /// Both numbers are 0 for a lent frame.
     #[inline]
     pub fn room(&self) -> (usize, usize) {
         self.hand.memory.room(&self.slot)
     }
 
     /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end, or
-    /// shorter if negative. Added bytes keep the values that the page has there. The device's
-    /// header moves with the front if there is room, with a corrected length on the wire. Returns
-    /// `false` and changes nothing if the page is too short, the frame is lent, or the frame was
-    /// taken out of its batch.
+    /// shorter if these numbers are negative. Added bytes keep the values that they have in the
+    /// page. The device's header moves with the front if there is room, with a corrected length on
+    /// the wire. Returns `false` and changes nothing if the page is too short, the frame is lent,
+    /// or the frame was taken out of its batch.
     #[inline]
     pub fn resize(&mut self, front: i32, back: i32) -> bool {
         if self.slot.page == BLANK {
@@ -420,8 +425,9 @@ impl<'a> Frame<'a> {
         Some(number.load(Ordering::Relaxed))
     }
 
-    /// Takes the frame out of the ring and blanks its slot, so that its page does not return with
-    /// the slot. `Err` for a lent frame, and for a frame that was taken out before.
+    /// Takes the frame out of the ring and blanks its slot (marks the slot as having no page), so
+    /// that the page does not return to the pool with the slot. `Err` for a lent frame, and for a
+    /// frame that was taken out before.
     pub fn take(self) -> Result<Completion, Self> {
         if self.slot.is_lent() || self.slot.page == BLANK {
             return Err(self);
@@ -434,7 +440,7 @@ impl<'a> Frame<'a> {
 
     /// Takes the frame with its pages out of the ring, in exchange for an empty frame with as many
     /// pages from the end of `pages`. `None` if `pages` has too few pages or pages of other memory,
-    /// if the frame is lent, or if it was taken out before.
+    /// if the frame is lent, or if the frame was taken out before.
     #[inline]
     pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
         if self.slot.is_lent() || self.slot.page == BLANK {

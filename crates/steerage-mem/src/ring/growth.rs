@@ -1,8 +1,9 @@
 //! How a ring grows while it is in use: from one position on, its frames lie in a larger buffer.
 //!
 //! The producer publishes the position of the growth together with the slots after it. The consumer
-//! switches to the larger buffer when all slots before this position are finished. Until then, the
-//! producer does not grow the ring again unless no frame was staged after this position.
+//! switches to the larger buffer when all slots before this position are finished. Until the
+//! consumer has switched, the producer grows the ring again only if no frame was staged after this
+//! position.
 
 use super::{Consumer, Producer, RingBuffer};
 use crate::page::Slot;
@@ -32,13 +33,15 @@ impl Grown {
 
 impl RingBuffer {
     pub(super) fn grown(&self) -> Grown {
-        // Relaxed: the store P1 makes it visible with the slots in the larger buffer.
+        // Relaxed: the store P1 makes this value visible together with the slots in the larger
+        // buffer.
         Grown(self.to_consumer.grown.load(Ordering::Relaxed))
     }
 }
 
 impl Producer {
-    /// The ring grows if the limit exceeds its capacity, unless the last growth is not complete.
+    /// Grows the ring if the limit exceeds the ring's capacity, unless the last growth is not
+    /// complete.
     #[inline(always)]
     pub(super) fn make_room(&mut self) {
         if self.limit > self.mask + 1 {

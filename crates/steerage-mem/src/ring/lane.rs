@@ -1,6 +1,7 @@
-//! The frames of a poll arrive in the lane's list. Steering takes the frames for other CPUs out,
-//! and the rest *is* the next batch of this CPU: no slot is copied, published or reclaimed, and no
-//! atomic operation is needed. The lane's positions are `finished <= taken <= len`.
+//! The frames of a poll arrive in the lane's list. Steering takes the frames for other CPUs out of
+//! this list, and the remaining frames *are* the next batch of this CPU: no slot is copied,
+//! published or reclaimed, and no atomic operation is needed. The lane's positions are `finished <=
+//! taken <= len`.
 
 use super::finished::Finished;
 use super::frames::{Hand, InHand};
@@ -13,7 +14,7 @@ use crate::sync::{AtomicU64, UnsafeCell};
 /// access the list while frames are in hand, or are finished and still in the list.
 #[derive(Debug)]
 pub struct Lane {
-    /// The first `taken` entries are in hand or finished, and no longer tokens.
+    /// The first `taken` entries are frames in hand or finished frames, and are no longer tokens.
     frames: Vec<Completion>,
     arrivals: Vec<AtomicU64>,
     numbered: bool,
@@ -34,7 +35,7 @@ impl Lane {
         }
     }
 
-    /// The list of frames. `None` while frames were taken and not all frames are finished.
+    /// The list of frames. `None` if frames were taken and not all of them are finished.
     #[inline(always)]
     pub fn list(&mut self) -> Option<&mut Vec<Completion>> {
         (self.hand.end == 0).then_some(&mut self.frames)
@@ -63,7 +64,7 @@ impl Lane {
         }
     }
 
-    /// Adds a frame. Always inlined, as `Outbox::stage` explains.
+    /// Adds a frame. Always inlined, for the reason that `Outbox::stage` gives.
     #[inline(always)]
     pub fn push(&mut self, frame: Completion, arrival: u64) {
         self.frames.push(frame);
@@ -109,7 +110,7 @@ impl Lane {
         self.hand()
     }
 
-    /// The list may have moved in memory.
+    /// Updates the pointers, because the list may have moved in memory.
     #[inline(always)]
     fn point(&mut self) {
         self.hand.slots = self.frames.as_mut_ptr().cast::<UnsafeCell<Slot>>();

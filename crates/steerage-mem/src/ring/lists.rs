@@ -2,23 +2,23 @@
 //!
 //! A loop without branches determines the target of each frame. Comparing a ring number with all
 //! targets gives the set of frames for that ring, whose slots are then written one after another,
-//! with the ring's tail in a register. Frame by frame, each store would wait for the tail, and the
-//! CPU would leave a cache line before the line is full.
+//! with the ring's tail in a register. If the frames were staged one by one, each store would wait
+//! for the tail, and the CPU would leave a cache line before the line is full.
 
 use crate::{Completion, ring::Producer};
 
 /// The maximum number of frames that are staged together: the frames of one poll.
 const LIST_MAX: usize = 64;
 
-/// The maximum number of lists for one poll. 16 lists (four frames on average) made the receiving
-/// CPU 1.12 times as slow as without lists (lab/notes/path.md).
+/// The maximum number of lists for one poll. With 16 lists (of four frames on average), the
+/// receiving CPU was 1.12 times as slow as without lists (lab/notes/path.md).
 pub const LISTS_MAX: usize = 8;
 
 /// The last bit of a set belongs to no ring.
 const NO_RING: usize = u64::BITS as usize - 1;
 
 impl Producer {
-    /// Stages the first of `frames`, as many as there is room for, with arrival numbers from
+    /// Stages as many of the first `frames` as there is room for, with arrival numbers from
     /// `arrival` on. `staged` gets the index of each staged frame.
     #[inline(always)]
     pub fn stage_all(&mut self, frames: &mut Vec<Completion>, arrival: u64, mut staged: impl FnMut(usize)) {
@@ -39,8 +39,8 @@ impl Producer {
     }
 
     /// Stages the `frames` as lists, one for each ring. `target` returns the ring number of a
-    /// frame. Frames for the ring `own` stay in `frames`, and all keep their order. Arrival numbers
-    /// begin with `arrival`. `staged` is called with 0, 1, 2 and so on.
+    /// frame. Frames for the ring `own` stay in `frames`, and all frames keep their order. Arrival
+    /// numbers begin with `arrival`. `staged` is called with 0, 1, 2 and so on.
     ///
     /// Returns the set of rings on which frames were staged, and the set of frames that stayed.
     /// `None`, without any effect, if there would be more than [`LISTS_MAX`] lists or too little

@@ -13,7 +13,8 @@ use room::Room;
 use crate::page::Slot;
 use crate::sync::{AtomicU64, UnsafeCell};
 
-/// In slots, so that the same positions of many rings do not fall into the same cache set.
+/// The distance between the buffers of two rings, in slots, so that the same positions of many
+/// rings do not fall into the same cache set.
 const APART: usize = 20;
 
 #[derive(Debug)]
@@ -32,7 +33,8 @@ unsafe impl Sync for SlotMemory {}
 unsafe impl Send for SlotMemory {}
 
 impl SlotMemory {
-    /// Powers of two. Without address space for larger buffers, the rings cannot grow.
+    /// Reserves the memory. `least` and `most` are powers of two. If there is no address space for
+    /// larger buffers, the rings cannot grow.
     pub(super) fn reserve(rings: usize, least: usize, most: usize, arrivals: bool) -> io::Result<Self> {
         let reserve = |most: usize| {
             let all = before(least, 2 * most).checked_mul(rings).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -56,11 +58,12 @@ impl SlotMemory {
     }
 
     pub(super) fn slots(&self, ring: usize, capacity: usize) -> *const UnsafeCell<Slot> {
-        // Valid for the whole buffer, unlike a pointer from a reference to the first slot.
+        // This pointer is valid for the whole buffer, unlike a pointer from a reference to the
+        // first slot.
         self.slots.all()[self.first(ring, capacity)..][..capacity].as_ptr()
     }
 
-    /// Null if the rings keep no arrival numbers.
+    /// The arrival numbers of a buffer. Null if the rings keep no arrival numbers.
     pub(super) fn arrivals(&self, ring: usize, capacity: usize) -> *const AtomicU64 {
         let all = |numbers: &Room<AtomicU64>| numbers.all()[self.first(ring, capacity)..][..capacity].as_ptr();
         self.arrivals.as_ref().map_or(std::ptr::null(), all)

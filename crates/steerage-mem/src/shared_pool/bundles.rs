@@ -15,12 +15,13 @@
 //! and then exchanges the head. Each call moves up to [`BULK_MAX`] pages with one atomic exchange.
 //!
 //! The table of bundles has an entry for each page. A bundle is stored in the entry of its *first*
-//! page, which `take` takes last. Only the holder of that page writes the entry, and never while
-//! the stack uses it.
+//! page, which `take` takes last. Only the holder of a bundle's first page writes the bundle's
+//! entry, and never while the stack uses the entry.
 //!
 //! A thread that has read an old head may read arbitrary values from a bundle that the page's
-//! holder writes, but its exchange of the head then fails: the head contains the number of calls of
-//! `give`, and between two calls of `give`, pages are only taken.
+//! holder writes, but this thread's exchange of the head then fails. The reason is that the head
+//! contains the number of calls of `give`, and that pages are only taken between two calls of
+//! `give`.
 
 use crossbeam_utils::CachePadded;
 
@@ -29,10 +30,12 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 pub(crate) const BULK_MAX: usize = 64;
 
-/// With `below` and `pages_below`, the pages fill a cache line. Loom needs small models.
+/// The number of pages in a bundle, which fill a cache line together with `below` and
+/// `pages_below`. The smaller number is for loom, which needs small models.
 pub(crate) const BUNDLE_PAGES: usize = if cfg!(loom) { 2 } else { 14 };
 
-/// Pages are indices in the region. All accesses are relaxed: the accesses to the head order them.
+/// A bundle stores pages as indices in the region. All accesses to a bundle are relaxed: the
+/// accesses to the head order them.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Bundle {
@@ -170,7 +173,8 @@ impl BundleStack {
         Head::from_word(self.head.load(Ordering::Relaxed)).gives
     }
 
-    /// Wrong by at most the number of pages that other threads move at the same time.
+    /// The number of pages in the stack. It is wrong by at most the number of pages that other
+    /// threads move at the same time.
     pub(crate) fn len(&self, table: &[Bundle]) -> usize {
         // Relaxed: if nothing runs at the same time, other operations have ordered this load.
         let head = Head::from_word(self.head.load(Ordering::Relaxed));
@@ -186,7 +190,8 @@ fn bundled(table: &[Bundle], head: Head, pages: &[u32]) -> Head {
     let mut inherited = &old[..if partial.is_some() { head.len } else { 0 }];
     let base = partial.map_or(head, |bundle| head.below(bundle));
     let mut pages_below = top.map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
-    // Wraps: an arbitrary number, if another thread writes the bundle, makes the exchange fail.
+    // The addition may wrap around: if another thread writes the bundle, `pages_below` is an
+    // arbitrary number, and the exchange of the head then fails.
     if partial.is_none() {
         pages_below = pages_below.wrapping_add(head.len as u32);
     }

@@ -18,13 +18,13 @@ pub struct Spare {
 impl Spare {
     /// Creates an empty set, which takes pages from `shared` when it needs them.
     pub fn new(shared: Arc<SharedPool>) -> Self {
-        // One more than `BULK`, because a page may be put back.
+        // The list has room for one page more than `BULK`, because a page may be put back.
         Self { pages: RefCell::new(Vec::with_capacity(BULK + 1)), shared }
     }
 
-    /// Copies the joined `parts` to a page, as [`KeptPages::keep_copy`] does: a page of this CPU,
-    /// of the shared pool, or one that has returned to `kept_pages`. `None` if no page is free, the
-    /// parts are too long, or handlers keep too many frames.
+    /// Copies the joined `parts` to a page, as [`KeptPages::keep_copy`] does. The page is one of
+    /// this CPU, of the shared pool, or of the pages that have returned to `kept_pages`. `None` if
+    /// no page is free, the parts are too long, or handlers keep too many frames.
     pub fn copy(
         &self,
         kept_pages: &Arc<KeptPages>,

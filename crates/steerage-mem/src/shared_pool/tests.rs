@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Kept, Memory, Part};
 
-/// A part takes at least 2 MiB: with long pages, a part has only a few pages.
+/// A part of a region takes at least 2 MiB, so pages are long here to have only a few pages in a
+/// part.
 const PAGE_BYTES: usize = 16 << 10;
 const BULK: usize = BULK_MAX;
 
@@ -195,7 +196,8 @@ fn no_page_is_in_two_hands() {
     assert_whole(&region, &pools[0]);
 }
 
-/// The pool has one bulk for each thread, so a thread without pages always finds 64 pages.
+/// The pool has 64 pages (one bulk) for each thread, so a thread without pages always finds 64
+/// pages.
 #[test]
 fn contention_hides_no_page() {
     let (region, pages) = Region::map(THREADS * BULK, PAGE_BYTES).unwrap();
@@ -214,7 +216,7 @@ fn contention_hides_no_page() {
     assert_whole(&region, pool);
 }
 
-/// Like the test before, but with a stack for each thread.
+/// Like `contention_hides_no_page`, but with a stack for each thread.
 #[test]
 fn pages_that_change_between_stacks_are_found() {
     let (region, pages) = Region::map(THREADS, PAGE_BYTES).unwrap();

@@ -10,12 +10,13 @@
 //! | local page caches, if several queues receive into pages | their size, if the cap allows it |
 //! | memory that does not depend on the backlog | as the caller says |
 //!
-//! All live queues (queues that cannot wait) share the pages for a CPU's backlog. If several of
-//! them receive into pages, these pages are doubled, because finished frames stay with their queue
-//! until its owner reclaims them, and an owner may stall. A queue that can wait, such as a file,
-//! has pages of its own, because it fills its rings without loss. The local page cache of a single
-//! queue uses the pages of its own backlogs. Above the cap, each CPU gets an equal share of the
-//! pages as its backlog, and the limits for parking lots and kept packets are reduced too.
+//! All live queues (queues that cannot wait) share the pages for a CPU's backlog. If several live
+//! queues receive into pages, the pages for the backlogs are doubled, because a queue's owner (the
+//! CPU that polls it) may stall before it reclaims the pages of finished frames. A queue that can
+//! wait, such as a file, has pages of its own, because it fills its rings without loss. If there is
+//! only one queue, its local page cache uses the pages of the queue's backlogs. If the memory would
+//! exceed the cap, each CPU gets an equal share of the pages as its backlog, and the limits for
+//! parking lots and kept packets are reduced too.
 
 /// The shortest backlog, in frames: the frames of one poll.
 pub const BACKLOG_LEAST: usize = 64;
@@ -33,7 +34,7 @@ const LOT_LEAST: usize = 128;
 pub struct QueueNeeds {
     /// The number of pages that the longest frame of the queue takes.
     pub segments: usize,
-    /// True if the device provides memory blocks: only kept frames need pages.
+    /// True if the device provides memory blocks, so that only kept frames need pages.
     pub lends: bool,
     /// True if the queue can wait, as a file can, until there is room for its frames.
     pub waits: bool,
@@ -44,7 +45,8 @@ pub struct QueueNeeds {
 }
 
 impl QueueNeeds {
-    /// `live` queues share the pages of the backlogs.
+    /// Returns true if the cache needs pages in addition to those of the backlogs, which `live`
+    /// queues share.
     fn cache_needs_pages(&self, live: usize) -> bool {
         self.caches && (self.lends || !self.waits && live > 1)
     }
@@ -115,9 +117,9 @@ pub struct Budget {
     pub parked_pages: usize,
     /// The number of pages for packets that handlers keep.
     pub kept_pages: usize,
-    /// Pages for local caches.
+    /// The number of pages for local page caches.
     pub cached_pages: usize,
-    /// All pages.
+    /// The total number of pages.
     pub pages: usize,
     /// The memory of rings and parking lots if all of their slots are in use, in bytes.
     pub ring_bytes: u64,
@@ -189,7 +191,8 @@ impl Needs {
         }
     }
 
-    /// Reduces the local page caches, so that they and the backlogs together fit under the cap.
+    /// Reduces the local page caches, so that the caches and the backlogs together fit under the
+    /// cap.
     #[must_use]
     pub fn fit_caches(self, cap: u64) -> Self {
         let wanted = self.cache_pages;
@@ -199,7 +202,8 @@ impl Needs {
         Self { cache_pages: wanted.min(each), ..without }
     }
 
-    /// Up to [`GROWTH`] times the backlog, and then larger local page caches, within the cap.
+    /// Returns the memory for up to [`GROWTH`] times the backlog, and then for larger local page
+    /// caches, within the cap.
     pub(crate) fn with_room_for_more(&self, cap: u64) -> Budget {
         let backlog = self.within(cap, self.backlog).backlog;
         let longer = self.within(cap, backlog.saturating_mul(GROWTH));
@@ -233,20 +237,21 @@ impl Needs {
 /// Amazon's ENA driver for one queue.
 ///
 /// A queue takes finished pages back only when its cache has too few pages for a poll, and
-/// therefore uses all pages of the cache in turn, which should fit in the CPU's hardware caches and
-/// in its TLB. With frames of 1,500 bytes, 2048 pages cost no more than no cache, but with 4096
-/// pages a run took 1.7 times as long (lab/notes/pages.md, "Many queues, frames, and the size of
-/// the cache").
+/// therefore uses all pages of the cache in turn. These pages should fit in the CPU's hardware
+/// caches and in its TLB. With frames of 1,500 bytes, a local page cache of 2048 pages cost no more
+/// time than no local page cache. With 4096 pages, a run took 1.7 times as long
+/// (lab/notes/pages.md, "Many queues, frames, and the size of the cache").
 pub const LPC_PAGES_PER_CPU: usize = 2048;
 
-/// The maximum size of a local page cache, in pages, as in ENA. Miri is slow with many pages.
+/// The maximum size of a local page cache, in pages, as in Amazon's ENA driver. It is smaller under
+/// Miri, which is slow with many pages.
 pub const LPC_PAGES_MAX: usize = if cfg!(miri) { 512 } else { 32 * 1024 };
 
 /// The smallest default size of a local page cache, in pages, and the unit of default sizes.
 pub const LPC_PAGES_LEAST: usize = 64;
 
-/// By default, local page caches take at most this part of the memory limit, or of the machine's
-/// memory if that is smaller. An eighth does no harm.
+/// By default, all local page caches together take at most one eighth of the memory limit, or of
+/// the machine's memory if that is smaller.
 pub const LPC_MEMORY_PART: u64 = 8;
 
 /// The maximum memory of all local page caches, in bytes: queues x pages x page size.
@@ -280,8 +285,8 @@ impl LpcMemory {
 
     /// The default size of each local page cache, in pages, or 0 if there is too little memory. The
     /// queues of one CPU, at most `per_cpu`, share [`LPC_PAGES_PER_CPU`] pages, and each gets at
-    /// least [`LPC_PAGES_LEAST`]. All of them take at most one [`LPC_MEMORY_PART`]th of
-    /// `memory_bytes`.
+    /// least [`LPC_PAGES_LEAST`]. The caches of all queues together take at most `memory_bytes`
+    /// divided by [`LPC_MEMORY_PART`].
     ///
     /// ```
     /// use steerage_mem::supply::LpcMemory;

@@ -16,13 +16,13 @@ use super::budget::{Budget, Needs};
 pub struct Excess {
     /// The smallest possible size of the packet memory, in bytes.
     pub needed: u64,
-    /// The limit, in bytes.
+    /// The limit on the packet memory, in bytes.
     pub limit: u64,
-    /// What most of the memory is for.
+    /// The use that takes most of the packet memory.
     pub cause: ExcessCause,
 }
 
-/// What most of the packet memory is for.
+/// The use that takes most of the packet memory, as the cause of an [`Excess`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExcessCause {
@@ -105,7 +105,7 @@ impl Needs {
     /// Checks that the memory of `budget` and `lent` bytes of device memory fit into `limit` bytes.
     ///
     /// # Errors
-    /// [`Excess`] if they do not fit. Names the largest part of the memory.
+    /// [`Excess`] if the memory does not fit. The error names the largest part of the memory.
     pub fn check(&self, budget: &Budget, lent: u64, limit: u64) -> Result<(), Excess> {
         let needed = budget.bytes.saturating_add(lent);
         if needed <= limit { Ok(()) } else { Err(Excess { needed, limit, cause: self.most(budget, lent, limit) }) }

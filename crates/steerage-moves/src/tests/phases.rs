@@ -57,7 +57,8 @@ fn a_part_of_a_slice_wakes_those_of_the_next_phase_alone() {
     mask(&mut moves, &[0], &[1]);
     mask(&mut moves, &[1], &[1]);
     mask(&mut moves, &[2], &[3]);
-    // Queue 1 joins the group of queue 0 by getting the same mask, and moves first. Queue 2 waits.
+    // Queue 1 joins the group of queue 0 by getting the same mask, and the buckets of queue 1 move
+    // first. Queue 2 waits.
     assert_eq!(on(&mut moves, Event::Overdue { by: 0, open: &[] }).wake, [0; 0]);
     assert_eq!(parked(&mut moves, 0).wake, [0]);
     assert_eq!(left(&mut moves, 0, &[0]).wake, [1]);
@@ -425,7 +426,8 @@ fn nothing_is_overdue_if_nothing_moves_or_a_source_can_wait() {
     assert_eq!(overdue(&mut moves), (false, vec![], false));
     mask(&mut moves, &[0, 1], &[2]);
     assert_eq!(overdue(&mut moves), (false, vec![], false));
-    // The slice has no time limit while queue 1 can wait without losing frames.
+    // The slice has no time limit as long as queue 1, which can wait without losing frames, is
+    // open.
     on(&mut moves, Event::Closed { queue: 1 });
     assert_eq!(overdue(&mut moves), (true, vec![Ask::Declare(1)], true));
 }

@@ -5,7 +5,8 @@ use std::hash::{Hash, Hasher};
 use super::world::{Request, Scenario, Step, World};
 use crate::{CpuIndex, Plan, QueueSetup};
 
-/// Two hashes. A collision among a hundred million states is less likely than a memory error.
+/// Identifies a state by two hashes. A collision among a hundred million states is less likely than
+/// a memory error.
 fn fingerprint(world: &World) -> u128 {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
@@ -25,7 +26,8 @@ struct Graph {
     holds_up: Vec<Vec<bool>>,
 }
 
-/// Checks that the end can be reached from each state. Returns the number of states.
+/// Checks that the end of the scenario can be reached from each state. Returns the number of
+/// states.
 fn search(scenario: &Scenario) -> usize {
     let mut numbers: HashMap<u128, u32> = HashMap::new();
     let mut graph = Graph { holds_up: vec![Vec::new(); scenario.cpus], ..Graph::default() };

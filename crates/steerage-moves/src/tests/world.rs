@@ -56,7 +56,7 @@ enum Report {
 #[derive(Clone, Debug, Hash)]
 struct Cpu {
     busy: Busy,
-    /// The gate was closed while the CPU was in its handler.
+    /// True if the CPU was declared dead while it was in its handler.
     is_declared_dead: bool,
     pending_report: Report,
     /// `has` is stored in the handler; `carries` is between the handler and the state machine.
@@ -70,11 +70,13 @@ pub(super) struct World {
     queues: Vec<Queue>,
     cpus: Vec<Cpu>,
     in_transit: (u64, Vec<Moved>),
-    /// Flow state that was created or has moved since the last death of a CPU. It must still exist.
+    /// Flow state that was created or has moved since a CPU was last declared dead, and that must
+    /// still exist.
     known: BTreeSet<FlowState>,
     masks: Vec<Vec<CpuIndex>>,
     wanted: Vec<Option<CpuIndex>>,
-    /// For each queue, the CPU that may take it. Until then, no CPU polls the queue.
+    /// For each queue that was released, the CPU that may take it. Until this CPU takes the queue,
+    /// no CPU polls it.
     offered: Vec<Option<CpuIndex>>,
     requests_done: usize,
     deaths: usize,
@@ -87,7 +89,8 @@ pub(super) enum Step {
     Take(CpuIndex, usize),
     Return(CpuIndex),
     Follow(CpuIndex),
-    /// The phase takes too long. The second CPU, if any, is declared dead.
+    /// The first CPU detects that the phase takes too long. The second CPU, if any, is declared
+    /// dead.
     Hurry(CpuIndex, Option<CpuIndex>),
     Close(usize),
     Offer(usize),
@@ -170,7 +173,7 @@ impl World {
             if self.is_free(owner) && is_quiet && self.wanted[at].is_some_and(|to| !self.moves.is_dead(to)) {
                 steps.push(Step::Offer(at));
             }
-            // Parked frames take up the room of a queue that can wait.
+            // A queue that can wait receives no frames while its parked frames take up the room.
             let waits = scenario.queues[at].can_wait && queue.parked.is_some();
             if self.is_free(owner) && queue.fates.contains(&Fate::ToCome) && !waits {
                 steps.push(Step::Receive(at));
@@ -237,7 +240,8 @@ impl World {
             && fates.into_iter().all(|fate| matches!(fate, Fate::Delivered | Fate::Dropped))
     }
 
-    /// A live CPU waits for `cpu`, which is in its handler, and may declare it dead.
+    /// Returns true if a live CPU waits for `cpu`, which is in its handler, and may declare `cpu`
+    /// dead.
     pub(super) fn is_held_up_by(&self, scenario: &Scenario, cpu: CpuIndex) -> bool {
         let others_watch = (0..self.cpus.len() as CpuIndex)
             .any(|other| other != cpu && self.owned(other).any(|at| self.watches_on(at)));
@@ -252,7 +256,8 @@ impl World {
             && !has_frames_that_wait
     }
 
-    /// The owner of a closed queue does not watch the move, and an ended queue will be closed.
+    /// Returns true if the queue's owner watches the move. The owner of a closed queue does not
+    /// watch it, and an ended queue will be closed.
     fn watches_on(&self, queue: usize) -> bool {
         self.moves.awaits_move(queue) && !self.queues[queue].has_ended()
     }
@@ -356,7 +361,8 @@ impl World {
         }
     }
 
-    /// A CPU that was declared dead in its handler does not count its batch as handled.
+    /// The handler of a CPU returns. If the CPU was declared dead in its handler, the batch does
+    /// not count as handled.
     fn returns(&mut self, index: CpuIndex, scenario: &Scenario) {
         let cpu = &mut self.cpus[usize::from(index)];
         let counts = !cpu.is_declared_dead;
@@ -406,7 +412,8 @@ impl World {
         }
     }
 
-    /// The state of the queue's flows stays in the old group, with the other queues.
+    /// If a queue leaves its group, the state of the queue's flows stays in the old group, with the
+    /// other queues.
     fn forget_flows_of(&mut self, queue: usize) {
         self.cpus.iter_mut().for_each(|cpu| cpu.has.retain(|state| state.2 != queue));
         self.known.retain(|state| state.2 != queue);
@@ -443,7 +450,8 @@ impl World {
         }
     }
 
-    /// When every mask is in effect, no open queue sends frames to a CPU outside of its mask.
+    /// Checks that no open queue sends frames to a CPU outside of the queue's mask when every mask
+    /// is in effect.
     fn check_settled(&self) {
         if !self.moves.is_settled() {
             return;
@@ -455,7 +463,8 @@ impl World {
         }
     }
 
-    /// A bucket is on only one CPU at a time, except for frames on a dead CPU.
+    /// Checks that the frames of a bucket are on only one CPU at a time, except for frames on a
+    /// dead CPU.
     fn check_bucket(&self, at: usize, bucket: u16) {
         let (map, _) = self.moves.map_of(at);
         let target = self.queues[at].table[usize::from(bucket)];

@@ -13,7 +13,7 @@ const ETHTOOL_A_CHANNELS_RX_COUNT: u16 = 6;
 const ETHTOOL_A_CHANNELS_TX_COUNT: u16 = 7;
 const ETHTOOL_A_CHANNELS_COMBINED_COUNT: u16 = 9;
 
-/// The numbers of an interface's queues, or 0 for a kind that the driver lacks.
+/// The numbers of an interface's queues, or 0 for a kind of queue that the driver lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channels {
     /// The number of queues that only receive.

@@ -47,7 +47,7 @@ impl Ethtool {
         Ok(Features { on: names(ETHTOOL_A_FEATURES_ACTIVE), changeable })
     }
 
-    /// Turns a feature on or off. The kernel may also change features that depend on it.
+    /// Turns a feature on or off. The kernel may also change features that depend on this feature.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or if the feature cannot be changed.
@@ -66,7 +66,8 @@ impl Ethtool {
     }
 }
 
-/// A bitset without a mask lists only the set bits. With a mask, it lists all bits of the mask.
+/// A bitset without a mask lists only the set bits. A bitset with a mask lists all bits of the
+/// mask.
 pub(super) fn bit_names(bitset: &[u8]) -> Vec<String> {
     let bits = each(find(bitset, ETHTOOL_A_BITSET_BITS).unwrap_or_default());
     let lists_only_set = find(bitset, ETHTOOL_A_BITSET_NOMASK).is_some();

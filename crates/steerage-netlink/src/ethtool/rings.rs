@@ -12,7 +12,8 @@ const ETHTOOL_A_RINGS_TX_MAX: u16 = 5;
 const ETHTOOL_A_RINGS_RX: u16 = 6;
 const ETHTOOL_A_RINGS_TX: u16 = 9;
 
-/// The sizes of an interface's rings, in descriptors, or 0 for a kind that the driver lacks.
+/// The sizes of an interface's rings, in descriptors, or 0 for a kind of ring that the driver
+/// lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
     /// The size of each receive ring.

@@ -33,7 +33,8 @@ pub enum NextHop {
         /// The interface's name. `None`: the interface whose network contains the gateway.
         device: Option<String>,
     },
-    /// Dropped: [`Target::Blackhole`], [`Target::Unreachable`] or [`Target::Prohibit`].
+    /// The packets are dropped: [`Target::Blackhole`], [`Target::Unreachable`] or
+    /// [`Target::Prohibit`].
     Drop(Target),
 }
 
@@ -98,8 +99,8 @@ impl FromStr for Route {
     }
 }
 
-/// `default` is a prefix of the gateway's address family, or of IPv4 without a gateway. An address
-/// without a prefix length is a prefix of this address only.
+/// `default` is a prefix of the gateway's address family, or of IPv4 if there is no gateway. An
+/// address without a prefix length is a prefix of this address only.
 fn prefix(text: &str, gateway: Option<IpAddr>) -> Option<IpNet> {
     match (text, gateway) {
         ("default", Some(IpAddr::V6(_))) => "::/0".parse().ok(),

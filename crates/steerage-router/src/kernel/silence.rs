@@ -1,11 +1,11 @@
 //! Keeps the kernel from replying to IPv6 packets that the router forwards.
 //!
 //! With AF_PACKET, the kernel also handles a copy of each packet. With IP forwarding off, the
-//! kernel silently drops IPv4 packets for other machines, but it sends an ICMPv6 error for an IPv6
-//! packet without a usable route (`ip6_pkt_drop` in net/ipv6/route.c), although the router forwards
-//! the packet or sends its own error. Therefore this module adds a rule `iif INTERFACE blackhole`
-//! between the kernel's rules for the tables `local` and `main`, so that packets for this machine
-//! still arrive. Packets that this machine sends do not match the rule.
+//! kernel silently drops IPv4 packets for other machines. However, the kernel sends an ICMPv6 error
+//! for an IPv6 packet without a usable route (`ip6_pkt_drop` in net/ipv6/route.c), although the
+//! router forwards the packet or sends its own error. Therefore this module adds a rule `iif
+//! INTERFACE blackhole` between the kernel's rules for the tables `local` and `main`, so that
+//! packets for this machine still arrive. Packets that this machine sends do not match the rule.
 
 use std::fs::File;
 use std::io;
@@ -33,16 +33,18 @@ const HAND_OVER: Duration = Duration::from_secs(3);
 pub struct SilentKernel {
     kernel: Rtnetlink,
     rules: Vec<Rule>,
-    /// Released after the rules have been removed.
+    /// The locks on the interfaces, which are released after the rules have been removed.
     _locks: Vec<Flock<File>>,
 }
 
 impl SilentKernel {
-    /// Returns the routing rules that a run needs for `interfaces`: without rules of the user, but
-    /// with rules of another run, which removes its rules when it ends.
+    /// Returns the routing rules that a run needs for `interfaces`. An interface needs no rule if
+    /// the user has added one. The rule of another run does not count, because the other run
+    /// removes its rules when it ends.
     ///
     /// # Errors
-    /// If the kernel lists no rules, or if no rule fits between those for `local` and `main`.
+    /// Fails if the kernel lists no rules, or if no rule fits between the rules for `local` and
+    /// `main`.
     pub fn missing(interfaces: &[String]) -> io::Result<Vec<Rule>> {
         missing_of(interfaces, &Rtnetlink::open()?.rules()?)
     }
@@ -50,7 +52,7 @@ impl SilentKernel {
     /// Adds the [missing](Self::missing) routing rules. The caller needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// If the kernel refuses a rule, or if another process holds the lock of an interface.
+    /// Fails if the kernel refuses a rule, or if another process holds the lock of an interface.
     pub fn begin(interfaces: &[String]) -> io::Result<Self> {
         let locks = interfaces.iter().map(|name| lock(name)).collect::<io::Result<_>>()?;
         let mut silent = Self { kernel: Rtnetlink::open()?, rules: Vec::new(), _locks: locks };
@@ -74,7 +76,7 @@ impl SilentKernel {
     /// Removes the added routing rules.
     ///
     /// # Errors
-    /// If a rule cannot be removed. The remaining rules are removed nevertheless.
+    /// Fails if a rule cannot be removed. The remaining rules are removed nevertheless.
     pub fn end(mut self) -> io::Result<()> {
         self.remove()
     }

@@ -10,7 +10,8 @@ use steerage_netlink::{self as netlink, Change, Entry, Link, NeighbourState, Rou
 /// `RT_TABLE_` of linux/rtnetlink.h, in the order in which the kernel searches the tables.
 const TABLES: [u32; 3] = [255, 254, 253];
 
-/// In a longer list, no route uses most targets any more, so routes and list are rebuilt.
+/// If the list of targets is longer, no route uses most of the targets any more, so the routes and
+/// the list are rebuilt.
 const TARGETS_MAX: usize = 1 << 16;
 
 #[derive(Clone, Debug)]
@@ -29,8 +30,9 @@ struct LinkState {
 }
 
 /// After the kernel has failed to resolve a neighbour, the neighbour counts as silent for this
-/// number of checks (one per second), and then as unknown. As in the kernel, the first packet to an
-/// unknown neighbour starts a new resolution and causes no ICMP error.
+/// number of checks (one per second). After that, the neighbour counts as unknown. As in the
+/// kernel, the first packet to an unknown neighbour starts a new resolution and causes no ICMP
+/// error.
 const SILENT_CHECKS: u8 = 5;
 
 #[derive(Debug)]
@@ -44,7 +46,7 @@ struct KnownNeighbour {
 pub(super) struct Changed {
     pub(super) any: bool,
     routes: bool,
-    /// The kernel may not have reported all changes, so its tables must be read again.
+    /// True if the kernel may not have reported all changes, so that its tables must be read again.
     pub(super) all: bool,
 }
 
@@ -54,7 +56,8 @@ pub(super) struct KernelTables {
     static_routes: Option<Vec<(IpNet, Target)>>,
     links: HashMap<u32, LinkState>,
     addresses: Vec<(u32, IpNet)>,
-    /// The targets of the kernel's routes, sorted by table and metric: the preferred one is first.
+    /// The targets of the kernel's routes, sorted by table and metric: the preferred target is
+    /// first.
     prefixes: HashMap<IpNet, Vec<(u64, Target)>>,
     neighbours: HashMap<(u16, IpAddr), KnownNeighbour>,
     past: HashMap<(u16, IpAddr), KnownNeighbour>,
@@ -86,7 +89,8 @@ impl KernelTables {
         self.remake_routes();
     }
 
-    /// The messages until [`end_dump`](Self::end_dump) contain all entries of the kernel's tables.
+    /// After this call, the messages until [`end_dump`](Self::end_dump) contain all entries of the
+    /// kernel's tables.
     pub(super) fn begin_dump(&mut self) {
         self.asking = true;
         self.past = std::mem::take(&mut self.neighbours);
@@ -166,7 +170,7 @@ impl KernelTables {
         let entries = self.prefixes.entry(prefix).or_default();
         let at = entries.iter().position(|(other, _)| *other == order);
         match (at, is_there) {
-            // The kernel's message then concerns only one of the next hops of the route.
+            // In this case, the kernel's message concerns only one of the next hops of the route.
             (Some(at), _) if route.is_appended || !is_there && entries[at].1 != target => self.changed.all = true,
             (Some(at), true) => entries[at].1 = target,
             (None, true) => {
@@ -243,7 +247,8 @@ impl KernelTables {
         let key = (member, address);
         let mac: Option<Mac> = link_address.and_then(|address| address.try_into().ok());
         let mac: Option<Option<Mac>> = match state {
-            // A failure that is new in a dump is probably old.
+            // A failed neighbour that a dump shows for the first time has probably failed long
+            // before.
             NeighbourState::Failed if is_there && (!self.asking || self.past.contains_key(&key)) => Some(None),
             NeighbourState::Incomplete | NeighbourState::None | NeighbourState::Failed => None,
             _ if is_there => mac.map(Some),
@@ -266,8 +271,8 @@ impl KernelTables {
         }
     }
 
-    /// Returns the stale neighbours to which the router sent packets. The kernel does not see these
-    /// packets, and might delete the neighbours. Call once per second.
+    /// Returns the stale neighbours to which the router sent packets. The kernel does not see
+    /// packets that the router sends, and might delete the neighbours. Call once per second.
     pub(super) fn check_neighbours(&mut self) -> Vec<(u16, IpAddr)> {
         let before = self.neighbours.len();
         self.neighbours.retain(|_, known| {
@@ -339,7 +344,8 @@ mod tests {
         Change { entry: Entry::Neighbour(neighbour), is_there: true }
     }
 
-    /// The link address of 10.0.0.2. `None` if unknown, `Some(None)` if it does not answer.
+    /// Returns the link address of 10.0.0.2: `None` if unknown, `Some(None)` if 10.0.0.2 does not
+    /// answer.
     fn shown(kernel: &mut KernelTables) -> Option<Option<Mac>> {
         let changed = kernel.take_changed();
         let table = kernel.table(changed);

@@ -6,7 +6,7 @@ use super::interrupts;
 use crate::root::Root;
 
 /// The columns of /proc/net/softnet_stat (`softnet_seq_show` in net/core/net-procfs.c). The kernel
-/// omits the rows of offline CPUs, and shows the CPU's number in a column since Linux 5.10.
+/// omits the rows of offline CPUs, and since Linux 5.10 shows the CPU's number in a column.
 const PROCESSED: usize = 0;
 const DROPPED: usize = 1;
 const TIME_SQUEEZE: usize = 2;
@@ -14,20 +14,21 @@ const RECEIVED_RPS: usize = 9;
 const FLOW_LIMIT: usize = 10;
 const CPU: usize = 12;
 
-/// Columns of a CPU in /proc/stat (proc_stat(5)). `SYSTEM` excludes interrupts.
+/// The columns of a CPU in /proc/stat (proc_stat(5)). `SYSTEM` excludes interrupts.
 const SYSTEM: usize = 2;
 const IDLE: [usize; 2] = [3, 4];
 const INTERRUPT: usize = 5;
 const SOFTIRQ: usize = 6;
-/// The columns up to `steal`. Earlier columns already include the times after `steal`.
+/// The number of columns up to `steal`. The columns up to `steal` already include the times in the
+/// columns after `steal`.
 const COLUMNS: usize = 8;
 
 const TICK_NS: f64 = 1e7;
 
-/// Below this number of ticks, the error of the time per packet exceeds a tenth.
+/// With fewer clock ticks than this, the error of the time per packet exceeds a tenth.
 const TICKS_MIN: u64 = 20;
 
-/// Counts packets that arrived but were lost (the kernel's
+/// The interface's counters of packets that arrived but were lost (the kernel's
 /// Documentation/networking/statistics.rst).
 pub(super) const LOST: [&str; 4] = ["rx_dropped", "rx_missed_errors", "rx_over_errors", "rx_fifo_errors"];
 
@@ -38,21 +39,23 @@ pub struct CpuCounts {
     pub processed: u64,
     /// The packets that were dropped because the CPU's backlog was full.
     pub dropped: u64,
-    /// How often the CPU stopped polling with packets left, because its budget was used up.
+    /// How often the CPU used up its budget, and stopped polling although more packets were
+    /// waiting.
     pub time_squeeze: u64,
-    /// The interrupts from other CPUs that steered packets to this CPU.
+    /// The number of interrupts (IPIs) from other CPUs that steered packets to this CPU.
     pub received_rps: u64,
     /// The packets that the kernel's flow limit dropped.
     pub flow_limit: u64,
-    /// The interface's interrupts that the CPU handled.
+    /// The number of interrupts of the interface that the CPU handled.
     pub interrupts: u64,
-    /// The time in hard and soft interrupts.
+    /// The CPU's time in hard and soft interrupts.
     pub softirq: u64,
-    /// The time in the kernel outside of interrupts, which includes the threads of threaded NAPI.
+    /// The CPU's time in the kernel outside of interrupts, which includes the threads of threaded
+    /// NAPI.
     pub system: u64,
     /// The time in which the CPU was not idle.
     pub busy: u64,
-    /// All time.
+    /// The whole time of the CPU, busy or idle.
     pub all: u64,
 }
 
@@ -123,7 +126,7 @@ impl Sample {
     }
 }
 
-/// Returns 0 if the counter cannot be read.
+/// Returns a counter of the interface, or 0 if it cannot be read.
 pub(super) fn counter(root: &Root, interface: &str, name: &str) -> u64 {
     let text = root.read(&format!("/sys/class/net/{interface}/statistics/{name}")).ok();
     text.and_then(|text| text.parse().ok()).unwrap_or(0)

@@ -34,7 +34,8 @@ impl Drop for Tree {
 const CPUS: usize = 128;
 const QUEUES: usize = 64;
 
-/// CPU 5 is offline, and CPUs 126 and 127 are isolated. Queue N interrupts CPU N + 1.
+/// Creates the files of a large machine. CPU 5 is offline, and CPUs 126 and 127 are isolated. Queue
+/// N interrupts CPU N + 1.
 fn large(name: &str) -> Tree {
     let tree = Tree::new(name);
     tree.write("sys/devices/system/cpu/online", "0-4,6-127\n");
@@ -86,7 +87,7 @@ fn a_machine_of_128_cpus() {
     let facts = Facts::read(&root, "eth0", card, &sample, None);
     assert_eq!((facts.queues, facts.driver.as_deref()), ((64, 64), Some("ice")));
     assert_eq!(facts.cpus.to_list(), "0-4,6-125");
-    // CPU 5, which queue 4 interrupts, is offline.
+    // CPU 5, which queue 4 interrupts, is offline and not in the list.
     assert_eq!(facts.receivers.len(), 63);
     assert_eq!((facts.threaded, facts.sock_flow_entries), (Some(false), 32_768));
     assert!(facts.is_hashed_by_card() && facts.forwards_in_hardware());
@@ -98,7 +99,8 @@ fn a_machine_of_128_cpus() {
         "{text}"
     );
     assert!(text.contains("rounds that ended early: 381 ") && text.contains("flows: not seen: "), "{text}");
-    // CPUs 0 to 3 are below the minimum. CPU 127 spends 134 of 1,194 ticks in interrupts.
+    // CPUs 0 to 3 are not listed, because they spend too little time in interrupts. CPU 127 spends
+    // 134 of 1,194 ticks in interrupts.
     assert_eq!(facts.interrupted.len(), 123);
     let times = "time in interrupts since the machine started: 666948 ns for a packet, CPU 127 11 %, CPU 126 11 %, ";
     assert!(text.contains(times) && text.contains(", CPU 120 11 %, and 115 CPUs less\n"), "{text}");

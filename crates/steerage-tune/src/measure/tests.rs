@@ -8,7 +8,7 @@ use crate::facts::{Card, CpuCounts};
 use crate::knob::Knob;
 use crate::plan::{Change, Value};
 
-/// The packets, lost packets, and busy ticks of CPUs 0 and 1 in a second.
+/// The number of packets, of lost packets, and of busy ticks of CPUs 0 and 1 in a second.
 type Load = (u64, u64, [u64; 2]);
 
 struct Machine {
@@ -16,7 +16,7 @@ struct Machine {
     knob: &'static str,
     counted: Sample,
     milliseconds: u64,
-    /// When the user ends the measurement, in milliseconds.
+    /// The time at which the user ends the measurement, in milliseconds.
     end: u64,
     set: Vec<(u64, &'static str)>,
 }
@@ -141,7 +141,7 @@ fn what_helps_is_kept_and_the_rest_taken_back() {
     assert_eq!(machine.knob, "3");
     assert!(found.compared[4].refused.as_ref().unwrap().contains("cannot set rps_cpus to unknown"), "{found:?}");
     assert_eq!(found.kept().map(|plan| plan.changes[0].new.as_str()).collect::<Vec<_>>(), ["3"]);
-    // The best setting is already active.
+    // In this case, the best setting is already active.
     assert_eq!(machine.search(&["3", "1"]).kept().count(), 0);
     // Five seconds pass between two changes, unless the second change undoes the first.
     let set = &machine.set;
@@ -150,7 +150,7 @@ fn what_helps_is_kept_and_the_rest_taken_back() {
     }
 }
 
-/// A mask that only makes all CPUs busier is common.
+/// A mask that makes all CPUs busier without a gain is a common case.
 #[test]
 fn an_unhelpful_mask_is_taken_off() {
     let loads = [("0", (100_000, 0, [30, 30])), ("3", (100_000, 0, [55, 55]))];
@@ -175,7 +175,8 @@ fn drops_end_a_window_at_once() {
     assert_eq!(machine.set, [(6_000, "3"), (7_500, "0")]);
 }
 
-/// A sender without a limit, through a veth: with RPS most packets are lost, but more are handled.
+/// A sender without a limit, through a veth: with RPS, most packets are lost, but more packets are
+/// handled than without RPS.
 #[test]
 fn a_sender_without_a_limit_does_not_hide_the_better_mask() {
     let loads = [("0", (42_000, 0, [99, 0])), ("2", (75_000, 210_000, [80, 99])), ("1", (42_000, 240_000, [99, 30]))];
@@ -188,7 +189,8 @@ fn a_sender_without_a_limit_does_not_hide_the_better_mask() {
 #[test]
 fn an_end_restores_everything() {
     let loads = [("0", (100_000, 0, [60, 0])), ("3", (100_000, 0, [40, 40])), ("2", (100_000, 0, [20, 60]))];
-    // After 3 s the first window runs, and after 80 s the second candidate is measured.
+    // The user ends the measurement after 3 s, during the first window, or after 80 s, during the
+    // second candidate.
     for end in [3_000, 80_000] {
         let mut machine = Machine::new("0", &loads);
         machine.end = end;

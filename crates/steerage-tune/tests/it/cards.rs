@@ -16,13 +16,13 @@ fn a_feature_is_switched_off_and_on() {
             setting(&gro.0, value).apply(&mut machine).unwrap();
             assert_eq!(machine.read(&gro).unwrap(), value);
         }
-        // A veth has no rules for queues.
+        // A veth does not support rules that assign packets to queues.
         let error = setting("/ethtool/near0/features/rx-ntuple-filter", "on").apply(&mut machine).unwrap_err();
         assert!(error.to_string().contains("cannot set /ethtool/near0/features/rx-ntuple-filter to on"), "{error}");
     });
 }
 
-/// Another process removes the flow dissector, as after a crash.
+/// As after a crash, another process removes the flow dissector.
 #[test]
 fn the_flow_dissector_is_a_stage_that_is_undone() {
     let Some(net) = Net::new() else { return };

@@ -11,7 +11,8 @@ use steerage_tune::{Machine, Root, Stages, Undo, Watch, Watched, reached_through
 
 use crate::made_up::rps;
 
-/// Mounts /sys in the namespace `near`: a mount shows the interfaces of the namespace that made it.
+/// Mounts /sys in the namespace `near`, because a mount of /sys shows the interfaces of the
+/// namespace in which it was made.
 fn below(net: &Net, body: impl FnOnce(&Root) + Send) {
     net.near(|| {
         let place = Scratch::new();

@@ -1,4 +1,4 @@
-//! Fake machines, made of files below a directory.
+//! Tests with fake machines, which consist of files below a directory.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -136,7 +136,8 @@ fn no_value_exceeds_its_bound() {
         }
         assert!(!plan.changes.is_empty() || ["rings_tx", "channels_rx"].contains(&stage.name), "{}", stage.name);
     }
-    // The kernel would round 3000 up, and `tune` would read back a different value.
+    // The kernel would round 3000 up, and `tune` would then read back a different value than it
+    // wrote.
     let plan = all.plan(&mut machine, "eth0", &Wish::default().set("rps_flow_cnt", Value::Number(3000)));
     assert_eq!(plan.changes[0].new, "4096");
 }
@@ -223,7 +224,7 @@ fn an_uneven_table_of_the_card_is_evened() {
         plan.changes.iter().find(|change| change.stage == "rss_table").map(|change| change.command())
     };
     assert_eq!(wished("0 1 2 3 0 1"), None);
-    // This table leaves out queue 3, which then receives nothing.
+    // This indirection table leaves out queue 3, so the queue receives nothing.
     assert_eq!(wished("0 1 2 0 1 2").as_deref(), Some("ethtool -X eth0 equal 4"));
 }
 
@@ -251,7 +252,7 @@ fn each_knob_has_its_stage() {
     assert!(Stage::of(&Knob("/sys/class/net/eth0/ifalias".to_owned())).is_none());
 }
 
-/// The sandbox lets `tune` write only to these files.
+/// The sandbox lets `tune` write only to the files that an undo file names.
 #[test]
 fn an_undo_file_names_the_files_of_its_stages() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
@@ -269,7 +270,7 @@ fn an_undo_file_names_the_files_of_its_stages() {
     let budget = "/proc/sys/net/core/netdev_budget";
     assert_eq!(files(&mut machine, wish.clone(), false), [budget, &first, &second]);
     assert_eq!(files(&mut machine, wish, true), [budget, queues]);
-    // A new number of queues replaces the files of the queues.
+    // If the number of queues changes, the kernel replaces the files of the queues.
     assert_eq!(files(&mut machine, Wish::default().set("channels", Value::Number(4)), false), [queues]);
 }
 
@@ -281,7 +282,7 @@ fn offloads_have_keys_in_a_link_file() {
     let file = link_file::make(&MadeUp::new(8, 1).machine(), "eth0", &Setting(card.into()));
     assert!(file.text.ends_with("\nGenericReceiveOffload=no\nNTupleFilter=yes\n"), "{}", file.text);
     assert!(file.notes[0].starts_with("systemd has no key for /ethtool/eth0/features/tx-gre-segmentation: "));
-    // A rule works only while the feature for rules is on.
+    // A rule works only while the card's feature for rules is on.
     let mut card = file.setting.clone();
     card.0.insert(Knob("/ethtool/eth0/rules/1023".to_owned()), "flow-type tcp4 dst-port 443 action 2".to_owned());
     let file = link_file::make(&MadeUp::new(8, 1).machine(), "eth0", &card);

@@ -1,4 +1,4 @@
-//! The rules with which a card steers traffic to queues.
+//! Tests the rules with which a card steers traffic to queues.
 
 use std::io::ErrorKind;
 
@@ -75,7 +75,7 @@ fn what_a_card_cannot_lead_is_refused() {
     };
     for (flows, queues, why) in [
         (&["tcp4 dst-port 443"][..], &[4][..], "it has no receive queue 4, but the queues 0 to 3"),
-        // Equal shares for three queues need eight rules.
+        // To spread the traffic equally over three queues, the card needs eight rules.
         (&["tcp4 dst-port 443"], &[0, 1, 2], "the card has no room for more rules"),
         (
             &["tcp4 src-port 443"],

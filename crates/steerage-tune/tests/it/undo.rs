@@ -18,7 +18,7 @@ fn wishes() -> Vec<Wish> {
     vec![rps(0..2), rps(2..4).set("netdev_budget", Value::Number(600)), rps(0..0)]
 }
 
-/// Writes an undo file like `tune --apply`.
+/// Writes an undo file as `tune --apply` does.
 fn begun(made_up: &MadeUp, directory: &Scratch) -> (Undo, Vec<steerage_tune::Plan>) {
     let mut machine = made_up.machine();
     let stages = Stages::default().with(Scope::Global);
@@ -115,7 +115,8 @@ fn a_restarted_machine_and_another_interface_are_left_alone() {
         let restored = load(&made_up, &directory).unwrap().restore(&mut made_up.machine()).unwrap();
         assert!(restored.left[0].starts_with(note), "{:?}", restored.left);
         assert_eq!(made_up.read(RPS), "0c", "{file}");
-        // The whole machine's settings have the values of the new boot, which an undo leaves alone.
+        // The settings for the whole machine have the values of the new boot, which an undo does
+        // not change.
         let budget = if value == "boot-2" { "600" } else { "300" };
         assert_eq!(made_up.read("proc/sys/net/core/netdev_budget"), budget, "{file}");
     }
@@ -178,7 +179,8 @@ fn a_link_file_is_removed_unless_somebody_changed_it() {
     }
 }
 
-/// Restoring the old number of queues made the kernel reset values outside of the .link file.
+/// Restoring the old number of queues made the kernel reset values that the .link file does not
+/// contain.
 #[test]
 fn what_a_link_file_sets_is_not_kept_as_well() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
@@ -198,7 +200,8 @@ fn what_a_link_file_sets_is_not_kept_as_well() {
     assert_eq!(values(&made_up), ["00", "01", "2"]);
     let kept: Vec<&str> = undo.kept().unwrap().0.keys().map(|knob| knob.0.as_str()).collect();
     assert_eq!(kept, ["/sys/class/net/eth0/queues/tx-0/xps_cpus", "/sys/class/net/eth0/queues/tx-1/xps_cpus"]);
-    // systemd has set its values, which stay when the file is written again.
+    // systemd has set the values in the .link file. The values stay when the .link file is written
+    // again.
     made_up.write(RPS, "03");
     made_up.write(channels, "4");
     let mut undo = load(&made_up, &directory).unwrap();
@@ -244,7 +247,8 @@ fn irqbalance_gets_back_the_interrupts_that_were_not_kept() {
     assert_eq!(said, ["setup", "settings ban irqs NONE"]);
 }
 
-/// Drivers reset the CPUs of interrupts when the link goes up. A restarted irqbalance has no bans.
+/// Drivers reset the CPUs of interrupts when the link goes up. After a restart, irqbalance does not
+/// know which interrupts it must not move.
 #[test]
 fn a_watch_sets_interrupts_again_and_tells_irqbalance() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());

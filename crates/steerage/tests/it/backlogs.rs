@@ -1,6 +1,3 @@
-//! The backlog of a CPU. All live queues together share the backlog of a CPU. A backlog is shorter
-//! if memory is scarce. The length of a backlog can change during a run.
-
 use std::time::Duration;
 
 use steerage::{
@@ -15,8 +12,7 @@ use steerage::{
 use steerage_fixtures::assert_at_rest;
 use steerage_fixtures::manual_clock::ManualClock;
 
-/// A queue that never runs out of frames. The frames belong to all flows in turn. If a queue can
-/// wait, the queue is polled only while the backlogs have room for its frames.
+/// If `waits` is true, the queue is polled only while the backlogs have room for its frames.
 struct Endless {
     next: u32,
     waits: bool,
@@ -157,8 +153,8 @@ fn the_backlog_grows_and_shrinks_under_load() {
     }
 }
 
-/// Pages of finished frames are available to other queues that need pages. An idle queue reclaims
-/// the pages of its finished frames.
+/// Other queues can use the pages of a queue's finished frames. An idle queue reclaims its finished
+/// pages.
 #[test]
 fn a_server_of_many_cpus_and_queues_starts_with_the_default_memory() {
     for (queues, cpus) in [(32, 32), (16, 128)] {

@@ -1,5 +1,3 @@
-//! The statistics of each bucket: its CPU, its packets, and how often it moved.
-
 use steerage::{
     Affinity, Builder, CpuId, CpuMask, DeviceError, Hash, Input,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
@@ -21,8 +19,8 @@ impl RxQueue for Three {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // The queue fills up to 61 frames per poll, and 61 is not a multiple of the period with
-        // which flows repeat. Therefore samples are taken from all flows.
+        // The flows repeat with a period that does not divide 61, so the samples come from all
+        // flows.
         out.fill(budget.min(61), |_| {
             self.0 += 1;
             Some(Filled::whole(60).with_hash(Some(FLOWS[(self.0 % 8).saturating_sub(5)])))

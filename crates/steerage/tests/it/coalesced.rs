@@ -1,4 +1,4 @@
-//! Tests segments of a flow that are merged before the handler is called: [`Builder::coalesce`].
+//! Tests segments of a flow that are merged before the handler gets them: [`Builder::coalesce`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,6 @@ const BLOCK_BYTES: usize = 1 << 20;
 const IP_AT: usize = ethernet::BYTES;
 const UDP_AT: usize = IP_AT + ipv4::BYTES;
 
-/// A queue that either lends frames from a block, or hands over frames in pages.
 struct Source {
     frames: Vec<(Vec<u8>, Option<Offload>)>,
     next: usize,
@@ -73,8 +72,7 @@ impl RxQueue for Source {
     }
 }
 
-/// An output that accepts merged packets. This test output splits merged packets to get the single
-/// frames.
+/// A handler that accepts merged packets and splits them into frames.
 #[derive(Clone, Default)]
 struct Whole {
     frames: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -109,8 +107,8 @@ impl TxQueue for Whole {
     }
 }
 
-/// A handler that decrements the TTL of each packet, as a router does. If `adds` is set, the
-/// handler also adds a link header.
+/// A handler that decrements the TTL as a router does. The handler adds a link header if `adds` is
+/// set.
 #[derive(Default)]
 struct Route {
     packets: u64,
@@ -151,10 +149,10 @@ impl Handler for Route {
 
 struct Ran {
     snapshot: Snapshot,
-    /// The number of packets that handlers got.
+    /// Packets that handlers got.
     handled: u64,
     sent: Vec<Vec<u8>>,
-    /// The number of packets that the output got.
+    /// Packets that the output got.
     outgoing: usize,
 }
 
@@ -192,9 +190,8 @@ fn run(frames: &[(Vec<u8>, Option<Offload>)], how: How) -> Ran {
     Ran { snapshot: outcome.snapshot, handled, sent, outgoing }
 }
 
-/// Returns the frames of each flow, by the flow's addresses and ports. With the flag "don't
-/// fragment", the identification field of IPv4 has no meaning (RFC 6864). When a packet is split,
-/// its frames get increasing identifications.
+/// Groups frames by addresses and ports. If "don't fragment" is set, the IPv4 identification has no
+/// meaning (RFC 6864), and the frames of a split packet get increasing identifications.
 fn by_flow(frames: &[Vec<u8>], skip: usize) -> HashMap<Vec<u8>, Vec<Vec<u8>>> {
     let mut flows: HashMap<_, Vec<_>> = HashMap::new();
     for frame in frames {
@@ -214,7 +211,6 @@ fn by_flow(frames: &[Vec<u8>], skip: usize) -> HashMap<Vec<u8>, Vec<Vec<u8>>> {
     flows
 }
 
-/// A flow of the test: a bulk transfer or other traffic. `picks` decides the order of the frames.
 #[derive(Clone, Debug)]
 struct Flow {
     kind: u8,
@@ -237,12 +233,11 @@ fn frames_of(nth: usize, flow: &Flow) -> Vec<Vec<u8>> {
         0 => FrameBuilder::tcp((v4.0, port), (v4.1, 80)).sequence(sequence).flags(flow.flags[at]).frame(payload),
         1 => FrameBuilder::tcp((v6.0, port), (v6.1, 80)).sequence(sequence).flags(flow.flags[at]).frame(payload),
         2 => FrameBuilder::udp((v6.0, port), (v6.1, 443)).frame(payload),
-        // The IPv4 identification of each frame is one more than that of the previous frame.
         3 => {
             let number = |ip: &mut steerage::flow::wire::IpHeader| (ip.identification, ip.fragment) = (at as u16, 0);
             FrameBuilder::udp((v4.0, port), (v4.1, 444)).with_ip(number).frame(payload)
         }
-        // Some frames are damaged. Damaged frames must arrive unchanged.
+        // Damaged frames must arrive unchanged.
         _ => {
             let mut frame = FrameBuilder::udp((v4.0, port), (v4.1, 443)).frame(payload);
             let last = frame.len() - 1;
@@ -252,7 +247,6 @@ fn frames_of(nth: usize, flow: &Flow) -> Vec<Vec<u8>> {
     };
     let mut frames = Vec::new();
     for at in 0..flow.counts {
-        // Some segments are short.
         let bytes = if at % 11 == 10 { flow.size.div_ceil(2) } else { flow.size };
         let payload: Vec<u8> = (0..bytes).map(|byte| (byte + at + nth) as u8).collect();
         frames.push(one(at, &payload, sequence));
@@ -264,9 +258,6 @@ fn frames_of(nth: usize, flow: &Flow) -> Vec<Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// The same frames are sent with and without merging, and each flow's frames are in order. The
-    /// test uses queues with pages and queues with blocks. It also uses outputs that accept merged
-    /// packets and outputs that accept only frames.
     #[test]
     fn merged_and_cut_is_the_same_as_unmerged(
         flows in prop::collection::vec(flow(), 1..12),
@@ -280,7 +271,6 @@ proptest! {
             if left.is_empty() {
                 break;
             }
-            // Sequences of up to four frames of a flow.
             let nth = usize::from(pick / 4) % left.len();
             frames.extend(left[nth].by_ref().take(usize::from(pick % 4) + 1).map(|frame| (frame, None)));
         }
@@ -302,7 +292,7 @@ fn datagrams(count: usize) -> Vec<(Vec<u8>, Option<Offload>)> {
     (0..count).map(|nth| (frame(nth), None)).collect()
 }
 
-/// A poll takes 64 frames, which are merged to one packet for the handler.
+/// One poll takes 64 frames, so a batch has 64 frames.
 #[test]
 fn a_batch_of_one_flow_is_one_packet() {
     for (lends, whole) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -314,10 +304,8 @@ fn a_batch_of_one_flow_is_one_packet() {
     }
 }
 
-/// A sender may leave the computation of checksums to its network card. If the sender left a
-/// checksum to its card, the checksum is correct in the frames that steerage sends. A frame may be
-/// marked as having a partial checksum although its checksum field has another value. Such a frame
-/// stays unchanged.
+/// If a sender has left the checksum to its network card, steerage sends the frame with a correct
+/// checksum. A frame that is wrongly marked as having a partial checksum stays unchanged.
 #[test]
 fn begun_checksums_are_finished() {
     let begun = |(frame, _): &(Vec<u8>, _), wrong: u16| {
@@ -336,8 +324,7 @@ fn begun_checksums_are_finished() {
     let complete = datagrams(128);
     for whole in [false, true] {
         let how = How { coalesce: true, lends: true, whole, ..How::default() };
-        // Frames with partial and with complete checksums alternate. Frames are merged although the
-        // kind of checksum alternates.
+        // The frames are merged although partial and complete checksums alternate.
         let mixed =
             complete.iter().enumerate().map(|(nth, one)| if nth % 2 == 0 { begun(one, 0) } else { one.clone() });
         let ran = run(&mixed.collect::<Vec<_>>(), how);
@@ -348,12 +335,10 @@ fn begun_checksums_are_finished() {
     }
 }
 
-/// Each frame is counted in the same way as the merged packet to which it belongs, even if the
-/// handler panics.
 #[test]
 fn a_panic_loses_the_frames_of_the_packets_without_a_verdict() {
     quiet_panics();
-    // Each batch has two packets of 32 frames each. The handler panics at the second packet.
+    // Each batch becomes two packets of 32 frames each. The handler panics at the second packet.
     let other = FrameBuilder::udp(([10, 0, 0, 1], 8), ([10, 0, 0, 2], 9)).frame(&[1; 100]);
     let frames: Vec<_> = datagrams(320).into_iter().flat_map(|one| [one, (other.clone(), None)]).collect();
     let ran = run(&frames, How { coalesce: true, panics: true, ..How::default() });
@@ -362,8 +347,6 @@ fn a_panic_loses_the_frames_of_the_packets_without_a_verdict() {
     assert_eq!(by_flow(&ran.sent, 0).len(), 1);
 }
 
-/// A handler that checks the contents of merged packets. The handler also checks that some
-/// operations on merged packets fail.
 struct Looks;
 
 impl Handler for Looks {
@@ -394,7 +377,7 @@ impl Handler for Looks {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// A handler that shortens a packet to its first bytes, as a router does for an ICMP error.
+/// Shortens a packet as a router does for an ICMP error.
 struct Shortens;
 
 impl Handler for Shortens {
@@ -456,9 +439,7 @@ fn a_handler_sees_a_super_frame() {
     }
 }
 
-/// If there is no page for the headers of a merged packet, the frames are not merged. If merged
-/// packets in blocks cannot be split because no page is free, the frames of these packets are
-/// dropped and counted as dropped.
+/// Merged packets that cannot be split for lack of pages are dropped and counted.
 #[test]
 fn without_pages_nothing_is_lost_unseen() {
     for kept_max in [0, 1, 7, 63] {

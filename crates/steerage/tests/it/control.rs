@@ -1,5 +1,4 @@
-//! Tests calls of `Handle::control`, which runs the policies: late calls, no calls, calls from
-//! several threads, and calls from steerage's own thread.
+//! Tests late, missing and concurrent calls of `Handle::control`, which runs the policies.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -37,7 +36,6 @@ impl RxQueue for Frames {
     }
 }
 
-/// The calls of a test policy, and the answers that the policy gives.
 #[derive(Debug, Default)]
 struct Asked {
     looks: Vec<Timestamp>,
@@ -47,7 +45,7 @@ struct Asked {
     panics: bool,
 }
 
-/// A policy that begins with the first CPU, and later uses the CPU that the test chooses.
+/// A policy that begins with the first CPU. The test chooses another CPU later.
 #[derive(Clone, Debug, Default)]
 struct Told(Arc<Mutex<Asked>>);
 
@@ -153,7 +151,6 @@ fn looks_become_rare_while_nothing_is_received() {
     two.end();
 }
 
-/// A queue that delivers a batch of eight frames in each poll.
 struct Eights;
 
 impl RxQueue for Eights {
@@ -167,8 +164,8 @@ impl RxQueue for Eights {
     }
 }
 
-/// Counts the batches with a single packet. steerage handles a packet alone to measure its time for
-/// the policy.
+/// A handler that counts batches of one packet. steerage handles a packet alone to measure the
+/// packet's time for the policy.
 #[derive(Debug)]
 struct Singles(Arc<AtomicUsize>);
 
@@ -183,8 +180,8 @@ impl Handler for Singles {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// If the policy cannot choose between CPUs, the load is not measured. The policy can choose
-/// between CPUs if the mask has a second CPU, or if a queue is polled by a CPU outside of its mask.
+/// The policy has a choice if the mask has a second CPU, or if a CPU outside of the mask polls a
+/// queue.
 #[test]
 fn the_load_is_measured_only_while_there_is_a_choice() {
     let (told, singles) = (Told::default(), Arc::new(AtomicUsize::new(0)));
@@ -209,8 +206,7 @@ fn the_load_is_measured_only_while_there_is_a_choice() {
             let after = (told.asked().looks.len(), singles.load(Ordering::SeqCst));
             (after.0 > before.0, after.1 > before.1, due)
         };
-        // In this test's first pass after a change, the control and the CPUs adapt to the change.
-        // The result of the first pass after a change is ignored.
+        // In the first pass after a change, the control thread and the CPUs still adapt.
         round();
         round()
     };
@@ -219,7 +215,7 @@ fn the_load_is_measured_only_while_there_is_a_choice() {
     assert_eq!(measures(&mut cpus), (true, true, REFINE_EVERY));
     handle.set_rps_cpus(&mask(&[0])).unwrap();
     assert_eq!(measures(&mut cpus), (false, false, REFINE_EVERY));
-    // CPU 0 polls the queue, and CPU 1 could handle the packets or poll instead.
+    // CPU 0 polls the queue. CPU 1 could handle the packets or poll instead.
     handle.set_rps_cpus(&mask(&[1])).unwrap();
     assert_eq!(measures(&mut cpus), (true, true, REFINE_EVERY));
 }
@@ -233,14 +229,13 @@ fn a_wish_leaves_a_plan_that_outlives_the_control() {
     two.handle.control(Timestamp::ZERO + REFINE_EVERY);
     two.settle();
     assert_eq!(two.shares(), [0, BUCKETS]);
-    // No calls follow. CPU 1 is not present any more, and CPU 0 replaces it. Then CPU 1 comes back.
+    // CPU 0 replaces CPU 1 while CPU 1 is absent, without further calls.
     for (present, shares) in [(&[0][..], [BUCKETS, 0]), (&[0, 1], [0, BUCKETS])] {
         two.handle.set_present_cpus(&present.iter().copied().map(CpuId).collect::<CpuMask>());
         two.settle();
         assert_eq!(two.shares(), shares, "with CPUs {present:?}");
     }
-    // The policy is informed of the changed CPUs once, even if the call is late. The policy's
-    // function `plan` is not called again.
+    // A late call informs the policy of changed CPUs once, and does not call `plan` again.
     let asked = || {
         let asked = told.asked();
         (asked.changes, asked.plans.len())
@@ -292,8 +287,7 @@ fn a_policy_that_panics_is_replaced_by_hash() {
     two.end();
 }
 
-/// A policy of the test. It reports the beginning of a call, and returns from the call when the
-/// test allows it.
+/// A policy whose calls return only when the test permits it.
 #[derive(Clone, Debug)]
 struct Slow(Sender<()>, Arc<Mutex<Receiver<()>>>);
 
@@ -325,8 +319,7 @@ fn nothing_waits_for_a_slow_policy() {
     handle.control(Timestamp::ZERO);
     let looks = thread::spawn(move || handle.control(now));
     has_begun.recv().unwrap();
-    // During the call of the policy, another call of `control` returns immediately, packets are
-    // handled, and new masks take effect.
+    // Packets are handled and new masks take effect while a call of the policy has not returned.
     assert_eq!(two.handle.control(now), Some(now + REFINE_RETRY));
     two.receive(100);
     two.handle.set_rps_cpus(&[CpuId(1)].into_iter().collect()).unwrap();
@@ -337,8 +330,7 @@ fn nothing_waits_for_a_slow_policy() {
     two.end();
 }
 
-/// An instance with virtual CPUs also has a control thread, because a policy that checks the load
-/// may be set later.
+/// Virtual CPUs get a control thread too: because a policy that checks the load may be set later.
 #[test]
 fn the_library_calls_the_control_by_itself() {
     let frames = Arc::new(AtomicUsize::new(usize::MAX));
@@ -356,10 +348,9 @@ fn the_library_calls_the_control_by_itself() {
     running.join();
 }
 
-/// The time of the first measurement of the CPU time of other programs.
+/// The time after which the CPU time of other programs is first measured.
 const WATCH_EVERY: Duration = Duration::from_millis(250);
 
-/// With a live device, the policy makes no decision until the CPU time of other programs is known.
 #[test]
 #[expect(clippy::print_stderr, reason = "the reason of a skipped test")]
 fn the_policy_waits_for_the_time_that_others_take() {

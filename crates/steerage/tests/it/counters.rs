@@ -1,5 +1,3 @@
-//! Tests counters that packet functions write.
-
 use std::time::Duration;
 
 use steerage::device::{Capabilities, Completions, DeviceError, Filled, Polled, RxQueue};
@@ -9,8 +7,6 @@ use steerage::testing::HandlerTester;
 use steerage::{Affinity, Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input};
 use steerage_fixtures::{HANG, assert_at_rest, quiet_panics, until};
 
-/// A queue that always has more packets, and that can wait for room. The packets belong to all
-/// buckets.
 struct AllBuckets(u32);
 
 impl RxQueue for AllBuckets {
@@ -27,7 +23,7 @@ impl RxQueue for AllBuckets {
     }
 }
 
-/// Counts each packet, and panics at every 500th packet of its CPU.
+/// A handler that panics at every 500th packet of its CPU.
 struct Panics {
     seen: CpuCounter,
     bytes: CpuCounter,
@@ -83,13 +79,12 @@ fn counts_add_up_while_buckets_move_and_handlers_panic() {
     let snapshot = running.join().snapshot;
     let panics: u64 = snapshot.cpus.iter().map(|cpu| cpu.panics).sum();
     let [seen, bytes] = &snapshot.counters[..] else { panic!("{:?}", snapshot.counters) };
-    // A packet at which the packet function panics is counted by the counter, but is not delivered.
+    // A packet at which the handler panics is counted by the counter `seen`, but is not delivered.
     assert_eq!(seen.total, snapshot.delivered() + panics);
     assert!(panics >= 12, "{panics}");
     assert_eq!((bytes.total, &*bytes.unit), (60 * seen.total, "bytes"));
     assert_eq!(seen.by_cpu[0], 0, "CPU 0 only receives");
     assert!(seen.by_cpu[1] >= 3 * Panics::EVERY && seen.by_cpu[2] >= 3 * Panics::EVERY, "{seen:?}");
-    // After the run, the handle returns the final values of the counters.
     assert_eq!(handle.counters(), snapshot.counters);
     assert_at_rest(&snapshot);
 }
@@ -102,7 +97,6 @@ fn a_run_without_counters_has_none() {
     assert_eq!(snapshot.counters, Vec::<CounterSnapshot>::new());
 }
 
-/// A test of a handler can read the counters without an instance.
 #[test]
 fn a_tested_handler_counts_too() -> Result<(), CounterError> {
     let counters = Counters::new();

@@ -1,5 +1,4 @@
-//! Tests outputs that finish packets only after `send` has returned: packets in flight, the final
-//! counts, and queues that wait.
+//! Tests outputs that finish packets after `send` has returned.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,8 +17,7 @@ use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::SendAll;
 use steerage_fixtures::manual_clock::ManualClock;
 
-/// A queue that hands over frames of eight bytes each. The field `.0` is the number of frames. This
-/// queue can wait for room.
+/// A queue of frames of eight bytes each. The field is the number of frames.
 struct Frames(u64);
 
 impl RxQueue for Frames {
@@ -137,7 +135,6 @@ fn what_an_output_holds_is_in_flight_until_it_is_settled() {
     assert_eq!([&ledger.dropped(), &ledger.outputs[0].dropped].map(|drops| drops.get(DropReason::TxLost)), [10, 10]);
 }
 
-/// A policy that adds up how many packets the CPUs have finished.
 #[derive(Clone, Debug, Default)]
 struct Adds(Arc<AtomicU64>);
 

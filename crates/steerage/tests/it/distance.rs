@@ -1,5 +1,3 @@
-//! Tests that distances between CPUs are measured while the CPUs handle packets.
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -27,8 +25,6 @@ impl RxQueue for Endless {
     }
 }
 
-/// A policy that leaves all packets on the CPU that received them. The policy always requests a
-/// measurement of the distance to the last CPU, and stores the results.
 #[derive(Clone, Debug, Default)]
 struct Asks {
     last: u16,
@@ -67,8 +63,8 @@ fn a_cpu_that_sleeps_is_measured_from_one_that_has_no_time() {
     let builder = Builder::new().cpus(ours.clone()).check_order(true).policy(asks.clone()).input(input);
     let running = builder.build(|_| Nothing).unwrap().start().unwrap();
     let handle = running.handle();
-    // If other programs keep the CPUs busy, the two measuring threads may fail for a while to run
-    // at the same time, but not forever. With only one CPU, no distance can be measured.
+    // Busy CPUs may delay the threads that measure distances. With a single CPU, there is no
+    // distance to measure.
     let enough =
         || asks.told.lock().unwrap().len() >= 3 || (ours.len() < 2 && handle.snapshot().received() > 1_000_000);
     until("distances are measured", enough);

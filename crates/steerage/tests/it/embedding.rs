@@ -1,5 +1,5 @@
-//! Tests further parts of the API of `steerage`: the end of a handler, numbers of inputs and
-//! outputs, waiting, and headers that are read only once.
+//! Tests further parts of the API: the end of handlers, the numbers of inputs and outputs, waiting,
+//! and parsed headers.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -101,8 +101,6 @@ fn a_handler_stops_a_run_that_would_not_end() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Sends the packets of input 0 to the output in the field `.0`, and all other packets to the
-/// output in the field `.1`. The handler also tries to send to an output that does not exist.
 struct Crosses(TxId, TxId);
 
 impl Handler for Crosses {
@@ -141,8 +139,6 @@ fn inputs_and_outputs_are_known_by_the_numbers_that_the_builder_returned() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Records the flow of each packet, rewrites the packet's port, and records the flow again. The
-/// handler then iterates over the batch a second time, and records the flows once more.
 struct Rewrites(Arc<Mutex<Vec<[Option<FlowKey>; 3]>>>);
 
 impl Handler for Rewrites {
@@ -229,8 +225,7 @@ fn a_cpu_that_does_not_exist_is_named_with_those_that_do() {
         refusal(two().cpus(CpuMask::from_iter([CpuId(2)])).input(input())),
         "there is no CPU 2: the CPUs are 0-1"
     );
-    // A CPU that only receives packets need not be one of the CPUs that handle packets. A thread
-    // that is not pinned may run on any CPU.
+    // A CPU that only receives need not handle packets. An unpinned thread may run on any CPU.
     let receives = two().cpus(CpuMask::from_iter([CpuId(1)])).input_on(input(), &[CpuId(0)], None);
     assert!(receives.build(|_| Nothing).is_ok());
     assert!(Builder::new().cpus(CpuMask::from_iter([missing])).pin(false).input(input()).build(|_| Nothing).is_ok());

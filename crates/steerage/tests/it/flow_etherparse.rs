@@ -1,5 +1,4 @@
-//! Compares the flow keys of steerage with the flow keys of the crate `etherparse`, which builds
-//! the frames and parses them independently.
+//! Compares flow keys with those of the crate `etherparse`, which builds and parses the frames.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -23,10 +22,9 @@ fn flow_key(frame: &[u8]) -> Option<FlowKey> {
     found
 }
 
-/// Returns the flow key that the frame should have according to etherparse. etherparse reads
-/// neither SCTP nor the contents of first fragments. For SCTP and first fragments, this function
-/// reads the payload itself: the ports are the first four bytes, and the identifier of an ICMP echo
-/// is in the fifth and sixth byte.
+/// etherparse reads neither SCTP nor first fragments. In the payload of an SCTP packet or a first
+/// fragment, the first four bytes are the ports, and the fifth and sixth byte are the identifier of
+/// an ICMP echo.
 fn expected(frame: &[u8]) -> FlowKey {
     let sliced = SlicedPacket::from_ethernet(frame).expect("what etherparse has built, it can read");
     let net = sliced.net.as_ref().expect("all generated frames hold IP");
@@ -72,10 +70,9 @@ fn expected(frame: &[u8]) -> FlowKey {
     }
 }
 
-/// Returns the frame as correct programs would write it, without the error of etherparse. In an
-/// IPv6 fragment header, etherparse 0.19 reads the lower byte of the offset field as more-fragments
-/// and five bits of offset. According to RFC 8200, 4.5, the offset is in the upper bits, and
-/// more-fragments is the lowest bit.
+/// Undoes an error of etherparse 0.19, which takes the wrong bits for the offset and for the
+/// more-fragments flag of an IPv6 fragment header. By RFC 8200, 4.5, the offset is in the upper
+/// bits, and more-fragments is the lowest bit.
 fn on_the_wire(mut frame: Vec<u8>) -> Vec<u8> {
     let mut place = None;
     if let Ok(SlicedPacket { net: Some(NetSlice::Ipv6(ip)), .. }) = SlicedPacket::from_ethernet(&frame) {
@@ -99,9 +96,8 @@ enum Upper {
     Raw(u8),
 }
 
-/// The destination ports by which [`wrap`] makes a UDP datagram recognizable as a tunnel. Random
-/// payload of a datagram to a tunnel's port may look like a tunnel, but etherparse does not read
-/// tunnels.
+/// The UDP ports of tunnel protocols, which etherparse does not parse. Random payload may look like
+/// a tunnel.
 const TUNNEL_PORTS: [u16; 4] = [GTP_U, VXLAN, GENEVE, MPLS];
 const GTP_U: u16 = 2152;
 const VXLAN: u16 = 4789;
@@ -115,8 +111,7 @@ fn upper() -> impl Strategy<Value = Upper> {
             .prop_filter("a tunnel's port", |(_, destination)| !TUNNEL_PORTS.contains(destination))
             .prop_map(|(source, destination)| Upper::Udp(source, destination)),
         Just(Upper::Echo),
-        // SCTP, ESP, OSPF and an unassigned protocol number. etherparse treats the contents of
-        // these protocols as payload.
+        // SCTP, ESP, OSPF and an unassigned protocol, whose packets etherparse does not parse.
         prop::sample::select(vec![132, 50, 89, 200]).prop_map(Upper::Raw),
     ]
 }
@@ -159,10 +154,9 @@ fn ipv6() -> impl Strategy<Value = IpHeaders> {
     (any::<([u8; 16], [u8; 16])>(), extensions).prop_map(
         |((source, destination), (hop_by_hop_options, destination_options, mut routing, fragment))| {
             let fragment = fragment.map(|(offset, more)| Ipv6FragmentHeader::new(IpNumber::UDP, offset, more, 1));
-            // In a first fragment, etherparse also reads the IPv6 options after the fragment
-            // header. Fragments after the first do not contain the IPv6 options. Therefore the IPv6
-            // options cannot be part of a flow key that all fragments share. flow.rs tests this
-            // case.
+            // etherparse also reads the IPv6 options after the fragment header. These options
+            // cannot be part of a flow key, because later fragments do not have them. flow.rs tests
+            // such options.
             if let (Some(routing), true) = (&mut routing, fragment.is_some()) {
                 routing.final_destination_options = None;
             }
@@ -223,9 +217,9 @@ fn tunnel() -> impl Strategy<Value = Tunnel> {
     ]
 }
 
-/// Generates an outer IP header without fragmentation, because a fragment after the first does not
-/// show that it belongs to a tunnel. The outer IP header has only few extension headers, so that
-/// three nested tunnels do not exceed the maximum number of headers.
+/// Outer IP headers are not fragmented, because a later fragment does not show that it belongs to a
+/// tunnel. They have few extension headers, so that three nested tunnels do not exceed the maximum
+/// number of headers.
 fn outer_ip() -> impl Strategy<Value = IpHeaders> {
     (prop_oneof![ipv4(), ipv6()]).prop_map(|mut ip| {
         match &mut ip {
@@ -296,8 +290,6 @@ proptest! {
         prop_assert_eq!(flow_key(&frame), Some(key), "padded");
     }
 
-    /// Packets in nested tunnels belong to the flow of the innermost header. If the outermost
-    /// header is selected, packets belong to the flow of this header.
     #[test]
     fn tunnels_agree_with_etherparse(
         tags in 0..=2_u8,

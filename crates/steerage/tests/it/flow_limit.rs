@@ -1,6 +1,3 @@
-//! Tests the flow limit: a flow that fills a backlog loses its own packets, and other flows lose
-//! none.
-
 use steerage::flow::wire::FrameBuilder;
 use steerage::{
     Affinity, Batch, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Input,
@@ -13,7 +10,7 @@ use steerage::{
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
 const BACKLOG: usize = 512;
-/// The port of the *elephant*, a large flow to which three of four packets belong.
+/// The source port of the *elephant*, the flow with three of four packets.
 const ELEPHANT: u16 = 1;
 
 struct Udp {
@@ -70,8 +67,8 @@ fn two(hashes: bool, can_wait: bool) -> Two {
     let queue = Udp { sent: 0, hashes, can_wait };
     let to_the_other: CpuMask = [CpuId(1)].into_iter().collect();
     let builder = Builder::new().virtual_cpus(2).backlog(BACKLOG).rps_cpus(to_the_other);
-    // With a random hash key, a small flow would share the elephant's entry in the flow limit's
-    // table in one of twenty runs.
+    // The hash key is fixed, because with a random key, one of twenty runs puts a small flow into
+    // the elephant's table entry.
     let builder = builder.hash(FlowHasher::sip(&HashKey::MICROSOFT));
     let builder = builder.input_on(Input::new("udp", "test", vec![Box::new(queue)]), &[CpuId(0)], None);
     let (parts, handle) = builder.build(|_| Counts::default()).unwrap().split();
@@ -107,13 +104,12 @@ fn small_flows_pass_where_a_large_one_fills_the_backlog() {
         let both: CpuMask = [CpuId(0), CpuId(1)].into_iter().collect();
         two.handle.set_flow_limit_cpus(&both).unwrap();
         assert_eq!(two.handle.flow_limit_cpus(), both);
-        // In each round of the test, 64 frames arrive, of which 48 belong to the elephant (the
-        // large flow). All frames are accepted until the backlog is half full.
+        // Each round receives 64 frames, 48 of the elephant. All frames are accepted until the
+        // backlog is half full.
         two.rounds(4);
         assert_eq!(two.lost(), [0, 0]);
-        // When the backlog is at least half full, only the packets of small flows are accepted. The
-        // first packets of the elephant are accepted too, as long as the flow limit's history of
-        // recent packets is not full.
+        // When the backlog is half full, the elephant's packets are dropped as soon as the flow
+        // limit's history is full.
         two.rounds(8);
         let [full, limited] = two.lost();
         assert_eq!((full, limited), (0, 8 * 48 - FLOW_LIMIT_HISTORY as u64 / 2), "{hashes}");

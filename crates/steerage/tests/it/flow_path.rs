@@ -1,4 +1,4 @@
-//! Tests which packets the receive path steers to the same CPU, for several link types, tunnels and
+//! Tests that packets of a flow are steered to the same CPU, for several link types, tunnels and
 //! fragments.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,8 +94,8 @@ fn in_vxlan(packet: &[u8]) -> Vec<u8> {
 
 const FLOWS: u8 = 100;
 
-/// Returns, for each flow, a whole packet and two fragmented datagrams. The first fragment arrives
-/// first in one datagram, and last in the other datagram.
+/// Returns frames of several flows. Each flow has a whole packet and two fragmented datagrams, one
+/// with the first fragment first and one with the first fragment last.
 fn fragmented() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for flow in 0..FLOWS {

@@ -1,5 +1,4 @@
-//! Tests that buckets move away from a CPU that does not run: it executes no rounds, passes of the
-//! CPU's loop (`step`).
+//! Tests buckets that move away from a CPU that does not run (`step`).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -18,8 +17,8 @@ use steerage_core::limits::MOVE_WAIT;
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
-/// A queue that never runs out of frames. All frames belong to the first bucket, which moves with
-/// the first slice, a group of buckets that move together.
+/// A queue whose frames all belong to the first bucket. This bucket moves with the first slice
+/// (group of buckets).
 pub(crate) struct OneBucket;
 
 impl RxQueue for OneBucket {
@@ -62,8 +61,7 @@ impl<H: Handler> Two<H> {
         Self { receiver, worker, handle, clock }
     }
 
-    /// Advances the clock, and steps CPU 0 twice. In the second `step`, CPU 0 can act on events of
-    /// the first `step`.
+    /// CPU 0 runs two steps, so that in the second `step` it can act on events of the first.
     fn receive_after(&mut self, time: Duration) {
         self.clock.advance(time);
         self.receiver.step();
@@ -89,8 +87,8 @@ fn only(cpu: u16) -> CpuMask {
     [CpuId(cpu)].into_iter().collect()
 }
 
-/// When the old CPU runs again, the frames that it has not begun to handle are dropped. Until the
-/// old CPU runs again, new frames of the bucket are dropped too.
+/// New frames are dropped until the old CPU runs again. The frames that the old CPU has not begun
+/// to handle are then dropped too.
 #[test]
 fn a_move_that_takes_too_long_takes_the_frames_back() {
     let mut two = Two::in_a_move();
@@ -108,8 +106,7 @@ fn a_move_that_takes_too_long_takes_the_frames_back() {
     assert!(ended.delivered() >= 2 * POLL, "the frames that waited are handled");
 }
 
-/// A CPU is declared dead if its handler does not return while a move waits for the handler's
-/// frames. The move continues without the dead CPU.
+/// The move of the bucket continues without the dead CPU.
 #[test]
 fn a_cpu_whose_handler_does_not_return_is_declared_dead() {
     let mut two = Two::in_a_move();
@@ -126,11 +123,10 @@ fn a_cpu_whose_handler_does_not_return_is_declared_dead() {
 }
 
 thread_local! {
-    /// The function that a handler calls when it is woken for the first time.
+    /// A function that is called when the handler is woken for the first time.
     static WHEN_WOKEN: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }
 
-/// Counts how often the handler is woken.
 struct Woken(Arc<AtomicU64>);
 
 impl Handler for Woken {
@@ -148,9 +144,8 @@ impl Handler for Woken {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// If a handler does not return from `woken`, `woken` is also called for the new handler that
-/// replaces it. Without the call of `woken` for the new handler, messages and packets of senders
-/// would wait for the next request.
+/// The handler that replaces another must also get a call of `woken`. Otherwise, messages and
+/// senders' packets would wait for the next request.
 #[test]
 fn a_request_outlives_the_handler_that_did_not_return() {
     let woken = Arc::<AtomicU64>::default();
@@ -164,7 +159,6 @@ fn a_request_outlives_the_handler_that_did_not_return() {
             receiver.step();
         }
         assert!(its_handle.snapshot().moves.of(MoveCause::CpuDied) > 0);
-        // At this point, CPU 0 finishes its part of the run, which stops the run.
         receiver.finish();
     })));
     handle.wake(CpuId(1)).unwrap();

@@ -1,5 +1,3 @@
-//! Tests when lent frames return to their device.
-
 use std::sync::{Arc, Mutex};
 
 use steerage::{
@@ -39,8 +37,8 @@ impl RxQueue for Lends {
     }
 }
 
-/// Polls the device 100 times. Returns, for each poll, the number of lent frames that had not
-/// returned to the device. The handler finishes each frame before the next poll.
+/// Returns the number of lent frames that have not been returned to the device, at each of 100
+/// polls. The handler keeps no frames.
 fn out_at_polls(says: Polled) -> Vec<u32> {
     let out = Arc::default();
     let queue = Lends { says, claim: None, out: Arc::clone(&out) };
@@ -69,8 +67,8 @@ fn a_device_with_more_to_come_has_its_frames_back_after_some_polls() {
     assert!(out.iter().all(|out| *out as usize <= RECLAIM_POLLS), "{out:?}");
 }
 
-/// A device that provides blocks, but copies each frame to a page. The AF_PACKET device also copies
-/// the frames of a block to pages if it must return the block to the kernel.
+/// A device that provides blocks, but copies each frame to a page, as AF_PACKET does if it must
+/// return a block.
 struct Copies(usize);
 
 impl RxQueue for Copies {
@@ -105,8 +103,8 @@ fn a_queue_that_lends_caches_pages_if_asked_to() {
     }
 }
 
-/// The size of a device's blocks is known only after the device was opened. The memory for all
-/// other purposes shrinks by the size of the blocks, and the run continues.
+/// The device's blocks reduce the memory for other purposes. The size of these blocks is known only
+/// after the other sizes.
 #[test]
 fn under_the_cap_backlogs_give_way_to_what_devices_lend() {
     let build = |memory_max: usize| {

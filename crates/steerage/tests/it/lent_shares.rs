@@ -1,5 +1,4 @@
-//! Tests what happens if one CPU stalls while a device lends super-frames for this CPU and for
-//! another CPU.
+//! Tests a CPU that stalls while a device lends super-frames for this CPU and for another CPU.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,8 +19,8 @@ const LONG: usize = 20_000;
 const SHORT: usize = 100;
 const FLOWS: [FlowHash; 2] = [FlowHash(0), FlowHash(u32::MAX)];
 
-/// In each poll, this queue lends a long frame and a short frame of each flow. If no block is free
-/// for a frame, the frame is lost.
+/// A device that lends a long and a short frame of each flow in each poll. If no block is free, the
+/// frame is lost.
 struct Lends {
     shared: bool,
     claim: Option<Claim>,
@@ -77,7 +76,7 @@ impl RxQueue for Lends {
     }
 }
 
-/// For each CPU, the flow, number and length of each frame that it handled.
+/// The flow, the number and the length of each frame that a CPU handled, by CPU.
 type Seen = Arc<Mutex<Vec<Vec<(u64, u64, usize)>>>>;
 
 struct Notes(Seen, usize);
@@ -176,7 +175,6 @@ fn a_stopped_cpu_loses_its_own_super_frames_and_no_others() {
     world.end();
 }
 
-/// Without the limit on blocks per CPU, the CPU that is not stalled would lose frames.
 #[test]
 fn without_a_limit_the_others_would_lose_theirs() {
     let mut world = World::new(false);
@@ -185,9 +183,7 @@ fn without_a_limit_the_others_would_lose_theirs() {
     world.end();
 }
 
-/// If a bucket moves away from the stalled CPU, the bucket's new frames are parked (they wait for
-/// the end of the move). Parked frames (which wait for the end of a move) do not occupy all blocks
-/// either.
+/// Frames in the parking lot of a bucket that is leaving the stalled CPU do not occupy all blocks.
 #[test]
 fn frames_that_are_parked_leave_room_for_others() {
     let mut world = World::new(true);

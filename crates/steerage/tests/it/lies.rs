@@ -1,6 +1,5 @@
-//! Tests devices that report impossible values. A frame that lies outside of the device's memory is
-//! lost and counted. A frame's length on the wire never exceeds the maximum, whatever the device
-//! reports.
+//! Tests devices that report impossible values. A frame outside of the device's memory is lost and
+//! counted. The length on the wire never exceeds the maximum.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,30 +19,27 @@ const AT: usize = HEADROOM;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lie {
-    /// The length that the device reports for a frame that it hands over with `push`.
+    /// The length of a frame that the device hands over with `push`.
     Len(usize),
-    /// The offset that the device reports for the start of the frame.
+    /// The offset at which the frame starts.
     Offset(usize),
-    /// The device reports a frame in a page of another memory region.
+    /// A frame in a page of another memory region.
     OtherRegion,
-    /// The frame is lent from blocks that the queue did not register.
+    /// A frame in blocks that the queue did not register.
     OtherBlocks,
-    /// The length that the device reports for a page that it filled.
+    /// The length of a filled page.
     Filled(usize),
-    /// The offset and length that the device reports for a frame in a page of its ring.
+    /// The offset and the length of a frame in a page of the ring.
     Posted(usize, usize),
-    /// The offset and length that the device reports for the first part of a frame whose parts are
-    /// in two pages.
+    /// The offset and the length of the first part of a frame in two pages.
     Head(usize, usize),
-    /// The length that the device reports for a part of the frame after the first part. No spare
-    /// page is available for this part of the frame.
+    /// The length of a later part, for which there is no spare page.
     Part(usize),
     /// The device returns a page of another memory region.
     Gives,
 }
 
-/// A device that hands over a correct frame, then an impossible frame, and then another correct
-/// frame.
+/// A device that hands over an impossible frame between two correct frames.
 struct Liar(Lie);
 
 impl RxQueue for Liar {
@@ -236,8 +232,7 @@ fn no_frame_is_longer_on_the_wire_than_a_header_can_state() {
     }
 }
 
-/// A device that hands over a block of three frames. The device reports for each frame a larger
-/// length on the wire than for the previous frame.
+/// A device whose frames have an increasing length on the wire.
 struct Growing(Option<Claim>);
 
 impl RxQueue for Growing {
@@ -273,9 +268,8 @@ fn every_frame_of_a_block_counts_by_its_length_on_the_wire() {
     assert_eq!((frames.len(), ledger.received(), ledger.received_bytes()), (3, 3, 100 + 200 + 300));
 }
 
-/// A device that wraps another device sees the frames that the inner device hands over. If the
-/// outer device removes a frame that the inner device handed over, the frame's bytes are not
-/// counted either.
+/// If an outer device removes a frame of the inner device, the bytes of that frame do not count
+/// either.
 #[test]
 fn what_is_taken_back_takes_its_bytes_along() {
     struct Takes(Long, Arc<Mutex<usize>>);

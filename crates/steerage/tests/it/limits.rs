@@ -1,5 +1,3 @@
-//! Tests limits that change during a run.
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -59,8 +57,8 @@ struct Noted {
     work: Rc<Cell<Duration>>,
 }
 
-// A handler is created on the thread of its CPU. Therefore the handler can share data with the test
-// in a thread-local variable.
+// The test and its handlers share this data, because the handler of a CPU runs on the thread of its
+// CPU, here the test's thread.
 thread_local! {
     static NOTED: Noted = Noted::default();
 }
@@ -117,9 +115,7 @@ fn they_are_in_force_once_every_cpu_has_come_round() {
     two.end();
 }
 
-/// A change of the limits or a stop may come after a CPU's last round (pass of its loop) and before
-/// its sleep. After such a change or stop, the CPU is not woken. The CPU itself must detect a
-/// change of the limits or a stop before it sleeps.
+/// A change or a stop that comes between a CPU's last round and its sleep must wake the CPU.
 #[test]
 fn no_cpu_falls_asleep_over_a_change_or_a_stop() {
     let mut two = two(1);
@@ -172,9 +168,8 @@ fn a_round_ends_when_its_budget_is_used_up() {
     };
     let all = 4 * HANDLE_BUDGET;
     assert_eq!(rounds_of(&mut two), (vec![all], 0));
-    // The CPU's budget of 100 frames is used up after two lists of 64 frames. The CPU's pass in
-    // which it handles the last list also counts in `time_squeeze`, because more packets might have
-    // been waiting.
+    // Two lists of 64 frames use up the budget of 100. `time_squeeze` also counts the last pass,
+    // because more packets might have been waiting.
     two.handle.set_limits(|limits| limits.budget = 100);
     assert_eq!(rounds_of(&mut two), (vec![all / 2; 2], 2));
     two.handle.set_limits(|limits| limits.budget = 1);
@@ -188,9 +183,8 @@ fn a_round_ends_when_its_budget_is_used_up() {
     two.end();
 }
 
-/// Sets the first queue's local page cache to `lpc_pages` pages. Returns four numbers: the pages
-/// that came from that cache and from the shared pool, and the pages that returned to the cache and
-/// to the pool.
+/// Returns the number of pages that came from the local page cache and from the pool, and the
+/// number that returned to each.
 fn flow_of_pages(two: &mut Two, lpc_pages: usize) -> [u64; 4] {
     two.handle.set_queue_limits(0, |limits| limits.lpc_pages = lpc_pages).unwrap();
     let counts = |two: &Two| {
@@ -223,7 +217,6 @@ fn the_local_page_cache_is_switched_while_it_runs() {
     assert_eq!((most.lpc_pages, most.copybreak), (LPC_PAGES_MAX, 0));
     assert_eq!(two.handle.set_queue_limits(0, |_| ()).unwrap().lpc_pages, 0, "the other queue's are its own");
     assert!(two.handle.set_queue_limits(2, |_| ()).is_err());
-    // If a change of several limits is refused, none of the limits changes.
     let both = two.handle.set_queue_limits(0, |limits| (limits.lpc_pages, limits.copybreak) = (9, 1));
     assert!(matches!(both, Err(SetError::NoCopybreak { queue: 0, .. })), "{both:?}");
     let limits = two.handle.set_queue_limits(0, |limits| limits.copybreak = 0).unwrap();

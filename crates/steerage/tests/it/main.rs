@@ -1,5 +1,4 @@
-//! Tests of the receive path through its public interface. Most devices, packet functions and
-//! outputs are written for one test.
+//! Tests of the receive path through its public interface.
 
 mod backlogs;
 mod buckets;

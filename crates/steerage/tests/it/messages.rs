@@ -1,5 +1,3 @@
-//! Tests messages from other threads to handlers.
-
 use std::collections::HashMap;
 use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, Mutex};
@@ -15,8 +13,6 @@ use steerage_fixtures::manual_clock::{self, ManualClock};
 
 use super::late_move::OneBucket;
 
-/// A queue that delivers a single packet. The CPU that polls this queue sleeps until another thread
-/// wakes it.
 struct One(bool);
 
 impl RxQueue for One {
@@ -36,7 +32,6 @@ impl RxQueue for One {
     }
 }
 
-/// Counts the packets of each bucket. Each message adds a number to the count of its bucket.
 struct Counts {
     buckets: HashMap<BucketId, u64>,
     heard: Vec<u64>,
@@ -72,8 +67,7 @@ impl Handler for Counts {
 #[derive(Clone, Debug)]
 enum Message {
     Number(u64),
-    /// A message to a bucket. The handler that gets the message should be the one that has the
-    /// bucket.
+    /// The message must go to the handler that has this bucket.
     Bucket(BucketId),
 }
 
@@ -89,8 +83,7 @@ impl TakesMessages for Counts {
     }
 }
 
-/// Messages reach a sleeping CPU in order. A message to a bucket goes to the CPU that has the
-/// bucket's state, even while the bucket moves from CPU to CPU.
+/// A message to a bucket goes to the CPU that has the bucket's state, even during moves.
 #[test]
 fn messages_come_in_order_and_follow_their_bucket() {
     let (seen, buckets) = mpsc::sync_channel(1);
@@ -105,7 +98,6 @@ fn messages_come_in_order_and_follow_their_bucket() {
         elsewhere: 0,
     };
     let (instance, post) = builder.build_with_messages(4, make).unwrap();
-    // Messages may be posted before the handlers have been created.
     (0..4).for_each(|number| post.to_cpu(CpuId(1), Message::Number(number)).unwrap());
     assert!(matches!(post.to_cpu(CpuId(1), Message::Number(9)), Err(Unposted::Full(Message::Number(9)))));
     assert!(matches!(post.to_cpu(CpuId(7), Message::Number(9)), Err(Unposted::NoSuchCpu(_))));
@@ -152,7 +144,7 @@ fn messages_come_in_order_and_follow_their_bucket() {
     assert_eq!(post.to_all(&Message::Number(9)), [CpuId(0), CpuId(1)], "no handler is left");
 }
 
-/// A handler that records its messages, and panics at the message `PANICS`.
+/// A handler that records messages, and panics at the message `PANICS`.
 struct Listener(Arc<Mutex<Vec<u32>>>);
 
 const PANICS: u32 = 1000;
@@ -175,8 +167,8 @@ impl TakesMessages for Listener {
     }
 }
 
-/// All frames belong to one bucket, which moves to CPU 0. The move of the bucket is delayed until
-/// CPU 0 executes a round (a pass of its loop).
+/// Two CPUs, and frames of a single bucket. The bucket's move to CPU 0 waits until CPU 0 executes a
+/// round.
 struct Moving {
     cpus: [Softnet<WithMessages<Listener>, ManualClock>; 2],
     handle: Handle,
@@ -207,8 +199,7 @@ impl Moving {
         Self { cpus, handle, post, heard }
     }
 
-    /// Posts messages to the bucket while CPU 1, which has the bucket, executes rounds (passes of
-    /// its loop). Returns how many messages were posted.
+    /// Posts messages while CPU 1 has the bucket. Returns how many messages were posted.
     fn post_while_moving(&mut self) -> u32 {
         let mut posted = 0;
         for _ in 0..20 {
@@ -227,8 +218,7 @@ impl Moving {
     }
 }
 
-/// Messages to a bucket wait while the bucket moves. The number of waiting messages never exceeds
-/// the limit (`places`). All messages for the bucket arrive after the move.
+/// At most `PLACES` messages wait for a moving bucket. All messages arrive after the move.
 #[test]
 fn messages_that_wait_for_a_move_keep_their_places() {
     let mut moving = Moving::new();
@@ -240,8 +230,6 @@ fn messages_that_wait_for_a_move_keep_their_places() {
     assert_eq!(moving.end(), (0..PLACES as u32).collect::<Vec<_>>());
 }
 
-/// If the run ends while a message waits for the move of a bucket, later messages are delivered
-/// nevertheless.
 #[test]
 fn messages_that_wait_at_the_end_are_delivered() {
     let mut moving = Moving::new();
@@ -249,7 +237,6 @@ fn messages_that_wait_at_the_end_are_delivered() {
     moving.cpus[1].step();
     moving.post.to_cpu(CpuId(1), 8).unwrap();
     let heard = {
-        // At this point, while the bucket is moving, both CPUs finish their part of the run.
         let [one, other] = moving.cpus;
         let [(), ()] = [other, one].map(Softnet::finish);
         Arc::into_inner(moving.heard).unwrap().into_inner().unwrap()
@@ -257,7 +244,6 @@ fn messages_that_wait_at_the_end_are_delivered() {
     assert_eq!(heard, [7, 8]);
 }
 
-/// If a handler panics at a message, only this message is lost.
 #[test]
 fn a_panic_loses_one_message() {
     steerage_fixtures::quiet_panics();

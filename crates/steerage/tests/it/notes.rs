@@ -1,5 +1,4 @@
-//! Tests the notes in the outcome of a run (`Outcome::notes`). The notes describe problems that the
-//! numbers do not show.
+//! Tests `Outcome::notes`: problems of a run that the numbers do not show.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +12,7 @@ use steerage::{Affinity, Batch, Builder, Cpu, CpuId, Handler, Hash, Input};
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::quiet_panics;
 
-/// A handler that either panics once in a hundred batches, or waits in the first batch.
+/// A handler that panics once in a hundred batches, or waits in the first batch.
 struct Bad {
     panics: bool,
     batches: Arc<AtomicUsize>,
@@ -34,7 +33,7 @@ impl Handler for Bad {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// A live queue that reports a lost frame with each frame, and whose hashes are small numbers.
+/// A device that reports a lost frame with each frame. The hashes of its frames are small numbers.
 struct Small(u64);
 
 impl RxQueue for Small {
@@ -81,7 +80,7 @@ fn a_handler_that_waits_is_named_if_input_was_lost() {
     assert!(outcome.snapshot.cpus[0].longest_batch >= Duration::from_millis(30));
     let [note] = &outcome.notes()[..] else { panic!("{:?}", outcome.notes()) };
     assert!(note.starts_with("CPU 0: one batch took 0.") && note.contains("a handler must not wait"), "{note}");
-    // No packets were lost, because the input of this test waits for the handler.
+    // This input waits for the handler, so no packets were lost, and there is no note.
     let outcome = run(testing::input(vec![[0; 60]; 1000]));
     assert!(outcome.snapshot.cpus[0].longest_batch >= Duration::from_millis(30) && outcome.notes().is_empty());
 }

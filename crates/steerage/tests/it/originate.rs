@@ -1,6 +1,3 @@
-//! Tests packets that a handler creates and sends itself: the outputs, the order, and the counts of
-//! these packets.
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -137,8 +134,8 @@ fn they_leave_behind_the_batch_each_by_its_output() {
 
 #[test]
 fn there_is_room_for_as_many_as_was_asked_for() {
-    // An output gets fewer than 150 packets in one list, the argument of `send`. In each batch, the
-    // handler can send 150 packets again.
+    // Each call of `send` gets fewer than 150 packets. In each batch, the handler can send 150
+    // packets again.
     let (ledger, full, _) = run(0..3, 200, 150);
     assert!(full);
     assert_eq!(ledger.cpus[0].originated, 450);
@@ -153,8 +150,8 @@ fn what_an_output_does_not_take_is_counted() {
     assert_eq!((ledger.cpus[0].originated, ledger.cpus[0].originated_dropped), (3, 9));
 }
 
-/// A handler that sends a packet of its own every millisecond, although it receives no packets.
-/// Each timer tick of the handler requests the next timer tick.
+/// Each timer tick requests the next timer tick, so the handler sends packets without receiving
+/// any.
 struct Clock(u8);
 
 impl Handler for Clock {

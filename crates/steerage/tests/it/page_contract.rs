@@ -1,5 +1,5 @@
-//! Tests the properties of a page that devices and handlers may rely on: headroom, alignment,
-//! tailroom.
+//! Tests the headroom, the alignment and the tailroom of a page, on which devices and handlers may
+//! rely.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ use steerage::{
 };
 use steerage_fixtures::assert_at_rest;
 
-/// The length of frames that fill their pages completely.
+/// The maximum length of a frame, at which it fills its page.
 const LONGEST: usize = 2000;
 const FIT: Fit = Fit::new(LONGEST).ip_aligned();
 const RING: usize = 8;
@@ -158,7 +158,6 @@ fn a_ring_is_refilled_and_its_frames_lie_as_they_fit() {
     }
 }
 
-/// One of the test's two devices cannot copy frames.
 #[test]
 fn a_copybreak_without_a_meaning_is_refused() {
     for (copybreak, refuses) in [(0, false), (1, true)] {
@@ -171,8 +170,7 @@ fn a_copybreak_without_a_meaning_is_refused() {
     }
 }
 
-/// Takes all pages. This device checks that `refill` returns the number of pages that the device
-/// got.
+/// A device that takes all pages. `refill` must return the number of pages that the device got.
 struct Empties(Vec<Page>);
 
 impl RxQueue for Empties {

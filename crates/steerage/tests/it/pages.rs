@@ -1,6 +1,3 @@
-//! Tests difficult cases of packet memory: a page that is never returned, and a ring that gets no
-//! empty page in exchange for a filled page.
-
 use std::cell::RefCell;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -60,9 +57,8 @@ impl Handler for Holds {
     }
 }
 
-/// The ENA driver of the kernel searches its page cache in order, so a page that is still in use
-/// blocks the search. The local page cache of steerage (a queue's stock of free pages) needs no
-/// search.
+/// The kernel's ENA driver searches its page cache in order, so a page in use blocks the search.
+/// steerage's local page cache needs no search.
 #[test]
 fn a_page_held_for_ever_does_not_stop_the_cache() {
     let queues = (0..QUEUES).map(|_| Box::new(Frames(FRAMES)) as Box<dyn RxQueue>).collect();
@@ -102,8 +98,8 @@ impl RxQueue for Greedy {
             assert_eq!(posted.number(), number, "there was no other");
             self.0.push(posted);
         }
-        // One page becomes free. The device gets this page in exchange for a filled page, but only
-        // once.
+        // The device gets an empty page in exchange for a filled page only once, because only one
+        // page is free.
         out.give_page(self.0.pop().unwrap());
         let page = self.0.pop().unwrap();
         let number = page.number();
@@ -115,8 +111,8 @@ impl RxQueue for Greedy {
     }
 }
 
-/// A device that posts all pages, and receives each frame in two pages. `spare` is the number of
-/// pages that the device leaves in the pool for the exchange of each frame's pages.
+/// A device that receives each frame in two pages. `spare` is the number of pages that stay in the
+/// pool for each frame.
 struct InParts {
     pages: Vec<Page>,
     begun: Gather,
@@ -199,8 +195,8 @@ fn a_frame_that_no_page_is_given_for_drops_and_its_page_stays_posted() {
     }
 }
 
-/// Has posted pages. The poll with the number `fails_at` fails after the device has filled some
-/// pages and returned others.
+/// A device whose poll number `fails_at` fails, after the device has filled some pages and returned
+/// others.
 struct Fails {
     posted: Vec<Page>,
     polls: usize,
@@ -287,8 +283,7 @@ fn pages_are_home_after_panics_and_after_a_device_s_failure() {
     }
 }
 
-/// A device that records in which part of the memory region its pages lie. If `greedy` is set, the
-/// device first takes all pages and returns them.
+/// A device that, if `greedy` is true, first takes all pages and returns them.
 struct Notes {
     region: Option<Arc<Region>>,
     parts: Arc<Mutex<Vec<usize>>>,
@@ -368,8 +363,8 @@ impl RxQueue for Endless {
     }
 }
 
-// A handler is created on the thread of its CPU. Therefore the handler can share data with the test
-// in a thread-local variable.
+// The test and its handlers share this data, because the handler of a CPU runs on the thread of its
+// CPU, here the test's thread.
 thread_local! {
     static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
 }
@@ -387,8 +382,7 @@ impl Handler for KeepsAll {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// In this test, all backlogs are full, and handlers keep as many packets as they may. Every poll
-/// still gets the pages that it needs, and the packet memory does not grow.
+/// In this test, all backlogs are full, and handlers keep as many packets as they may.
 #[test]
 fn with_every_worker_stalled_no_queue_lacks_a_page() {
     const BACKLOG: usize = 200;

@@ -1,6 +1,5 @@
-//! Tests a live queue (one that cannot wait long) whose device has memory of its own. If the
-//! backlog of a CPU has no room, the queue waits for room, but only for a limited time. If a queue
-//! waits for room, a stop reaches the queue nevertheless.
+//! Tests that a live queue whose device has its own memory waits for room in a backlog, but only
+//! for a limited time. A request to stop must reach a queue that waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +18,7 @@ use steerage_fixtures::manual_clock::{self, ManualClock};
 
 const BACKLOG: usize = 2 * POLL_BUDGET;
 
-/// A queue that always has more frames. After a stop was requested, the queue delivers one last
-/// frame.
+/// A queue that always has more frames. After a stop, the queue delivers one last frame.
 struct Endless {
     has_room: Arc<AtomicBool>,
     stopping: bool,
@@ -67,7 +65,7 @@ fn it_waits_for_a_while_and_only_while_it_has_room() {
     let lost = || handle.snapshot().dropped().get(DropReason::BacklogFull);
 
     clock.advance(PATIENCE);
-    // The other CPU does not step. The backlog of the other CPU fills up, and no frame is lost.
+    // The backlog of the other CPU, which does not step, fills up.
     rounds(&mut receiver, 10);
     assert_eq!((handle.snapshot().received(), lost()), (full, 0));
     let look = receiver.now() + FULL_LOOK;
@@ -76,21 +74,19 @@ fn it_waits_for_a_while_and_only_while_it_has_room() {
     assert_eq!(receiver.arm(), Armed::Work, "it looks for room once more before it sleeps");
     rounds(&mut receiver, 10);
     assert_eq!((handle.snapshot().received(), lost()), (2 * full, 0));
-    // At the next poll, the queue has waited for the maximum time. Therefore frames are dropped in
-    // each round (pass of the CPU's loop).
+    // When the queue has waited for the maximum time, each round drops frames.
     clock.advance(PATIENCE);
     rounds(&mut receiver, 3);
     assert_eq!(lost(), 3 * POLL_BUDGET as u64);
-    // After the backlog had room for a moment, the queue may wait again.
+    // After the backlog had room, the queue may wait again.
     while worker.step() == Stepped::Worked {}
     rounds(&mut receiver, 10);
     assert_eq!(lost(), 3 * POLL_BUDGET as u64);
-    // The queue does not wait for a backlog if the device itself has no room for more frames.
+    // If the device has no room for more frames, the queue does not wait.
     has_room.store(false, Ordering::Relaxed);
     rounds(&mut receiver, 1);
     assert_eq!(lost(), 4 * POLL_BUDGET as u64);
 
-    // The stop reaches the device, which hands over one more frame.
     let received = handle.snapshot().received();
     manual_clock::end(&handle, [&mut receiver, &mut worker]);
     assert_eq!(handle.snapshot().received(), received + 1);

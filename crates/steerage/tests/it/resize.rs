@@ -1,5 +1,4 @@
-//! Tests packets that become longer and shorter inside their pages. The test makes the same changes
-//! to a packet and to a vector of bytes, and compares the results.
+//! The same changes to a packet and to a vector of bytes must give the same result.
 
 use std::sync::{Arc, Mutex};
 
@@ -28,7 +27,7 @@ enum Lie {
     ChainedWithHeader,
 }
 
-/// A frame lies in several pages. This list contains the range of the frame's bytes in each page.
+/// The range of the frame's bytes in each of its pages.
 const PARTS: [std::ops::Range<usize>; 4] = [0..20, 20..20, 20..45, 45..60];
 
 struct Frames(Lie, usize, Option<Arc<Region>>, Option<Claim>);
@@ -286,8 +285,8 @@ proptest! {
     }
 }
 
-/// A handler can use all of the headroom of a page. If the last bytes of the headroom are used, the
-/// device's header is overwritten.
+/// A handler can use all headroom. The last bytes of the headroom overwrite the header that the
+/// device has written.
 #[test]
 fn the_headroom_is_as_promised() {
     for lie in [Lie::Pages, Lie::PagesWithHeader] {
@@ -297,9 +296,7 @@ fn the_headroom_is_as_promised() {
     run(Lie::Lent, &[Change::TrimFront(14), Change::Prepend(HEADROOM)], true);
 }
 
-/// A frame may consist of several parts. If bytes are cut off the frame, or are moved into its
-/// first part, the other parts no longer contain these bytes. If the page has too little room for a
-/// longer frame, the frame does not change.
+/// Without room for a longer frame, the frame does not change.
 #[test]
 fn the_parts_of_a_frame_are_one() {
     let long = PAGE_BYTES_MIN - HEADROOM - 15;

@@ -1,5 +1,3 @@
-//! Tests the lifetime of a run: a `Running` is dropped, detached or joined.
-
 use steerage::{
     Batch, BuildError, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Hash, Input, Running,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
@@ -46,9 +44,9 @@ fn until_more_is_received(handle: &Handle) {
 
 fn control_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    // A thread may end before the test reads the thread's name.
+    // A thread may end before its name is read.
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-    // The kernel keeps only 15 characters of the thread name "steerage/control".
+    // The kernel keeps only the first 15 characters of "steerage/control".
     names.filter(|name| name.trim_end() == "steerage/contro").count()
 }
 
@@ -90,7 +88,7 @@ fn a_run_that_ended_by_itself_was_not_stopped() {
 
 #[test]
 fn a_detached_run_is_controlled_until_its_end() {
-    // This test counts the threads of the process, so no other test may run in the same process.
+    // The test counts the threads of the process.
     if !in_own_process("running::a_detached_run_is_controlled_until_its_end") {
         return;
     }
@@ -108,8 +106,7 @@ fn a_detached_run_is_controlled_until_its_end() {
     }
 }
 
-/// A device that takes longer to close than CPUs may take for a stop. A network card closes slowly
-/// if its driver restarts the card when the XDP program is detached.
+/// A network card closes slowly if its driver restarts the card to detach the XDP program.
 struct ClosesSlowly(Frames);
 
 impl RxQueue for ClosesSlowly {
@@ -128,8 +125,7 @@ impl Drop for ClosesSlowly {
     }
 }
 
-/// Before the devices are closed, all packets have been handled. The threads of all CPUs end in
-/// time. The second queue is closed later than the first queue.
+/// All packets are handled, and all CPU threads have ended, before the devices are closed.
 #[test]
 fn a_device_that_closes_slowly_is_waited_for() {
     let queues: Vec<Box<dyn RxQueue>> = vec![Box::new(ClosesSlowly(Frames(None))), Box::new(Frames(None))];
@@ -142,8 +138,7 @@ fn a_device_that_closes_slowly_is_waited_for() {
     assert_eq!((outcome.left_behind, outcome.snapshot.in_flight()), (vec![], 0));
 }
 
-/// A handler whose own size is 3 MiB, because its state is not in a `Box` or `Vec`. The default
-/// stack is too small for this handler.
+/// The state of this handler is not in a `Box` or `Vec`, so the default stack is too small.
 struct Large([u8; 3 << 20]);
 
 impl Handler for Large {

@@ -16,8 +16,6 @@ use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input, LinkTy
 use steerage_fixtures::manual_clock::ManualClock;
 use steerage_fixtures::{HANG, assert_at_rest};
 
-/// A handler that keeps each packet and passes it to another thread, until no more packets can be
-/// kept.
 struct Passes(mpsc::Sender<Kept>);
 
 impl Handler for Passes {
@@ -40,14 +38,13 @@ impl Handler for Passes {
 
 const FLOWS: u16 = 40;
 
-/// Returns a frame of the flow `flow`. The last bytes of the frame are `number`.
+/// Returns a frame whose last bytes are `number`.
 fn frame(flow: u16, number: u32) -> Vec<u8> {
     let mut frame = FrameBuilder::udp(([10, 0, 0, 1], flow), ([10, 0, 0, 9], 53)).frame_of(64);
     frame[60..].copy_from_slice(&number.to_be_bytes());
     frame
 }
 
-/// Marks each packet, and sends it. Returns how many packets were sent.
 fn answer(packets: &Receiver<Kept>, sender: &Sender) -> usize {
     let mut sent = 0;
     for mut packet in packets {
@@ -62,13 +59,11 @@ fn answer(packets: &Receiver<Kept>, sender: &Sender) -> usize {
     sent
 }
 
-/// While buckets move, each packet is kept, changed by another thread, and sent by a CPU. The
-/// packets of each flow stay in order, and all pages return to the pool.
+/// Another thread changes each kept packet, and a CPU sends it. All pages return to the pool.
 #[test]
 fn kept_packets_are_sent_in_order_while_their_buckets_move() {
     const ROUNDS: u32 = 500;
-    // The limit on kept packets is so high that each packet is kept, even if the other thread is
-    // slow.
+    // This limit is high enough to keep each packet, even if the other thread is slow.
     let all = u64::from(ROUNDS) * u64::from(FLOWS);
     let frames = (0..ROUNDS).flat_map(|number| (0..FLOWS).map(move |flow| frame(flow, number)));
     let (output, recorded) = testing::output();
@@ -107,7 +102,6 @@ fn kept_packets_are_sent_in_order_while_their_buckets_move() {
     assert_at_rest(&ledger);
 }
 
-/// A queue that reads frames from a channel and hands over one frame in each poll.
 struct Fed(Receiver<Vec<u8>>);
 
 impl RxQueue for Fed {
@@ -126,9 +120,8 @@ impl RxQueue for Fed {
     }
 }
 
-/// A flow moves while another thread has the first packet of the flow. Later packets of the flow
-/// are sent after the first packet, although another CPU kept them. After the first packet was
-/// sent, the flow's new CPU sends the later packets.
+/// While another thread has the first packet of a flow, later packets of the flow wait, although
+/// another CPU kept them. The flow's new CPU sends all packets.
 #[test]
 fn a_packet_waits_for_the_earlier_packet_of_its_flow_on_the_old_cpu() {
     let (feed, frames) = mpsc::channel();
@@ -162,7 +155,7 @@ fn a_packet_waits_for_the_earlier_packet_of_its_flow_on_the_old_cpu() {
     assert_eq!(sent(), [0, 1, 2]);
 }
 
-/// A queue without packets. The CPU that polls this queue sleeps until another thread wakes it.
+/// A queue without frames. The CPU that polls this queue sleeps until another thread wakes it.
 struct Silent;
 
 impl RxQueue for Silent {
@@ -183,9 +176,8 @@ fn is_ready(fd: &impl AsFd, wait: PollTimeout) -> bool {
     poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], wait).unwrap() == 1
 }
 
-/// When another thread passes a copy of a frame to the sender, a sleeping CPU is woken. A full
-/// sender refuses packets. The file descriptor of the sender becomes readable when the sender has
-/// room.
+/// A full sender refuses packets. The sender's file descriptor becomes readable when there is room
+/// for a packet.
 #[test]
 fn copies_wake_a_cpu_and_wait_for_room() {
     let (output, recorded) = testing::output();
@@ -203,8 +195,7 @@ fn copies_wake_a_cpu_and_wait_for_room() {
         assert!(is_ready(&ready, wait));
         assert!(sender.try_send_copy(LinkType::RAW, &[nth; 60]));
     }
-    // If a frame that is longer than a page is copied to the sender, the frame is dropped and
-    // counted.
+    // A copied frame that is longer than a page is dropped and counted as a drop.
     assert!(is_ready(&ready, wait) && sender.try_send_copy(LinkType::RAW, &[0; 60_000]));
     running.handle().stop();
     let outcome = running.join();
@@ -216,7 +207,6 @@ fn copies_wake_a_cpu_and_wait_for_room() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// A handler that keeps the packets of a batch, and then sends them, the last packet first.
 struct Twice(Vec<Kept>);
 
 impl Handler for Twice {
@@ -239,9 +229,8 @@ impl Handler for Twice {
     }
 }
 
-/// A handler sends the packets that it has kept. At most `originated_max` packets of the handler
-/// can wait to be sent at the same time. A sender refuses packets that were kept in another
-/// instance, whether that instance has a sender or not.
+/// At most `originated_max` packets of a handler can wait to be sent. A sender refuses packets that
+/// were kept in another instance.
 #[test]
 fn a_handler_sends_what_it_kept() {
     let (output, recorded) = testing::output();

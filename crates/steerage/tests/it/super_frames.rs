@@ -1,4 +1,4 @@
-//! Tests how a handler gets a super-frame: one frame in a block that represents several packets.
+//! Tests super-frames: a super-frame is one frame in a block that represents several packets.
 
 use std::mem;
 use std::sync::{Arc, Mutex};
@@ -17,10 +17,9 @@ use steerage::{
 use steerage_fixtures::assert_at_rest;
 
 const BLOCK_BYTES: usize = 1 << 14;
-/// The number of payload bytes in each packet of the super-frame except the last packet.
+/// The payload length of each packet of the super-frame except the last one.
 const SIZE: usize = 1000;
 const PAYLOAD: usize = 2 * SIZE + 500;
-/// The length of the Ethernet, IPv4 and UDP headers together.
 const HEADERS: usize = ethernet::BYTES + ipv4::BYTES + udp::BYTES;
 const NANOS: u64 = 1_234_567_891;
 const TTL_AT: usize = ethernet::BYTES + 8;
@@ -121,7 +120,7 @@ impl Handler for Keeps {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// An output that splits super-frames into packets itself, as outputs without offloads do.
+/// An output that splits super-frames itself, as outputs without offloads do.
 struct Cuts(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl TxQueue for Cuts {

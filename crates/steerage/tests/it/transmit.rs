@@ -1,6 +1,3 @@
-//! Tests packets that a handler transmits: which packets are sent, in which order, and how the
-//! other packets are counted.
-
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -114,8 +111,8 @@ fn what_is_sent_refused_and_has_no_room_is_told_apart() {
     let wire = Wire::default();
     let ledger = run(200, vec![choosy(&wire)], |_, packet| packet.transmit(TxId(0)));
     let sent: Vec<u64> = (0..200).filter(|number| number % 7 != 0 && !(164..192).contains(number)).collect();
-    // The output refuses each frame whose number is a multiple of seven, such as frame 63. After
-    // frame 163, the output has no room for the remaining frames of the batch.
+    // The output refuses frames whose number is a multiple of seven, and has no room after frame
+    // 163 of the batch.
     assert_eq!(*wire.lock().unwrap(), sent);
     let refused = (0..164).chain(192..200).filter(|number| number % 7 == 0).count() as u64;
     assert_eq!(ledger.dropped().get(DropReason::TxRefused), refused);

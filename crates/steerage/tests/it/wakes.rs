@@ -1,5 +1,3 @@
-//! Tests how often sleeping CPUs are woken, and how these wake-ups are counted.
-
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -79,8 +77,8 @@ impl Three {
         assert_eq!(received() - before, packets as u64);
     }
 
-    /// Returns numbers of wake-ups: how many CPU 0 sent for packets, how many of them CPU 1 and CPU
-    /// 2 received, and how many the control thread sent.
+    /// Returns the number of wake-ups that were sent for packets, that CPUs 1 and 2 received, and
+    /// that the control thread sent.
     fn wakes(&self) -> (u64, [u64; 2], [u64; 3]) {
         let Snapshot { cpus, .. } = self.handle.snapshot();
         (
@@ -91,7 +89,7 @@ impl Three {
     }
 }
 
-/// Returns true if the CPU at `index` has been woken since it prepared to sleep (`arm`).
+/// Returns true if the CPU has been woken since it prepared to sleep (`arm`).
 fn is_woken<H: Handler, P: Platform>(of: &Softnet<H, P>, index: usize) -> bool {
     of.sleepers(0) & (1 << index) == 0
 }
@@ -109,7 +107,6 @@ fn a_cpu_that_sleeps_is_woken_once_for_all_packets_of_a_poll() {
     three.receive(64);
     assert_eq!(three.wakes(), (2, [1, 1], control), "64 packets, and both CPUs have some");
     assert!([1, 2].iter().all(|cpu| is_woken(&three.cpus[*cpu], *cpu)));
-    // CPU 1 and CPU 2 have not run since they were woken, so they are not woken again.
     three.receive(64);
     assert_eq!(three.wakes(), (2, [1, 1], control));
     three.sleeps(1);
@@ -157,7 +154,7 @@ fn a_program_can_wait_for_one_file_descriptor_or_for_each() {
 }
 
 /// A queue that delivers one frame in each of several polls. The function `answer` returns the
-/// result of each poll.
+/// result of a poll.
 struct Single {
     left: usize,
     answer: Answer,
@@ -178,8 +175,7 @@ impl RxQueue for Single {
     }
 }
 
-/// A simulated clock. Each reading of the clock takes 1 us, and a sleep takes exactly the requested
-/// time.
+/// A clock whose every reading takes 1 us. A sleep takes exactly the requested time.
 #[derive(Clone, Default)]
 struct Ticking {
     micros: Rc<Cell<u64>>,
@@ -206,8 +202,8 @@ impl Platform for Ticking {
 
 type Answer = fn(Timestamp) -> Polled;
 
-/// Creates a CPU with one queue for each item in `queues`. Each item has a function `answer` and a
-/// number of polls. The queue returns the answers, and ends after this number of polls.
+/// Each item of `queues` is a queue: the function `answer`, and the number of polls after which the
+/// queue ends.
 fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handle) {
     let queue =
         |(answer, left): &(Answer, usize)| Box::new(Single { left: *left, answer: *answer }) as Box<dyn RxQueue>;
@@ -219,9 +215,7 @@ fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handl
 
 const IDLE_POLL: Duration = Duration::from_micros(50);
 
-/// If the next frames arrive within `idle_poll`, a CPU continues to poll. However, if the frames of
-/// all of a CPU's queues may be received later, the CPU sleeps immediately. The test counts the
-/// sleeps.
+/// A CPU sleeps at once, without polling for `idle_poll`, if the frames of all its queues may wait.
 #[test]
 fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     let ran = |queues: &[(Answer, usize)]| {
@@ -234,17 +228,16 @@ fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     let coalesce: Answer = |now| Polled::Coalesce(now + Duration::from_micros(40));
     assert_eq!(ran(&[(not_before, 100)]), 0);
     assert_eq!(ran(&[(coalesce, 100)]), 100);
-    // A CPU does not go to sleep if the time at which the sleep would end has already passed.
+    // The time until which the frames may wait is already over, so the CPU does not sleep.
     assert_eq!(ran(&[(Polled::Coalesce, 100)]), 0);
-    // The CPU does not sleep because of one queue, although the frames of its other queue may wait.
+    // The frames of one queue may wait, but the frames of the other queue may not.
     assert_eq!(ran(&[(coalesce, 100), (not_before, 200)]), 0);
-    // After a queue has ended, it no longer prevents the CPU from sleeping.
+    // A queue that has ended does not keep the CPU from sleeping.
     let sleeps = ran(&[(coalesce, 200), (not_before, 1)]);
     assert!(sleeps >= 190, "{sleeps}");
 }
 
-/// A stop or a change of the mask takes effect before the wake-up time that a queue has returned.
-/// In this test, the clock stands still.
+/// The clock stands still, so the time at which the queue would wake the CPU never comes.
 #[test]
 fn control_does_not_wait_for_frames_that_may_wait() {
     let hour = |now| Polled::Coalesce(now + Duration::from_secs(3600));

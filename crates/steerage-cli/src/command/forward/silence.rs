@@ -1,6 +1,6 @@
 //! While `forward` runs, a helper process keeps the kernel from replying to the IPv6 packets that
-//! `forward` forwards. The helper process adds routing rules, later removes them, and has only
-//! `CAP_NET_ADMIN`.
+//! `forward` forwards. The helper process adds routing rules, and later removes them. The only
+//! capability of the helper process is `CAP_NET_ADMIN`.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,7 @@ pub(super) struct Silence {
 
 impl Silence {
     /// Starts the helper process if the kernel would reply to IPv6 packets from these interfaces,
-    /// and waits for the routing rules.
+    /// and waits until the process has added its routing rules.
     pub(super) fn begin<'a>(interfaces: impl Iterator<Item = &'a str>) -> Result<Option<Self>, Error> {
         let interfaces: Vec<String> = interfaces.filter(|name| has_ipv6(name)).map(str::to_owned).collect();
         if interfaces.is_empty() {
@@ -86,7 +86,7 @@ fn commands(verb: &str, rules: &[Rule]) -> String {
     rules.iter().map(|rule| format!("ip -6 rule {verb} {rule}")).collect::<Vec<_>>().join("; ")
 }
 
-/// Runs in the helper process until standard input ends.
+/// The code of the helper process, which runs until its standard input ends.
 pub(crate) fn run(args: &SilenceKernelArgs) -> Result<(), Error> {
     helper::outlive_signals()?;
     let _kept = drop_except(&Needed::default().network_administration())?;

@@ -1,4 +1,4 @@
-//! The outputs for flows: files, standard output and collectors.
+//! The outputs for flow records: files, standard output and IPFIX collectors.
 
 use std::path::Path;
 
@@ -53,7 +53,7 @@ impl Outputs {
         })
     }
 
-    /// A run with collectors may have to connect to one of them again.
+    /// Returns true if there are IPFIX collectors, to which a run may have to connect again.
     pub(super) fn has_collectors(&self) -> bool {
         !self.collectors.is_empty()
     }
@@ -62,9 +62,10 @@ impl Outputs {
         self.files.iter().any(|(to, _)| matches!(to, FlowsTo::Stdout))
     }
 
-    /// Call `open` before privileges are dropped, and before other threads start.
+    /// Opens the outputs. Call `open` before privileges are dropped, and before other threads
+    /// start.
     pub(super) fn open(self) -> Result<OpenOutputs, Error> {
-        // A shell would interpret the characters `?` and `&` in the address.
+        // A shell would interpret the characters `?` and `&` in the address of a collector.
         let quoted = |address: String| if address.contains('?') { format!("'{address}'") } else { address };
         let over_tcp = self.collectors.iter().filter_map(Collector::over_tcp).map(quoted).collect();
         let collectors = self.collectors.into_iter().map(Collector::open).collect::<Result<_, _>>();
@@ -81,7 +82,8 @@ pub(super) struct OpenOutputs {
 }
 
 impl OpenOutputs {
-    /// For a run whose source can wait: unlike UDP, a TCP connection can wait for a slow collector.
+    /// Returns advice for a run whose source can wait: unlike UDP, a TCP connection can wait for a
+    /// slow collector.
     pub(super) fn advice(&self) -> Option<String> {
         let over_tcp = (!self.over_tcp.is_empty()).then(|| self.over_tcp.join(" and "))?;
         Some(format!(
@@ -89,7 +91,7 @@ impl OpenOutputs {
         ))
     }
 
-    /// Starts a thread for each output. A thread that fails stops the run.
+    /// Starts a thread for each output. If the thread of an output fails, the run stops.
     pub(super) fn start(self, can_wait: bool, stopper: &Stopper) -> Result<Writers, Error> {
         let stop = || {
             let stopper = stopper.clone();
@@ -120,10 +122,11 @@ impl Writers {
         self.0.iter().map(FlowWriter::output).collect()
     }
 
-    /// Passes the records of the open flows to the outputs, and waits until their threads have
-    /// ended. The error names all outputs that failed.
+    /// Passes the records of the open flows to the outputs, and waits until the outputs' threads
+    /// have ended. The error names all outputs that failed.
     pub(super) fn finish(self, open: OpenFlows) -> Result<(), Error> {
-        // Only the outputs use flow records, and a record needs more memory than its flow.
+        // Without outputs, no flow records are created, because a record needs more memory than its
+        // flow.
         if self.0.is_empty() {
             return Ok(());
         }
@@ -144,7 +147,7 @@ fn file(option: &'static str, name: &str, args: &MeterArgs) -> Result<(FlowsTo, 
         if args.flows.rotate.is_some() {
             return Err(wrong("standard output does not rotate: leave --rotate out, or give a file's name"));
         }
-        // Flows on standard output have the format of the report.
+        // Flow records on standard output have the same format (JSON or text) as the report.
         let format = if args.run.report.json { FlowFormat::JsonLines } else { FlowFormat::Csv };
         return Ok((FlowsTo::Stdout, format));
     }

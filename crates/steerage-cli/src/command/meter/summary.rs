@@ -1,4 +1,4 @@
-//! Adds up the records of flows, for `--by` and for inputs that are flow files.
+//! Adds up flow records, for the option `--by` and for inputs that are files of flow records.
 
 use std::fs::File;
 
@@ -11,7 +11,7 @@ use crate::error::{EndingError, Error};
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::{stdout, terminal};
 
-/// Returns the flow files if all devices on the command line are flow files.
+/// Returns the flow files if all devices on the command line are files of flow records.
 pub(super) fn flow_files(devices: &[String]) -> Option<Vec<(&str, FlowFormat)>> {
     devices.iter().map(|device| Some((device.as_str(), FlowFormat::of_name(device)?))).collect()
 }
@@ -54,7 +54,7 @@ fn page(files: &[&str], summary: Summary, top: usize) -> String {
     page
 }
 
-/// Returns a line of headings, and one line for each group.
+/// Returns a line of headings, and one line for each group of flows.
 pub(super) fn table(summary: Summary, top: usize) -> Vec<String> {
     let Some(all) = summary.all().cloned() else { return Vec::new() };
     let (groups, by) = (summary.groups(), summary.by());

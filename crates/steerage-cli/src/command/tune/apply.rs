@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::stdout;
 
 pub(super) fn run(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
-    // Signals are not held (blocked) yet, so that they end the command if the file system does not
+    // Signals are not blocked yet, so that a signal ends the command if the file system does not
     // answer.
     create_directory(directory)?;
     let undo = Undo::load(directory, machine, interface)?;
@@ -59,14 +59,14 @@ pub(super) fn measured(
             Err(interrupted())
         }
         Err(error) => {
-            // The first error is the cause.
+            // The first error is the cause, so an error of the undo is ignored.
             let _ = undo.restore(machine);
             Err(error)
         }
     }
 }
 
-/// Returns false if a signal interrupted the measurement.
+/// Measures the candidate settings. Returns false if a signal interrupted the measurement.
 fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, undo: &mut Undo) -> Result<bool, Error> {
     let interface = undo.interface().to_owned();
     leave_to_us(machine, &found, undo)?;
@@ -161,7 +161,7 @@ pub(super) fn write_link(machine: &mut Machine, undo: &mut Undo, file: &LinkFile
     stdout::print(text.as_bytes())
 }
 
-/// Makes irqbalance ignore the interrupts whose CPUs `tune` will change.
+/// Asks irqbalance not to move the interrupts whose CPUs `tune` will change.
 fn leave_to_us(machine: &Machine, found: &Search, undo: &mut Undo) -> Result<(), Error> {
     let changes = found.plans().into_iter().flat_map(|plan| &plan.changes);
     let interrupts = irq::interrupts(changes.map(|change| &change.knob));

@@ -1,4 +1,4 @@
-//! `steerage tune --undo`, `--check` and `--watch`.
+//! Runs `steerage tune --undo`, `--check` and `--watch`.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
     }
     confine(args, machine, directory, &found)?;
     // Several undo files may contain a setting of the machine, so they are restored in reverse
-    // order. All are restored, and the first error is returned.
+    // order. All undo files are restored, and the first error is returned.
     let mut outcome = Ok(());
     for undo in found.into_iter().rev() {
         let name = undo.interface().to_owned();
@@ -72,7 +72,7 @@ pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
 }
 
 pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
-    // Signals are not held (blocked) yet, so that they end the command if the file system does not
+    // Signals are not blocked yet, so that a signal ends the command if the file system does not
     // answer.
     create_directory(directory)?;
     let found = Undo::load(directory, machine, interface)?;
@@ -86,7 +86,7 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
             confine(args, machine, directory, std::slice::from_ref(&undo))?;
             undo
         }
-        // Without a kept setting, the candidates are measured first.
+        // If the undo file has no kept setting, the candidates are measured first.
         unfinished => apply::measured(args, machine, directory, interface, &stop, unfinished)?,
     };
     let mut log = |change: &SetAgain| drop(stdout::print(format!("{change}\n").as_bytes()));
@@ -118,6 +118,6 @@ fn serve_metrics(args: &TuneArgs, more: More) -> Result<Option<Server>, Error> {
         Confinement::of_files(needs(args), &args.sandbox)?;
         metrics.serve(None, Some(more))
     };
-    // The server's thread inherits the restrictions of the thread that starts it.
+    // The thread of the metrics server inherits the restrictions of the thread that starts it.
     thread::scope(|scope| scope.spawn(serve).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

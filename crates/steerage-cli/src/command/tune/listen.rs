@@ -1,4 +1,4 @@
-//! Finds out how many flows the traffic has, as `explain` does.
+//! Finds out how many flows the interface's traffic has, as `explain` does.
 
 use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
@@ -19,7 +19,7 @@ use crate::terminal::print_to_stderr;
 /// Runs `explain` in a process with its own sandbox, because the packets come from untrusted hosts.
 /// Returns `None` if a signal arrived.
 pub(super) fn flows(args: &TuneArgs, interface: &str, stop: Option<&Stop>) -> Option<Flows> {
-    // Tests listen for at most twice their measuring time.
+    // With `--test-window`, `tune` listens for at most twice the window.
     let time = args.test_window.map_or(LISTENING, |window| LISTENING.min(2 * window));
     if io::stderr().is_terminal() {
         print_to_stderr(format_args!("listening to {interface} for {} s, to see its flows", time.as_secs()));
@@ -30,7 +30,7 @@ pub(super) fn flows(args: &TuneArgs, interface: &str, stop: Option<&Stop>) -> Op
     };
     let read = read(&mut child, stop);
     if !matches!(read, Ok(Some(_))) {
-        // The process may already have ended.
+        // An error means that the process has already ended.
         let _ = child.kill();
     }
     let mut complaint = String::new();
@@ -54,7 +54,8 @@ fn start(args: &TuneArgs, interface: &str, time: Duration) -> io::Result<Child> 
     program::start(&mut command)
 }
 
-/// Returns `None` if a signal arrived before the child process ended.
+/// Reads the output of the child process. Returns `None` if a signal arrived before the child
+/// process ended.
 fn read(child: &mut Child, stop: Option<&Stop>) -> io::Result<Option<String>> {
     let Some(mut pipe) = child.stdout.take() else { return Ok(Some(String::new())) };
     let mut text = Vec::new();

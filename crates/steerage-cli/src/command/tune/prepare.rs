@@ -44,7 +44,7 @@ pub(super) fn run(
         return stdout::print(shown(&plan, &end).as_bytes());
     }
     if let Some(undo) = undo {
-        // systemd sets these values through the .link file.
+        // systemd sets the values in the .link file, so they are not set here.
         let is_linked = |change: &Change| undo.linked().0.get(&change.knob) == Some(&change.new);
         plan.changes.retain(|change| !is_linked(change));
         let is_done = undo.kept().is_some() && undo.link_file_differs().is_none();
@@ -68,7 +68,7 @@ pub(super) fn run(
     confine(args, machine, directory, std::slice::from_ref(&undo))?;
     let applied = plan.new_setting().apply(machine);
     if let Err(error) = applied.map_err(Error::from).and_then(|()| Ok(undo.keep(machine, plan.new_setting())?)) {
-        // The first error is the cause.
+        // The first error is the cause, so an error of the undo is ignored.
         let _ = undo.restore(machine);
         return Err(error);
     }

@@ -11,7 +11,8 @@ use nix::sys::time::TimeSpec;
 
 use crate::error::Error;
 
-/// INT, TERM and HUP, which no longer end the process, so that it can restore the old setting.
+/// The signals INT, TERM and HUP. They no longer end the process, so that the process can restore
+/// the old setting.
 #[derive(Debug)]
 pub(super) struct Stop(SignalFd);
 
@@ -22,7 +23,7 @@ impl Stop {
         held.map(Self).map_err(|error| Error::System { operation: "catch signals", error: error.into() })
     }
 
-    /// Returns false as soon as a signal arrives.
+    /// Waits for `time`. Returns false as soon as a signal arrives.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let mut waiting = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         loop {

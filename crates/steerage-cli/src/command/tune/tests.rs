@@ -1,4 +1,4 @@
-//! The sandbox of `tune`, which a separate process enters in a network namespace.
+//! Tests the sandbox of `tune`, which a separate process enters in a network namespace.
 
 use std::env;
 use std::fs::{self, File};
@@ -15,13 +15,13 @@ use steerage_tune::{Value, Wish};
 use super::*;
 use crate::args;
 
-/// The directory of undo files of the process in the sandbox.
+/// The environment variable with the directory of undo files, for the process in the sandbox.
 const INSIDE: &str = "STEERAGE_TEST_TUNE";
 
 const QUEUES: &str = "/sys/class/net/near0/queues";
 
-/// Returns the files that the process tries to open for writing, and whether the sandbox must allow
-/// it.
+/// Returns the files that the process tries to open for writing, each with true if the sandbox must
+/// allow that.
 fn attempts(is_watch: bool) -> Vec<(String, bool)> {
     let queues = |name: &str| format!("{QUEUES}/{name}");
     vec![
@@ -40,7 +40,7 @@ fn attempts(is_watch: bool) -> Vec<(String, bool)> {
     ]
 }
 
-/// Prints `PATH true` or `PATH false` for each file.
+/// Prints `PATH true` or `PATH false` for each file that the process tries to open.
 fn inside(directory: &Path) {
     let line = env::var("STEERAGE_TEST_LINE").unwrap();
     let args = match args::parse(line.split(' ').map(Into::into)).unwrap().command {

@@ -12,7 +12,7 @@ pub(super) fn notes<'a>(notes: impl IntoIterator<Item = &'a String>) -> String {
     notes.into_iter().map(|note| format!("note: {note}\n")).collect()
 }
 
-/// Commands with which a person can set the values.
+/// Returns commands with which a person can set the values of a setting.
 pub(super) fn commands_of(setting: &Setting) -> String {
     setting.0.iter().map(|(knob, value)| format!("  {}\n", knob.command(value))).collect()
 }

@@ -1,4 +1,5 @@
-//! A report can be read again, docs/report.md describes all of its keys, and addresses are private.
+//! Tests that a report can be read again, that docs/report.md describes all of its keys, and that
+//! addresses are private.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,7 +21,7 @@ fn flow(source: &str) -> FlowKey {
     FlowKey::v4(source.parse().unwrap(), "198.51.100.2:443".parse().unwrap(), 6)
 }
 
-/// No count is 0 and no list is empty.
+/// Returns a snapshot in which no count is 0 and no list is empty.
 fn snapshot() -> Snapshot {
     let mut dropped = Drops::default();
     dropped.add(DropReason::BacklogFull, 3);
@@ -62,7 +63,7 @@ fn snapshot() -> Snapshot {
     snapshot
 }
 
-/// Contains the counts of all commands, and no empty list.
+/// Returns a report that contains the counts of all commands, and no empty list.
 fn document() -> Document {
     let time = Time(WallTime::from_nanos(1_700_000_000_000_000_001));
     let mut document =
@@ -88,7 +89,8 @@ fn report(audience: Audience) -> Value {
     serde_json::from_str(&document.line(&traffic, audience).unwrap()).unwrap()
 }
 
-/// Collects the paths of all values, objects and arrays, such as `snapshot.queues[].device`.
+/// Collects the paths of all values, objects and arrays in a report, such as
+/// `snapshot.queues[].device`.
 fn paths(value: &Value, path: &str, all: &mut BTreeSet<String>, free: &BTreeSet<String>) {
     if !path.is_empty() && !path.ends_with("[]") {
         all.insert(path.to_owned());
@@ -170,7 +172,7 @@ fn what_is_written_is_read_again() {
     }
 }
 
-/// `top` also reads the report of a program that uses the library.
+/// `top` also reads the reports of programs that use the library steerage.
 #[test]
 fn the_report_of_a_library_has_the_same_keys() {
     let input = steerage::testing::input([[0; 60]; 10]);
@@ -213,7 +215,7 @@ fn more_parts_than_a_run_has_are_refused() {
     }
 }
 
-/// The addresses of the flow that fills a CPU are private.
+/// The addresses of an elephant (a flow that fills a CPU) are private.
 #[test]
 fn the_flow_of_an_elephant_is_not_for_everybody() {
     let elephants = |report: &Value| report["snapshot"]["groups"][0]["elephants"].clone();

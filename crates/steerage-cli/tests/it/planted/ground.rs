@@ -1,4 +1,4 @@
-//! The objects that another user plants, and their directories.
+//! The objects that another user plants for the tests, and the directories that contain them.
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
@@ -22,7 +22,7 @@ pub(super) struct Ground {
     pub(super) root: Scratch,
 }
 
-/// A planted object, and the form of the path that leads to it.
+/// A planted object, and the form of the path that leads to this object.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Planted {
     Link,
@@ -90,14 +90,15 @@ impl Ground {
     }
 
     pub(super) fn plant(&self, planted: Planted, names: Names) -> (PathBuf, PathBuf) {
-        // The other user wants root to write to this path.
+        // The other user wants root to write to the target of the planted link.
         let target = match names {
             Names::File => self.at("protected").join(NAME),
             Names::Directory => self.at("protected"),
         };
         let (here, there) = (self.root.to_path_buf(), self.at("x").join(NAME));
         let named = |directory: &str| format!("{directory}/{NAME}");
-        // Returns a new file below `link` for an option that names a file, or else `link`.
+        // Returns a new file below `link` for an option that names a file, and `link` itself for
+        // other options.
         let below = |link: PathBuf| match names {
             Names::File => link.join("new.csv"),
             Names::Directory => link,

@@ -8,11 +8,11 @@ pub(super) enum Names {
 
 /// `lines` has a command line for each form of the argument's value.
 pub(super) struct Row {
-    /// As `--help` shows it.
+    /// The argument as `--help` shows it.
     pub(super) argument: &'static str,
     pub(super) commands: &'static [&'static str],
     pub(super) names: Names,
-    /// `{}` stands for the path.
+    /// Command lines in which `{}` stands for the path.
     pub(super) lines: &'static [&'static str],
 }
 
@@ -64,8 +64,8 @@ pub(super) const ROWS: &[Row] = &[
         names: Names::Directory,
         lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
     },
-    // `dump` writes only while a run sends packets, so its own tests check `--write` with planted
-    // objects.
+    // `dump` writes only while a run sends packets, so the tests of `dump` check `--write` with
+    // planted objects.
     Row { argument: "--write <FILE>", commands: &["dump"], names: Names::File, lines: &[] },
     Row { argument: "--out <DIR>", commands: &["man"], names: Names::Directory, lines: &["man --out {}"] },
 ];
@@ -95,7 +95,7 @@ pub(super) const VARIABLES: &[Row] = &[
     },
 ];
 
-/// Paths that the program reads, connects to, or passes to other programs.
+/// Arguments with a path that the program only reads, connects to, or passes to other programs.
 pub(super) const READ: &[(&str, &[&str])] = &[
     ("--to <PID|NAME|PATH>", &["top", "get", "set"]),
     ("<PID|NAME|PATH>", &["dump"]),
@@ -104,11 +104,11 @@ pub(super) const READ: &[(&str, &[&str])] = &[
     ("<FLOW|DEVICE>...", &["explain"]),
     ("<INPUT>...", &["parallel"]),
     ("<FILE>", &["run", "check"]),
-    // The command line of a program that steerage starts.
+    // This argument is the command line of a program that steerage starts.
     ("<COMMAND>...", &["parallel", "exec-when-ready"]),
-    // Options or devices for the command in the run file.
+    // This argument is an option or a device for the command in the run file.
     ("[OPTION|DEVICE]...", &["run", "check"]),
-    // Attributes of the control tree, and not files.
+    // This argument is the path of an attribute in the control tree, and not of a file.
     ("[PATH]", &["get"]),
     ("<PATH>", &["set"]),
 ];

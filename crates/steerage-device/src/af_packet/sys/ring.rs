@@ -1,12 +1,12 @@
 //! The memory of an AF_PACKET ring, which is mapped twice: once to access the status of blocks, and
 //! once to lend frames. The kernel's description of a frame is read through the mapping from which
-//! the frame is lent. The other mapping would cause a miss in each cache that is indexed by virtual
-//! address.
+//! the frame is lent. Reading the description through the other mapping would cause a miss in each
+//! cache that is indexed by virtual address.
 //!
 //! Frames are lent from *places*. A place is an address range with the size of a block, at which a
 //! block of the ring is mapped. A copy can replace the block while its frames are lent: handlers
-//! see the same bytes, and the kernel gets its block back. Later frames of the block are lent from
-//! another place. Places take no memory, but copies do.
+//! see the same bytes, and the kernel gets its block back. Later frames of a copied block are lent
+//! from another place. Places take no memory, but copies of blocks do.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -90,7 +90,7 @@ const VLAN_TPID_AT: usize = 36;
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_packet) struct Frame {
-    /// The offset of the frame in the bytes that contain the description.
+    /// The offset of the frame in the bytes that were passed to `read`.
     pub(in crate::af_packet) at: usize,
     pub(in crate::af_packet) len: usize,
     pub(in crate::af_packet) wire_len: u32,
@@ -210,9 +210,10 @@ impl Drop for Spare {
 
 /// The memory of one socket's ring.
 ///
-/// The kernel writes to a block only while the block's status says so. Blocks are read and lent
-/// only between [`filled`](Self::filled) and [`give_back`](Self::give_back). A block with lent
-/// frames is returned to the kernel only after a copy has replaced it.
+/// The kernel writes to a block only while the block's status says that the kernel owns the block.
+/// Blocks are read and lent only between [`filled`](Self::filled) and
+/// [`give_back`](Self::give_back). A block with lent frames is returned to the kernel only after a
+/// copy has replaced it.
 #[derive(Debug)]
 pub(in crate::af_packet) struct Memory {
     shape: Shape,
@@ -298,7 +299,8 @@ impl Memory {
         self.word(block, STATUS_AT).load(Ordering::Acquire) & TP_STATUS_USER != 0
     }
 
-    /// Returns the contents of a filled block. An invalid length becomes the block's length.
+    /// Returns the contents of a filled block. An invalid length of the contents is replaced by the
+    /// block's length.
     pub(in crate::af_packet) fn filled(&self, block: usize) -> Option<Filled> {
         if !self.is_filled(block) {
             return None;
@@ -315,7 +317,8 @@ impl Memory {
         self.word(block, STATUS_AT).store(TP_STATUS_KERNEL, Ordering::Release);
     }
 
-    /// The bytes of a filled block without a place. Its frames must be copied.
+    /// Returns the bytes of a filled block without a place. The frames of such a block must be
+    /// copied.
     pub(in crate::af_packet) fn unlent(&self, block: usize, used: usize) -> &[u8] {
         if !self.is_filled(block) {
             return &[];
@@ -344,10 +347,11 @@ impl Memory {
         Ok(())
     }
 
-    /// Maps the block at a place. No frame of the place may be lent.
+    /// Maps the block at a place, of which no frame may be lent at that time.
     pub(in crate::af_packet) fn show(&mut self, socket: BorrowedFd<'_>, block: usize, place: usize) -> io::Result<()> {
         let Shape { blocks, block_bytes, .. } = self.shape;
-        // A ring can only be mapped as a whole. Later calls use the other blocks of the mapping.
+        // A ring can only be mapped as a whole. Later calls of `show` use the other blocks of this
+        // mapping.
         if !self.spare.as_ref().is_some_and(|spare| spare.there[block]) {
             let view = View::map(self.shape.bytes(), Some(socket))?;
             self.spare = Some(Spare { base: view.base, block_bytes, there: vec![true; blocks].into() });

@@ -35,7 +35,8 @@ impl Socket {
         checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
     }
 
-    /// Without the permission to exceed the system's limit on buffers, the limit applies.
+    /// If the process may not exceed the system's limit on send buffers, the kernel applies that
+    /// limit.
     pub(crate) fn set_send_buffer(&self, bytes: c_int) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
             .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
@@ -45,8 +46,8 @@ impl Socket {
         self.set(libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1)
     }
 
-    /// Sends a packet without blocking. The system calls have no address argument, so the sandbox
-    /// can forbid calls with an address, which could send through any interface.
+    /// Sends a packet without blocking. The system calls for sending have no address argument, so
+    /// the sandbox can forbid calls with an address, which could send through any interface.
     pub(crate) fn send<const PARTS: usize>(&self, packet: &[&[u8]]) -> io::Result<()> {
         let socket = self.0.as_raw_fd();
         let sent = if let [only] = packet {

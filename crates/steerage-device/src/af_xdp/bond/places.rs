@@ -1,6 +1,6 @@
 //! The places (table entries) for the ports of a bond. A place has receive queues, and keys in the
-//! maps of the XDP program. The thread in `watcher` assigns ports to places. The queues of a place
-//! notice at their next check that another port uses the place.
+//! maps of the XDP program. The thread in `watcher` assigns ports to places. If another port gets a
+//! place, the queues of the place notice that at their next check.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -32,7 +32,7 @@ pub(in crate::af_xdp) struct Places {
 struct ToStart {
     watcher: Watcher,
     /// The sockets for later ports, created now because later the process may lack the permission.
-    /// A socket can be bound only once, so each new port uses up a set.
+    /// A socket can be bound only once, so each new port uses up a set of sockets.
     unbound: Vec<Vec<Socket>>,
 }
 
@@ -81,7 +81,8 @@ impl Places {
         &self.table.model
     }
 
-    /// The last queue prepares sockets for new ports, and starts the thread that watches the bond.
+    /// The last opened queue prepares sockets for new ports, and starts the thread that watches the
+    /// bond.
     pub(in crate::af_xdp) fn opened(&self, region: &Arc<Region>) -> Result<(), DeviceError> {
         // Relaxed, because one thread opens all queues.
         if self.unopened.fetch_sub(1, Ordering::Relaxed) != 1 {
@@ -92,7 +93,8 @@ impl Places {
         for sockets in unbound {
             match self.model().prepare(sockets, region, |_, _| FEWEST) {
                 Ok(prepared) => self.table.add_spare((prepared, Arc::clone(region))),
-                // The run continues: the queues of the current ports already have their memory.
+                // The run continues without sockets for new ports: the queues of the current ports
+                // already have their memory.
                 Err(error) => {
                     tracing::warn!(%error, "the packets of a new port of the bond will go to the kernel");
                     break;
@@ -104,7 +106,8 @@ impl Places {
         let run = move || watcher.run(&table, &ends, &ready);
         let spawned = thread::Builder::new().name("bond".to_owned()).spawn(run);
         spawned.map_err(|e| self.model().error("start a thread that watches the bond", e))?;
-        // The thread must give up its capabilities before the process restricts its system calls.
+        // The watching thread must give up its capabilities before the process restricts its system
+        // calls.
         let _ = is_ready.recv();
         Ok(())
     }
@@ -150,7 +153,7 @@ impl View {
         self.place().event(self.nth)
     }
 
-    /// The state at the last [`refresh`](Self::refresh).
+    /// The state of the place at the last [`refresh`](Self::refresh).
     pub(in crate::af_xdp) fn state(&self) -> &State {
         &self.state
     }

@@ -19,10 +19,11 @@ pub(super) type Prepared = (Vec<OpenSocket>, Arc<Region>);
 pub(super) struct Table {
     pub(super) bond: u32,
     pub(super) name: String,
-    /// The bond's first port when the device was opened. New ports are set up like this port.
+    /// The bond's first port when the device was opened. New ports are set up like the first port.
     pub(super) model: Arc<Device>,
     pub(super) places: Vec<Place>,
-    /// The sockets for ports that the bond does not have yet. Each new port uses up a set.
+    /// The sockets for ports that the bond does not have yet. Each new port uses up a set of
+    /// sockets.
     spares: Mutex<Vec<Prepared>>,
     is_gone: AtomicBool,
 }

@@ -25,7 +25,7 @@ use crate::af_xdp::sys::{Map, Mode, Program, Socket};
 struct Taking {
     started: Instant,
     queues: [QueueTester; 2],
-    /// Attached to new ports by the test. `None` if the bond attaches the program.
+    /// The program that the test attaches to new ports. `None` if the bond attaches the program.
     program: Option<Program>,
 }
 
@@ -97,7 +97,8 @@ impl Taking {
     }
 }
 
-/// Two new ports use one place in turn. The socket of a deleted port returns all its pages.
+/// Two new ports use one place (table entry) in turn. The socket of a deleted port returns all its
+/// pages.
 fn a_place_has_one_port_after_another(ends: &Namespaces, controller: &str, take: fn() -> Taking) {
     let add = |nth: usize| {
         ends.veth((0, &format!("near{nth}")), (1, &format!("far{nth}")));

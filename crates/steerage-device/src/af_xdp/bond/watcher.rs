@@ -42,7 +42,8 @@ impl Known {
 }
 
 impl Watcher {
-    /// The sockets belong to this thread's network namespace. `ports` use the first places.
+    /// The sockets belong to this thread's network namespace. The present `ports` use the first
+    /// places of the table.
     pub(super) fn open<'a>(ports: impl Iterator<Item = &'a Link>, places: usize) -> io::Result<Self> {
         let mut known: Vec<Option<Known>> = ports.map(|port| Some(Known::of(port))).collect();
         known.resize(places, None);
@@ -61,7 +62,8 @@ impl Watcher {
             tracing::warn!(%error, "the thread that watches the bond keeps its capabilities");
         }
         let _ = ready.send(());
-        // True at the start, and after the kernel has dropped messages about changes.
+        // `reads_all` is true at the start, and after the kernel has dropped messages about
+        // changes.
         let mut reads_all = true;
         loop {
             let Some(there) = table.upgrade() else { return };
@@ -178,7 +180,7 @@ impl Watcher {
         }
     }
 
-    /// Binds sockets to the queues of a new port. Also returns the number of the sockets.
+    /// Binds sockets to the queues of a new port. Also returns how many sockets were bound.
     fn open_queues(&mut self, table: &Table, nth: usize, link: &Link) -> Result<(Arc<Device>, usize), DeviceError> {
         let name = link.name.clone().unwrap_or_default();
         let channels = self.ethtool.as_mut().and_then(|ethtool| ethtool.channels(&name).ok());

@@ -17,7 +17,8 @@ const VERSION: u8 = 2;
 /// `BPF_F_XDP_HAS_FRAGS`, which libxdp stores for each component.
 const HAS_FRAGS: u32 = 1 << 5;
 
-/// The return value of a function that no component replaces. The next component then always runs.
+/// The return value of a function that no component replaces. After this return value, the next
+/// component always runs.
 const NOT_REPLACED: i32 = 31;
 
 const XDP_PASS: i32 = 2;
@@ -30,7 +31,8 @@ pub(super) const CONFIGURATION_BYTES: usize = 4 + 3 * COMPONENTS_MAX * 4;
 pub(super) struct Rule {
     /// The component with the lowest priority number runs first.
     pub(super) priority: u32,
-    /// One bit per return value: after values whose bit is set, the next component runs.
+    /// One bit per return value. If the bit of a component's return value is set, the next
+    /// component runs.
     pub(super) goes_on_after: u32,
     pub(super) several: bool,
 }
@@ -91,7 +93,7 @@ pub(super) fn dispatcher(rules: &[Rule], map: i32) -> Option<(Vec<Instruction>, 
     let labels: Vec<Label> = rules.iter().map(|_| asm.label()).collect();
     let end = asm.label();
     asm.copy(R6, R1);
-    // libxdp searches the configuration in the maps that the dispatcher uses.
+    // libxdp searches for the configuration in the maps that the dispatcher uses.
     asm.load_map(R1, map);
     for (rule, function) in rules.iter().zip(&labels) {
         let next = asm.label();

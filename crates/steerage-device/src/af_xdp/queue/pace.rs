@@ -10,7 +10,8 @@ use super::super::COALESCE_MIN;
 /// million packets per second, a card's ring of 2,048 frames is full after 200 us.
 const STALL_MAX: Duration = Duration::from_micros(150);
 
-/// A wait that fills this part of the ring halves the next wait: at most half of the ring is full.
+/// If one fourth of the ring fills up during a wait, the next wait is half as long. At most half of
+/// the ring is then full.
 const COALESCE_PART: u64 = 4;
 
 /// The time by which the kernel prolongs a sleep (`PR_SET_TIMERSLACK` of prctl(2)).
@@ -51,7 +52,7 @@ pub(super) struct Coalescing {
     longest: Duration,
     wait: Duration,
     waits: bool,
-    /// The time of the last poll with frames, and the frames delivered until then.
+    /// The time of the last poll with frames, and the number of frames delivered until then.
     last: Timestamp,
     delivered: u64,
 }
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!([at(301, true, false), at(302, true, false), at(303, false, false)], [true, true, false]);
     }
 
-    /// A wait for frames at long intervals would only add a second sleep.
+    /// If frames arrive at long intervals, a wait for frames would only add a second sleep.
     #[test]
     fn only_frames_at_short_intervals_wait() {
         let wait = Duration::from_micros(50);
@@ -122,7 +123,7 @@ mod tests {
             coalescing.after_poll(now, delivered, 1024)
         };
         assert_eq!([at(1000, 1), at(2000, 2), at(2001, 2), at(3000, 3)], [None; 4]);
-        // Frames wait until a wait passes without a frame.
+        // Frames wait until a whole wait passes without a new frame.
         assert_eq!([at(3010, 4), at(3060, 5), at(3300, 6)], [Some(wait); 3]);
         assert_eq!([at(3350, 6), at(3450, 7), at(3460, 8)], [None, None, Some(wait)]);
     }

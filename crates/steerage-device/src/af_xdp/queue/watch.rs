@@ -14,11 +14,12 @@ use super::super::device::Device;
 use super::super::sys::ByCpu;
 use super::UNSEEN;
 
-/// The interval of checks of the XDP program. For each check, the kernel copies a counter per CPU.
+/// The interval at which a queue checks the XDP program. For each check, the kernel copies a
+/// counter per CPU.
 const COUNTERS_LOOK: Duration = Duration::from_secs(1);
 
-/// Frames count as unseen by the program only after it did not run during this number of checks:
-/// some drivers update their statistics only every two seconds.
+/// Frames count as unseen by the program only after the program did not run during this number of
+/// checks: some drivers update their statistics only every two seconds.
 const SETTLED_CHECKS: u32 = 3;
 
 /// The number of unseen frames that shows that the driver no longer runs the program.
@@ -79,7 +80,8 @@ impl Watch {
     pub(super) fn look(&mut self, device: &Device) -> Option<DeviceError> {
         let mut last = None;
         if !self.changes.as_mut()?.read(&mut |change| last = Some(change)) {
-            // Missed changes do no harm: the next message contains the interface's whole state.
+            // Missed messages do no harm: the next message of the kernel contains the interface's
+            // whole state.
             tracing::debug!(device = %device.name, "changes were missed");
         }
         match last? {
@@ -147,7 +149,7 @@ struct Unseen {
     kernel: Rtnetlink,
     handled: u64,
     silence: Silence,
-    /// True if the program was attached again and has not run since.
+    /// True if the program was attached again and has not run since then.
     is_renewed: bool,
 }
 
@@ -161,8 +163,8 @@ impl Unseen {
     }
 
     /// Makes no system call while the queue receives frames. Reading the statistics takes the
-    /// kernel's lock on all interfaces, so they are read only while the program does not run on any
-    /// queue.
+    /// kernel's lock on all interfaces, so the statistics are read only while the program does not
+    /// run on any queue.
     fn look(
         &mut self,
         device: &Device,
@@ -193,7 +195,8 @@ impl Unseen {
     }
 }
 
-/// The time without a run of the XDP program: its runs so far, and the checks since the last run.
+/// Shows how long the XDP program has not run: the number of its runs so far, and the number of
+/// checks since the last run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Silence {
     runs: u64,

@@ -16,7 +16,8 @@ fn two_kernels_speak_over_two_interfaces() {
     namespaces.veth((0, "far0"), (1, "one0"));
     namespaces.veth((2, "far0"), (1, "other0"));
     for (end, host) in [(0, 1), (2, 2)] {
-        // With checksum offload, frames on a veth pair have no checksums, as AF_XDP cannot see.
+        // With checksum offload, frames on a veth pair have no checksums, and AF_XDP cannot see
+        // that.
         namespaces.features(end, "far0", "tx off");
         namespaces.address(end, host, "far0");
     }

@@ -36,7 +36,8 @@ const DEVICE_BOUND: u32 = 1 << 6;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// The used bytes of `union bpf_attr` and of descriptions. Zero is the default of all fields.
+/// The number of used bytes of `union bpf_attr`, and of the kernel's descriptions of BPF objects.
+/// Zero is the default of all fields of `union bpf_attr`.
 const BYTES: usize = 128;
 
 /// `NR_CPUS` of Linux. Reading a counter returns a value for each possible CPU.
@@ -244,13 +245,15 @@ impl Program {
 pub(in crate::af_xdp) struct Link(OwnedFd);
 
 impl Link {
-    /// Other software may detach the program. The kernel does so if the interface is deleted.
+    /// Other software may detach the program. The kernel detaches the program if the interface is
+    /// deleted.
     pub(in crate::af_xdp) fn is_attached(&self) -> io::Result<bool> {
         // The interface index, at byte 16 of `struct bpf_link_info`, is 0 after a detach.
         Ok(info(self.0.as_fd())?.word_at(16) != 0)
     }
 
-    /// Replaces the program in one step. The kernel ignores a replacement by the same program.
+    /// Replaces the linked program in one step. The kernel ignores a replacement by the same
+    /// program.
     pub(in crate::af_xdp) fn replace_program(&self, program: &Program) -> io::Result<()> {
         let mut attributes = Attributes::new().descriptor(0, self.0.as_fd()).descriptor(4, program.as_fd());
         // SAFETY: numbers only.
@@ -290,7 +293,8 @@ pub(super) fn info(fd: BorrowedFd<'_>) -> io::Result<Attributes> {
     unsafe { info_into(fd, Attributes::new()) }
 }
 
-/// Like [`info`], but `info` contains addresses of lists, which the kernel also fills.
+/// Like the function [`info`], but the argument `info` contains addresses of lists, which the
+/// kernel also fills.
 ///
 /// # Safety
 /// Each list must be valid for writes of the number of elements that `info` states.
@@ -326,7 +330,7 @@ impl Dissector {
     }
 
     pub(in crate::af_xdp) fn id(&self) -> io::Result<u32> {
-        // The number is at offset 4 of `struct bpf_prog_info`.
+        // The program's number is at offset 4 of `struct bpf_prog_info`.
         Ok(info(self.0.as_fd())?.word_at(4))
     }
 
@@ -361,7 +365,7 @@ pub fn attached_dissector() -> io::Result<Option<u32>> {
     Ok((attributes.word_at(24) > 0).then(|| std::hint::black_box(&id)[0]))
 }
 
-/// Attaches a program that puts a VLAN tag into the metadata of each frame that is sent.
+/// Attaches a test's program that puts a VLAN tag into the metadata of each frame that is sent.
 #[cfg(test)]
 pub(in crate::af_xdp) fn tag_what_is_sent(interface: u32, program: &[Instruction]) -> io::Result<Link> {
     const PROG_TYPE_SCHED_CLS: u32 = 3;

@@ -75,7 +75,7 @@ impl Typed<'_> {
     }
 }
 
-/// The replacement lasts as long as the returned BPF link exists or is pinned.
+/// The replacement of a function lasts as long as the returned BPF link exists or is pinned.
 pub(in crate::af_xdp) fn replace_function(
     program: BorrowedFd<'_>,
     target: BorrowedFd<'_>,

@@ -37,9 +37,9 @@ pub(super) struct Ring<T> {
     entries: NonNull<T>,
     /// The number of entries: a power of two.
     size: u32,
-    /// The index of this process's side, including entries that are not published yet.
+    /// The index of this process's side of the ring, including entries that are not published yet.
     position: u32,
-    /// The index of the kernel's side when it was last read.
+    /// The index of the kernel's side of the ring when this index was last read.
     other: u32,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Ring<T> {
 unsafe impl<T> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// `place` is an offset of the socket's file descriptor, and `size` a power of two.
+    /// `place` is the offset of the ring for mmap(2), and `size` is a power of two.
     pub(super) fn map(socket: BorrowedFd<'_>, place: i64, offsets: RingOffsets, size: u32) -> io::Result<Self> {
         let bytes = offsets.entries as usize + size as usize * size_of::<T>();
         let protection: c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -119,7 +119,7 @@ impl<T: Copy> Ring<T> {
         (self.waiting() < self.size).then(|| unsafe { self.entry(self.other.wrapping_sub(1)).read() })
     }
 
-    /// Allowed only if the kernel never reads entries outside of system calls.
+    /// The caller must know that the kernel never reads entries outside of system calls.
     pub(super) fn poke_waiting(&mut self, nth: u32, entry: T) {
         if nth < self.waiting() {
             // SAFETY: the entry is within the mapping. Any bytes are valid, because the kernel
@@ -153,7 +153,8 @@ impl<T: Copy> Ring<T> {
 
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
-        // Relaxed: the flag is a hint. The next poll sees a change that this poll misses.
+        // Relaxed: the flag is a hint. The next poll sees a change of the flag that this poll
+        // misses.
         self.word(self.offsets.flags).load(Ordering::Relaxed) & XDP_RING_NEED_WAKEUP != 0
     }
 

@@ -21,11 +21,11 @@ const XDP_UMEM_PGOFF_COMPLETION_RING: i64 = 0x1_8000_0000;
 pub(in crate::af_xdp) struct Rings {
     /// True if the first sender must also register the memory with the kernel.
     pub(in crate::af_xdp) register: bool,
-    /// The number of completions: a power of two.
+    /// The number of entries in the completion ring: a power of two.
     pub(in crate::af_xdp) completions: u32,
 }
 
-/// An AF_XDP socket that sends. The kernel only reads its pages.
+/// An AF_XDP socket that sends. The kernel only reads the pages that such a socket sends.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Sender {
     tx: Ring<Descriptor>,
@@ -53,7 +53,7 @@ impl Unsent {
 }
 
 impl Socket {
-    /// A process with the permission may exceed the system's limit on send buffers.
+    /// A process with CAP_NET_ADMIN may exceed the system's limit on send buffers.
     pub(in crate::af_xdp) fn set_send_buffer(&self, bytes: i32) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
     }
@@ -81,7 +81,8 @@ impl Socket {
 }
 
 impl Sender {
-    /// `shared` is a socket with the same memory, and of the same queue if that has rings already.
+    /// `shared` is a socket with the same memory, and of the same queue if the queue has rings
+    /// already.
     pub(in crate::af_xdp) fn bind(
         &self,
         place: InterfaceQueue,
@@ -125,8 +126,8 @@ impl Sender {
         self.tx.peek_taken().map(Unsent::of)
     }
 
-    /// The kernel skips the emptied descriptor. Only for copy mode, in which the kernel takes
-    /// descriptors only during [`kick`](Self::kick).
+    /// Empties a descriptor, so that the kernel skips the descriptor. Only for copy mode, in which
+    /// the kernel takes descriptors only during [`kick`](Self::kick).
     pub(in crate::af_xdp) fn void_waiting(&mut self, nth: u32) {
         self.tx.poke_waiting(nth, Descriptor { address: 0, len: 0, options: 0 });
     }
@@ -137,8 +138,8 @@ impl Sender {
         self.tx.needs_wakeup()
     }
 
-    /// In copy mode, the kernel takes about 32 descriptors per call. EAGAIN means that there are
-    /// more.
+    /// In copy mode, the kernel takes about 32 descriptors per call. EAGAIN means that the ring has
+    /// more descriptors.
     pub(in crate::af_xdp) fn kick(&self) -> io::Result<()> {
         let null = std::ptr::null();
         // SAFETY: the call has length 0 and null pointers, so the kernel reads nothing.

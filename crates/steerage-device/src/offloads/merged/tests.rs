@@ -14,7 +14,8 @@ enum Kernel {
     RefusesSuperFrames,
     Full(usize),
     Down,
-    /// Refuses packets that end with this byte, and super-frames whose last packet does.
+    /// Refuses packets that end with this byte, and super-frames whose last packet ends with this
+    /// byte.
     Dislikes(u8),
 }
 

@@ -9,7 +9,8 @@ use super::{AHEAD, SyntheticQueue};
 #[derive(Debug)]
 pub(super) struct ShortBuffers {
     buffer: usize,
-    /// The frame that is being handed over, its length, and the bytes that were handed over.
+    /// The frame that is being handed over, its length, and the number of bytes that were handed
+    /// over.
     frame: Box<[u8]>,
     len: usize,
     done: usize,

@@ -60,7 +60,7 @@ impl World {
                 if let Some(slice) = self.moves.slice().filter(takes) {
                     for (bucket, queue) in &carries {
                         self.known.remove(&(slice.group_before, *bucket, *queue));
-                        // A joining queue uses the group's current map.
+                        // A queue that joins a group uses the group's current map.
                         let to = slice.moves.iter().find(|m| m.bucket == *bucket).map(|m| m.to);
                         if to.is_some_and(|to| !self.moves.is_dead(to)) {
                             self.known.insert((slice.group_after, *bucket, *queue));
@@ -140,7 +140,8 @@ impl World {
         cpu.carries.clear();
     }
 
-    /// Buckets may have moved while no CPU polled the queue.
+    /// Makes a queue use the current map, because buckets may have moved while no CPU polled the
+    /// queue.
     fn go_by_the_map_in_force(&mut self, at: usize) {
         let queue = &mut self.queues[at];
         for packet in std::mem::take(&mut queue.lot) {
@@ -156,7 +157,8 @@ impl World {
         }
     }
 
-    /// The previous owner may have been declared dead after it released the queue.
+    /// Takes a queue that was released. The previous owner may have been declared dead after it
+    /// released the queue.
     pub(super) fn adopt(&mut self, cpu: CpuIndex, queue: usize) {
         self.offered[queue] = None;
         if self.moves.owner_of(queue) != cpu {
@@ -185,7 +187,8 @@ impl World {
                     if Some(late) == victim && self.can_be_declared_dead(usize::from(late)) && !waits {
                         self.cpus[usize::from(late)].is_declared_dead = true;
                         self.deaths += 1;
-                        // State in the dead CPU's handler, or moving to or from it, may be lost.
+                        // Flow state in the dead CPU's handler, or on its way to or from this
+                        // handler, may be lost.
                         self.known.clear();
                         asks.extend(self.on(Event::Died(late)));
                     }

@@ -33,7 +33,7 @@ pub(super) struct Queue {
     pub(super) parked: Option<u64>,
     pub(super) fences: Vec<(CpuIndex, usize)>,
     pub(super) fates: Vec<Fate>,
-    /// For each bucket, one more than the number of the bucket's last delivered packet.
+    /// For each bucket, the number of the bucket's last delivered packet plus one.
     pub(super) last: Vec<usize>,
     pub(super) is_closed: bool,
 }

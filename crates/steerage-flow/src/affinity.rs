@@ -16,8 +16,9 @@ use crate::flow_key::FlowKey;
 pub enum Affinity {
     /// Both directions of a flow stay together, for programs that keep state for each connection.
     BothDirections,
-    /// Each direction is steered separately, for routers, which receive the two directions on
-    /// different interfaces. Costs less time, and more devices can provide the hash.
+    /// Each direction is steered separately, for programs that are routers: they receive the two
+    /// directions on different interfaces. Hashing one direction takes less time, and more devices
+    /// can provide the hash.
     OneDirection,
 }
 
@@ -28,7 +29,7 @@ impl Affinity {
         self == wanted || self == Self::BothDirections
     }
 
-    /// Returns the key to hash for a flow, equal for all packets that must stay together.
+    /// Returns the key to hash for a flow, which is equal for all packets that must stay together.
     #[must_use]
     #[inline(always)]
     pub const fn key(self, flow: FlowKey) -> FlowKey {

@@ -1,8 +1,8 @@
 //! Reads the headers of a frame and finds its [`FlowKey`].
 //!
 //! [`flow_key`], for steering, and [`dissect`], for tools, find the same key. The fast path `plain`
-//! is enough for nearly every frame. For other frames, `walk` reads one header after another, in a
-//! time that `limits` bounds. `docs/flows.md` lists the headers that are read.
+//! suffices for nearly every frame. For other frames, `walk` reads one header after another, in a
+//! time that is bounded by `limits`. `docs/flows.md` lists the headers that are read.
 //!
 //! | module | what it reads |
 //! |---|---|
@@ -41,16 +41,17 @@ pub(crate) use plain::{plain, plain_ip};
 pub use ports::set_vxlan_ports;
 pub(crate) use ports::{FROM_LANES, LANES as TUNNEL_PORTS, are_chosen as are_ports_chosen};
 
-/// Returns the flow key of a frame, or `None` if the frame has no complete IP header. The source is
-/// the frame's sender. The result equals [`flow`](Dissection::flow) of [`dissect`].
+/// Returns the flow key of a frame, or `None` if the frame has no complete IP header. The source in
+/// the key is the frame's sender. The result equals [`flow`](Dissection::flow) of the result of
+/// [`dissect`].
 ///
-/// - TCP, UDP and SCTP: addresses, ports and protocol. VLAN tags, MPLS labels and tunnel
-///   identifiers are not part of the flow key.
-/// - ICMP queries: addresses, and the query's identifier as both ports. An ICMP error has the flow
-///   key of the packet that the error quotes.
-/// - Other protocols: addresses and protocol. The ports are also 0 in a packet that is cut off
-///   before its ports, and in all fragments except the first.
-///   ([`FragmentTable`](crate::FragmentTable) keeps the fragments of a datagram together.)
+/// - The key of TCP, UDP and SCTP packets has addresses, ports and protocol. VLAN tags, MPLS labels
+///   and tunnel identifiers are not part of the flow key.
+/// - The key of ICMP queries has the addresses, and the query's identifier as both ports. An ICMP
+///   error has the flow key of the packet that the error quotes.
+/// - The key of other protocols has addresses and protocol, and 0 as both ports. The ports are also
+///   0 in a packet that is cut off before its ports, and in all fragments except the first.
+///   ([`FragmentTable`](crate::FragmentTable) keeps all fragments of a datagram together.)
 ///
 /// `link` is the type of the first header of `frame`, which may be cut off at its end. Lengths in
 /// headers are not compared with the frame's length, so the key does not depend on padding, a frame
@@ -69,8 +70,8 @@ pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey>
     }
 }
 
-/// Returns true if UDP packets between these ports are read as a tunnel (see `docs/flows.md`), for
-/// programs that parse simple packets themselves.
+/// Returns true if steerage reads UDP packets between these ports as a tunnel (see
+/// `docs/flows.md`), for programs that parse simple packets themselves.
 ///
 /// ```
 /// use steerage_flow::dissect::is_tunnel;
@@ -84,7 +85,7 @@ pub fn is_tunnel(from: u16, to: u16) -> bool {
     ports::may_be_tunnel(from, to) && ports::of_tunnel(from, to).is_some()
 }
 
-/// In place, because returning the large `Dissection` by value took half of the measured time.
+/// Writes in place, because returning the large `Dissection` took half of the measured time.
 #[inline(never)]
 fn dissect_into(frame: &[u8], link: LinkType, layers: Layers, found: &mut Dissection) {
     walk::Walk::new(frame, layers, found).run(link);

@@ -1,5 +1,6 @@
-//! A key has two 64-bit words (a "short" key) or five (a "long" key), as native integers. The table
-//! shows the bit fields of each word with their widths in bits, most significant bits first:
+//! A flow key has two 64-bit words (a "short" key) or five (a "long" key), as native integers. The
+//! table shows the bit fields of each word with their widths in bits, the most significant bits
+//! first:
 //!
 //! ```text
 //! short     word 0 (bits 63..0)                 word 1
@@ -12,10 +13,11 @@
 //! bytes     bytes 0..16  bytes 16..32  bytes 32..40                                            2 + length
 //! ```
 //!
-//! Keys of different kinds are never equal: short keys differ in the top byte of word 0, long keys
-//! in the tag. The tag of a short key is 0. Addresses and bytes are big-endian (first byte in the
-//! top bits), because Toeplitz reads its input from the first byte to the last. Each endpoint of an
-//! IPv4 key is one number below 2^48, so `min` and `max` sort the two endpoints.
+//! Keys of different kinds are never equal: short keys of different kinds differ in the top byte of
+//! word 0, and long keys in the tag. The tag of a short key is 0. Addresses and bytes are
+//! big-endian (first byte in the top bits), because Toeplitz reads its input from the first byte to
+//! the last. Each endpoint of an IPv4 key is one number below 2^48, so `min` and `max` sort the two
+//! endpoints.
 
 mod parse;
 #[cfg(test)]
@@ -28,7 +30,7 @@ pub use parse::ParseFlowKeyError;
 
 use crate::wire::protocol;
 
-/// Only the first 40 bytes and the length of a custom key are hashed.
+/// The number of bytes of a custom key that are hashed, in addition to its length.
 const BYTES_MAX: usize = 40;
 const SHORT_MAX: usize = 15;
 
@@ -48,8 +50,8 @@ const ENDPOINT_V4: u64 = (1 << 48) - 1;
 /// The source is the sender of the packet. [`both_directions`](FlowKey::both_directions) returns
 /// one key for both directions.
 ///
-/// The constructors are inlined, so that the compiler keeps an IPv4 key in two registers and
-/// removes the other three words.
+/// The constructors are inlined, so that the compiler keeps the two words of an IPv4 key in
+/// registers and removes the other three words.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -112,7 +114,8 @@ impl FlowKey {
         FlowKey { words: [(s >> 64) as u64, s as u64, (d >> 64) as u64, d as u64, last], tag: LONG_V6 }
     }
 
-    /// Creates the key of a frame without an IP header. Addresses are in the order of transmission.
+    /// Creates the key of a frame without an IP header. Addresses have the byte order of
+    /// transmission.
     #[must_use]
     #[inline(always)]
     pub const fn link(source: [u8; 6], destination: [u8; 6], ethertype: u16) -> FlowKey {
@@ -172,8 +175,8 @@ impl FlowKey {
         let source = (a as u128) << 64 | b as u128;
         let destination = (c as u128) << 64 | d as u128;
         let (source_port, destination_port) = ((e >> 48) as u16, (e >> 32) as u16);
-        // No `&&` and no `if`, because the compiler would create branches. The direction of a
-        // packet is random, so the CPU could not predict them.
+        // This code has no `&&` and no `if`, because the compiler would create branches. The CPU
+        // could not predict such branches, because the direction of a packet is random.
         let swap = (source > destination) | ((source == destination) & (source_port > destination_port));
         let mask = (swap as u64).wrapping_neg();
         let (high, low) = ((a ^ c) & mask, (b ^ d) & mask);
@@ -205,8 +208,8 @@ impl FlowKey {
         self
     }
 
-    /// The sender's address and port, if this is an IP key. The port is 0 if the protocol has no
-    /// ports, or for all fragments of a datagram except the first.
+    /// Returns the sender's address and port, if this is an IP key. The port is 0 if the protocol
+    /// has no ports, and in the key of a fragment that is not the first of its datagram.
     #[must_use]
     pub const fn source(&self) -> Option<SocketAddr> {
         match self.parts() {
@@ -216,7 +219,7 @@ impl FlowKey {
         }
     }
 
-    /// The receiver's address and port, like [`source`](FlowKey::source).
+    /// Returns the receiver's address and port, if this is an IP key.
     #[must_use]
     pub const fn destination(&self) -> Option<SocketAddr> {
         match self.parts() {
@@ -226,7 +229,7 @@ impl FlowKey {
         }
     }
 
-    /// The protocol number. `None` for a link or custom key.
+    /// Returns the protocol number, or `None` for a link or custom key.
     #[must_use]
     pub const fn protocol(&self) -> Option<u8> {
         let [_, b, _, _, e] = self.words;
@@ -239,7 +242,7 @@ impl FlowKey {
     /// Returns a copy of the key, made one 64-bit word after another. Use `by_words` for a key from
     /// a function that is *not* inlined, if the caller creates most of its keys inline. Without
     /// `by_words`, the compiler creates all of these keys in memory, and a load of two words waits
-    /// for both stores: an IPv6 key then takes 57 clock ticks with AES instead of 21.
+    /// for both stores. Hashing an IPv6 key with AES then takes 57 clock ticks instead of 21.
     #[must_use]
     #[inline(always)]
     pub const fn by_words(self) -> FlowKey {
@@ -285,8 +288,8 @@ impl FlowKey {
         let blocks = self.big_endian_words();
         let mut bytes = [0; BYTES_MAX];
         let mut block = 0;
-        // Whole words, because copying single bytes took a third of the time that `explain` needs
-        // for a packet without dissection.
+        // Copies whole words, because copying single bytes took a third of the time that `explain`
+        // needs for a packet without dissection.
         while block < blocks.len() {
             let word = blocks[block].to_be_bytes();
             let mut i = 0;
@@ -299,7 +302,8 @@ impl FlowKey {
         bytes
     }
 
-    /// The content of a key that is not an IPv4 key, without the kind of a short key.
+    /// Returns the content of a key that is not an IPv4 key, without the kind that a short key has
+    /// in its top byte.
     #[inline(always)]
     pub(crate) const fn big_endian_words(&self) -> [u64; 5] {
         let [a, b, c, d, e] = self.words;
@@ -344,8 +348,8 @@ const fn v6_socket(high: u64, low: u64, port: u64) -> SocketAddrV6 {
     SocketAddrV6::new(Ipv6Addr::from_bits((high as u128) << 64 | low as u128), port as u16, 0, 0)
 }
 
-/// The key's words are separate parameters, because with a reference to the key the compiler would
-/// have to store the key in memory.
+/// The key's words are separate parameters: if the parameter were a reference to the key, the
+/// compiler would have to store the key in memory.
 #[cold]
 #[inline(never)]
 const fn link_both_directions(a: u64, b: u64) -> (u64, u64) {
@@ -361,7 +365,7 @@ const fn link_both_directions(a: u64, b: u64) -> (u64, u64) {
     (key.words[0], key.words[1])
 }
 
-/// A `const fn` cannot compare arrays with `>`.
+/// Returns true if `a > b`, because a `const fn` cannot compare arrays with `>`.
 const fn greater(a: [u8; 6], b: [u8; 6]) -> bool {
     let mut i = 0;
     while i < 6 {
@@ -389,29 +393,29 @@ const fn greater(a: [u8; 6], b: [u8; 6]) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FlowParts {
-    /// From [`FlowKey::v4`].
+    /// The parts of a key from [`FlowKey::v4`].
     V4 {
-        /// The sender.
+        /// The sender's address and port.
         source: SocketAddrV4,
-        /// The receiver.
+        /// The receiver's address and port.
         destination: SocketAddrV4,
-        /// Protocol number.
+        /// The protocol number.
         protocol: u8,
     },
-    /// From [`FlowKey::v6`].
+    /// The parts of a key from [`FlowKey::v6`].
     V6 {
-        /// The sender. The flow label and the scope identifier are 0.
+        /// The sender's address and port. The flow label and the scope identifier are 0.
         source: SocketAddrV6,
-        /// The receiver.
+        /// The receiver's address and port.
         destination: SocketAddrV6,
         /// The protocol number of the header that follows all extension headers.
         protocol: u8,
     },
-    /// From [`FlowKey::link`].
+    /// The parts of a key from [`FlowKey::link`].
     Link {
-        /// The sender.
+        /// The sender's link address.
         source: [u8; 6],
-        /// The receiver.
+        /// The receiver's link address.
         destination: [u8; 6],
         /// The EtherType of the frame's payload.
         ethertype: u16,
@@ -425,8 +429,9 @@ pub enum FlowParts {
     },
 }
 
-/// Prints the usual notation: `tcp 10.0.0.1:5 > 10.0.0.2:80`, `icmp6 fd00::1 > fd00::2`, `link
-/// 02:00:00:00:00:01 > 02:00:00:00:00:02 0x0806`, `bytes c0ffee`. Two ports of 0 are omitted.
+/// Prints the usual notation of a flow: `tcp 10.0.0.1:5 > 10.0.0.2:80`, `icmp6 fd00::1 > fd00::2`,
+/// `link 02:00:00:00:00:01 > 02:00:00:00:00:02 0x0806`, `bytes c0ffee`. If both ports are 0, they
+/// are omitted.
 impl fmt::Display for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.parts() {

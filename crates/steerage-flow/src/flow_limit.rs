@@ -1,5 +1,5 @@
-//! Detects a flow with more than half of the latest packets, like Linux's `skb_flow_limit`, so that
-//! smaller flows do not lose packets because of a large flow.
+//! Detects a flow that has more than half of the latest packets, like Linux's `skb_flow_limit`, so
+//! that smaller flows do not lose packets because of a large flow.
 
 use crate::hash::FlowHash;
 use crate::limits::FLOW_LIMIT_HISTORY;
@@ -17,7 +17,7 @@ use crate::limits::FLOW_LIMIT_HISTORY;
 /// ```
 #[derive(Debug)]
 pub struct FlowLimit {
-    /// Indices into `counts` of the latest packets, the oldest packet at position `at`.
+    /// The indices in `counts` of the latest packets. The oldest packet is at position `at`.
     history: [u16; FLOW_LIMIT_HISTORY],
     at: usize,
     counts: Box<[u8]>,
@@ -34,7 +34,7 @@ impl FlowLimit {
         let place = hash.0 as usize & (self.counts.len() - 1);
         let oldest = std::mem::replace(&mut self.history[self.at], place as u16);
         self.at = (self.at + 1) % FLOW_LIMIT_HISTORY;
-        // At the start, `history` has indices of packets that never existed.
+        // At the start, `history` contains indices of packets that never arrived.
         let of_oldest = &mut self.counts[usize::from(oldest)];
         *of_oldest = of_oldest.saturating_sub(1);
         self.counts[place] += 1;
@@ -63,8 +63,8 @@ impl FlowLimits {
         self.0.is_empty()
     }
 
-    /// Switches flow limits on for the CPUs in `limited`, and off for all others. Limits that stay
-    /// on keep their history.
+    /// Switches flow limits on for the CPUs in `limited`, and off for all others. Flow limits that
+    /// stay switched on keep their history.
     pub fn set(&mut self, limited: &[u16], table_len: usize) {
         let last = limited.iter().max().map_or(0, |cpu| usize::from(*cpu) + 1);
         self.0.resize_with(last, || None);
@@ -82,7 +82,7 @@ impl FlowLimits {
         self.0.get(cpu).is_some_and(Option::is_some)
     }
 
-    /// Counts a packet for `cpu`. Returns true if its flow exceeds the CPU's flow limit.
+    /// Counts a packet for `cpu`. Returns true if the packet's flow exceeds the CPU's flow limit.
     pub fn is_over(&mut self, cpu: usize, hash: FlowHash) -> bool {
         self.0.get_mut(cpu).and_then(Option::as_mut).is_some_and(|limit| limit.is_over(hash))
     }

@@ -1,11 +1,11 @@
-//! Only the first fragment of a datagram has ports. If it arrives first, all fragments are steered
-//! by the key of its flow. Otherwise the ports are not known yet, and all fragments are steered by
-//! a key made for the datagram. The table stores keys, not CPUs, so fragments follow their bucket
-//! when it moves to another CPU.
+//! Only the first fragment of a datagram has ports. If this fragment arrives first, all fragments
+//! are steered by the key of its flow. If another fragment arrives first, the ports are not known
+//! yet, and all fragments are steered by a key that is made for the datagram. The fragment table
+//! stores keys, not CPUs, so fragments follow their bucket when the bucket moves to another CPU.
 //!
-//! Each receive queue has its own table, used only by the CPU that owns the queue. The flow meter
-//! finds the flows of fragments with such a table. Frames of the dissector's fast path are never
-//! looked up.
+//! Each receive queue has its own fragment table, which only the CPU that owns the queue uses. The
+//! flow meter finds the flows of fragments with a table of this kind. Frames of the dissector's
+//! fast path are never looked up in it.
 
 use crate::flow_key::FlowKey;
 use crate::hash::FlowHasher;
@@ -22,11 +22,12 @@ pub struct Datagram<V> {
     pub value: V,
     since: u64,
     bytes: u32,
-    /// The length of the datagram's data, `u32::MAX` until the last fragment, which states it,
-    /// arrives.
+    /// The length of the datagram's data, or `u32::MAX` until the last fragment, which shows the
+    /// length, has arrived.
     bytes_all: u32,
     first_came: bool,
-    /// Complete datagrams may be replaced. Until then, fragments that arrive twice still find them.
+    /// Complete datagrams may be replaced. Until a complete datagram is replaced, fragments that
+    /// arrive twice still find it.
     free: bool,
 }
 
@@ -37,31 +38,31 @@ impl<V: Copy> Datagram<V> {
         Self { name, value, since, bytes: 0, bytes_all: u32::MAX, first_came, free: false }
     }
 
-    /// A datagram of which one fragment has arrived.
+    /// Creates the state of a datagram of which one fragment has arrived.
     pub fn begin(fragment: &Fragment, value: V, since: u64) -> Self {
         let mut datagram = Self::new(fragment.datagram, value, since, false);
         datagram.note(fragment);
         datagram
     }
 
-    /// The key that all fragments of the datagram share.
+    /// Returns the key that all fragments of the datagram share.
     pub const fn name(&self) -> &FlowKey {
         &self.name
     }
 
-    /// The time at which the earliest fragment arrived, in nanoseconds.
+    /// Returns the time at which the earliest fragment arrived, in nanoseconds.
     pub const fn since(&self) -> u64 {
         self.since
     }
 
-    /// True after the first fragment (with the ports) has arrived.
+    /// Returns true after the first fragment (with the ports) has arrived.
     pub const fn first_came(&self) -> bool {
         self.first_came
     }
 
     /// Adds a fragment with this datagram's `name`, and returns the value that the fragments share.
-    /// If the fragment belongs to a later datagram of that name, a new state with the value `own`
-    /// replaces this state.
+    /// If the fragment belongs to a later datagram with the same name, a new state with the value
+    /// `own` replaces this state.
     pub fn follow(&mut self, fragment: &Fragment, own: V, now: u64) -> V {
         // A first fragment that arrives again belongs to another datagram, because senders reuse
         // identifications.
@@ -82,14 +83,14 @@ impl<V: Copy> Datagram<V> {
         self.free |= self.bytes >= self.bytes_all;
     }
 
-    /// True if the datagram is older than [`FRAGMENT_TIME`]: later fragments belong to another
-    /// datagram.
+    /// Returns true if the datagram is older than [`FRAGMENT_TIME`]: later fragments belong to
+    /// another datagram.
     pub fn is_old(&self, now: u64) -> bool {
         u128::from(now.abs_diff(self.since)) >= FRAGMENT_TIME.as_nanos()
     }
 }
 
-/// The datagrams of which some fragments arrived recently, to find the flow of a fragment.
+/// A table of recent fragmented datagrams, with which the flow of a fragment is found.
 #[derive(Debug)]
 pub struct Datagrams<V> {
     sets: Box<[[Option<Datagram<V>>; FRAGMENT_WAYS]]>,
@@ -106,10 +107,10 @@ impl<V: Copy> Default for Datagrams<V> {
 impl<V: Copy> Datagrams<V> {
     const BYTES: usize = FRAGMENT_SETS * size_of::<[Option<Datagram<V>>; FRAGMENT_WAYS]>();
 
-    /// Returns the value that the fragments of a datagram share: `own`, from the fragment's own
-    /// headers, if the first fragment arrives first, and `alone` if another fragment arrives first.
-    /// `hash` is a hash of the datagram's key with a secret hash key, so that a sender cannot fill
-    /// a chosen set of the table. `now` is in nanoseconds.
+    /// Returns the value that the fragments of a datagram share. This value is `own`, from the
+    /// fragment's own headers, if the first fragment arrives first, and `alone` if another fragment
+    /// arrives first. `hash` is a hash of the datagram's key with a secret hash key, so that a
+    /// sender cannot fill a chosen set of the table. `now` is in nanoseconds.
     pub fn follow(&mut self, fragment: &Fragment, hash: u32, own: V, alone: V, now: u64) -> V {
         let is_first = fragment.offset == 0;
         let own = if is_first { own } else { alone };
@@ -118,7 +119,8 @@ impl<V: Copy> Datagrams<V> {
             return match entry_for_another(set, now, |known| known.free || known.is_old(now)) {
                 Some(entry) => entry.insert(Datagram::begin(fragment, own, now)).value,
                 None => {
-                    // `alone` comes from the fragment's own headers, so it needs no entry.
+                    // The value `alone` comes from the fragment's own headers, so no entry in the
+                    // table is necessary.
                     self.counts.full += 1;
                     alone
                 }
@@ -130,7 +132,7 @@ impl<V: Copy> Datagrams<V> {
         known.follow(fragment, own, now)
     }
 
-    /// True if the table contains the datagram `name`.
+    /// Returns true if the table contains the datagram `name`.
     pub fn has(&self, name: &FlowKey, hash: u32) -> bool {
         self.sets[hash as usize % FRAGMENT_SETS].iter().flatten().any(|known| known.name == *name)
     }
@@ -149,13 +151,14 @@ impl<V: Copy> Datagrams<V> {
         }
     }
 
-    /// Returns and resets the counts.
+    /// Returns and resets the counts of datagrams that the table could not keep.
     pub fn take_counts(&mut self) -> FragmentCounts {
         std::mem::take(&mut self.counts)
     }
 }
 
-/// The oldest entry is replaced first, so that fragments that arrive twice find complete datagrams.
+/// Of the entries that may be replaced, the oldest is replaced first, so that fragments that arrive
+/// twice find complete datagrams.
 fn entry_for_another<V: Copy>(
     set: &mut [Option<Datagram<V>>],
     now: u64,
@@ -165,17 +168,17 @@ fn entry_for_another<V: Copy>(
     free.max_by_key(|entry| entry.map_or(u64::MAX, |known| now.abs_diff(known.since)))
 }
 
-/// Datagrams that a queue's table could not keep.
+/// The numbers of datagrams that a queue's fragment table could not keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FragmentCounts {
-    /// Datagrams that found no free entry.
+    /// The number of datagrams for which there was no free entry.
     pub full: u64,
-    /// Datagrams that were too old when another fragment arrived.
+    /// The number of datagrams that were too old when another fragment arrived.
     pub aged: u64,
 }
 
-/// The fragmented datagrams of one queue.
+/// The table of the fragmented datagrams of one receive queue.
 ///
 /// ```
 /// use steerage_flow::dissect::{Layers, dissect};
@@ -207,13 +210,13 @@ impl FragmentTable {
     /// The size of the table in memory, in bytes.
     pub const BYTES: usize = Datagrams::<FlowKey>::BYTES;
 
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Returns the flow key that steers a frame. If a fragmented datagram contains another, all
-    /// fragments of the outer datagram get the key of the inner datagram.
+    /// Returns the flow key that steers a frame. If a fragmented datagram contains another
+    /// fragmented datagram, all fragments of the outer datagram get the key of the inner datagram.
     pub fn steer(&mut self, found: &Dissection, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
         found.fragments.iter().rev().flatten().fold(found.key, |key, fragment| self.follow(fragment, key, hasher, now))
     }
@@ -223,7 +226,7 @@ impl FragmentTable {
         self.0.follow(fragment, hash, key, fragment.datagram, now.as_nanos())
     }
 
-    /// Returns and resets the counts.
+    /// Returns and resets the counts of datagrams that the table could not keep.
     pub fn take_counts(&mut self) -> FragmentCounts {
         self.0.take_counts()
     }

@@ -1,6 +1,6 @@
 //! Most frames are steered by the flow in their headers. All fragments of a datagram are steered by
-//! the key of the fragment that arrives first ([`FragmentTable`]). A program may supply its own
-//! keys.
+//! the key of the fragment that arrives first ([`FragmentTable`]). A program may also supply its
+//! own keys for frames.
 
 #[cfg(test)]
 mod tests;
@@ -16,12 +16,12 @@ use crate::hash::{FlowHash, FlowHasher, Hashing, PlainFrames, TOGETHER};
 use crate::link_type::LinkType;
 use crate::time::Timestamp;
 
-/// Batches of fewer frames are hashed frame by frame.
+/// Batches of fewer frames than this are hashed frame by frame.
 const LEAST_TOGETHER: usize = 4;
 
 fn steered_by(found: &Dissection, fragments: &mut FragmentTable, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
     match found.fragments {
-        // A frame without an IP flow has the same key in both directions between two link
+        // Frames without an IP flow have the same key in both directions between two link
         // addresses.
         _ if !found.is_flow => found.key.both_directions(),
         [None, _] => found.key,
@@ -32,8 +32,8 @@ fn steered_by(found: &Dissection, fragments: &mut FragmentTable, hasher: &FlowHa
 /// Finds the flow keys by which the frames of a receive queue are steered, for tools that explain
 /// steering. A packet contains only the hash of its key.
 ///
-/// All fragments of a datagram get the key of the fragment that arrives first, so each queue needs
-/// one `SteeringKeys` that sees all frames of the queue in order.
+/// All fragments of a datagram get the key of the fragment that arrives first, so each receive
+/// queue needs its own `SteeringKeys`, which must see all frames of the queue in order.
 ///
 /// ```
 /// use steerage_flow::dissect::{self, Layers};
@@ -66,14 +66,15 @@ impl fmt::Debug for SteeringKeys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SteeringKey {
-    /// The flow by which the frame is steered. The source is the frame's sender.
+    /// The flow by which the frame is steered. The source of this flow is the frame's sender.
     pub flow: FlowKey,
     /// The flow key that is hashed for this frame.
     pub hashed: FlowKey,
 }
 
 impl SteeringKeys {
-    /// Creates the `SteeringKeys` of one queue. `affinity` is that of the instance's handler.
+    /// Creates the `SteeringKeys` of one receive queue. `affinity` must be that of the instance's
+    /// handler.
     pub fn new(hasher: FlowHasher, affinity: Affinity) -> Self {
         Self { hasher, affinity, fragments: FragmentTable::new() }
     }
@@ -87,8 +88,8 @@ impl SteeringKeys {
 }
 
 /// Selects the part of a frame's flow that is hashed. `KeyRule` is a trait, because a method can be
-/// marked for inlining into the loop of each hash kernel, and a closure cannot. With inlining, a
-/// packet takes 11 clock ticks instead of 34.
+/// marked for inlining into the loop of each hash kernel, and a closure cannot be marked. With
+/// inlining, a packet takes 11 clock ticks instead of 34.
 ///
 /// ```
 /// use steerage_flow::dissect::Layers;
@@ -130,9 +131,9 @@ pub trait KeyRule: Send + Sync {
         None
     }
 
-    /// Returns the [`Affinity`] with the effect of this rule, if there is one: the rule has no
-    /// custom keys, and `of_flow` equals [`Affinity::key`] for every flow. Most frames are then
-    /// hashed without creating a key.
+    /// Returns the [`Affinity`] that has the same effect as this rule, if there is one. A rule with
+    /// an affinity has no custom keys, and its `of_flow` equals [`Affinity::key`] for every flow.
+    /// For a rule with an affinity, most frames are hashed without creating a key.
     #[inline(always)]
     fn affinity(&self) -> Option<Affinity> {
         None
@@ -247,7 +248,7 @@ impl<K: KeyRule> FrameHasher<K> {
     }
 
     /// Returns the hash of one frame without a fragment table. Any fragment except the first gets
-    /// the hash of its datagram's key.
+    /// the hash of a key that is made for its datagram.
     pub fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         if let Some(key) = self.rule.custom(frame, link) {
             return self.hasher.hash(&key);
@@ -266,8 +267,8 @@ impl<K: KeyRule> FrameHasher<K> {
     }
 }
 
-/// Reads the bytes of a frame, and stores its hash. Mark both functions `#[inline(always)]`: see
-/// [`Hashing`].
+/// Reads the bytes of a frame, and stores its hash. Mark both functions of this trait
+/// `#[inline(always)]`: see [`Hashing`].
 pub trait FrameAccess<T> {
     /// Returns the bytes of a frame. `bytes` is called for all frames of a batch before the first
     /// frame is read, so it may prefetch them into the cache.
@@ -329,7 +330,8 @@ impl<T, K: KeyRule, A: FrameAccess<T>> Hashing<T> for EthernetFrames<'_, K, A> {
 }
 
 impl<K: KeyRule, A> EthernetFrames<'_, K, A> {
-    /// Hashes at most [`TOGETHER`] frames: the plain frames together, then the others in order.
+    /// Hashes at most [`TOGETHER`] frames: first the plain frames together, and then the other
+    /// frames in order.
     #[inline(always)]
     fn hash_together<T>(&self, frames: &mut [T], affinity: Affinity, kernel: PlainFrames<'_>)
     where

@@ -7,11 +7,11 @@
 //!   chosen CPU.
 //! * **Toeplitz** ([`FlowHasher::toeplitz`]), if the hash must equal a network card's RSS hash.
 //!   Toeplitz is linear: from one observed collision, an attacker can construct any number of
-//!   others.
+//!   further collisions.
 //!
-//! Packets are hashed in batches, because code with a CPU feature, such as AES, cannot be inlined
-//! into a caller without the feature. A function call for each packet would cost more than the AES
-//! rounds.
+//! Packets are hashed in batches, because code that uses a CPU feature, such as AES, cannot be
+//! inlined into a caller that is compiled without the feature. A function call for each packet
+//! would cost more than the AES rounds.
 
 #[cfg(not(target_arch = "x86_64"))]
 mod absent;
@@ -51,12 +51,13 @@ use crate::flow_key::FlowKey;
 
 pub(crate) const TOGETHER: usize = u64::BITS as usize;
 
-/// Ports in network byte order: source ports first, then destination ports.
+/// The ports of tunnels in network byte order: source ports first, then destination ports.
 pub(crate) type PortLanes = [[u8; 2]; 16];
 
 /// The 32-bit hash of a flow. All bits of a keyed hash are equally well distributed.
 ///
-/// Displayed as eight hexadecimal digits, most significant first, as in the RSS verification suite.
+/// A hash is displayed as eight hexadecimal digits, the most significant first, as in the RSS
+/// verification suite.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct FlowHash(pub u32);
 
@@ -76,7 +77,8 @@ impl FlowHash {
     /// ```
     #[inline]
     pub const fn from_low_bits(number: u32) -> Self {
-        // The golden ratio (Fibonacci hashing): products of neighbouring numbers are far apart.
+        // The factor is the golden ratio (Fibonacci hashing): its products with neighbouring
+        // numbers are far apart.
         Self(number.wrapping_mul(0x9E37_79B1))
     }
 }
@@ -123,13 +125,14 @@ pub trait Hashing<T> {
     fn store(&self, item: &mut T, hash: FlowHash);
 }
 
-/// A hash function for one instruction set. A kernel that needs a CPU feature can be created only
-/// if the CPU has the feature, so its value proves that the instructions may be executed.
+/// A hash kernel: a hash function for one instruction set. A kernel that needs a CPU feature can be
+/// created only if the CPU has the feature, so the kernel's existence proves that the instructions
+/// may be executed.
 trait Kernel {
     const NAME: &'static str;
 
-    /// Always inlined, into a function that is compiled for the kernel's CPU feature. In other
-    /// functions, each special instruction becomes a function call.
+    /// `hash` is always inlined into a function that is compiled for the kernel's CPU feature. In a
+    /// function without this feature, each special instruction would become a function call.
     fn hash(&self, key: &FlowKey) -> u32;
 
     #[inline(always)]
@@ -140,8 +143,8 @@ trait Kernel {
         }
     }
 
-    /// Kernels that need a CPU feature override this function with one that is compiled for the
-    /// feature.
+    /// Hash kernels that need a CPU feature override this function with a function that is compiled
+    /// for the feature.
     #[inline(always)]
     fn hash_batch<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
         self.hash_each(batch, hashing);
@@ -150,8 +153,8 @@ trait Kernel {
 
 /// Hashes flow keys with one kind of hash.
 ///
-/// The [`name`](FlowHasher::name) and the hash key determine the hashes. The two implementations of
-/// Toeplitz have different names but return equal hashes.
+/// The [`name`](FlowHasher::name) of the hash and the hash key determine the hashes of flows. The
+/// two implementations of Toeplitz have different names but return equal hashes.
 ///
 /// ```
 /// use steerage_flow::{FlowHasher, FlowKey, HashKey};
@@ -187,7 +190,7 @@ impl FlowHasher {
     /// Creates a hasher of this kind with this hash key.
     ///
     /// # Errors
-    /// Returns [`HashUnavailable`] if this CPU lacks the instructions.
+    /// Returns [`HashUnavailable`] if this CPU lacks the instructions for this kind.
     ///
     /// ```
     /// # use steerage_flow::{FlowHasher, HashKey, HashKind};
@@ -222,7 +225,7 @@ impl FlowHasher {
         FlowHasher::aes(key).unwrap_or_else(|| FlowHasher::sip(key))
     }
 
-    /// Creates a hasher with four AES rounds per block, or returns `None` if this CPU has no AES.
+    /// Creates a hasher with four AES rounds per block. `None` if this CPU has no AES instructions.
     #[must_use]
     pub fn aes(key: &HashKey) -> Option<FlowHasher> {
         Aes::new(key).map(|kernel| FlowHasher(Kind::Aes(kernel)))
@@ -235,24 +238,26 @@ impl FlowHasher {
         FlowHasher(Kind::Sip(Sip::new(key)))
     }
 
-    /// Creates a hasher for the hash that RSS hardware computes with this key, at its fastest.
+    /// Creates a hasher for the hash that RSS hardware computes with this key, with the fastest
+    /// hash kernel that this CPU supports.
     ///
     /// RSS hashes source address, destination address and, for TCP, UDP and SCTP, source port and
-    /// destination port. Of a link key or custom key, only the first 36 bytes are hashed (40 bytes
-    /// of hash key suffice for no more), and neither the length nor the kind.
+    /// destination port. Of a link key or custom key, only the first 36 bytes are hashed, because a
+    /// hash key of 40 bytes does not suffice for more. The length and the kind of the key are not
+    /// hashed.
     #[must_use]
     pub fn toeplitz(key: &HashKey) -> FlowHasher {
         FlowHasher::toeplitz_gfni(key).unwrap_or_else(|| FlowHasher::toeplitz_table(key))
     }
 
-    /// Like [`toeplitz`](FlowHasher::toeplitz), with a table of 36 KiB, on every CPU.
+    /// Like [`toeplitz`](FlowHasher::toeplitz), but with a table of 36 KiB, for every CPU.
     #[must_use]
     pub fn toeplitz_table(key: &HashKey) -> FlowHasher {
         FlowHasher(Kind::Table(Table::new(key)))
     }
 
-    /// Like [`toeplitz`](FlowHasher::toeplitz), with bit matrices. Returns `None` if this CPU does
-    /// not have both GFNI and AVX2.
+    /// Like [`toeplitz`](FlowHasher::toeplitz), but always with bit matrices. Returns `None` if
+    /// this CPU does not have both GFNI and AVX2.
     #[must_use]
     pub fn toeplitz_gfni(key: &HashKey) -> Option<FlowHasher> {
         Gfni::new(key).map(|kernel| FlowHasher(Kind::Gfni(kernel)))
@@ -275,14 +280,14 @@ impl FlowHasher {
         batch[0].1
     }
 
-    /// Hashes a batch. No function is called for each item: see [`Hashing`].
+    /// Hashes a batch without a function call for each item: see [`Hashing`].
     #[inline]
     pub fn hash_batch_with<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
         with_kernel!(self, kernel => kernel.hash_batch(batch, hashing));
     }
 
     /// Returns the code that hashes plain frames without creating a [`FlowKey`], if this hasher and
-    /// this CPU have it. A frame with one of the ports in `tunnels` is not plain.
+    /// this CPU have such code. A frame with one of the ports in `tunnels` is not plain.
     #[inline]
     pub(crate) fn plain_frames(&self, tunnels: &'static PortLanes) -> Option<PlainFrames<'_>> {
         match &self.0 {
@@ -291,7 +296,7 @@ impl FlowHasher {
         }
     }
 
-    /// Like [`hash_batch_with`](FlowHasher::hash_batch_with), with closures.
+    /// Like [`hash_batch_with`](FlowHasher::hash_batch_with), but with closures.
     ///
     /// Use `hash_batch` if the items already contain their flow keys. If a closure reads packet
     /// headers, implement [`Hashing`] instead: the compiler does not inline such a large closure

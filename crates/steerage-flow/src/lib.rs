@@ -1,7 +1,8 @@
 //! Finds the flow of a frame from its headers, and hashes the flow for packet steering.
 //!
-//! * [`dissect::flow_key`] finds the flow of a frame. It reads VLAN tags, MPLS labels, PPP, and the
-//!   headers inside tunnels (GRE, VXLAN, Geneve, GTP-U). The work per frame is bounded.
+//! * [`dissect::flow_key`] finds the flow of a frame. The dissector reads VLAN tags, MPLS labels,
+//!   PPP, and the headers inside tunnels (GRE, VXLAN, Geneve, GTP-U). The work per frame is
+//!   bounded.
 //! * [`FlowHasher`] hashes flows in batches: AES or SipHash with a secret key, or Toeplitz, which
 //!   network cards compute for receive side scaling (RSS).
 //! * [`FragmentTable`] keeps the fragments of a datagram on the CPU of their flow.

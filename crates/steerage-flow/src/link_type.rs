@@ -1,4 +1,4 @@
-/// The type of a frame's first header, by tcpdump's numbers
+/// The type of a frame's first header, as one of tcpdump's numbers
 /// (<https://www.tcpdump.org/linktypes.html>).
 ///
 /// ```
@@ -20,9 +20,9 @@ impl LinkType {
     pub const ETHERNET: Self = Self(1);
     /// PPP (RFC 1661), with or without the address and control bytes of HDLC.
     pub const PPP: Self = Self(9);
-    /// IPv4 or IPv6 without a link header, as BSD systems number it.
+    /// IPv4 or IPv6 without a link header, with the number of BSD systems.
     pub const RAW_BSD: Self = Self(12);
-    /// IPv4 or IPv6 without a link header, as OpenBSD numbers it.
+    /// IPv4 or IPv6 without a link header, with the number of OpenBSD.
     pub const RAW_OPENBSD: Self = Self(14);
     /// PPP in HDLC framing (RFC 1662), or a payload in Cisco's HDLC framing.
     pub const PPP_HDLC: Self = Self(50);
@@ -32,17 +32,17 @@ impl LinkType {
     pub const C_HDLC: Self = Self(104);
     /// A BSD loopback header in network byte order.
     pub const LOOP: Self = Self(108);
-    /// Linux cooked capture.
+    /// The header of a Linux cooked capture.
     pub const LINUX_SLL: Self = Self(113);
     /// IPv4 without a link header.
     pub const IPV4: Self = Self(228);
     /// IPv6 without a link header.
     pub const IPV6: Self = Self(229);
-    /// Linux cooked capture, version 2.
+    /// The header of a Linux cooked capture, version 2.
     pub const LINUX_SLL2: Self = Self(276);
 
-    /// The supported link types. A slot (a packet's ring entry) stores an index of this list in
-    /// four bits, by default 0 (Ethernet).
+    /// The supported link types. A slot (a packet's entry in a ring) stores an index of this list
+    /// in four bits. The default is 0 (Ethernet).
     pub const READ: &[Self] = &[
         Self::ETHERNET,
         Self::RAW,
@@ -64,8 +64,8 @@ impl LinkType {
     /// A link type that steerage does not support.
     pub const UNKNOWN: Self = Self(u16::MAX);
 
-    /// The index of this link type in [`READ`](Self::READ), or the length of that list. Has four
-    /// bits.
+    /// Returns the index of this link type in [`READ`](Self::READ), or the length of that list.
+    /// This code has four bits.
     pub fn code(self) -> u8 {
         Self::READ.iter().position(|link| *link == self).unwrap_or(Self::READ.len()) as u8
     }

@@ -1,9 +1,10 @@
-//! Super-frames: frames that contain several packets, because an offload (TSO, USO, GRO) merged
-//! them or has not split them yet. Also frames with a partial checksum.
+//! Super-frames, and frames with a partial checksum. A super-frame contains several packets,
+//! because an offload (TSO, USO, GRO) has merged them or has not split them yet.
 //!
-//! A super-frame has the headers of its first packet and the payload of all of its packets. It is
-//! steered, queued and handled as one frame, in a fortieth of the time of its packets. TUN, TAP,
-//! veth, UDP sockets and virtual machines accept whole super-frames.
+//! A super-frame has the headers of its first packet and the payload of all of its packets. A
+//! super-frame is steered, queued and handled as one frame, in a fortieth of the time that its
+//! packets would take one by one. TUN, TAP, veth, UDP sockets and virtual machines accept whole
+//! super-frames.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -33,13 +34,13 @@ pub use coalesce::{MERGED_MAX, Merged, RUNS_MAX, coalesce};
 pub use segments::{Segment, Segments};
 pub use virtio::VIRTIO_BYTES;
 
-/// The maximum length of the headers in bytes: Ethernet with two tags (22), IPv6 (40) with some
-/// extension headers, TCP with all options (60).
+/// The maximum length of the headers in bytes: Ethernet with two VLAN tags (22), IPv6 (40) with
+/// some extension headers, and TCP with all options (60).
 pub const HEADER_BYTES_MAX: usize = 192;
 
-/// The maximum number of packets in a super-frame: 64 KiB with 16 bytes of payload each (at an MTU
-/// of 1500, 64 KiB are 45 packets). Without a maximum, a hostile virtual machine could request
-/// 65,536 packets of one byte.
+/// The maximum number of packets in a super-frame: 64 KiB of payload with 16 bytes in each packet.
+/// (At an MTU of 1500, 64 KiB are 45 packets.) Without a maximum, a hostile virtual machine could
+/// request 65,536 packets of one byte.
 pub const SEGMENTS_MAX: usize = 4096;
 
 /// The kind of packets in a frame.
@@ -56,9 +57,9 @@ pub enum OffloadKind {
 /// The state of a frame's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumState {
-    /// Complete, as on the wire. The checksum of a super-frame itself is not used.
+    /// The checksum is complete, as on the wire. (A super-frame's own checksum is not used.)
     Complete,
-    /// The field contains only the sum of the pseudo-header.
+    /// The checksum field contains only the sum of the pseudo-header.
     Partial,
 }
 
@@ -83,7 +84,7 @@ pub enum ChecksumState {
 pub struct Offload {
     kind: OffloadKind,
     checksum: ChecksumState,
-    /// Only the first packet of a super-frame gets the TCP flag CWR.
+    /// True if only the first packet of a super-frame gets the TCP flag CWR.
     ecn: bool,
     segment_bytes: u16,
     header_bytes: u16,
@@ -92,14 +93,14 @@ pub struct Offload {
     checksum_at: u16,
 }
 
-/// Why the description of a frame's offload work cannot be correct.
+/// The reason why the description of a frame's offload work cannot be correct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadOffload {
-    /// The checksum field is outside of the frame, or not where the headers have a checksum.
+    /// The checksum field is outside of the frame, or not at the position of a header's checksum.
     Checksum,
     /// The device reports a kind of segmentation that was never enabled.
     Kind,
-    /// The headers are cut off, too long, or do not match the kind of segmentation.
+    /// The headers are cut off, are too long, or do not match the kind of segmentation.
     Header,
     /// The segment size is zero, or the frame has more segments than [`SEGMENTS_MAX`].
     SegmentSize,
@@ -119,7 +120,7 @@ impl fmt::Display for BadOffload {
 impl std::error::Error for BadOffload {}
 
 impl Offload {
-    /// The length of [`to_bytes`](Self::to_bytes).
+    /// The length of the result of [`to_bytes`](Self::to_bytes).
     pub const BYTES: usize = 16;
 
     /// Describes a super-frame with `segment_bytes` bytes of payload in each packet and a complete
@@ -186,13 +187,14 @@ impl Offload {
         self.checksum
     }
 
-    /// Returns the number of payload bytes in each packet but the last, or 0 for a single packet.
+    /// Returns the number of payload bytes in each packet except the last, or 0 for a single
+    /// packet.
     pub fn segment_bytes(&self) -> usize {
         usize::from(self.segment_bytes)
     }
 
     /// Returns the length of each packet's headers in bytes, including the link header. For a
-    /// single packet, the length up to the end of the checksum field.
+    /// single packet, returns the length up to the end of the checksum field.
     pub fn header_bytes(&self) -> usize {
         usize::from(self.header_bytes)
     }
@@ -202,8 +204,8 @@ impl Offload {
         usize::from(self.network_at)
     }
 
-    /// Returns the length of the frame's longest packet without the link header, to compare with an
-    /// MTU.
+    /// Returns the length of the frame's longest packet without the link header, which can be
+    /// compared with an MTU.
     pub fn packet_bytes_max(&self, frame_bytes: usize) -> usize {
         let payload = frame_bytes.saturating_sub(self.header_bytes());
         let most = if self.is_super_frame() { payload.min(self.segment_bytes()) } else { payload };
@@ -226,8 +228,8 @@ impl Offload {
         }
     }
 
-    /// Returns the offload after a link header of `bytes` bytes was added to the frame (or removed,
-    /// if negative), or `None` if the new offsets are impossible.
+    /// Returns the offload after a link header of `bytes` bytes was added to the frame, or removed
+    /// if `bytes` is negative. Returns `None` if the new offsets are impossible.
     #[must_use]
     pub fn shifted(self, bytes: isize) -> Option<Self> {
         let shift = |at: u16| usize::from(at).checked_add_signed(bytes).and_then(|at| u16::try_from(at).ok());
@@ -262,8 +264,8 @@ impl Offload {
         bytes
     }
 
-    /// Reads the bytes of [`to_bytes`](Self::to_bytes). The offsets may still exceed the frame's
-    /// length. All functions of this module check them.
+    /// Reads the bytes of [`to_bytes`](Self::to_bytes). The offsets in the bytes may exceed the
+    /// frame's length: all functions of this module check them.
     #[inline]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Option<Self> {
         let kind = match bytes[0] {

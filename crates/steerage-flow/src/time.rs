@@ -55,8 +55,8 @@ impl fmt::Display for Timestamp {
 
 /// The time at which a device received a frame: nanoseconds since 1970-01-01 00:00 UTC.
 ///
-/// Not comparable with a [`Timestamp`]: the clock of wall times may be set back, and the wall times
-/// in a capture are from the machine that wrote the capture.
+/// A wall time cannot be compared with a [`Timestamp`]: the clock of wall times may be set back,
+/// and the wall times in a capture are from the machine that wrote the capture.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -90,8 +90,8 @@ impl WallTime {
 /// backwards, even if packets of several interfaces arrive out of order.
 ///
 /// A capture file is read much faster than its packets arrived, so the machine's clock does not
-/// match them. The clock advances only in `see`, and not in a handler's tick (a call without
-/// packets).
+/// match the packets. A packet clock advances only in `see`, and not in a handler's tick (a call
+/// without packets).
 ///
 /// ```
 /// use std::time::Duration;

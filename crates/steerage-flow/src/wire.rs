@@ -1,4 +1,5 @@
-//! Wire formats: assigned numbers, layouts of headers, the Internet checksum, a builder for frames.
+//! Wire formats: assigned numbers, layouts of headers, the Internet checksum, and a builder of
+//! frames.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! This test needs its own process, because the chosen ports apply to the whole process.
+//! This test needs its own process, because the chosen VXLAN ports apply to the whole process.
 
 use steerage_flow::dissect::{Layers, dissect, is_tunnel, set_vxlan_ports};
 use steerage_flow::wire::FrameBuilder;

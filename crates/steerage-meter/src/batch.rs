@@ -39,17 +39,18 @@ impl ColumnBatch {
         Self { columns: vec![Column::new(JOINED, &Values::U32(Vec::new()), false)] }
     }
 
-    /// Returns a batch with the columns of both, from which a caller can [choose](Self::chosen).
+    /// Returns a batch with the columns of both batches, from which a caller can
+    /// [choose](Self::chosen).
     #[must_use]
     pub fn and(mut self, more: Self) -> Self {
         self.columns.extend(more.columns);
         self
     }
 
-    /// Creates an empty batch with the columns of these names.
+    /// Creates an empty batch with the columns that have these names.
     ///
     /// # Errors
-    /// Returns an error if records have no column of one of the names.
+    /// Returns an error if flow records have no column with one of the names.
     pub fn of(names: &[impl AsRef<str>]) -> Result<Self, UnknownColumn> {
         Self::all().chosen(names)
     }
@@ -62,7 +63,7 @@ impl ColumnBatch {
     /// Returns the columns with these names, in the order of the names.
     ///
     /// # Errors
-    /// Returns an error if this batch has no column of one of the names.
+    /// Returns an error if this batch has no column with one of the names.
     pub fn chosen(&self, names: &[impl AsRef<str>]) -> Result<Self, UnknownColumn> {
         let find = |name: &str| {
             self.columns.iter().find(|column| column.name() == name).cloned().ok_or_else(|| {
@@ -79,7 +80,7 @@ impl ColumnBatch {
         &self.columns
     }
 
-    /// Returns the columns for adding rows that are not flow records.
+    /// Returns the columns, so that the caller can add rows that are not flow records.
     pub fn columns_mut(&mut self) -> &mut [Column] {
         &mut self.columns
     }

@@ -1,10 +1,10 @@
 //! Writes CSV such that no spreadsheet mistakes a cell for a formula.
 //!
-//! A spreadsheet evaluates a cell that begins with `=`, `+`, `-` or `@`, also after a tab or a line
-//! break, and attackers choose the names in packets. Such a first character is written as `\DDD`,
-//! its decimal code, like unprintable characters in [`names`](super::names) (RFC 1035, 5.1). In
-//! some countries, a semicolon begins a new cell, so the character after it counts as a first
-//! character.
+//! A spreadsheet evaluates a cell that begins with `=`, `+`, `-` or `@`, even after a tab or a line
+//! break, and attackers choose the names in packets. If a cell would begin with such a character,
+//! it is written as `\DDD`, its decimal code, like unprintable characters in
+//! [`names`](super::names) (RFC 1035, 5.1). In some countries, a semicolon begins a new cell, so
+//! the character after a semicolon counts as the first of a cell.
 
 use std::io::{self, Write};
 
@@ -25,7 +25,7 @@ impl<W: Write> Cells<W> {
         &self.to
     }
 
-    /// Also records whether the next byte is the first byte of a cell.
+    /// Returns true if a byte must be escaped, and records whether the next byte begins a cell.
     fn is_escaped(&mut self, byte: u8) -> bool {
         let at_start = std::mem::replace(&mut self.at_start, false);
         match byte {

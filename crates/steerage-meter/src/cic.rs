@@ -14,10 +14,11 @@ use super::key::Key;
 use super::names::{Hashed, Spread};
 use super::read;
 
-/// A longer pause (ns) is an idle time between two active times, by CICFlowMeter's default.
+/// A pause that is longer than this time (ns) separates two active times, by CICFlowMeter's
+/// default.
 const IDLE_AFTER: u64 = 5_000_000_000;
 
-/// A longer pause (ns) ends a subflow and a bulk, as in CICFlowMeter.
+/// A pause that is longer than this time (ns) ends a subflow and a bulk, as in CICFlowMeter.
 const SUBFLOW_AFTER: u64 = 1_000_000_000;
 
 const BULK_PACKETS: u64 = 4;
@@ -66,7 +67,8 @@ impl Stat {
         if count < 2 {
             return 0.0;
         }
-        // In integers, because the difference of two large floating-point numbers loses digits.
+        // Computed with integers, because the difference of two large floating-point numbers loses
+        // digits.
         let exact = || count.checked_mul(self.squares)?.checked_sub(sum.checked_mul(sum)?);
         let squares = exact().map_or_else(
             || (count as f64 * self.squares as f64 - sum as f64 * sum as f64).max(0.0),
@@ -87,7 +89,8 @@ pub(super) struct Bulks {
     pub(super) packets: u64,
     pub(super) bytes: u64,
     nanos: u64,
-    /// Packets in the current run, which becomes a bulk if it has [`BULK_PACKETS`].
+    /// The packets in the current run of data packets, which becomes a bulk if it has
+    /// [`BULK_PACKETS`].
     run_packets: u64,
     run_bytes: u64,
     run_first: u64,
@@ -126,7 +129,8 @@ impl Bulks {
         if self.bulks == 0 { 0.0 } else { of as f64 / self.bulks as f64 }
     }
 
-    /// Bytes per second. `None` if the first and last packet of each bulk have one time.
+    /// Returns the bytes per second, or `None` if the first and last packet of each bulk have the
+    /// same time.
     pub(super) fn rate(&self) -> Option<f64> {
         if self.bulks == 0 { Some(0.0) } else { per_second(self.bytes, self.nanos) }
     }
@@ -202,7 +206,7 @@ impl Cic {
         }
     }
 
-    /// Times between packets of different CPUs are missing from the sum.
+    /// The sum of two CPUs' statistics lacks the times between packets of different CPUs.
     fn merge(&mut self, other: &Self) {
         for (side, more) in self.sides.iter_mut().zip(&other.sides) {
             side.header_min = match (side.payload.count, more.payload.count) {

@@ -1,4 +1,4 @@
-//! One function writes and reads the fields of a type, so that their order is always the same.
+//! For each type, one function writes and reads the fields, so that their order never differs.
 
 /// The highest bit of a byte says that another byte follows, as in LEB128.
 const BITS: u32 = 7;

@@ -1,7 +1,8 @@
 //! A column of values, in the layout of Arrow's columns.
 //!
-//! An Arrow library can use the buffers unchanged: a bitmap of the rows that have a value (first
-//! row in the lowest bit), the values, and for text the positions at which the texts end.
+//! An Arrow library can use the buffers unchanged: a bitmap of the rows that have a value (the
+//! first row in the lowest bit), and the values. Columns of text also have the positions at which
+//! the texts end.
 
 /// The values of a column.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,7 +20,8 @@ pub enum Values {
     U64(Vec<u64>),
     /// Floating-point numbers of 64 bits.
     F64(Vec<f64>),
-    /// UTF-8 text. The text of row `n` is between the positions `n` and `n + 1`.
+    /// UTF-8 text. The text of row `n` begins at position number `n` and ends at position number `n
+    /// + 1`.
     Text(Vec<i32>, Vec<u8>),
     /// Byte strings, with positions like those of text.
     Bytes(Vec<i32>, Vec<u8>),
@@ -65,12 +67,12 @@ impl Column {
         self.name
     }
 
-    /// The values: 0 or an empty text in a row without a value.
+    /// Returns the values, with 0 or an empty text in a row without a value.
     pub fn values(&self) -> &Values {
         &self.values
     }
 
-    /// The bitmap of rows that have a value, or `None` if all have.
+    /// Returns the bitmap of rows that have a value, or `None` if every row has a value.
     pub fn present(&self) -> Option<&[u8]> {
         self.present.as_deref()
     }

@@ -55,9 +55,9 @@ pub(super) trait Columns {
     fn time(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> WallTime);
     fn count(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> u64);
     fn number<N: Number>(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> Option<N>);
-    /// Each row has a text, which `of` appends.
+    /// Adds a column in which each row has a text, which `of` appends to the vector.
     fn word(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>));
-    /// `of` appends a text to the vector, or returns false if the row has none.
+    /// `of` appends a text to the vector, or returns false if the row has no text.
     fn text(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool);
 }
 
@@ -104,7 +104,8 @@ pub(super) fn address(address: &Address, text: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Four times as fast as `write!`, for both addresses of each row.
+/// Appends a decimal number. (Four times as fast as `write!`, which would be called for both
+/// addresses of each row.)
 fn decimal(octet: u8, text: &mut Vec<u8>) {
     if octet >= 100 {
         text.push(b'0' + octet / 100);

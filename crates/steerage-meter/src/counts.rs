@@ -12,9 +12,10 @@ use super::writer_state::OutputCounts;
 pub struct FlowCounts {
     /// The number of current flows.
     pub active: u64,
-    /// The number of records: one for each ended, cut or current flow.
+    /// The number of records. Each current flow counts as a record, and so does each flow that has
+    /// ended or was cut.
     pub total: u64,
-    /// The number of records in `total` of evicted flows.
+    /// The number of records in `total` whose flows were evicted.
     pub evicted: u64,
     /// Records that were written or sent, summed over all outputs.
     pub written: u64,
@@ -40,7 +41,7 @@ impl Published {
         self.evicted.store(totals.evicted, Ordering::Relaxed);
     }
 
-    /// While another thread reads the previous list, that list stays published.
+    /// While another thread reads the previous list, the previous list stays published.
     pub(super) fn publish_largest(&self, flows: Vec<FlowRecord>) {
         if let Ok(mut published) = self.largest.try_lock() {
             *published = flows;
@@ -52,7 +53,7 @@ impl Published {
 pub(super) struct AllPublished(Arc<Mutex<Vec<Arc<Published>>>>);
 
 impl AllPublished {
-    /// The counts of a meter that has panicked are dropped, like its flows in the report.
+    /// If a meter panics, its counts are dropped, and so are its flows in the report.
     pub(super) fn one_more(&self) -> Arc<Published> {
         let published = Arc::new(Published::default());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,8 +72,8 @@ impl AllPublished {
         flows
     }
 
-    /// The caller must have read the outputs' counts before. The counts are read at different
-    /// moments, so a flow may be in one and not yet in another.
+    /// The caller must have read the outputs' counts before. Counts are read at different moments,
+    /// so a flow may be in one count and not yet in another.
     pub(super) fn sum(&self, limit: &FlowLimit, outputs: &[OutputCounts]) -> FlowCounts {
         let (written, lost) = (outputs.iter().map(|of| of.written).sum(), outputs.iter().map(|of| of.lost).sum());
         let mut counts = FlowCounts { active: limit.taken() as u64, written, lost, ..FlowCounts::default() };

@@ -1,4 +1,4 @@
-//! Operations on a file or on standard output that can fail, and that tests make fail.
+//! Operations on a file or on standard output that can fail, and that tests cause to fail.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -10,8 +10,8 @@ use steerage_guard::file::{NewFile, Readers, parent_of};
 
 use super::writer_state::WriterState;
 
-/// A pipe accepts such a write completely or not at all (PIPE_BUF). Small writes show progress even
-/// if the reader is slow.
+/// The size of a write to a pipe, which the pipe accepts completely or not at all (PIPE_BUF). Small
+/// writes show progress even if the reader is slow.
 const PIECE_BYTES: usize = 4096;
 
 pub(super) struct Disk {
@@ -34,7 +34,8 @@ impl Disk {
         Ok(Self { file, new: Some(new), part, watched: None })
     }
 
-    /// Unbuffered: the standard library would keep the last bytes and report them as written.
+    /// Opens standard output without a buffer: the standard library would keep the last bytes in
+    /// its buffer and report them as written.
     pub(super) fn stdout(state: &Arc<WriterState>) -> io::Result<Self> {
         Ok(Self::special(io::stdout().as_fd().try_clone_to_owned()?.into(), state))
     }
@@ -43,7 +44,7 @@ impl Disk {
         Self { file, new: None, part: PathBuf::new(), watched: Some(Arc::clone(state)) }
     }
 
-    /// Returns how many bytes the kernel has accepted.
+    /// Writes bytes, and returns how many bytes the kernel has accepted.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let most = if self.watched.is_some() { PIECE_BYTES } else { usize::MAX };
         let length = bytes.len().min(most);
@@ -72,7 +73,7 @@ impl Disk {
         self.file.seek(SeekFrom::Start(end - excess as u64)).map(drop)
     }
 
-    /// From now on, the file is not deleted even if it never gets its final name.
+    /// After `keep`, the file is not deleted even if it never gets its final name.
     pub(super) fn keep(&mut self) {
         self.new = self.new.take().map(NewFile::kept);
     }
@@ -102,10 +103,11 @@ pub(super) mod fault {
     #[derive(Clone, Copy, Debug)]
     pub(in super::super) enum Fault {
         None,
-        /// The number of the failing operation, from 1.
+        /// The number of the operation that fails, counted from 1.
         Once(u64, Errno),
         From(u64, Errno),
-        /// If this operation is a write, it writes a part of its bytes, and the next one fails.
+        /// If the operation with this number is a write, it writes a part of its bytes, and the
+        /// next operation fails.
         Short(u64, Errno),
         ShortFrom(u64, Errno),
         Room(usize),

@@ -1,4 +1,5 @@
-//! Passes records from the packet CPUs to outputs with a bounded queue and a writer thread each.
+//! Passes records from the packet CPUs to outputs. Each output has a bounded queue and a writer
+//! thread.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
@@ -23,16 +24,18 @@ use super::writer_state::{
     Ended, FlowOutput, Message, OutputCounts, WAITING_FOR_COLLECTOR_MAX, WriterEnd, WriterState,
 };
 
-/// So many records (at most 64 KiB) that the time for passing a message is negligible.
+/// The number of records in a message (at most 64 KiB): with so many, the time for passing a
+/// message is negligible.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
 
-/// The size of a writer's queue: 4096 records, or 4 ms at a million records per second.
+/// The size of a writer's queue, in messages: 4096 records, or 4 ms at a million records per
+/// second.
 const WAITING_MAX: usize = 16;
 
 const _: () = assert!(size_of::<FlowRecord>() <= 256);
 
-/// Each file needs a file descriptor, and with rotation each period has a file. For one more file,
-/// the file of the oldest period is completed.
+/// The maximum number of open files: with rotation, each period has a file. Before one more file is
+/// opened, the file of the oldest period is completed.
 const OPEN_MAX: usize = 128;
 
 /// The outputs that receive a meter's records.
@@ -49,7 +52,7 @@ struct Outlet {
 }
 
 impl Exporter {
-    /// Combines two exporters: each record goes to the outputs of both.
+    /// Combines two exporters. Each record goes to the outputs of both exporters.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.outlets.extend(other.outlets);
@@ -57,8 +60,8 @@ impl Exporter {
     }
 
     /// Passes records to all outputs, for programs that count flows themselves
-    /// ([`FlowRecord::of_flow`]) or select a meter's records. See [`FlowWriter::exporter`] for a
-    /// full queue.
+    /// ([`FlowRecord::of_flow`]) or select a meter's records. [`FlowWriter::exporter`] describes
+    /// what happens if a queue is full.
     pub fn pass(&self, records: Vec<FlowRecord>) {
         if let Some(now) = records.iter().map(|record| record.last().as_nanos()).max() {
             self.send(records, now);
@@ -83,8 +86,8 @@ impl Outlet {
     fn send(&self, records: &Arc<Vec<FlowRecord>>, volume: Volume, now: u64) {
         let (records, unwritten) = (Arc::clone(records), self.shared.ledger().take(volume));
         let message = Message::Ended(Ended { records, now, unwritten });
-        // The records of a refused message count as lost. A writer for which the source waits
-        // refuses messages only after it has failed or was abandoned.
+        // The records of a refused message count as lost. If the packet source waits for a writer,
+        // the writer refuses messages only after it has failed or was abandoned.
         self.shared.note_waiting();
         let is_refused = if self.waits { self.to.send(message).is_err() } else { self.to.try_send(message).is_err() };
         if is_refused {
@@ -119,8 +122,9 @@ pub struct FlowWriter {
 }
 
 impl FlowWriter {
-    /// Starts the thread, after creating a file without a time in its name. If the thread fails, it
-    /// calls `on_failure`, so that the caller can stop the meters.
+    /// Starts the writer thread. If the file's name contains no time, the file is created before
+    /// the thread starts. If the thread fails, it calls `on_failure`, so that the caller can stop
+    /// the meters.
     ///
     /// # Errors
     /// Returns an error if the file or its directory cannot be used.
@@ -139,8 +143,8 @@ impl FlowWriter {
         })
     }
 
-    /// Starts a thread that passes all records to `take`, and ends if `take` fails. Errors contain
-    /// `name`. The program in this example counts flows in its own handler:
+    /// Starts a thread that passes all records to `take`, and ends if `take` fails. Error messages
+    /// contain `name`. The program in this example counts flows in its own handler:
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -219,8 +223,8 @@ impl FlowWriter {
         })
     }
 
-    /// Starts the thread that sends records to a collector, and reports how many packets were lost
-    /// before the meters saw them (`ignored`).
+    /// Starts the thread that sends records to an IPFIX collector. The thread also reports to the
+    /// collector how many packets were lost before the meters saw them (`ignored`).
     ///
     /// # Errors
     /// Returns an error if `must_arrive` is true and the collector does not answer.
@@ -252,9 +256,10 @@ impl FlowWriter {
             if !matches!(result, Ok(Ok(()))) {
                 on_failure();
             }
-            // A meter that finds the queue closed thus knows that `on_failure` was called.
+            // A meter that finds the queue closed thus knows that the thread has called
+            // `on_failure`.
             of_thread.end(WriterEnd::Itself(match result {
-                // The reader of a closed pipe needs no more records: no error.
+                // A closed pipe is no error, because its reader needs no more records.
                 Ok(Err(error)) if error.is_closed_pipe() => Ok(Ok(())),
                 other => other,
             }));
@@ -276,7 +281,7 @@ impl FlowWriter {
     }
 
     /// Writes all remaining records and `rest`, and ends the thread. If the output's reader reads
-    /// nothing, waits until the writer is [hurried](FlowOutput::hurry).
+    /// nothing, `finish` waits until the writer is [hurried](FlowOutput::hurry).
     ///
     /// # Errors
     /// Returns an error if a record could not be written.
@@ -284,7 +289,7 @@ impl FlowWriter {
         let records = rest.into();
         let now = records.iter().map(|record| record.last().as_nanos()).max().unwrap_or(0);
         let unwritten = self.shared.ledger().take(Volume::of(&records));
-        // If this fails, the records are lost, and `ended` has the writer's error.
+        // If sending fails, the records are lost, and `ended` has the writer's error.
         for message in [Message::Ended(Ended { records, now, unwritten }), Message::End] {
             self.shared.note_waiting();
             let _ = self.to.send(message);
@@ -302,8 +307,8 @@ impl FlowWriter {
     }
 }
 
-/// Starts a thread that receives no signals, because a thread that is blocked in a write would
-/// never handle them. A new thread inherits the signal mask of its creator.
+/// Starts a thread to which the kernel delivers no signals, because a thread that is blocked in a
+/// write would never handle them. A new thread inherits the signal mask of its creator.
 fn leaving_signals_to_others<T>(start: impl FnOnce() -> T) -> T {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1].into_iter().collect();
     // Blocking signals fails only if the set of signals is invalid.
@@ -317,7 +322,8 @@ struct Sink {
     shared: Arc<WriterState>,
     to: FlowsTo,
     format: FlowFormat,
-    /// The incomplete files, by the start of the period of their records, or 0 without rotation.
+    /// The incomplete files, by the start of the period of their records. Without rotation, the
+    /// start is 0.
     open: BTreeMap<u64, FlowFile>,
     from: u64,
     names: HashSet<PathBuf>,
@@ -368,7 +374,8 @@ impl Sink {
             return self.put(0, time, &records, &mut unwritten);
         };
         let (period, late) = (nanos(rotate.period).max(1), rotate.late());
-        // If the file of its period is complete, the record goes to the first incomplete file.
+        // If the file of a record's period is complete already, the record goes to the first
+        // incomplete file.
         let start = |record: &FlowRecord, from: u64| {
             let last = record.last().as_nanos();
             from.max(start_of_period(last, period))
@@ -396,7 +403,7 @@ impl Sink {
         Ok(())
     }
 
-    /// The records are written in chunks, so that the counts show the progress.
+    /// Writes the records in chunks, so that the counts show the progress.
     fn put(
         &mut self,
         start: u64,

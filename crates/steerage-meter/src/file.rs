@@ -1,4 +1,4 @@
-//! A file of records, which gets its final name when it is complete.
+//! A file of flow records, which gets its final name when it is complete.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ impl Format {
     }
 }
 
-/// A missing directory is an error: flows in a mistyped directory would not be found.
+/// A missing directory is not created: flows in a mistyped directory would not be found.
 fn cannot_write(path: &Path, cause: io::Error) -> ExportError {
     let kind = cause.kind();
     let advice = match (cause.get_ref().and_then(|inner| inner.downcast_ref::<PathError>()), kind) {
@@ -133,8 +133,8 @@ impl FlowFile {
         self.out.finish().map_err(|cause| ExportError::new("give flows the name", path, cause))
     }
 
-    /// A file with records is completed after its output has failed, and keeps its temporary name,
-    /// which is returned.
+    /// Completes a file with records after its output has failed. The file keeps its temporary
+    /// name, which `leave` returns.
     pub(super) fn leave(mut self, sample: u32) -> Option<PathBuf> {
         // For Parquet, the second attempt writes the footer, which makes earlier row groups
         // readable.
@@ -152,7 +152,8 @@ impl FlowFile {
                 encoder.encode_statistics(&Statistics { sample, ..*statistics }, SystemTime::now());
                 self.out.part(Volume::NONE, encoder.message())?;
             }
-            // Statistics would also count messages that are not in the file.
+            // An IPFIX file gets no statistics, because they would also count messages that are not
+            // in the file.
             Format::Ipfix { .. } => {}
             Format::Parquet(parquet) => parquet.end(&mut self.out, sample)?,
         }

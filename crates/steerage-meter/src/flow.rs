@@ -1,4 +1,4 @@
-//! A flow in the table: two cache lines, and a third for TCP.
+//! A flow in the flow table, which takes two cache lines, and a third for TCP.
 
 use steerage::BucketId;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
@@ -12,9 +12,10 @@ use super::timeouts::{LATE_MAX, Timeouts, nanos};
 /// VLAN ids have 12 bits, so no tag has this value.
 const NO_VLAN: u16 = u16::MAX;
 
-/// This bit says that the second endpoint sent the first packet.
+/// This bit of a flow's state says that the second endpoint sent the first packet.
 const TURNED: u8 = 1;
-/// This bit says that TCP closed the connection, by a reset or by FIN from both sides.
+/// This bit of a flow's state says that TCP closed the connection, by a reset or by FIN from both
+/// sides.
 const CLOSED: u8 = 2;
 const USED: u8 = 4;
 const HAS_TUNNEL_ID: u8 = 8;
@@ -75,9 +76,10 @@ impl Seen {
 pub struct Traffic {
     /// The number of packets.
     pub packets: u64,
-    /// Bytes on the wire without the Ethernet checksum, also those that the capture has cut off.
+    /// Bytes on the wire without the Ethernet checksum. Bytes that the capture has cut off are
+    /// included.
     pub bytes: u64,
-    /// Bytes as the innermost IP header states them (IPFIX's octet count), or 0 without IP.
+    /// Bytes according to the innermost IP headers (IPFIX's octet count), or 0 without IP.
     pub ip_bytes: u64,
 }
 
@@ -90,7 +92,7 @@ impl std::ops::AddAssign for Traffic {
     }
 }
 
-/// Why a record ends. The numbers are those of IPFIX's flowEndReason (RFC 5102).
+/// The reason why a record ends. The numbers are those of IPFIX's flowEndReason (RFC 5102).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FlowEnd {
@@ -106,8 +108,8 @@ pub enum FlowEnd {
     Resources = 5,
 }
 
-/// The first cache line has what is compared with every packet and what timeouts depend on, the
-/// second the counters. Only TCP segments change the third.
+/// The first cache line has what is compared with every packet and what timeouts depend on. The
+/// second cache line has the counters. Only TCP segments change the third cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Flow {
@@ -119,9 +121,10 @@ pub(super) struct Flow {
     traffic: [Traffic; 2],
     tunnel_id: u32,
     pub(super) hash: u32,
-    /// If this bucket moves to another CPU, so does the flow.
+    /// The bucket with which the flow moves to another CPU.
     pub(super) bucket: BucketId,
-    /// ICMP: type and code of the first packet. TCP: resets from each side.
+    /// For ICMP, the type and code of the first packet. For TCP, the number of resets from each
+    /// side.
     icmp_or_resets: [u8; 2],
     tunnel: Option<HeaderKind>,
     state: u8,
@@ -131,7 +134,8 @@ pub(super) struct Flow {
 const _: () = assert!(size_of::<Flow>() == 192, "three cache lines");
 
 impl Flow {
-    /// The caller must count the packet with [`add`](Self::add).
+    /// Creates a flow without counting its first packet: the caller must do that with
+    /// [`add`](Self::add).
     #[inline]
     pub(super) fn begin(seen: &Seen, bucket: BucketId) -> Self {
         Self {
@@ -157,7 +161,7 @@ impl Flow {
         Self { last: last.max(first), traffic, ..Self::begin(&seen, BucketId { group: 0, bucket: 0 }) }
     }
 
-    /// A free slot of the table: no packet has its key.
+    /// A free slot of the table, with a key that no packet has.
     pub(super) fn vacant() -> Self {
         let nobody = Directed { key: Key::VACANT, turned: false };
         Self::begin(&Seen::of(nobody), BucketId { group: 0, bucket: 0 })
@@ -192,7 +196,7 @@ impl Flow {
         seen.tcp_flags & (FIN | RST) != 0 && self.closes(seen)
     }
 
-    /// Adds the frames of a super-frame, except for one that was counted already.
+    /// Adds the frames of a super-frame, except for the one frame that was counted already.
     pub(super) fn add_more(&mut self, seen: &Seen, more: Traffic) {
         self.traffic[usize::from(seen.flow.turned)] += more;
     }
@@ -222,8 +226,8 @@ impl Flow {
         if self.is_plainly_same(seen, timeouts) { None } else { self.ends_slowly(seen, timeouts) }
     }
 
-    /// Quick, and true for most packets: the packet belongs to this record in any state of the
-    /// flow.
+    /// A quick check that is true for most packets: the packet belongs to this record, whatever the
+    /// state of the flow.
     #[inline(always)]
     fn is_plainly_same(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let pause = seen.time.abs_diff(self.last);
@@ -231,8 +235,8 @@ impl Flow {
         pause < timeouts.closed && lasts < timeouts.active && seen.tcp_flags & SYN == 0
     }
 
-    /// True if the packet belongs to this record, whatever packets earlier parts of the recording
-    /// or waiting fragments add.
+    /// Returns true if the packet belongs to this record, whatever packets earlier parts of the
+    /// recording or waiting fragments add.
     #[inline(always)]
     pub(super) fn surely_goes_on(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let late = LATE_MAX.as_nanos() as u64;
@@ -267,13 +271,13 @@ impl Flow {
         now.abs_diff(self.last) >= self.timeout(timeouts).saturating_add(more)
     }
 
-    /// True if not even a late packet can belong to this record.
+    /// Returns true if not even a late packet can belong to this record.
     pub(super) fn is_gone(&self, now: u64, timeouts: &Timeouts) -> bool {
         self.is_over(now, self.late(), timeouts)
     }
 
-    /// For late packets. If the flow continues an earlier part, that part's last packet may be
-    /// later than this part's by up to [`LATE_MAX`].
+    /// Returns how late packets may be. If the flow continues an earlier part, the last packet of
+    /// that part may be later than that of this part by up to [`LATE_MAX`].
     pub(super) fn late(&self) -> u64 {
         if self.continues() { 2 * nanos(LATE_MAX) } else { nanos(LATE_MAX) }
     }
@@ -286,14 +290,14 @@ impl Flow {
         if self.is_closed() { FlowEnd::Finished } else { FlowEnd::Idle }
     }
 
-    /// The flow may have timed out, although no check has detected it yet.
+    /// At the end of the run, a flow may have timed out although no check has detected it yet.
     pub(super) fn reason_at_the_end(&self, now: u64, timeouts: &Timeouts) -> FlowEnd {
         let is_over = self.is_closed() || self.is_over(now, 0, timeouts);
         if is_over { self.reason_when_over() } else { FlowEnd::Forced }
     }
 
-    /// Returns the old record. The caller must count the packet with [`add`](Self::add). After a
-    /// cut by the active timeout, the new record has the same source.
+    /// Begins another record and returns the old record. The caller must count the packet with
+    /// [`add`](Self::add). After a cut by the active timeout, the new record has the same source.
     pub(super) fn restart(&mut self, seen: &Seen, why: FlowEnd) -> Self {
         let mut next = Self::begin(seen, self.bucket);
         if why == FlowEnd::Active {
@@ -302,7 +306,7 @@ impl Flow {
         std::mem::replace(self, next)
     }
 
-    /// Copies source and TCP state of the previous record, which the active timeout ended.
+    /// Copies the source and the TCP state of the previous record, which the active timeout ended.
     pub(super) fn continue_after(&mut self, before: &Self) {
         self.state = self.state & !TURNED | before.state & TURNED;
         let mut tcp = before.tcp.restarted();
@@ -340,8 +344,8 @@ impl Flow {
         }
     }
 
-    /// The result is as if the later packets had been added one by one, except for retransmissions
-    /// in `later` of segments in `self`, which are not counted as such.
+    /// Adds the packets of `later` as if they were added one by one, except that a segment in
+    /// `later` does not count as a retransmission of a segment in `self`.
     pub(super) fn join(&mut self, later: &Self) {
         self.tcp.join(&later.tcp);
         self.first = self.first.min(later.first);
@@ -376,7 +380,7 @@ impl Flow {
         self.state = self.state & !CONTINUES | if continues { CONTINUES } else { 0 };
     }
 
-    /// Without bucket and hash, which are valid only within a run.
+    /// Writes or reads the flow without its bucket and hash, which are valid only within a run.
     pub(super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         self.key.code(coder)?;
         coder.number(&mut self.last)?;
@@ -461,7 +465,8 @@ mod tests {
         Seen { time, tcp_flags: flags, bytes: 60, ip_bytes: 40, ..Seen::of(flow) }
     }
 
-    /// Why the record of `packets` (seconds, TCP flags, is a reply) ends before the packet `next`.
+    /// Returns why the record of `packets` ends before the packet `next`. Each packet is: seconds,
+    /// TCP flags, true for a reply.
     fn end(packets: &[(u64, u16, bool)], next: (u64, u16)) -> Option<FlowEnd> {
         let packets: Vec<Seen> =
             packets.iter().map(|(second, flags, turned)| tcp(second * S, *flags, *turned)).collect();

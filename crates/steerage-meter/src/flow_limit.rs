@@ -16,7 +16,8 @@ impl FlowLimit {
         Arc::new(Self { max, taken: AtomicUsize::new(0) })
     }
 
-    /// All flows within the limit, plus one flow per CPU beyond the limit.
+    /// Returns the largest possible number of flows: those within the limit, plus one flow per CPU
+    /// beyond the limit.
     pub(super) fn flows_max(&self) -> usize {
         self.max + CPUS_MAX
     }
@@ -38,7 +39,7 @@ impl FlowSlots {
         Self { limit: Arc::clone(limit), held: 0 }
     }
 
-    /// Each CPU needs at least one slot, even beyond the limit.
+    /// Each CPU gets at least one slot, even beyond the limit.
     pub(super) fn take(&mut self) -> bool {
         if self.limit.taken.fetch_add(1, Ordering::Relaxed) >= self.limit.max && self.held > 0 {
             self.limit.taken.fetch_sub(1, Ordering::Relaxed);
@@ -48,8 +49,8 @@ impl FlowSlots {
         true
     }
 
-    /// Each table may take one flow beyond the limit, and moves of buckets can bring several of
-    /// these into one table.
+    /// Each table may take one flow beyond the limit, and moves of buckets can bring several such
+    /// flows into one table.
     pub(super) fn is_surplus(&self) -> bool {
         self.limit.taken.load(Ordering::Relaxed) > self.limit.max
     }

@@ -1,6 +1,7 @@
-//! Datagrams are assigned to flows by the rule of steering, and so are on the CPU of their flow: if
-//! the first fragment to arrive has ports, the datagram belongs to its flow. Otherwise the datagram
-//! is a flow of its own, without ports.
+//! Fragmented datagrams are assigned to flows by the rule of steering, so each datagram is on the
+//! CPU of its flow. If the first fragment to arrive has ports, the datagram belongs to the flow
+//! with these ports. If the first fragment to arrive has no ports, the datagram is a flow of its
+//! own, without ports.
 
 use steerage::flow::{Datagram, Datagrams, Fragment};
 use steerage::{BucketId, FlowKey};
@@ -27,7 +28,7 @@ impl FlowsOfDatagrams {
         Self { table: None, seeds }
     }
 
-    /// `flow` is what the fragment's own headers show.
+    /// `flow` is the flow that the fragment's own headers show.
     pub(super) fn follow(&mut self, fragment: &Fragment, flow: Directed, bucket: BucketId, now: u64) -> Directed {
         let [own, alone] = [flow, alone(flow, fragment)].map(|flow| Followed { flow, bucket });
         let hash = hash(&fragment.datagram, &self.seeds);
@@ -60,13 +61,14 @@ impl FlowsOfDatagrams {
     }
 }
 
-/// The flow of a datagram whose first fragment did not arrive first.
+/// Returns the flow of a datagram whose first fragment did not arrive first.
 pub(super) fn alone(flow: Directed, fragment: &Fragment) -> Directed {
     let alone = flow.without_ports();
     Directed { key: alone.key.marked(&fragment.datagram), ..alone }
 }
 
-/// Random seeds, so that attackers cannot fill a chosen set of the table.
+/// Hashes a datagram's name with random seeds, so that attackers cannot fill a chosen set of the
+/// table.
 fn hash(name: &FlowKey, seeds: &Seeds) -> u32 {
     Key::other().key.marked(name).hash(seeds)
 }

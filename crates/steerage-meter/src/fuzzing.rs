@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::names::{FlowNames, LOOKS_MAX, Payload, TEXT_MAX, read_stream};
 
-/// Returns the names in a flow with these packets: true if the second endpoint sent the packet, TCP
-/// sequence number, bytes.
+/// Returns the names in a flow with these packets. Each packet is: true if the second endpoint sent
+/// it, its TCP sequence number, its bytes.
 ///
 /// # Panics
 /// Panics if a parser exceeded its limits.

@@ -8,11 +8,12 @@ const LINE: usize = 8;
 
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Open addressing, with eight entries per cache line. The topmost bits of the hash select a line,
-/// so that doubling fills the new index from the first line to the last. A search compares all
-/// hashes of a line without branches, which would often be mispredicted. Further entries of a full
-/// line are in the next lines. At most half of the entries are used, so few lines are full.
-/// Removing an entry moves later entries, so there are no tombstones.
+/// A hash index with open addressing, and eight entries per cache line. The topmost bits of a
+/// flow's hash select a cache line, so that doubling the index fills the new one from the first
+/// line to the last. A search compares all hashes of a line without branches, which would often be
+/// mispredicted. If a line is full, further entries of the line are in the next lines. At most half
+/// of the entries are used, so few lines are full. Removing an entry moves later entries, so there
+/// are no tombstones.
 #[derive(Debug)]
 pub(super) struct Index {
     lines: HugeVec<Line>,
@@ -33,8 +34,8 @@ impl Line {
         self.places[LINE - 1] != 0
     }
 
-    /// Returns the entry's slot number plus one, or 0 for none. For two entries, any number except
-    /// 0.
+    /// Returns the slot number plus one of the entry with this hash, or 0 if there is none. If two
+    /// entries have the hash, returns any number except 0.
     #[inline(always)]
     fn any_with(&self, hash: u32) -> u32 {
         let one = |(its, place): (&u32, &u32)| if *its == hash { *place } else { 0 };
@@ -85,7 +86,7 @@ impl Index {
     }
 
     /// Returns a slot whose flow may have this hash, or [`NONE`]. If several flows have the hash,
-    /// the slot may be any, so the caller has to compare the flow.
+    /// the slot may be that of any of them, so the caller has to compare the flow.
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
         let line = &self.lines[self.home(hash)];
@@ -153,7 +154,8 @@ impl Index {
         self.len -= 1;
         let mut at = self.behind(hole);
         while let Some(entry) = self.at(at) {
-            // An entry can move to `hole` only if the search for its hash begins there or before.
+            // An entry can move to `hole` only if the search for the entry's hash begins at `hole`
+            // or before it.
             let distance = |(line, nth): At| (line.wrapping_sub(self.home(entry.0)) & (self.lines.len() - 1), nth);
             if distance(hole) < distance(at) {
                 self.set(hole, Some(entry));
@@ -177,7 +179,8 @@ mod tests {
     }
 
     proptest! {
-        /// Runs of used entries are long, wrap around, and have equal hashes.
+        /// In this test, used entries form long sequences that wrap around, and many hashes are
+        /// equal.
         #[test]
         fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0u32..48, 0u32..4), 0..400)) {
             let (mut index, mut model) = (Index::new(), BTreeMap::new());

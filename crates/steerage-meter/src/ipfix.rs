@@ -1,4 +1,4 @@
-//! Writes records as IPFIX (RFC 7011), both directions of a flow in one record (RFC 5103).
+//! Writes records as IPFIX (RFC 7011). One record has both directions of a flow (RFC 5103).
 //!
 //! | module | what it does |
 //! |---|---|

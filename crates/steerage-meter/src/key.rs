@@ -11,11 +11,11 @@ use super::code::{Coder, MalformedEdges};
 pub(super) enum Kind {
     V4,
     V6,
-    /// Frames without IP: MAC addresses and EtherType.
+    /// The key of frames without IP: MAC addresses and EtherType.
     Link,
-    /// MPLS frames without IP: MAC addresses, first and last label.
+    /// The key of MPLS frames without IP: MAC addresses, and the first and the last label.
     Mpls,
-    /// Frames of unsupported link types, which form one flow.
+    /// The key of frames of unsupported link types, which form one flow.
     Other,
 }
 
@@ -23,22 +23,24 @@ impl Kind {
     const ALL: [Self; 5] = [Self::V4, Self::V6, Self::Link, Self::Mpls, Self::Other];
 }
 
-/// The two endpoints, the lower one first, and what distinguishes flows between them.
+/// The two endpoints of a flow, the lower endpoint first, and what distinguishes flows between
+/// them.
 ///
-/// `rest`, from the top: port of the first endpoint (16 bits), port of the second (16), protocol
-/// (8), [`Kind`] (8), mark (16).
+/// `rest` has, from the top: the port of the first endpoint (16 bits), the port of the second (16),
+/// the protocol (8), the [`Kind`] (8) and the mark (16).
 ///
 /// The mark is 0, or a hash of what steering uses in addition to the endpoints. Steering may put
-/// flows that differ only there on different CPUs, so the meter keeps them separate as well.
+/// flows that differ only in the mark on different CPUs, so the meter keeps them separate as well.
 ///
-/// For IPv4, one word has both addresses, and the other address words are 0. Most lookups thus use
-/// two words.
+/// For IPv4, one word has both addresses, and the other address words are 0. Most lookups thus
+/// compare two words.
 ///
 /// In contrast to a [`FlowKey`], a `Key` is one word shorter and is written directly into the
 /// table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
-    /// Upper and lower half of the first endpoint's IP or MAC address, then those of the second.
+    /// The upper and the lower half of the first endpoint's IP or MAC address, then those of the
+    /// second endpoint's.
     ends: [u64; 4],
     rest: u64,
 }
@@ -49,12 +51,14 @@ pub(super) struct Directed {
     pub(super) turned: bool,
 }
 
-/// Random in each run, so that attackers cannot choose flows that collide in the table.
+/// The seeds of the hash function, which are random in each run, so that attackers cannot choose
+/// flows that collide in the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seeds([u64; 4]);
 
 impl Seeds {
-    /// The same in every run, because marks are only compared with each other.
+    /// The seeds for marks, which are the same in every run, because marks are only compared with
+    /// each other.
     const MARKS: Self =
         Self([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89]);
 
@@ -151,10 +155,11 @@ impl Key {
         Directed { key: Self { ends, rest }, turned: false }
     }
 
-    /// Free slots. No packet has this key: frames of unsupported link types have the mark 0.
+    /// The key of free slots. No packet has this key: frames of unsupported link types have the
+    /// mark 0.
     pub(super) const VACANT: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 1) };
 
-    /// Fragments that wait for an earlier part. No packet has this key, like
+    /// The key of fragments that wait for an earlier part. No packet has this key or
     /// [`VACANT`](Self::VACANT).
     pub(super) const WAITING: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 2) };
 
@@ -245,7 +250,7 @@ impl Key {
         Self { rest: self.rest & !MARK_BITS | u64::from(mark as u16 | 1), ..self }
     }
 
-    /// Folded multiplication, like wyhash (Wang Yi) and foldhash (Orson Peters).
+    /// Hashes the key by folded multiplication, like wyhash (Wang Yi) and foldhash (Orson Peters).
     #[inline(always)]
     pub(super) fn hash(&self, seeds: &Seeds) -> u32 {
         if self.is_v4() { self.hash_of_two(seeds) } else { self.hash_of_all(seeds) }
@@ -253,7 +258,8 @@ impl Key {
 
     #[inline(always)]
     fn hash_of_two(&self, Seeds([s0, s1, ..]): &Seeds) -> u32 {
-        // For keys that differ only in a port, some upper bits of the first products are equal.
+        // A second multiplication is necessary: for keys that differ only in a port, some upper
+        // bits of the first products are equal.
         (fold(fold(self.ends[0] ^ s0, self.rest ^ s1), SPREAD) >> 32) as u32
     }
 
@@ -321,7 +327,8 @@ mod tests {
         }
     }
 
-    /// 4096 random flows in 16 Ki slots occupy 3,624 on average, with a standard deviation of 18.
+    /// If 4,096 random flows are put into 16,384 slots, they occupy 3,624 slots on average, with a
+    /// standard deviation of 18.
     #[test]
     fn hashes_spread() {
         for run in 0..200 {

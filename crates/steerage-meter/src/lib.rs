@@ -112,8 +112,8 @@ use table::{Departed, Table};
 use timeouts::{Clock, FirstTime, Timeouts, nanos};
 use totals::Totals;
 
-/// A flow needs one check while its timeout runs, and one at its end, so flows end as fast as they
-/// begin.
+/// A flow needs one check while its timeout runs and one at its end, so with two checks per packet,
+/// flows end as fast as they begin.
 const LOOKS_PER_PACKET: usize = 2;
 
 const LOOKS_PER_TICK: usize = 16_384;
@@ -121,7 +121,7 @@ const LOOKS_PER_TICK: usize = 16_384;
 /// Prefetching the flows of a whole batch would exhaust the CPU's line fill buffers.
 const FETCHED_AHEAD: usize = 16;
 
-/// The longest wait of an ended record, by the packet clock.
+/// The longest time that an ended record waits for its output, by the packet clock.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 
 /// The time between two ticks while no packets arrive, unless the packet source can wait.
@@ -167,9 +167,9 @@ impl Metering {
     }
 
     /// Creates the state of the meter for a part of a recording: see [`Edges`]. Flows that other
-    /// parts may continue go into the report ([`MeterReport::edges`]), all others to `exporter`.
-    /// The active timeout applies only by the clock, and there are no flow statistics. The instance
-    /// must have exactly one CPU.
+    /// parts may continue go into the report ([`MeterReport::edges`]), and all other flows to
+    /// `exporter`. In a part, the active timeout applies only if it goes by the clock. For a part,
+    /// there are no flow statistics. The instance must have exactly one CPU.
     pub fn of_part(options: MeterOptions, exporter: Option<Exporter>) -> Self {
         let active = if options.active_by_clock { options.active } else { Duration::MAX };
         let options = MeterOptions { active, cic: false, ..options };
@@ -178,8 +178,8 @@ impl Metering {
 
     /// Returns the counts of current and past flows. Any thread may call this function.
     pub fn so_far(&self) -> FlowCounts {
-        // The outputs' counts are read first, so that no output shows a record that its meter has
-        // not published.
+        // The outputs' counts are read before the meters' counts, so that no output shows a record
+        // that its meter has not counted.
         let outputs: Vec<OutputCounts> = self.exporter.iter().flat_map(Exporter::counts).collect();
         self.published.sum(&self.limit, &outputs)
     }
@@ -226,8 +226,8 @@ impl Metering {
 pub struct Meter {
     layers: Layers,
     can_wait: bool,
-    /// The largest hash, with swapped halves, of a metered flow. The upper half orders the flow
-    /// table.
+    /// With sampling, flows are metered up to this hash, whose halves are swapped because the upper
+    /// half orders the flow table.
     sample_max: u32,
     seeds: Seeds,
     timeouts: Timeouts,
@@ -266,7 +266,8 @@ pub struct MovedFlows {
 }
 
 impl Meter {
-    /// Several small loops need fewer registers than one. Many cache lines load at the same time.
+    /// Several small loops need fewer registers than one large loop, and load many cache lines at
+    /// the same time.
     #[inline(never)]
     fn look_ahead(&mut self, batch: &mut Batch<'_>, path: Timestamp) -> usize {
         let count = batch.len().min(HANDLE_BUDGET);
@@ -338,7 +339,7 @@ impl Meter {
     }
 
     /// A packet's headers are read again only if the packet begins a flow, because each read
-    /// rebuilds the packet's metadata (measured: a quarter of the cost of counting).
+    /// rebuilds the packet's metadata (measured: a quarter of the time for counting a packet).
     #[inline(never)]
     fn count<const IS_PART: bool>(&mut self, batch: &mut Batch<'_>, count: usize) {
         let (mut packets, mut passed) = (batch.iter_mut(), 0);
@@ -377,7 +378,8 @@ impl Meter {
         }
     }
 
-    /// Adds the packets of each super-frame that `count` has not counted, and their headers.
+    /// Adds the packets and headers of each super-frame that [`count`](Self::count) has not
+    /// counted.
     #[cold]
     #[inline(never)]
     fn count_super_frames(&mut self, batch: &mut Batch<'_>, count: usize) {
@@ -418,7 +420,8 @@ impl Meter {
         }
     }
 
-    /// The packet begins a flow or a record, or its flow shares the hash with another flow.
+    /// Counts a packet that begins a flow or a record, or whose flow shares its hash with another
+    /// flow.
     #[cold]
     #[inline(never)]
     fn count_slowly(&mut self, packet: &Packet<'_>, nth: usize) {
@@ -463,7 +466,7 @@ impl Meter {
             part.begin(&mut flow, seen, &self.timeouts);
         }
         flow.add(seen);
-        // The first packet of a flow does not mark the flow as recently used.
+        // The first packet of a flow must not mark the flow as recently used.
         flow.take_used();
         self.table.insert(flow);
     }
@@ -534,7 +537,8 @@ impl Handler for Meter {
         if self.has_super_frames {
             self.count_super_frames(batch, count);
         }
-        // A live input's clock hardly runs ahead of packets that wait for a move of their bucket.
+        // With a live input, the packet clock hardly runs ahead of packets that wait while their
+        // bucket moves.
         if !self.can_wait || self.settling.is_over(cpu.last_move(), count) {
             self.expire(LOOKS_PER_PACKET * count);
         }

@@ -17,7 +17,8 @@ struct Ends {
     last: u32,
 }
 
-/// The nodes are separate from the flows, so changing a list does not access neighbouring flows.
+/// The nodes of the lists are stored separately from the flows, so changing a list does not access
+/// the neighbouring flows.
 #[derive(Debug)]
 pub(super) struct Lists {
     nodes: HugeVec<Node>,
@@ -41,13 +42,13 @@ impl Lists {
         self.ends.len()
     }
 
-    /// The first slot has been in the list for the longest time.
+    /// Returns the first slot, which has been in the list for the longest time.
     #[inline]
     pub(super) fn first(&self, list: usize) -> Option<u32> {
         self.ends.get(list).map(|ends| ends.first).filter(|first| *first != NONE)
     }
 
-    /// The slot must not be in any list.
+    /// Appends a slot, which must not be in any list.
     pub(super) fn push(&mut self, list: usize, place: u32) {
         let at = place as usize;
         while self.nodes.len() <= at {

@@ -1,4 +1,5 @@
-//! Finds names in packets: the DNS query and response of a flow, the host of TLS or HTTP.
+//! Finds names in the packets of a flow: those of its DNS query and response, and the host name in
+//! TLS or HTTP.
 //!
 //! Only the beginning of each direction of a flow is read: at most [`LOOKS_MAX`] segments with
 //! data, of which at most [`STREAM_MAX`] bytes are kept. `docs/meter.md` lists the names that are
@@ -51,28 +52,28 @@ pub(super) const TEXT_MAX: usize = 255;
 const DNS_PORT: u16 = 53;
 
 /// The names in a flow's packets. Unprintable bytes, spaces, commas and backslashes are written as
-/// `\DDD`. A text ends after 255 bytes.
+/// `\DDD`. A name is cut off after 255 bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowNames {
-    /// The name of the first DNS query.
+    /// The name in the first DNS query.
     pub dns_query: Option<Box<str>>,
-    /// The type of the query, such as 1 for an IPv4 address.
+    /// The type of the first DNS query, such as 1 for an IPv4 address.
     pub dns_type: Option<u16>,
-    /// The response code: 0 is no error, 3 is no such name.
+    /// The DNS response code, such as 0 (no error) or 3 (no such name).
     pub dns_rcode: Option<u8>,
-    /// The addresses and names in the response, separated by spaces.
+    /// The addresses and names in the DNS response, separated by spaces.
     pub dns_answer: Option<Box<str>>,
     /// The server name in the TLS ClientHello.
     pub tls_sni: Option<Box<str>>,
-    /// The protocols that the client offered, separated by commas.
+    /// The protocols that the client offered in TLS (ALPN), separated by commas.
     pub tls_alpn: Option<Box<str>>,
     /// The host of the first HTTP request.
     pub http_host: Option<Box<str>>,
 }
 
 impl FlowNames {
-    /// Does not replace names of a kind that is known already.
+    /// Adds names of a later packet, but replaces no name that is known already.
     fn complete(&mut self, later: &Self) {
         if self.dns_query.is_none() {
             (self.dns_query, self.dns_type) = (later.dns_query.clone(), later.dns_type);
@@ -174,7 +175,7 @@ impl Names {
         self.waiting = self.waiting + usize::from(watch.waits()) - usize::from(waited);
     }
 
-    /// If another record continues the flow, the names stay here as well.
+    /// If another record continues the flow, the names are also kept for that record.
     pub(super) fn end(&mut self, key: &Key, hash: u32, why: FlowEnd) -> Option<Arc<FlowNames>> {
         let flow = Hashed::new(key, hash);
         if why == FlowEnd::Active {
@@ -215,7 +216,8 @@ impl Names {
     }
 }
 
-/// `None` if there is no payload, or if an ICMP error quotes the packet.
+/// Returns the payload in which names are searched, or `None` if there is no payload or an ICMP
+/// error quotes the packet.
 fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Payload<'p>> {
     let data: &'p [u8] = packet.data;
     let link: LinkType = packet.link;
@@ -226,7 +228,7 @@ fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Pay
         let data = transport.get(header..)?;
         let bytes = seen.segment.bytes as usize;
         let data = &data[..data.len().min(bytes)];
-        // The SYN takes one sequence number, before the data (RFC 7413).
+        // If a SYN carries data, the SYN takes the sequence number before the data (RFC 7413).
         let sequence = seen.segment.sequence.wrapping_add(u32::from(seen.tcp_flags & SYN != 0));
         Some(Payload { data, sequence: Some(sequence), is_whole: data.len() == bytes })
     } else {

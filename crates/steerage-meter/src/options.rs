@@ -12,7 +12,8 @@ pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 /// The default limit for the number of flows (270 MB).
 pub const FLOWS_DEFAULT: usize = 1 << 20;
 
-/// The highest limit for the number of flows (4 GB). 32-bit hashes still distinguish this many.
+/// The highest limit for the number of flows (4 GB). 32-bit hashes still distinguish this number of
+/// flows.
 pub const FLOWS_MAX: usize = 1 << 24;
 
 /// The options of a meter.
@@ -21,21 +22,21 @@ pub struct MeterOptions {
     /// The active timeout: a flow that lasts longer gets another record.
     pub active: Duration,
     /// If true, records are cut at the multiples of the active timeout since 1970 (UTC), and not
-    /// when it has passed since the first packet.
+    /// when this timeout has passed since the first packet of the flow.
     pub active_by_clock: bool,
     /// The inactive timeout: the longest pause between two packets of a flow.
     pub inactive: Duration,
     /// The maximum number of current flows on all CPUs together.
     pub flows_max: usize,
-    /// How many of the records with the most bytes are in the report.
+    /// The number of records in the report, which are those with the most bytes.
     pub top: usize,
     /// Whether a tunnel's outer or inner headers define the flow, as for steering.
     pub layers: Layers,
     /// The wall time at which the receive path's clock began, for packets without a timestamp.
     pub epoch: WallTime,
-    /// True if the packet source can wait. Otherwise, flows also time out while no packets arrive.
+    /// True if the packet source can wait. If false, flows also time out while no packets arrive.
     pub can_wait: bool,
-    /// Of every `sample` flows, one is metered, with all of its packets. The selection is random,
+    /// One of every `sample` flows is metered, with all of its packets. The selection is random,
     /// and the same on all CPUs.
     pub sample: u32,
     /// If true, DNS, TLS and HTTP packets are searched for names.

@@ -6,10 +6,11 @@ use steerage_guard::file::FilePattern;
 
 use super::timeouts::{LATE_MAX, nanos};
 
-/// The format of records.
+/// The format in which records are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowFormat {
-    /// CSV (RFC 4180) with a header line, but lines end with a line feed only.
+    /// CSV (RFC 4180) with a header line. The lines of CSV end with a line feed only, unlike in the
+    /// RFC.
     Csv,
     /// One JSON object per line.
     JsonLines,
@@ -20,8 +21,8 @@ pub enum FlowFormat {
 }
 
 impl FlowFormat {
-    /// Returns the format for the suffix `.csv`, `.ipfix`, `.parquet`, `.jsonl`, `.ndjson` or
-    /// `.json`.
+    /// Returns the format for a file name with the suffix `.csv`, `.ipfix`, `.parquet`, `.jsonl`,
+    /// `.ndjson` or `.json`.
     pub fn of_name(name: &str) -> Option<Self> {
         let (_, suffix) = name.rsplit_once('.')?;
         match suffix {
@@ -48,18 +49,19 @@ pub enum FlowsTo {
     },
 }
 
-/// Rotation: one file per period. A record goes to the file of the period of its last packet.
+/// Rotation: one file per period. A record goes to the file of the period in which the flow's last
+/// packet arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation {
-    /// The length of a period, whose multiples since 1970 begin periods.
+    /// The length of a period. Periods begin at multiples of this length since 1970.
     pub period: Duration,
     /// The inactive timeout of the meters: a record may end this long after its last packet.
     pub inactive: Duration,
 }
 
 impl Rotation {
-    /// How long a file stays open after its period: flows are not checked exactly when they time
-    /// out, and one CPU may be ahead of another.
+    /// Returns how long a file stays open after its period: flows are checked some time after they
+    /// have timed out, and one CPU may be ahead of another.
     pub(super) fn late(&self) -> u64 {
         nanos(self.inactive.saturating_add(LATE_MAX).saturating_mul(2)).saturating_add(nanos(self.period))
     }

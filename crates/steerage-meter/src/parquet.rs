@@ -28,15 +28,16 @@ use super::row::Row;
 use chunk::{Chunk, Column, Field, Kind, Values};
 use thrift::Thrift;
 
-/// Rows per row group, as DuckDB writes them. A reader can read row groups in parallel.
+/// The maximum number of rows in a row group, as in files that DuckDB writes. A reader can read row
+/// groups in parallel.
 pub(super) const ROWS_MAX: usize = 122_880;
 
-/// Rows in memory of all open files together: two row groups, 50 MB.
+/// The maximum number of rows in memory of all open files together: two row groups, 50 MB.
 pub(super) const ROWS_OF_ALL_MAX: usize = 2 * ROWS_MAX;
 
 const MAGIC: &[u8] = b"PAR1";
 
-/// The version of the format. Some readers do not support the data pages of version 2.
+/// The version of the Parquet format. Some readers do not support the data pages of version 2.
 const VERSION: i32 = 1;
 
 const CREATED_BY: &str = concat!("steerage version ", env!("CARGO_PKG_VERSION"));
@@ -82,7 +83,7 @@ struct Adding<'a> {
 impl Columns for Adding<'_> {
     fn time(&mut self, _: &'static str, of: impl Fn(&Row<'_>) -> WallTime) {
         if let Some(Column { values: Values::Times(values), .. }) = self.columns.next() {
-            // Parquet's nanoseconds end in the year 2262.
+            // Parquet's times in nanoseconds end in the year 2262.
             values.extend(self.rows.iter().map(|row| i64::try_from(of(row).as_nanos()).unwrap_or(i64::MAX)));
         }
     }
@@ -127,8 +128,8 @@ struct Group {
     chunks: Vec<Chunk>,
 }
 
-/// A file is unreadable without its footer, so rows count as written only with the footer. The
-/// footer lists only row groups that are completely in the file.
+/// A file is unreadable without its footer, so rows count as written only when the footer is
+/// written. The footer lists only row groups that are completely in the file.
 pub(super) struct Parquet {
     columns: Vec<Column>,
     rows: usize,
@@ -136,7 +137,8 @@ pub(super) struct Parquet {
     complete: Volume,
     groups: Vec<Group>,
     at: u64,
-    /// After a failure, no row group can follow, because the footer has the groups' positions.
+    /// After a failed write, no row group can follow, because the footer must state the positions
+    /// of row groups.
     has_failed: bool,
 }
 
@@ -223,7 +225,8 @@ impl Parquet {
             });
         }
         to.binary(6, CREATED_BY.as_bytes());
-        // Declares the usual order of values, without which the statistics are not valid.
+        // Declares the usual order of values. Without this declaration, the statistics are not
+        // valid.
         to.structures(7, &self.columns, |to, _| to.structure(1, |_| {}));
     }
 }

@@ -1,14 +1,15 @@
 //! Parts of a recording that are metered separately, perhaps on other machines, and joined
 //! afterwards.
 //!
-//! Packets before a part are unknown, but decide where some records end: a closed flow ends after a
-//! shorter pause, and a SYN with another sequence number opens another connection. A flow that may
-//! have begun before the part is therefore a chain of *pieces*. A packet begins a new piece if only
-//! earlier packets decide whether it begins another record. If the part alone shows that a packet
-//! begins another record, the chain ends.
+//! The meter of a part does not know the packets before the part, but these decide where some
+//! records end: a closed flow ends after a shorter pause, and a SYN with another sequence number
+//! opens another connection. A flow that may have begun before the part is therefore a chain of
+//! *pieces*. A packet begins a new piece if it depends on packets before the part whether the
+//! packet begins another record. If the part alone shows that a packet begins another record, the
+//! chain ends.
 //!
 //! [`Edges`] has the chains of a part, and the flows that were open at its end. [`Edges::join`]
-//! appends the edges of the next part. All other flows of a part already have their records.
+//! appends the edges of the next part. The records of all other flows of a part are complete.
 //!
 //! The times of packets may be out of order by up to [`LATE_MAX`], so the last packet before the
 //! part may be later than the first packets of the part. A decision from one part alone therefore
@@ -16,9 +17,10 @@
 //! next packet may be late too.
 //!
 //! IP fragments near the beginning of a part may belong to a flow that only an earlier part knows.
-//! They [wait](waiting) until that part is joined, and are then inserted into the chain of their
-//! flow. Until then, chains must contain everything that such a fragment may change: no chain ends
-//! [early](EARLY), and flows between hosts with waiting fragments have longer margins.
+//! Fragments of such a flow [wait](waiting) until the earlier part is joined, and are then inserted
+//! into the chain of their flow. While fragments wait, chains must contain everything that such a
+//! fragment may change: no chain ends [early](EARLY), and flows between hosts with waiting
+//! fragments have longer margins.
 
 mod rows;
 mod rules;
@@ -53,7 +55,7 @@ pub(super) struct Opening {
     sequence: u32,
     is_segment: bool,
     turned: bool,
-    /// True if the pause before this packet ends a closed flow even if the packet was late.
+    /// True if the pause before this packet would end a closed flow, even if the packet was late.
     follows_pause: bool,
     /// The number of the part's waiting fragments that arrived before this packet.
     number: u64,
@@ -78,7 +80,7 @@ impl Opening {
 pub(super) enum Next {
     Piece,
     End(FlowEnd),
-    /// The part ends, so the next part may continue the flow.
+    /// The part ends here, so the next part may continue the flow.
     Part,
 }
 
@@ -135,8 +137,9 @@ impl Collected {
         self.begin.get_or_insert(time);
     }
 
-    /// If only an earlier part may know the fragment's flow, keeps the fragment and returns true.
-    /// The meter calls [`pass`](Self::pass) after it has counted the packets before the fragment.
+    /// If only an earlier part may know a fragment's flow, `keep` stores the fragment and returns
+    /// true. The meter calls [`pass`](Self::pass) after it has counted the packets before the
+    /// fragment.
     pub(super) fn keep(&mut self, found: &Dissection, seen: &Seen, known: &FlowsOfDatagrams) -> bool {
         let [Some(fragment), None] = &found.fragments else { return false };
         let since_begin = self.begin.map_or(0, |begin| seen.time.abs_diff(begin));
@@ -147,8 +150,8 @@ impl Collected {
         self.passed += 1;
     }
 
-    /// A flow that begins soon after the beginning of the part may continue a flow of an earlier
-    /// part.
+    /// Marks a flow that begins soon after the beginning of the part: it may continue a flow of an
+    /// earlier part.
     pub(super) fn begin(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts) {
         self.see(seen.time);
         let rules = self.rules(timeouts);
@@ -184,7 +187,8 @@ impl Collected {
         true
     }
 
-    /// A timeout need not be stored: the times of the next packets lead to the same result.
+    /// The timeout of a flow need not be stored: the times of the next packets lead to the same
+    /// result.
     pub(super) fn end(&mut self, flow: &Flow, why: FlowEnd, names: &mut Names) {
         self.add(flow, if why == FlowEnd::Resources { Next::End(why) } else { Next::Part }, names);
     }
@@ -202,9 +206,9 @@ impl Collected {
 
 #[derive(Clone, Debug, Default)]
 struct FlowEdges {
-    /// Pieces that may continue a flow of an earlier part.
+    /// The pieces of a flow that may continue a flow of an earlier part.
     chain: Vec<Piece>,
-    /// The flow that began in the part and was open at its end. The chain has then ended.
+    /// The flow that began in the part, after the end of the chain, and was open at the part's end.
     open: Option<Piece>,
 }
 
@@ -224,7 +228,8 @@ impl FlowEdges {
         }
     }
 
-    /// The fragment has waited for an earlier part. It arrived early, so it belongs to the chain.
+    /// Inserts a fragment that has waited for an earlier part. A fragment that has waited arrived
+    /// early in its part, so it belongs to the chain.
     fn insert(&mut self, mut piece: Piece, rules: &Rules<'_>) {
         let at = self.chain.partition_point(|other| other.opening.number <= piece.opening.number);
         let Some(before) = at.checked_sub(1).and_then(|at| self.chain.get_mut(at)) else {
@@ -246,7 +251,7 @@ impl FlowEdges {
     }
 
     /// Ends an open flow that has timed out, or whose successor has begun. `number` is the number
-    /// of waiting fragments.
+    /// of fragments that have waited so far.
     fn expire(
         &mut self,
         (end, number): (u64, u64),
@@ -270,7 +275,7 @@ impl FlowEdges {
     }
 }
 
-/// The flows at the beginning and the end of a part, which other parts may continue.
+/// The flows at the beginning and the end of a part, which earlier or later parts may continue.
 ///
 /// Parts must be joined in order, but in any grouping. [`join`](Self::join) and
 /// [`finish`](Self::finish) return the records of flows that no other part can continue.
@@ -324,12 +329,12 @@ impl Edges {
         (edges, records)
     }
 
-    /// The number of flows at the edges.
+    /// Returns the number of flows at the edges.
     pub fn flows(&self) -> usize {
         self.flows.len()
     }
 
-    /// Returns how often a flow continued a flow of the part before.
+    /// Returns how often a flow continued a flow of the previous part.
     pub fn joined(&self) -> u64 {
         self.joined
     }
@@ -352,7 +357,8 @@ impl Edges {
             return Ok(records);
         };
         self.joined += later.joined;
-        // As for a meter's clock, a time far in the past means that another recording has begun.
+        // For this clock, as for a meter's clock, a time far in the past means that another
+        // recording has begun.
         let is_back = later.end < self.end && self.end - later.end <= timeouts.inactive;
         let end = if is_back { self.end } else { later.end };
         let mut later = later;
@@ -412,7 +418,8 @@ impl Edges {
         self.flows.entry(seen.flow.key).or_default().insert(piece, rules);
     }
 
-    /// After the last part was joined, returns the records of all flows at the edges, by begin.
+    /// After the last part was joined, returns the records of all flows at the edges, in the order
+    /// in which the flows began.
     pub fn finish(mut self) -> Vec<FlowRecord> {
         let (mut records, timeouts, hosts) = (Vec::new(), self.timeouts, self.fragments.hosts());
         for one in self.fragments.finish() {
@@ -430,7 +437,7 @@ impl Edges {
     }
 }
 
-/// Joins the pieces of a chain to `open`, the flow before them.
+/// Joins the pieces of a chain to `open`, the flow that precedes them.
 fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut Vec<FlowRecord>) -> Option<Piece> {
     let mut open = open;
     for piece in chain {
@@ -442,7 +449,7 @@ fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut
                     records.push(before.record(why));
                     if why == FlowEnd::Active {
                         now.flow.continue_after(&before.flow);
-                        // The next record has the names of the cut record.
+                        // The next record gets the names of the cut record.
                         before.join_log(now.log.as_deref());
                         now.log = before.log;
                     }
@@ -462,7 +469,8 @@ fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut
     open
 }
 
-/// Returns the pieces from the first one on that surely begins another record.
+/// Appends pieces to a chain, up to the first piece that surely begins another record. Returns that
+/// piece and all later pieces.
 fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, rules: &Rules<'_>) -> Vec<Piece> {
     let mut next = next.into_iter();
     while let (Some(last), Some(piece)) = (chain.last_mut(), next.next()) {

@@ -19,14 +19,14 @@ const IPV4_TYPE: [u8; 2] = ethertype::IPV4.to_be_bytes();
 /// without options, extension headers or fragmentation; and a complete TCP or UDP header without a
 /// tunnel.
 ///
-/// Writes the fields of `seen` in place. A returned copy would be read with wider loads, which must
-/// wait for the stores (measured: a third of the time for a packet).
+/// Writes the fields of `seen` in place. A returned copy of `seen` would be read with wider loads,
+/// which must wait for the stores (measured: a third of the time for a packet).
 #[inline(always)]
 pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
     if link == LinkType::ETHERNET { plain_ethernet(frame, layers, seen) } else { plain_raw(frame, link, layers, seen) }
 }
 
-/// Code for rarer cases than Ethernet with IPv4 would take registers from this function.
+/// Only for Ethernet with IPv4: code for rarer cases would take registers from this function.
 #[inline(always)]
 pub(super) fn plain_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let head: Option<&[u8; ethernet::BYTES + 1]> = frame.first_chunk();
@@ -103,8 +103,8 @@ fn plain_ipv6(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     Some(())
 }
 
-/// Returns the TCP flags (0 for UDP). `None` for other protocols and tunnels. `stated` is the
-/// packet's length by its IP header.
+/// Returns the TCP flags (0 for UDP). Returns `None` for other protocols and for tunnels. `stated`
+/// is the packet's length by its IP header.
 #[inline(always)]
 fn transport(
     packet: &[u8],
@@ -129,7 +129,8 @@ fn transport(
     }
 }
 
-/// `header` ends with the window field, for headers that were cut off afterwards.
+/// `header` ends with the window field, because a capture may have cut off the rest of the TCP
+/// header.
 #[inline(always)]
 fn segment(header: &[u8; 16], bytes: u32) -> Segment {
     Segment {
@@ -166,8 +167,8 @@ pub(super) fn dissected(frame: &[u8], wire_len: usize, found: &Dissection) -> Se
     seen
 }
 
-/// ICMP errors are flows between their sender and receiver. Quoted packets of different flows make
-/// different flows.
+/// ICMP errors are flows between their sender and receiver. If the quoted packets belong to
+/// different flows, so do the ICMP errors.
 fn flow_of(frame: &[u8], found: &Dissection) -> Directed {
     if !found.is_flow {
         // Steering assigns all frames of an unsupported link type to one flow without addresses.
@@ -251,7 +252,8 @@ mod tests {
             (0..=u16::MAX).filter(plain).count()
         };
         assert_eq!(plain_ports(&udp4, Layers::Outer), 65_536);
-        // As in docs/flows.md. Three of these ports also count as source ports.
+        // The tunnel ports are those of docs/flows.md. Three of the tunnel ports also count as
+        // source ports.
         assert_eq!(plain_ports(&udp4, Layers::Inner), 65_536 - 13);
         assert_eq!(plain_ports(&from, Layers::Inner), 65_536 - 3);
         for frame in (0..=u16::MAX).flat_map(|port| [udp4(port), from(port)]) {

@@ -32,8 +32,8 @@ impl FlowRecord {
     }
 
     /// Creates a record of a flow that another program counted, to be
-    /// [exported](super::Exporter::pass). The source of `key` sent the first packet, and the
-    /// traffic `forth`. The record has no TCP flags, VLAN ids and names.
+    /// [exported](super::Exporter::pass). The source of `key` sent the first packet and the traffic
+    /// `forth`. The record has no TCP flags, VLAN ids or names.
     ///
     /// ```
     /// use steerage::WallTime;
@@ -125,7 +125,7 @@ impl FlowRecord {
         self.flow.vlans()
     }
 
-    /// Returns the innermost tunnel of the first packet.
+    /// Returns the innermost tunnel in which the first packet was.
     pub fn tunnel(&self) -> Option<Tunnel> {
         self.flow.tunnel()
     }
@@ -194,7 +194,8 @@ impl FlowRecord {
         self.flow.bytes()
     }
 
-    /// Most bytes first, then by start time and key, so that the order is unambiguous.
+    /// Sorts records by bytes, the most first, and then by start time and key, so that the order is
+    /// unambiguous.
     pub(super) fn rank(&self, other: &Self) -> Ordering {
         let by = |record: &Self| (record.flow.first, record.flow.key, record.flow.last);
         other.bytes().cmp(&self.bytes()).then_with(|| by(self).cmp(&by(other)))

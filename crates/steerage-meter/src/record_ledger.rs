@@ -1,15 +1,16 @@
 //! Counts records of an output as unwritten, written or lost.
 //!
 //! An output gets records only inside an [`Unwritten`], from which only [`Unwritten::written`]
-//! removes them. If it is dropped, because of a full queue, a failed write or a panic, its records
-//! count as lost. So no code path forgets a record or counts it twice.
+//! removes them. If an `Unwritten` is dropped, because of a full queue, a failed write or a panic,
+//! its records count as lost. No code path can thus forget a record or count it twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::record::FlowRecord;
 
-/// Marks [`RecordLedger::written`] as closed. The count in the other bits never gets this large.
+/// Marks [`RecordLedger::written`] as closed. The count of written records in the other bits never
+/// gets this large.
 const CLOSED: u64 = 1 << 63;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,9 +51,9 @@ impl Volume {
     }
 }
 
-/// Additions are `Release`, and loads are `Acquire`. A meter publishes the number of its ended
-/// records before it passes them on, so a thread that loads the outputs' counts first never sees a
-/// record there that the meters' counts lack.
+/// Additions to the counters are `Release`, and loads are `Acquire`. A meter publishes the number
+/// of its ended records before it passes them on, so a thread that loads the outputs' counts first
+/// never sees a record in them that the meters' counts lack.
 #[derive(Debug, Default)]
 pub(super) struct RecordLedger {
     taken: AtomicU64,
@@ -69,7 +70,8 @@ impl RecordLedger {
         Unwritten { ledger: Arc::clone(self), volume }
     }
 
-    /// All unwritten records count as lost, even those of a thread that is blocked in a write.
+    /// When the ledger is closed, all unwritten records count as lost, even those of a thread that
+    /// is blocked in a write.
     pub(super) fn close(&self) {
         self.written.fetch_or(CLOSED, Ordering::Release);
     }
@@ -105,7 +107,7 @@ impl Unwritten {
         self.volume.add(std::mem::take(&mut more.volume));
     }
 
-    /// If the ledger is closed, these records stay counted as lost.
+    /// If the ledger is closed, these records stay counted as lost even when they are written.
     pub(super) fn written(&mut self, part: Volume) {
         let part = self.volume.remove(part);
         let add = |written: u64| (written & CLOSED == 0).then(|| written + part.records);

@@ -4,10 +4,10 @@ use std::io;
 use super::disk::Disk;
 use super::record_ledger::{Unwritten, Volume};
 
-/// With this size, the cost of a system call is negligible. Tests need several writes.
+/// With a buffer of 64 KiB, the cost of a system call is negligible. Tests need several writes.
 const BUFFER_BYTES: usize = if cfg!(test) { 4 << 10 } else { 64 << 10 };
 
-/// Writes to a file or standard output in indivisible parts: a row, a message, or a group of rows.
+/// Writes to a file or standard output in indivisible parts: rows, messages, or groups of rows.
 ///
 /// The records of a part count as written when the kernel has accepted its last byte. If a write
 /// fails, the file is truncated to the end of the last complete part.
@@ -18,7 +18,7 @@ pub(super) struct RecordWriter {
     unwritten: Unwritten,
     records: u64,
     has_failed: bool,
-    /// The file may end in the middle of a part, so no part may follow.
+    /// True if the file may end in the middle of a part, so that no part may follow.
     is_damaged: bool,
 }
 

@@ -4,7 +4,8 @@
 //! a bucket moves, its packets wait, and their flows must not time out because of later packets of
 //! other buckets.
 
-/// More packets than a ring usually has (by default 1,000 frames, `netdev_max_backlog`).
+/// A number of packets that is larger than the queue of a CPU usually is (by default, 1,000
+/// packets, `netdev_max_backlog`).
 const PACKETS: usize = 4096;
 
 #[derive(Debug)]

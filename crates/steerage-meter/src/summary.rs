@@ -1,4 +1,4 @@
-//! [`Summary`] adds up flows, from records or flow files, by host, port, network or name.
+//! [`Summary`] adds up flows of records or flow files, by host, port, network or name.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
@@ -16,10 +16,10 @@ use super::row::Row;
 /// Flows beyond this number of groups are added up as one group.
 const GROUPS_MAX: usize = 1 << 20;
 
-/// In bytes. A name in a record is shorter than 300 bytes.
+/// The maximum length of a line in bytes. A name in a record is shorter than 300 bytes.
 const LINE_BYTES_MAX: u64 = 1 << 16;
 
-/// Networks of this size, IPv4 and IPv6, usually belong to one site.
+/// The prefix lengths for IPv4 and IPv6: networks of this size usually belong to one site.
 const NET_BITS: (u32, u32) = (24, 48);
 
 const NONE: &str = "-";
@@ -30,11 +30,12 @@ const OTHERS: &str = "others";
 pub enum By {
     /// The flow: records with the same endpoints.
     Flow,
-    /// An address. Each flow counts for both of its hosts.
+    /// A host, by its address. Each flow counts for both of its hosts.
     Host,
     /// The port of the destination, together with the protocol.
     Port,
-    /// A network: 24 bits of an IPv4 address, or 48 bits of IPv6. Flows count for both networks.
+    /// A network: 24 bits of an IPv4 address, or 48 bits of an IPv6 address. Each flow counts for
+    /// both of its networks.
     Net,
     /// The server's name in TLS or HTTP, or the name in a DNS query.
     Name,
@@ -92,13 +93,13 @@ pub struct Summary {
     all: Option<Group>,
 }
 
-/// Why a flow file cannot be read.
+/// The reason why a flow file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadFlowsError {
-    /// Reading failed.
+    /// Reading the file failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// A line is not a record that this program has written.
+    /// A line of the file is not a record that this program has written.
     #[error("line {line} is no flow of steerage meter: {why}")]
     Line {
         /// The number of the line, counted from 1.

@@ -91,7 +91,7 @@ impl Table {
         self.index.find(hash, |place| self.at(place).is_some_and(|flow| flow.key == *key))
     }
 
-    /// Takes a slot for one more flow. If none is free, evicts and returns an idle flow.
+    /// Takes a slot for one more flow. If no slot is free, evicts and returns an idle flow.
     pub(super) fn make_room(&mut self) -> Option<Flow> {
         if self.slots.take() {
             return None;
@@ -101,7 +101,7 @@ impl Table {
     }
 
     /// If all CPUs together exceed the limit, removes and returns an idle flow, but never the last
-    /// flow of the table. To be repeated until `None`.
+    /// flow of the table. The caller must repeat this call until it returns `None`.
     pub(super) fn shed(&mut self) -> Option<Flow> {
         if !self.slots.is_surplus() || self.len <= 1 {
             return None;
@@ -155,8 +155,8 @@ impl Table {
         }
     }
 
-    /// `None` if no flow is due, and `Some(None)` if the checked flow continues. A flow that has
-    /// timed out is removed and returned.
+    /// A flow that has timed out is removed and returned. Returns `Some(None)` if the flow
+    /// continues, and `None` if no check is due.
     pub(super) fn look(&mut self, now: u64) -> Option<Option<Flow>> {
         let place = self.wheel.due(now)?;
         let flow = *self.at(place)?;
@@ -167,8 +167,8 @@ impl Table {
         Some(None)
     }
 
-    /// The first flow in the wheel without a packet since its last check, or after
-    /// [`EVICTION_LOOKS`] flows the next one.
+    /// Returns the first flow in the timing wheel without a packet since its last check. After
+    /// [`EVICTION_LOOKS`] flows with packets, returns the next flow.
     fn longest_idle(&mut self) -> Option<u32> {
         for _ in 0..EVICTION_LOOKS {
             let place = self.wheel.next()?;
@@ -192,7 +192,7 @@ impl Table {
         Some(Departed { flows, slots })
     }
 
-    /// Merges the entries of a flow that is already in this table.
+    /// If a flow of a bucket that arrives is already in this table, its two entries are merged.
     pub(super) fn arrive(&mut self, bucket: BucketId, departed: Departed) {
         self.slots.absorb(departed.slots);
         for mut flow in departed.flows {

@@ -1,4 +1,4 @@
-//! TCP health: the quality of a connection, from the headers of its segments.
+//! TCP health: the quality of a connection, as the headers of its segments show it.
 //!
 //! The rules are Wireshark's, so that tests can compare the counts with tshark. Selective
 //! acknowledgements are ignored, because the state has only 64 bytes per flow. `docs/meter.md`
@@ -9,18 +9,19 @@ use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
 
 use super::code::{Coder, MalformedEdges};
 
-/// The limit (ns) between out-of-order segments and later retransmissions, if the round-trip time
-/// is unknown: as in Wireshark.
+/// If the round-trip time is unknown, a late segment is out of order within this time (ns), and a
+/// retransmission afterwards, as in Wireshark.
 const OVERTAKEN_MAX: u64 = 3_000_000;
 
-/// Stored times, in nanoseconds, wrap around after 18 minutes, so differences must be below 9
-/// minutes.
+/// Stored times, in nanoseconds, wrap around after 18 minutes, so differences between stored times
+/// must be below 9 minutes.
 const TIME_BITS: u32 = 40;
 const TIME_HALF: u64 = 1 << (TIME_BITS - 1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// False for IP fragments, and if the capture ends before the end of the TCP window field.
+    /// False if there is no TCP header, for IP fragments, and if the capture ends before the end of
+    /// the TCP window field.
     pub(super) is_there: bool,
     pub(super) sequence: u32,
     pub(super) acknowledged: u32,
@@ -28,13 +29,14 @@ pub(super) struct Segment {
     pub(super) bytes: u32,
 }
 
-/// Arrays have one value for each sender. The flow's entry counts RST segments.
+/// In a flow's TCP state, arrays have one value for each sender. RST segments are counted in
+/// [`Flow`](super::flow::Flow).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct TcpState {
-    /// The sequence number after the highest one, or 0 until the sender's first segment.
+    /// The sequence number after the highest sent one, or 0 until the sender's first segment.
     next: [u32; 2],
-    /// The initial sequence number, by the SYN or the first segment of either side. Any number is
+    /// The initial sequence number of each side, from its SYN or its first segment. Any number is
     /// valid: `INITIALS` and `next` show whether it is known.
     initial: [u32; 2],
     acknowledged: [u32; 2],
@@ -55,7 +57,7 @@ const _: () = assert!(size_of::<TcpState>() == 64, "a cache line");
 mod bit {
     /// The number of duplicate acknowledgements in a row: 0, 1, or 2 for two or more.
     pub(super) const DUPLICATES: u8 = 3;
-    /// This side has sent only SYNs without ACK, and (`ANSWERED`) the other side has replied.
+    /// This side has sent only SYNs without ACK. (`ANSWERED`: the other side has replied.)
     pub(super) const OPENS: u8 = 4;
     pub(super) const ANSWERED: u8 = 8;
     /// This side was the first to send FIN or RST.
@@ -65,11 +67,11 @@ mod bit {
     pub(super) const PROBES: u8 = 64;
     /// Only for the first endpoint: the handshake was complete.
     pub(super) const COMPLETE: u8 = 128;
-    /// Only for the second endpoint: the initial numbers of both sides are known.
+    /// Only for the second endpoint: the initial sequence numbers of both sides are known.
     pub(super) const INITIALS: u8 = 128;
 }
 
-/// Sequence numbers wrap around (RFC 9293, section 3.4).
+/// Compares two sequence numbers, which wrap around (RFC 9293, section 3.4).
 fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
@@ -120,8 +122,8 @@ impl TcpState {
         }
     }
 
-    /// A SYN that repeats the side's initial number belongs to this connection, also after its
-    /// close.
+    /// A SYN that repeats the side's initial number belongs to this connection, even after the
+    /// connection has closed.
     pub(super) fn is_left_by(&self, side: usize, sequence: u32) -> bool {
         self.knows_initial(side) && self.initial[side] != sequence
     }
@@ -148,7 +150,8 @@ impl TcpState {
         self.highest_at_high[side] = (time >> u32::BITS) as u8;
     }
 
-    /// `None` if `time` is before the highest segment of `side`, or too long after it.
+    /// Returns the time since the highest segment of `side`, or `None` if `time` is before that
+    /// segment or too long after it.
     fn since_highest(&self, side: usize, time: u64, last: u64) -> Option<u64> {
         let highest = u64::from(self.highest_at_high[side]) << u32::BITS | u64::from(self.highest_at_low[side]);
         let since = time.wrapping_sub(highest) & ((1 << TIME_BITS) - 1);
@@ -156,7 +159,8 @@ impl TcpState {
     }
 
     /// The first acknowledgement after an answered SYN completes the handshake. As in Wireshark,
-    /// the first after any SYN sets the limit between out-of-order segments and retransmissions.
+    /// the first acknowledgement after any SYN sets the limit between out-of-order segments and
+    /// retransmissions.
     fn note_acknowledgement(&mut self, side: usize, flags: u16, time: u64, last: u64) {
         let completes = self.bits[side] & bit::ANSWERED != 0 && flags & RST == 0;
         let sets_limit = self.reply == 0;
@@ -218,7 +222,7 @@ impl TcpState {
         self.reply.checked_sub(1).filter(|_| self.bits[0] & bit::COMPLETE != 0)
     }
 
-    /// Without the counts, for the next record of the connection.
+    /// Returns the state without its counts, for the next record of the connection.
     pub(super) fn restarted(&self) -> Self {
         let bits = [self.bits[0] & !(bit::CLOSES | bit::COMPLETE), self.bits[1] & !bit::CLOSES];
         let (none, no_windows) = ([0; 2], [0; 2]);
@@ -234,7 +238,8 @@ impl TcpState {
             both.out_of_order[side] = both.out_of_order[side].saturating_add(counted.out_of_order[side]);
             both.zero_windows[side] = both.zero_windows[side].saturating_add(counted.zero_windows[side]);
         }
-        // Only one of the two states has the connection's handshake, and only one has its close.
+        // Only one of the two TCP states has the connection's handshake, and only one has the
+        // connection's close.
         if both.bits[0] & bit::COMPLETE == 0 && counted.bits[0] & bit::COMPLETE != 0 {
             (both.reply, both.bits[0]) = (counted.reply, both.bits[0] | bit::COMPLETE);
         }
@@ -244,7 +249,7 @@ impl TcpState {
         *self = both;
     }
 
-    /// A state with segments keeps its handshake and its initial numbers.
+    /// A TCP state with segments keeps its handshake and its initial numbers.
     pub(super) fn join(&mut self, later: &Self) {
         if *later == Self::default() {
             return; // There are no segments.
@@ -327,7 +332,7 @@ fn end_of(segment: &Segment, flags: u16) -> u32 {
 #[non_exhaustive]
 pub struct TcpHealth {
     /// Microseconds from the SYN to the acknowledgement that completes the handshake, if the meter
-    /// saw both: the end-to-end round-trip time at the meter.
+    /// saw both: the end-to-end round-trip time.
     pub handshake_us: Option<u32>,
     /// Counts of segments from the source to the destination.
     pub forth: TcpDirection,
@@ -345,9 +350,9 @@ pub struct TcpDirection {
     pub retransmitted: u32,
     /// Segments that arrived after segments with higher sequence numbers.
     pub out_of_order: u32,
-    /// Segments that advertised a window of zero. The count stops at 65,535.
+    /// Segments that advertised a window of zero. The count of zero windows stops at 65,535.
     pub zero_windows: u16,
-    /// Segments with RST. The count stops at 255.
+    /// Segments with RST. The count of resets stops at 255.
     pub resets: u8,
 }
 
@@ -355,9 +360,9 @@ pub struct TcpDirection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClosedBy {
-    /// The endpoint that sent first.
+    /// The source, which sent the first packet.
     Source,
-    /// The endpoint that did not send the first packet.
+    /// The destination, which did not send the first packet.
     Destination,
 }
 
@@ -467,7 +472,7 @@ mod tests {
         assert_eq!(time(&early), None);
         assert_eq!(time(&[back[0], HANDSHAKE[2]]), None);
         assert_eq!(time(&[back[0], (10_000, 1, RST | ACK, 0, 101, 0)]), None);
-        // 18 minutes in nanoseconds do not fit into 40 bits.
+        // The time of 18 minutes in nanoseconds does not fit into 40 bits.
         let late = [back[0], back[1], ((1 << 40) / 1000 + 5, 0, ACK, 101, 501, 0)];
         assert_eq!(time(&late), None);
     }

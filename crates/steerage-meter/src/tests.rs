@@ -68,7 +68,7 @@ fn the_largest_are_found_a_part_of_the_table_at_a_time() {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Packet(u32),
-    /// The clock advances by some seconds.
+    /// The test's clock advances by some seconds.
     Pass(u64),
     Move(u32, usize),
 }
@@ -152,7 +152,8 @@ impl World {
         }
     }
 
-    /// The evicted flow was idle for the longest time, apart from one slot of the wheel.
+    /// Checks an evicted flow: it must have been idle for the longest time, with a tolerance of one
+    /// slot of the timing wheel.
     fn evicted(&mut self, flow: &Flow) {
         let (one, other) = flow.key.addresses();
         let id = one.min(other) as u32;
@@ -180,7 +181,7 @@ impl World {
             }
             assert!(self.tables[at].look(self.now).is_none(), "looking comes to an end");
         }
-        // Timeouts are checked up to one slot of the wheel late.
+        // Timeouts are checked late, by up to one slot of the timing wheel.
         let over: Vec<u32> =
             self.open.iter().filter(|(_, (_, last))| self.now - last >= 61 * S).map(|(id, _)| *id).collect();
         for id in over {
@@ -226,7 +227,7 @@ proptest! {
                 Step::Move(bucket, to) => world.move_bucket(bucket, to),
             }
             world.check();
-            // Each table may have one flow more than the limit.
+            // Each flow table may take one flow beyond the limit.
             prop_assert!(world.open.len() < flows_max + TABLES);
         }
         let left: BTreeMap<u32, u64> = world.open.iter().map(|(id, (packets, _))| (*id, *packets)).collect();

@@ -4,20 +4,21 @@ use std::time::Duration;
 
 use steerage::Timestamp;
 
-/// How long a closed TCP flow stays in the table: longer than most round-trip times and the first
-/// retransmission timeout (1 s in RFC 6298).
+/// The time for which a closed TCP flow stays in the table: longer than most round-trip times and
+/// the first retransmission timeout (1 s in RFC 6298).
 pub const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a flow stays in the table after its timeout, because packets from different interfaces
-/// may be out of order. Timestamps decide when a record ends.
+/// The time for which a flow stays in the table after its timeout, because packets from different
+/// interfaces may be out of order. Timestamps decide when a record ends.
 pub const LATE_MAX: Duration = Duration::from_secs(1);
 
 /// All timeouts are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timeouts {
-    /// Since the first packet of a record, or 0 (so that quick checks fail) if `clock` is set.
+    /// The active timeout since the first packet of a record, or 0 (so that quick checks fail) if
+    /// `clock` is set.
     pub(super) active: u64,
-    /// Records are cut at multiples of this time since 1970, or 0 if `active` is set.
+    /// The interval at whose multiples since 1970 records are cut, or 0 if `active` is set.
     pub(super) clock: u64,
     pub(super) inactive: u64,
     pub(super) closed: u64,
@@ -43,7 +44,7 @@ impl Timeouts {
     }
 }
 
-/// The first timestamp on any CPU, for packets on a CPU that has seen no timestamp.
+/// The first packet timestamp on any CPU, for packets on CPUs that have not seen a timestamp yet.
 #[derive(Clone, Debug)]
 pub(super) struct FirstTime(Arc<AtomicU64>);
 
@@ -58,7 +59,7 @@ impl FirstTime {
         Some(self.0.load(Ordering::Relaxed)).filter(|time| *time != Self::UNKNOWN)
     }
 
-    // `Relaxed` suffices, because this time is the only shared value.
+    // `Relaxed` suffices, because the first timestamp is the only shared value.
     fn set(&self, time: u64) {
         let _ = self.0.compare_exchange(Self::UNKNOWN, time, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -67,7 +68,8 @@ impl FirstTime {
 /// The packet clock, in nanoseconds since 1970.
 ///
 /// A packet without a timestamp has the previous packet's time. If no packet has a timestamp, the
-/// packet clock is the packet path's clock. Between packets, it advances with the path's clock.
+/// packet clock is the packet path's clock. Between packets, the packet clock advances with the
+/// packet path's clock.
 #[derive(Debug)]
 pub(super) struct Clock {
     /// The wall-clock time at which the packet path's clock was 0.
@@ -77,7 +79,7 @@ pub(super) struct Clock {
     packet_time: Option<u64>,
     first_time: FirstTime,
     began: bool,
-    /// A packet that is earlier than its predecessor by more belongs to another recording.
+    /// If a packet is earlier than its predecessor by more than this, another recording has begun.
     back_max: u64,
 }
 
@@ -86,8 +88,8 @@ impl Clock {
         Self { epoch, now: epoch, noted: Timestamp::ZERO, packet_time: None, first_time, began: false, back_max }
     }
 
-    /// The time for packets at the start of a batch without a timestamp. `first` is the first
-    /// timestamp in the batch.
+    /// Returns the time for packets without a timestamp at the start of a batch. `first` is the
+    /// first timestamp in the batch.
     pub(super) fn packet_time(&self, first: impl FnOnce() -> Option<u64>) -> Option<u64> {
         self.packet_time.or_else(first).or_else(|| self.first_time.get())
     }

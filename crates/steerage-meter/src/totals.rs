@@ -11,7 +11,7 @@ use super::parts::{Collected, Edges};
 use super::record::{Class, Classes, FlowRecord};
 use super::timeouts::Timeouts;
 
-/// The records with the most bytes, the one with the fewest bytes on top of the heap.
+/// The records with the most bytes, in a heap whose top has the fewest bytes of them.
 #[derive(Clone, Debug)]
 pub(super) struct Top {
     most: usize,
@@ -88,7 +88,7 @@ impl Totals {
         self.top.offer(record);
     }
 
-    /// Calls `record` only if the record may be among those with the most bytes.
+    /// Calls `record` only if the flow's record may be among the records with the most bytes.
     fn add_open(&mut self, flow: &Flow, record: impl FnOnce() -> FlowRecord) {
         self.count(flow);
         if self.top.has_place_for(flow.bytes()) {
@@ -120,14 +120,16 @@ pub struct MeterReport {
     pub(super) features: Features,
     pub(super) now: u64,
     pub(super) timeouts: Timeouts,
-    /// Bytes that were handled: less than on the wire if the capture truncated packets.
+    /// The number of bytes that were handled, which is smaller than on the wire if the capture
+    /// truncated packets.
     pub handled_bytes: u64,
     pub(super) part: Option<Box<Collected>>,
 }
 
 impl MeterReport {
     /// Returns the edges of a part of a recording, and the records of flows that no other part can
-    /// continue. `None` unless the meter is [of a part](super::Metering::of_part).
+    /// continue. Returns `None` unless the meter was created [for a
+    /// part](super::Metering::of_part).
     pub fn edges(self) -> Option<(Edges, Vec<FlowRecord>)> {
         let Self { part, open, names, now, timeouts, .. } = self;
         let open = open.iter().filter(|flow| !flow.is_vacant()).copied();
@@ -135,14 +137,14 @@ impl MeterReport {
     }
 }
 
-/// The results of all CPUs.
+/// The results of the meters of all CPUs.
 #[derive(Clone, Debug)]
 pub struct Metered {
-    /// The number of records, with those of flows that were still open at the end.
+    /// The number of records, including those of flows that were still open at the end.
     pub total: u64,
-    /// The number of records of evicted flows.
+    /// The number of records whose flows were evicted.
     pub evicted: u64,
-    /// The number of records of each [kind](FlowRecord::kind), most frequent first.
+    /// The number of records of each [kind](FlowRecord::kind), the most frequent kind first.
     pub kinds: Vec<(Cow<'static, str>, u64)>,
     /// The records with the most bytes in both directions.
     pub top: Vec<FlowRecord>,
@@ -150,7 +152,7 @@ pub struct Metered {
     pub earliest: Option<WallTime>,
 }
 
-/// The flows that were open at the end of the run, or closed but without a record yet.
+/// The flows that were open at the end of the run, or were closed but had no record yet.
 #[derive(Debug)]
 pub struct OpenFlows {
     tables: Vec<HugeVec<Flow>>,
@@ -183,8 +185,9 @@ impl OpenFlows {
         flows.into_iter().map(|flow| self.record(flow))
     }
 
-    /// A flow has several entries if receive queues have different masks, a CPU was declared dead,
-    /// or a datagram's later fragments arrived before its first fragment.
+    /// Merges the entries of each flow. A flow has several entries if its packets were on several
+    /// CPUs: receive queues have different masks, a CPU was declared dead, or a datagram's first
+    /// fragment did not arrive first.
     fn merge(&mut self) {
         let places = self.tables.iter().enumerate().flat_map(|(table, flows)| {
             let taken = flows.iter().enumerate().filter(|(_, flow)| !flow.is_vacant());
@@ -211,8 +214,8 @@ impl Metered {
     /// Combines the reports of all CPUs, and returns the open flows, so that the caller can write
     /// them.
     ///
-    /// [`Metered::top`] is exact: each of the `top` records is among its CPU's, or its flow is
-    /// open.
+    /// [`Metered::top`] is exact: each of the `top` records is also among the largest records of
+    /// its CPU, or its flow is open.
     pub fn of(reports: impl IntoIterator<Item = MeterReport>, top: usize) -> (Self, OpenFlows) {
         let mut totals = Totals::new(top);
         let mut open = OpenFlows { tables: Vec::new(), names: Vec::new(), features: Vec::new(), end: None };

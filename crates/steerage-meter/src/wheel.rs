@@ -1,11 +1,12 @@
 //! Schedules the checks of flows with a timing wheel (Varghese and Lauck, 1987).
 //!
-//! A flow is in the slot in which its timeout ends if no packet arrives. When the wheel gets there,
-//! the flow has timed out, or moves to the slot of its new timeout: one check per timeout.
+//! A flow is in the slot of the wheel in which its timeout ends if no packet arrives. When the
+//! wheel reaches this slot, the flow has timed out, or moves to the slot of its new timeout. A flow
+//! is thus checked once per timeout.
 
 use super::lists::Lists;
 
-/// A timeout spans at most half of the slots, and a check is late by at most a thirtieth of it.
+/// A timeout spans at most half of the slots. A check is late by at most a thirtieth of a timeout.
 const PLACES: u64 = 64;
 const PLACES_OF_A_TIMEOUT: u64 = 30;
 
@@ -25,7 +26,8 @@ impl Wheel {
         (place % PLACES) as usize
     }
 
-    /// Schedules a check after `end`, or before `end` if that is further away than one turn.
+    /// Schedules a check after `end`. If `end` is further away than one turn of the wheel, the
+    /// check is before `end`.
     pub(super) fn put(&mut self, flow: u32, end: u64) {
         let place = (end / self.span + 1).clamp(self.cursor, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
@@ -35,11 +37,12 @@ impl Wheel {
         self.lists.remove(flow);
     }
 
-    /// The flow stays in its slot until it is [moved](Self::later) or [removed](Self::remove).
+    /// The returned flow stays in its slot until it is [moved](Self::later) or
+    /// [removed](Self::remove).
     pub(super) fn due(&mut self, now: u64) -> Option<u32> {
         let target = now / self.span;
-        // If the time jumps ahead, each slot is visited once. If the clock was set back, the wheel
-        // restarts.
+        // If the time jumps ahead, each slot of the wheel is visited once. If the clock was set
+        // back, the wheel starts again at the new time.
         if target < self.cursor.saturating_sub(PLACES) || target > self.cursor + PLACES {
             self.cursor = target.saturating_sub(PLACES - 1);
         }

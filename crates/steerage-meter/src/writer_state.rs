@@ -1,9 +1,9 @@
-//! The state of an output of flow records, which meters, writer thread and the end of a run share.
+//! The state of an output of flow records, for the meters, the writer thread and the end of a run.
 //!
-//! A reader may pause for any time, as a pager does. A packet source that can wait is then paused
-//! too, and the end of a run waits. After the user's request to stop, a reader that takes no
-//! records for a second ([`LOOKS`] checks, [`LOOK`] apart) is abandoned: the run ends without the
-//! writer thread, which is stuck in a write.
+//! The reader of an output may pause for any time, as a pager does. In such a pause, a packet
+//! source that can wait is paused too, and the end of a run waits. After the user's request to
+//! stop, a reader that takes no records for a second ([`LOOKS`] checks, [`LOOK`] apart) is
+//! abandoned: the run ends without the writer thread, which is stuck in a write.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender};
@@ -20,11 +20,12 @@ use super::record_ledger::{RecordLedger, Unwritten};
 
 const LOOK: Duration = Duration::from_millis(50);
 
-/// All checks take half of the time for which a stop waits for packets in flight, so that a CPU's
-/// thread that waits for the writer still ends in time.
+/// All checks of a reader together take half of the time for which a stop waits for packets in
+/// flight, so that a CPU's thread that waits for the writer still ends in time.
 const LOOKS: u128 = DRAIN_MAX.as_nanos() / 2 / LOOK.as_nanos();
 
-/// 65,536 records, at most 16 MiB: a collector that restarts is unavailable for about a second.
+/// The size of the queue to an IPFIX collector, in messages: 65,536 records, at most 16 MiB. A
+/// collector that restarts is unavailable for about a second.
 pub(super) const WAITING_FOR_COLLECTOR_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -36,7 +37,7 @@ pub(super) enum Message {
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) records: Arc<Vec<FlowRecord>>,
-    /// When the meter sent the records, in nanoseconds since 1970.
+    /// The time at which the meter sent the records, in nanoseconds since 1970.
     pub(super) now: u64,
     pub(super) unwritten: Unwritten,
 }
@@ -44,14 +45,14 @@ pub(super) struct Ended {
 #[derive(Debug)]
 pub(super) enum WriterEnd {
     Itself(thread::Result<Result<(), ExportError>>),
-    /// The writer's reader took no records.
+    /// The writer was abandoned, because its reader took no records.
     GivenUp,
 }
 
 #[derive(Debug)]
 pub(super) struct WriterState {
     name: String,
-    /// Dropped when the writer ends, so that no meter waits for it.
+    /// The queue's receiver, dropped when the writer ends, so that no meter waits for the writer.
     messages: Mutex<Option<Receiver<Message>>>,
     ended: Sender<WriterEnd>,
     ledger: Arc<RecordLedger>,
@@ -98,7 +99,7 @@ impl WriterState {
         self.sample.load(Ordering::Relaxed)
     }
 
-    /// For the writer thread. Fails if the queue is closed.
+    /// Returns the next message, for the writer thread. Fails if the queue is closed.
     pub(super) fn next(&self) -> Result<Message, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let message = messages.as_ref().ok_or(RecvError)?.recv()?;
@@ -107,7 +108,7 @@ impl WriterState {
         Ok(message)
     }
 
-    /// For the writer thread. Returns `None` if no message arrives until `time`.
+    /// For the writer thread: the next message, or `None` if none arrives until `time`.
     pub(super) fn next_until(&self, time: Instant) -> Result<Option<Message>, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let wait = time.saturating_duration_since(Instant::now());
@@ -123,7 +124,7 @@ impl WriterState {
         Ok(message)
     }
 
-    /// Afterwards, meters cannot send messages, and `FlowWriter::finish` gets the result.
+    /// After the end, meters cannot send messages, and `FlowWriter::finish` gets the result.
     pub(super) fn end(&self, ended: WriterEnd) {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
         let _ = self.ended.send(ended);
@@ -217,14 +218,15 @@ pub struct OutputCounts {
     pub messages: u64,
     /// The bytes of the messages that were sent to a collector.
     pub bytes: u64,
-    /// Connections to a collector after a broken connection or a failed attempt.
+    /// Connections to a collector after a broken connection or a failed attempt to connect.
     pub connections: u64,
-    /// How often the collector's host reported that no program listens at the port. The records of
-    /// such a datagram count as written, but the collector sees a gap in the sequence numbers.
+    /// The number of times that the collector's host reported that no program listens at the port.
+    /// The records of a refused datagram count as written, but the collector sees a gap in the
+    /// sequence numbers.
     pub refusals: u64,
 }
 
-/// An output of flows, for other threads: name, counts, and a way to stop its writer.
+/// An output of flows, as other threads see it: its name, its counts, and a way to stop its writer.
 #[derive(Clone, Debug)]
 pub struct FlowOutput(pub(super) Arc<WriterState>);
 
@@ -245,7 +247,7 @@ impl FlowOutput {
             return;
         }
         let shared = Arc::clone(&self.0);
-        // Without this thread, the request has no effect.
+        // If this thread cannot be started, the request has no effect.
         let _ = thread::Builder::new().name("patience".to_owned()).spawn(move || shared.watch());
     }
 }

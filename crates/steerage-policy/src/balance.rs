@@ -1,4 +1,4 @@
-//! Steering by load: [`Balance`].
+//! The policy that steers by load: [`Balance`].
 //!
 //! A group of queues is always in one of three *regimes*, which are ways of spreading packets over
 //! CPUs. In the regime `inline`, the CPUs that receive packets also do all other work. In the
@@ -10,11 +10,12 @@
 //! `lab/notes/balance.md` contains the formulas.
 //!
 //! While CPUs are short of time, the policy switches to the regime with the best value, if the gain
-//! is certain and pays for the switch within a second. It probes a possible gain for a tenth of a
-//! second, for at most 1 % of the time. CPUs leave (give up their buckets) only if the remaining
-//! CPUs can handle the recent peak of the load (`demand`).
+//! is certain and pays for the switch within a second. If a gain is possible but uncertain, the
+//! policy probes the regime for a tenth of a second. Probes take at most 1 % of the time. CPUs
+//! leave (give up their buckets) only if the remaining CPUs can handle the recent peak of the load
+//! (`demand`).
 //!
-//! In a regime, buckets move from the busiest to the least busy CPU (`place`).
+//! Within a regime, buckets move from the busiest to the least busy CPU (`place`).
 
 mod costs;
 mod demand;
@@ -43,7 +44,7 @@ use steerage_core::limits::BUCKETS;
 use steerage_core::placement::{Findings, Plan};
 use steerage_flow::Timestamp;
 
-/// Steers by load.
+/// Moves buckets between CPUs according to the load of the CPUs.
 ///
 /// ```
 /// use steerage_policy::{Balance, Policy};
@@ -60,21 +61,22 @@ pub struct Balance {
     demand: Demand,
     state: State,
     seen_since: Option<Timestamp>,
-    /// The start of the current regime. `None` in a group's first regime.
+    /// The time at which the current regime began. `None` if the group has had only one regime.
     began: Option<Timestamp>,
-    /// The time at which buckets last began to move. The load check after a move is ignored,
-    /// because two bucket maps were in effect in the time that it measures.
+    /// The time at which buckets last began to move. The load check after buckets have moved is
+    /// ignored, because it measures a time in which two bucket maps were in effect.
     moving: Option<Timestamp>,
     switch: f64,
     budget: Duration,
     /// CPUs leave (give up their buckets) after they have been unnecessary for this time.
     patience: Duration,
     left: Option<Timestamp>,
-    /// A regime with a lower throughput in a probe, while the CPUs were not short of time. The
-    /// throughput counts only if they are short of time immediately after the probe.
+    /// A regime whose throughput was lower in a probe, although the CPUs were not short of time.
+    /// The lower throughput counts only if the CPUs are short of time immediately after the probe.
     doubt: Option<(Regime, f64)>,
     /// True if all CPUs had equal work in a measuring period after the regime's start and the last
-    /// move. Until then, the measured throughput belongs to the bucket map, and not to the regime.
+    /// move. Until CPUs have equal work, the measured throughput shows the quality of the bucket
+    /// map, and not that of the regime.
     is_even: bool,
     buckets: Vec<f64>,
     asked: usize,
@@ -97,7 +99,8 @@ struct Probe {
     baseline: Estimate,
     arrived: Option<Timestamp>,
     /// The number of load checks that measured the throughput of the regime on trial. `less` has
-    /// the throughputs while CPUs had time left and the group handled fewer packets than before.
+    /// the throughputs measured while CPUs had time left and the group handled fewer packets than
+    /// before the probe.
     measured: u32,
     less: Vec<f64>,
 }
@@ -114,7 +117,8 @@ impl Balance {
         Self::default()
     }
 
-    /// Creates a policy that places buckets as [`Hash`](super::Hash), and reports other moves.
+    /// Creates a policy that places buckets as [`Hash`](super::Hash) does, and reports the moves
+    /// that [`Balance::new`] would request.
     pub fn dry_run() -> Self {
         Self::with(Tuning::default(), true)
     }
@@ -179,7 +183,7 @@ impl Balance {
             self.patience *= 2;
         }
         if self.began.is_none() {
-            // The group's first switch counts as an experiment, even if its gain seems certain.
+            // The group's first switch uses up the time for probes, even if its gain seems certain.
             self.budget = Duration::ZERO;
         }
         self.state = State::Probing(Box::new(Probe {
@@ -206,8 +210,8 @@ impl Balance {
         {
             return None;
         }
-        // CPUs join with room for one step of load growth, and leave only if two steps of room
-        // remain, so that a CPU that has left does not have to join again immediately.
+        // CPUs join until there is room for one step of load growth, and leave only if room for two
+        // steps remains, so that a CPU that has left does not have to join again immediately.
         let wanted = self.demand.peak() * self.tuning.growth.powi(2) / self.tuning.fill;
         let is_enough =
             |choice: &Choice| choice.regime.others.len() < seen.regime.others.len() && choice.value.mean >= wanted;
@@ -221,7 +225,7 @@ impl Balance {
     fn improve(&mut self, seen: &Seen<'_>) -> Option<MapRequest> {
         let (tuning, now) = (self.tuning, seen.load.now);
         if let Some((regime, rate)) = self.doubt.take() {
-            // The demand is still as high, so the regime caused the lower throughput.
+            // The demand is as high as before, so the regime on trial caused the lower throughput.
             self.known.measured(seen, &regime, &tuning).observe(rate, rate * tuning.noise);
         }
         let measured = *self.known.measured(seen, &seen.regime, &tuning);
@@ -230,10 +234,10 @@ impl Balance {
         // A gain must exceed the cost of switching the regime.
         let least = self.switch / tuning.dwell.as_nanos() as f64;
         let is_settled = self.has_settled(now, tuning.dwell);
-        // CPUs may join immediately. Other switches wait until the current regime has lasted for
-        // `dwell`. One exception: a first regime that was chosen by a measured distance between
-        // CPUs may be wrong, and is corrected earlier if the gain pays for a probe, assuming that
-        // the load will last as long as it has lasted so far.
+        // CPUs may join immediately. Switches in which no CPU joins wait until the current regime
+        // has lasted for `dwell`. One exception: a group's first regime may be wrong if a measured
+        // distance between CPUs decided it. This first regime is replaced earlier if the gain pays
+        // for a probe, assuming that the load lasts as long as it has lasted so far.
         let joins = |choice: &Choice| choice.regime.others.len() > seen.regime.others.len();
         let needed = |choice: &Choice| match self.began {
             _ if is_settled || joins(choice) && seen.regime.kind != RegimeKind::Inline => least,
@@ -311,8 +315,8 @@ impl Balance {
         Some(self.switch(seen, &probe.before, probe.map))
     }
 
-    /// Alternates between CPUs that have joined and CPUs that could join. Distances matter only if
-    /// CPUs are short of time and the packet function takes little time.
+    /// Requests the distance of a CPU that has joined and of a CPU that could join, in turn.
+    /// Distances matter only if CPUs are short of time and the packet function takes little time.
     fn ask_distance(&mut self, seen: &Seen<'_>) {
         let costs = &self.known.costs;
         let handing_over = 2.0 * self.tuning.hand_over * self.tuning.line.as_nanos() as f64;
@@ -346,11 +350,11 @@ impl Gain {
     }
 
     /// The expected gain of a probe, with negative gains as zero. A regime about which little is
-    /// known may promise as much as a regime that is good on average.
+    /// known may have as large an expected gain as a regime that is good on average.
     fn promise(self) -> f64 {
         let z = self.mean / self.deviation.max(f64::MIN_POSITIVE);
         let density = (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();
-        // Differs by less than 0.01 from the cumulative normal distribution.
+        // This logistic function differs by less than 0.01 from the cumulative normal distribution.
         let probability = 1.0 / (1.0 + (-1.702 * z).exp());
         self.deviation * density + self.mean * probability
     }
@@ -365,11 +369,12 @@ impl Policy for Balance {
         Box::new(Self::with(self.tuning, self.dry_run))
     }
 
-    /// Begins inline, or in the regime collector if only one CPU receives packets, its devices can
-    /// wait, and the next CPU is near. At the start, nothing is known about the packets. If
-    /// collector is wrong, it costs little, because handing packets to a near CPU is cheap. If
-    /// collector is right, the group handles up to twice as many packets, and the handlers' state
-    /// (such as a flow table) grows on the CPU on which it will stay.
+    /// A group begins in the regime inline, or in the regime collector if only one CPU receives
+    /// packets, the devices can wait, and the next CPU is near. At the start, nothing is known
+    /// about the packets. If the regime collector is wrong, it costs little, because handing
+    /// packets to a near CPU is cheap. If the regime collector is right, the group handles up to
+    /// twice as many packets, and the handlers' state (such as a flow table) grows on the CPU on
+    /// which it will stay.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
         if self.dry_run {
             return Plan::all();
@@ -386,7 +391,7 @@ impl Policy for Balance {
     }
 
     fn cpus_changed(&mut self) {
-        // Measurements with other CPUs cannot be compared.
+        // Measurements before the change of CPUs cannot be compared with those after it.
         self.state = State::Steady;
         self.budget = self.tuning.probe;
         self.is_even = false;

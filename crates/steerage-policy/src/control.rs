@@ -45,7 +45,8 @@ pub struct PolicyControl {
     want: OthersWant,
     placed: Option<Timestamp>,
     activity: Activity,
-    /// True if a policy can choose between CPUs ([`has_choice`]). Otherwise, CPUs take no samples.
+    /// True if a policy can choose between CPUs ([`has_choice`]). If no policy can choose, CPUs
+    /// take no samples of their load.
     chooses: bool,
     awaits_others: bool,
     due: Option<Timestamp>,
@@ -83,7 +84,8 @@ impl Setting {
         Self { cpus_are_real, can_wait, apart: Arc::default() }
     }
 
-    /// Measures distances once. Returns, for each CPU, the order in which other CPUs should join.
+    /// Measures the distances between CPUs once. Returns, for each CPU, the order in which other
+    /// CPUs should join.
     pub fn joining_orders(&self, cpus: &[CpuId], owners: &[CpuIndex]) -> Vec<Vec<CpuIndex>> {
         let near = if self.cpus_are_real { nearness(cpus, owners) } else { Nearness::default() };
         let _ = self.apart.set(near.apart);
@@ -127,7 +129,7 @@ impl PolicyControl {
         control
     }
 
-    /// Replaces the policy. The new plans are in effect on return, while buckets may still move.
+    /// Replaces the policy. On return, the new plans are in effect, but buckets may still move.
     pub fn set_policy(&mut self, policy: impl Policy + 'static) {
         self.policy = Box::new(policy);
         self.groups.clear();
@@ -148,8 +150,9 @@ impl PolicyControl {
     }
 
     /// Does the work that is due at the time `now` ([`Handle::now`]). Returns the time of the next
-    /// call, or `None` if there is none until another policy is set. An early call has no effect. A
-    /// late call works like a call on time, because the load is measured over the real time.
+    /// call, or `None` if no call is needed until another policy is set. An early call has no
+    /// effect. A late call works like a call on time, because the load is measured over the real
+    /// time.
     ///
     /// If a policy that is not [`Guarded`](crate::Guarded) panics, buckets stay on their CPUs, and
     /// the load is not checked until another policy is set.
@@ -165,9 +168,10 @@ impl PolicyControl {
         self.due
     }
 
-    /// Until the CPU time of other programs is measured, the policies decide nothing for live
-    /// devices. Another program may be the sender of the packets, and once steerage competes with
-    /// the sender for a CPU, the time that the sender wants can no longer be measured.
+    /// Until the CPU time that other programs use has been measured, the policies decide nothing
+    /// for live devices. Another program may be the sender of the packets, and once steerage
+    /// competes with the sender for a CPU, the time that the sender wants can no longer be
+    /// measured.
     pub(crate) fn await_others(&mut self, yes: bool) {
         self.awaits_others = yes;
     }
@@ -201,7 +205,8 @@ impl PolicyControl {
         }
     }
 
-    /// Without load checks, calls only pass on plans that the core has not accepted yet.
+    /// If the policy needs no load checks, calls of `check` only pass on plans that the core has
+    /// not accepted yet.
     fn next_check(&self, now: Timestamp) -> Option<Timestamp> {
         let checks = self.policy.refine_every().is_some() || self.groups.iter().any(|group| group.version.is_none());
         checks.then(|| now + self.interval)
@@ -249,7 +254,7 @@ impl PolicyControl {
             return true;
         }
         // After a trial of another CPU has begun or ended, the policies wait for a measurement of
-        // the time that other programs now take, so that they do not disturb the trial.
+        // the time that other programs now take, so that no decision disturbs the trial.
         if self.placed.is_some_and(|placed| now.since(placed) < 2 * WATCH_EVERY) {
             return self.place_receivers(now, view);
         }
@@ -276,7 +281,8 @@ impl PolicyControl {
         has_wishes || self.place_receivers(now, view)
     }
 
-    /// A trial lets another CPU receive, or gives it a heavy bucket. True if one begins or ends.
+    /// Begins or ends a trial, in which another CPU receives packets or gets a heavy bucket.
+    /// Returns true if a trial has begun or ended.
     fn place_receivers(&mut self, now: Timestamp, view: &View) -> bool {
         if !self.policy.moves_receivers() {
             return false;
@@ -396,7 +402,7 @@ mod tests {
     fn the_plan_of_a_map_begins_with_the_cpus_that_have_buckets() {
         let mut map = [3; BUCKETS];
         map[7] = 5;
-        // CPU 0 receives packets and has no buckets. It would be the first to replace a failed CPU.
+        // CPU 0, which receives packets and has no buckets, is the first to replace a failed CPU.
         assert_eq!(plan_of(&map, &[0, 5, 1, 3]), Plan { order: vec![5, 3, 0, 1], active: 2 });
         let version = GroupVersion::default();
         let group = GroupView { version, order: vec![0, 1, 3], owners: 1, map: Box::new(map), queues: vec![0] };

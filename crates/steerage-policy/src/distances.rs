@@ -1,11 +1,12 @@
-//! Measures the time of a cache line from one CPU to another while they work, because a hypervisor
-//! moves a virtual machine's CPUs. The receiving CPU (asking) and another CPU (answering) pause for
-//! a few microseconds between two rounds, and pass a cache line back and forth.
+//! Measures how long a cache line takes from one CPU to another while both work, because a
+//! hypervisor may move a virtual machine's CPUs at any time. The receiving CPU (asking) and another
+//! CPU (answering) pause for a few microseconds between two rounds, and pass a cache line back and
+//! forth.
 //!
-//! Neither CPU waits long. The answering CPU waits when it reaches its part. The asking CPU
-//! continues its rounds until then, for at most [`PATIENCE`]. The control
-//! ([`PolicyControl`](crate::PolicyControl)) collects the result at a later load check. A distance
-//! that does not change is measured less and less often.
+//! Neither CPU waits long. The answering CPU waits as soon as it reaches its part of the
+//! measurement. The asking CPU continues its rounds until the answering CPU waits, for at most
+//! [`PATIENCE`]. The control ([`PolicyControl`](crate::PolicyControl)) collects the result at a
+//! later load check. A distance that does not change is measured less and less often.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ const TIME: Duration = BETWEEN_ROUNDS_MAX;
 /// A sleeping CPU of a virtual machine may need several hundred microseconds to wake up.
 const PATIENCE: Duration = REFINE_EVERY;
 
-/// The next measurement follows after this fraction of the time without a change.
+/// The wait until the next measurement, as a fraction of the time since the distance last changed.
 const STEADY: f64 = Tuning::DEFAULT.budget;
 
 /// Returns true if two distances between CPUs are equal, apart from measurement error.
@@ -101,7 +102,7 @@ impl BetweenRounds for Asks {
         }
         let clock = || now().since(Timestamp::ZERO);
         let samples = || line.ask::<{ MIN_SAMPLES as usize }>(MIN_SAMPLES, &clock, clock() + TIME);
-        // Disturbances make samples longer.
+        // Disturbances only make samples longer, so the shortest sample counts.
         let shortest = is_ready.then(samples).flatten().and_then(|samples| samples.into_iter().min());
         line.end();
         let nanos = shortest.map_or(FAILED, |shortest| (shortest.as_nanos() as u64).clamp(PENDING + 1, FAILED - 1));
@@ -264,7 +265,7 @@ mod tests {
         assert!(distances.probe.is_none() && distances.known[&(0, 1)].missed == 1);
     }
 
-    /// The clock is stopped, so neither CPU gives up.
+    /// The test's clock is stopped, so neither CPU gives up waiting for the other.
     #[test]
     fn two_cpus_that_meet_measure() {
         let mut distances = real();

@@ -15,7 +15,7 @@ use crate::policy::{GroupLoad, GroupStart, Hash, MapRequest, Policy};
 pub struct Guarded {
     policy: Box<dyn Policy>,
     has_failed: bool,
-    /// Shared by the policies of all groups: true if the replacement has been logged.
+    /// True if the replacement of a policy has been logged, in any group of queues.
     is_reported: Arc<AtomicBool>,
 }
 

@@ -13,9 +13,9 @@ pub(crate) const MIN_SAMPLES: u32 = 8;
 
 /// For each receiving CPU, the number of CPUs that may join at the same time. On a virtual machine,
 /// the receiving CPU needs 7 us to wake a CPU, and a CPU without packets sleeps again after 50 us
-/// ([`IDLE_POLL`](steerage_core::limits::IDLE_POLL)): half is for the wake-ups, and half for the
-/// polls that give the woken CPUs their next packets. With more CPUs, the first would sleep again,
-/// and the receiving CPU would spend all of its time on wake-ups.
+/// ([`IDLE_POLL`](steerage_core::limits::IDLE_POLL)): half of this time is for the wake-ups, and
+/// half for the polls that give the woken CPUs their next packets. If more CPUs joined, the first
+/// of them would sleep again, and the receiving CPU would spend all of its time on wake-ups.
 pub(crate) const JOIN_AT_ONCE: usize = 3;
 
 /// The numbers on which `balance` depends, as fields that a test can change.
@@ -31,16 +31,18 @@ pub(crate) struct Tuning {
     /// The share of time for probes. Users do not notice the loss of this share.
     pub(crate) budget: f64,
     /// The growth of an estimate's relative deviation in the first second without a new sample.
-    /// Later, it grows with the square root of time. A regime that was half as good as the current
-    /// regime is tried again after a minute or two, and one that was nearly as good after seconds.
-    /// An estimate with a sample at each load check follows a change within a quarter of a second.
+    /// Later, the deviation grows with the square root of time. A regime that was half as good as
+    /// the current regime is tried again after a minute or two. A regime that was nearly as good is
+    /// tried again after seconds. An estimate with a sample at each load check follows a change
+    /// within a quarter of a second.
     pub(crate) drift: f64,
-    /// The relative error of a measurement in one load check (3 to 7 % on a virtual machine) and of
-    /// the model, and the tolerated difference between the loads of CPUs.
+    /// The relative error of the model and of a measurement in one load check (3 to 7 % on a
+    /// virtual machine). The difference between the loads of CPUs that is tolerated has the same
+    /// value.
     pub(crate) noise: f64,
-    /// The standard deviations that count as certain: one decision in forty is wrong by chance.
+    /// The standard deviations that count as certainty: one decision in forty is wrong by chance.
     pub(crate) sure: f64,
-    /// The planned load of CPUs. The rest is for bursts shorter than a load check.
+    /// The planned load of CPUs. The rest of a CPU's time is for bursts shorter than a load check.
     pub(crate) fill: f64,
     /// While CPUs are short of time, the true load is unknown, and assumed to be the handled load
     /// multiplied by this factor, so that the number of CPUs grows in steps. CPUs leave only if the
@@ -53,13 +55,15 @@ pub(crate) struct Tuning {
     /// to 60 ns on the measured machines) and far CPUs (120 to 220 ns).
     pub(crate) line: Duration,
     /// The assumed cost of a hand-over for each of the two CPUs, as a share of the time that a
-    /// cache line takes between them. Near CPUs: 10 ns and 60 ns. Far CPUs: 25 to 30 ns and 200 ns.
+    /// cache line takes between them. Measured hand-overs and cache lines: 10 ns and 60 ns for near
+    /// CPUs, 25 to 30 ns and 200 ns for far CPUs.
     pub(crate) hand_over: f64,
-    /// Distances within this factor count as equal. Near and far CPUs differ by at least 2.
+    /// Distances within this factor count as equal. The distances of near and far CPUs differ by a
+    /// factor of at least 2.
     pub(crate) same: f64,
     /// The weight of the last window in the mean load of a bucket. After CPUs have joined or left,
     /// a window must also last for this fraction of the time since then, because the first
-    /// placement of buckets is a guess, which should be corrected soon.
+    /// placement of buckets is a guess. A short first window corrects this guess soon.
     pub(crate) recent: f64,
 }
 
@@ -80,7 +84,8 @@ impl Tuning {
         recent: 0.25,
     };
 
-    /// The samples per CPU for an error of its load of at most [`noise`](Self::noise).
+    /// The number of samples per CPU with which the error of the CPU's load is at most
+    /// [`noise`](Self::noise).
     pub(crate) fn samples(&self) -> f64 {
         (self.sure / self.noise).powi(2)
     }
@@ -97,5 +102,5 @@ impl Default for Tuning {
 pub const REFINE_EVERY_MAX: Duration = Tuning::DEFAULT.dwell;
 
 /// The time after which a thread should call the policy control again if another thread is running
-/// it. A load check takes about 10 us, and 0.4 ms if it compares buckets.
+/// it. A load check takes about 10 us, or 0.4 ms if it compares the loads of buckets.
 pub const REFINE_RETRY: Duration = Duration::from_nanos(REFINE_EVERY.as_nanos() as u64 / MIN_SAMPLES as u64);

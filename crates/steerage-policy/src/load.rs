@@ -41,8 +41,8 @@ impl CpuCounts {
     }
 }
 
-/// For each CPU, the packets that its full backlog refused. Only the rings of queues that lost
-/// packets are read, because with 1,024 CPUs and 256 queues there are 262,144 rings.
+/// For each CPU, the number of packets that its full backlog refused. Only the rings of queues that
+/// lost packets are read, because with 1,024 CPUs and 256 queues there are 262,144 rings.
 #[derive(Debug, Default)]
 struct Refused {
     by_queue: Vec<(u64, Vec<u64>)>,
@@ -100,8 +100,9 @@ pub(crate) struct LoadMeter {
 #[derive(Debug)]
 struct WindowStart {
     at: Timestamp,
-    /// The number of slices that had moved before the window began. If buckets move during a
-    /// window, two bucket maps were in effect, and its results are discarded.
+    /// The number of slices (sets of buckets) that had moved before the window began. If buckets
+    /// move during a window, two bucket maps were in effect, and the window's results are
+    /// discarded.
     slices: u64,
     cpus: Vec<CpuCounts>,
     groups: Vec<GroupCounts>,
@@ -118,7 +119,7 @@ impl WindowStart {
     }
 }
 
-/// The sums over a group's queues. The counts of 256 queues would take 25 MB.
+/// The sums of the counts over a group's queues. Separate counts for 256 queues would take 25 MB.
 #[derive(Debug)]
 struct GroupCounts {
     queues: Vec<usize>,
@@ -182,7 +183,7 @@ impl BucketWork {
     }
 
     /// The work of each bucket per second: its packets, multiplied by the ratio of their mean time
-    /// to that of all packets. With few timed packets, the ratio is moved towards 1.
+    /// to the mean time of all packets. The fewer packets were timed, the closer the ratio is to 1.
     pub(crate) fn work(&self) -> Vec<f64> {
         let timed: f64 = self.timed.iter().sum();
         let mean = if timed > 0.0 { self.nanos.iter().sum::<f64>() / timed } else { 1.0 };
@@ -219,7 +220,7 @@ pub(crate) struct Heavy {
 }
 
 impl LoadMeter {
-    /// `None` at first, or if a bucket is moving. `work` is updated at the end of a window.
+    /// Returns `None` at first, and while a bucket moves. `work` is updated at the end of a window.
     pub(crate) fn check(
         &mut self,
         now: Timestamp,
@@ -244,7 +245,7 @@ impl LoadMeter {
         Some(Interval { elapsed, before, finished_before, window })
     }
 
-    /// The load of each CPU since the last load check, with only the packets from `queues`.
+    /// The load of each CPU since the last load check, counting only the packets from `queues`.
     pub(crate) fn loads(
         &self,
         interval: &Interval,
@@ -338,7 +339,7 @@ fn active_cpus(view: &View, cpus: usize) -> usize {
     has.into_iter().filter(|has| *has).count()
 }
 
-/// Without the time for receiving.
+/// Returns the share of CPU time of each group's buckets, without the time for receiving.
 fn shares(view: &View, work: &[&BucketWork], cpus: &[CpuLoad]) -> Vec<Vec<f64>> {
     let mut shares: Vec<Vec<f64>> = work.iter().map(|work| work.work()).collect();
     let mut of_cpu = vec![0.0; cpus.len()];

@@ -1,9 +1,9 @@
 //! Estimates the share of each CPU's time that other programs would use without steerage.
 //!
-//! The kernel reports the CPU time that other programs took. On a CPU with idle time, they get all
-//! that they want. On a CPU for which steerage competes, a fair scheduler gives them half, and they
-//! may want more. Such a program is the sender at the other end of a veth: with half of its CPU,
-//! steerage would slow down the source of its own packets.
+//! The kernel reports the CPU time that other programs took. On a CPU with idle time, other
+//! programs get all that they want. On a CPU for which steerage competes, a fair scheduler gives
+//! other programs half, and they may want more. Such a program is the sender at the other end of a
+//! veth: with half of its CPU, steerage would slow down the source of its own packets.
 
 use std::time::Duration;
 

@@ -28,12 +28,12 @@ impl Loads<'_> {
         cpus
     }
 
-    /// A lower bound for the busiest active CPU in any map. A bucket cannot be divided.
+    /// A lower bound for the load of the busiest active CPU. A bucket cannot be divided.
     pub(crate) fn best(&self) -> f64 {
         let mut base: Vec<f64> = self.active.iter().map(|cpu| self.base[usize::from(*cpu)]).collect();
         base.sort_by(f64::total_cmp);
         let total: f64 = self.buckets.iter().sum();
-        // As if work could be divided freely: the least busy CPUs are filled evenly.
+        // The bound assumes that work can be divided freely: the least busy CPUs are filled evenly.
         let (mut level, mut below) = (f64::INFINITY, 0.0);
         for (nth, own) in base.iter().enumerate() {
             if *own > level {
@@ -51,8 +51,9 @@ impl Loads<'_> {
         self.map.iter().map(|cpu| cpus[usize::from(*cpu)]).fold(0.0, f64::max)
     }
 
-    /// The load of the busiest CPU is at most `within` times the best possible load, or as close as
-    /// moves of single buckets allow. Buckets on CPUs that are not active always move.
+    /// Returns a map in which the load of the busiest CPU is at most `within` times the best
+    /// possible load, or as close as moves of single buckets allow. Buckets on CPUs that are not
+    /// active always move.
     pub(crate) fn pack(&self, within: f64) -> Box<[u16; BUCKETS]> {
         let mut packing = Packing::new(self);
         packing.evacuate();
@@ -73,7 +74,7 @@ struct Packing<'a> {
     by_load: BTreeSet<(i64, usize)>,
 }
 
-/// The order of [`f64::total_cmp`].
+/// Returns an integer for a load, with the order of [`f64::total_cmp`].
 fn rank(load: f64) -> i64 {
     let bits = load.to_bits() as i64;
     bits ^ (((bits >> 63) as u64) >> 1) as i64
@@ -164,13 +165,14 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// The index of the largest bucket within the excess load of `from`, or of the smallest bucket,
-    /// or `None` if that does not help. Large buckets move even if `to` then has to pass on some,
-    /// because they have fewer flows than many small buckets.
+    /// Returns the index of the largest bucket within the excess load of `from`, or else of the
+    /// smallest bucket. Returns `None` if moving this bucket does not help. Large buckets move even
+    /// if `to` then has to pass on some buckets, because a large bucket has fewer flows than many
+    /// small buckets.
     fn that_fits(&self, from: usize, to: usize, target: f64) -> Option<usize> {
         let held = &self.held[from];
         let (most, excess) = (self.busy[from] - self.busy[to], self.busy[from] - target);
-        // A slightly too large bucket avoids the moves of many small buckets.
+        // One bucket that is slightly too large moves instead of many small buckets.
         let step = self.busy[from] / 64.0;
         let fits = (most - step).min(excess + step);
         let above = held.partition_point(|bucket| self.load(*bucket) <= fits);

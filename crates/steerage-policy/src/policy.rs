@@ -1,7 +1,8 @@
 //! The trait [`Policy`], its input and its output, and the simplest policy: [`Hash`](struct@Hash).
 //!
 //! A policy chooses a CPU for each bucket, and the core moves the buckets without reordering. Each
-//! group of queues has its own policy, with a plan and maps at load checks.
+//! group of queues has its own policy, which supplies a plan at first and a bucket map at load
+//! checks.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,11 +18,13 @@ use crate::limits::REFINE_EVERY;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CpuLoad {
-    /// The time for which the CPU was busy, with that of dropped packets (and then above 1).
+    /// The time for which the CPU was busy, plus the time that dropped packets would have taken.
+    /// With dropped packets, `busy` can be above 1.
     pub busy: f64,
     /// The part of `busy` that was spent on receiving: polling, hashing and handing over packets.
     pub receive: f64,
-    /// The rounds in which `receive` was measured. Its relative error is about 1 / `timed`.
+    /// The rounds in which `receive` was measured. The relative error of `receive` is about 1 /
+    /// `timed`.
     pub timed: f64,
     /// The share of rounds that found at least as much work as one round takes. A CPU without full
     /// rounds keeps up, even if it appears busy, because a packet takes more time in small batches.
@@ -34,20 +37,22 @@ pub struct CpuLoad {
     pub others_want: f64,
 }
 
-/// A measuring window: no bucket moved, for long enough to compare the loads of buckets.
+/// A measuring window: a time without moves, long enough to compare the loads of buckets.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Window<'a> {
     /// The load of each CPU over the whole measuring window.
     pub cpus: &'a [CpuLoad],
-    /// For each bucket, the share of a CPU's time. Their sum is the time for the group's packets.
+    /// For each bucket, the share of a CPU's time. The sum of the shares is the time for the
+    /// group's packets.
     pub buckets: &'a [f64],
     /// The number of samples from which `buckets` was computed.
     pub samples: u64,
 }
 
 impl<'a> Window<'a> {
-    /// For tests of policies. `cpus` has one entry for each CPU, and `buckets` one for each bucket.
+    /// Creates a window, for tests of policies. `cpus` has one entry for each CPU, and `buckets`
+    /// one for each bucket.
     pub fn new(cpus: &'a [CpuLoad], buckets: &'a [f64], samples: u64) -> Self {
         Self { cpus, buckets, samples }
     }
@@ -61,7 +66,7 @@ pub struct GroupLoad<'a> {
     pub now: Timestamp,
     /// The time since the last load check, longer without packets or if a call was late.
     pub elapsed: Duration,
-    /// The usable CPUs of the mask, in the order in which they should get buckets. Not empty.
+    /// The usable CPUs of the mask (at least one), in the order in which they should get buckets.
     pub order: &'a [u16],
     /// The number of CPUs at the front of `order` that poll a queue of the group, at least 1:
     /// without a polling CPU, the first CPU counts as polling.
@@ -70,16 +75,16 @@ pub struct GroupLoad<'a> {
     pub map: &'a [u16; BUCKETS],
     /// The load of each CPU since the last load check.
     pub cpus: &'a [CpuLoad],
-    /// The time of a cache line from the first CPU of `order` to each CPU, if measured.
+    /// The time that a cache line takes from the first CPU of `order` to each CPU, if measured.
     pub apart: &'a [Option<Duration>],
-    /// A measuring window, if one has ended. `None` at most load checks.
+    /// A measuring window, if one has ended. At most load checks, the window is `None`.
     pub window: Option<Window<'a>>,
     /// True if the devices can wait for room, as files can, and lose no packets.
     pub can_wait: bool,
 }
 
 impl<'a> GroupLoad<'a> {
-    /// For tests of policies: a load at time 0, with an interval of [`REFINE_EVERY`] and no
+    /// Creates a load for tests of policies, at time 0, with an interval of [`REFINE_EVERY`] and no
     /// measuring window. `cpus` and `apart` have one entry for each CPU.
     pub fn new(
         order: &'a [u16],
@@ -126,7 +131,7 @@ impl<'a> GroupLoad<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct GroupStart<'a> {
-    /// The usable CPUs of the mask, in the order in which they should get buckets. Not empty.
+    /// The usable CPUs of the mask (at least one), in the order in which they should get buckets.
     pub order: &'a [u16],
     /// The number of CPUs at the front of `order` that poll a queue of the group, at least 1:
     /// without a polling CPU, the first CPU counts as polling.
@@ -141,7 +146,7 @@ pub struct GroupStart<'a> {
 }
 
 impl<'a> GroupStart<'a> {
-    /// For tests of policies: a group whose devices cannot wait, without measured distances.
+    /// Creates a group for tests of policies. The devices cannot wait, and no distance is measured.
     pub fn new(order: &'a [u16], owners: usize, active: &'a [u16]) -> Self {
         Self { order, owners, active, apart: None, can_wait: false }
     }
@@ -167,10 +172,10 @@ impl MapRequest {
 /// A policy chooses a CPU for each bucket.
 ///
 /// A policy supplies a [`plan`](Self::plan) when its group begins, and may supply a map at each
-/// load check ([`refine`](Self::refine)). Both may take long, because packets are steered by the
-/// last map until the policy returns. If `plan` or `refine` panics, or chooses a CPU that the group
-/// does not have, [`Hash`](struct@Hash) replaces the policy. If any other function panics, the
-/// policy is not called again, and the buckets stay where they are.
+/// load check ([`refine`](Self::refine)). A policy may take long for its plan and its maps, because
+/// packets are steered by the last map until the policy returns. If `plan` or `refine` panics, or
+/// chooses a CPU that the group does not have, [`Hash`](struct@Hash) replaces the policy. If any
+/// other function panics, the policy is not called again, and the buckets stay where they are.
 ///
 /// # Example
 ///
@@ -239,8 +244,8 @@ pub trait Policy: Send + fmt::Debug {
     fn fresh(&self) -> Box<dyn Policy>;
 
     /// Returns the order in which CPUs get buckets, and how many CPUs get equal shares at first.
-    /// Called when the group begins or this policy replaces another. While the instance is built,
-    /// `plan` of a new policy may be called twice, with the same result.
+    /// `plan` is called when the group begins or this policy replaces another. While the instance
+    /// is built, `plan` of a new policy may be called twice, with the same result.
     ///
     /// Whenever a CPU fails or the mask changes, the core places buckets according to the plan,
     /// without calling the policy. Each [`MapRequest`] replaces the plan: the CPUs that have
@@ -248,11 +253,12 @@ pub trait Policy: Send + fmt::Debug {
     /// keeps the other group's plan until the next load check.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan;
 
-    /// The core has placed buckets by the plan. Do not compare measurements before and after.
+    /// Called after the core has placed buckets by the plan. Measurements before and after this
+    /// call must not be compared.
     fn cpus_changed(&mut self) {}
 
-    /// The interval between load checks, or `None` for no measurements and checks. While no packets
-    /// arrive, the interval grows up to [`REFINE_EVERY_MAX`](crate::REFINE_EVERY_MAX).
+    /// The interval between load checks, or `None` if the policy needs no load checks. While no
+    /// packets arrive, the interval grows up to [`REFINE_EVERY_MAX`](crate::REFINE_EVERY_MAX).
     fn refine_every(&self) -> Option<Duration> {
         Some(REFINE_EVERY)
     }
@@ -266,8 +272,9 @@ pub trait Policy: Send + fmt::Debug {
         false
     }
 
-    /// Returns a CPU whose distance to the group's first CPU should be measured: some microseconds
-    /// on both CPUs, at most once per [`REFINE_EVERY`], less often if constant.
+    /// Returns a CPU whose distance to the group's first CPU should be measured. A measurement
+    /// takes some microseconds on both CPUs, at most once per [`REFINE_EVERY`], and less often if
+    /// the distance is constant.
     fn asks_distance(&self) -> Option<u16> {
         None
     }

@@ -8,15 +8,16 @@
 //! are then short of time, the policy decides whether the slowed CPU should help again.
 //!
 //! If several CPUs poll, a heavy flow may cost less on the CPU that receives it, without a
-//! hand-over: for super-frames of 64 KiB, a far CPU needs twice as long. If that CPU has time left,
-//! the heavy bucket moves to it.
+//! hand-over: a far CPU needs twice as long for super-frames of 64 KiB. If the CPU that receives a
+//! heavy flow has time left, the flow's bucket moves to this CPU.
 //!
-//! Each change is a trial. It may not help, because the scheduler may move the other program too,
-//! or because the other program may wait for the packets. If all queues together receive fewer
-//! bytes than before, the change is reverted. (The moved queue alone may gain less than the other
-//! queues lose.) After a failed trial, the next trial waits a hundred times as long as the trial
-//! took, so that failed trials take at most 1 % of the time. Bytes are compared and not packets,
-//! because the kernel merges more segments into one packet if steerage has less CPU time.
+//! A change of the CPU that polls a queue or handles a heavy flow is at first a trial. A trial may
+//! not help, because the scheduler may move the other program too, or because the other program may
+//! wait for the packets. If all queues together receive fewer bytes than before, the change is
+//! reverted. (The queue that another CPU now polls may gain less than the other queues lose.) After
+//! a failed trial, the next trial waits a hundred times as long as the trial took, so that failed
+//! trials take at most 1 % of the time. Bytes are compared and not packets, because the kernel
+//! merges more segments into one packet if steerage has less CPU time.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -130,7 +131,8 @@ impl Receivers {
         self.not_before.resize(received.len(), Timestamp::ZERO);
         let last = self.last.replace(rate);
         if self.trial.is_some() && last.is_none() {
-            // After a change, the other program adapts to its CPU, and TCP adapts its rate.
+            // After a change of the receiving CPU, the other program adapts to its CPU, and TCP
+            // adapts its rate.
             return None;
         }
         if let Some(trial) = self.trial.take() {
@@ -152,7 +154,8 @@ impl Receivers {
             if idle(from) > reserve || !counts.is_free[queue] || counts.at < self.not_before[queue] {
                 continue;
             }
-            // The gain must exceed the reserve for bursts. Equally good CPUs: in their order.
+            // The gain must exceed the reserve for bursts. Of equally good CPUs, the first in the
+            // group's order is chosen.
             let gains = |to: &CpuIndex| others(*to) + reserve <= others(from);
             let to = group.order.iter().copied().filter(gains).min_by(|a, b| others(*a).total_cmp(&others(*b)));
             if let Some(to) = to {

@@ -46,12 +46,12 @@ impl<P: Policy> PolicyTester<P> {
         Self { policy, order, map, work: Box::new([0.0; BUCKETS]), now: Timestamp::ZERO }
     }
 
-    /// The share of a CPU's time that each bucket takes, for the test to set. 0 at first.
+    /// The share of a CPU's time that each bucket takes, for the test to set, and 0 at first.
     pub fn work(&mut self) -> &mut [f64; BUCKETS] {
         &mut self.work
     }
 
-    /// Lets one interval pass and the policy check the load. Returns the reason if buckets moved.
+    /// Lets the policy check the load after one interval. Returns the reason if buckets moved.
     ///
     /// # Panics
     /// Panics if the policy requests a CPU that the group does not have.
@@ -100,7 +100,8 @@ mod tests {
     use crate::policy::MapRequest;
     use steerage_core::placement::Plan;
 
-    /// Moves the heaviest bucket to the last CPU. All variants except `Good` do something wrong.
+    /// A policy that moves the heaviest bucket to the last CPU. All variants except `Good` do
+    /// something wrong.
     #[derive(Clone, Copy, Debug)]
     enum Last {
         Good,

@@ -19,10 +19,11 @@ const SETTLE: Duration = Duration::from_secs(2);
 const STEADY: Duration = Duration::from_secs(10);
 const PROBED: Duration = Duration::from_secs(12);
 
-/// Selects `STEERAGE_CASES` (or four) evenly spaced cases. All would take minutes.
+/// Selects `STEERAGE_CASES` (or four) evenly spaced cases. All cases would take minutes.
 fn some<T>(all: Vec<T>) -> impl Iterator<Item = T> {
     let most = std::env::var("STEERAGE_CASES").map_or(4, |cases| cases.parse().expect("STEERAGE_CASES is a number"));
-    // The numbers of amounts of work and of factors are powers of two, so an odd step uses each.
+    // The number of amounts of work is a power of two, as is the number of factors, so an odd step
+    // uses each of them.
     let step = all.len().div_ceil(most.max(1)) | 1;
     all.into_iter().step_by(step)
 }
@@ -46,7 +47,8 @@ fn zipf_is_evened_out_by_few_moves_and_then_stays() {
     }
 }
 
-/// Every 100 ms, one flow in 500 changes its bucket. In 10 s, one heavy flow in five does.
+/// Every 100 ms, one flow in 500 changes its bucket. In 10 s, one heavy flow in five changes its
+/// bucket.
 #[test]
 fn flows_that_drift_are_followed() {
     for cpus in [8, 16, 64] {
@@ -197,7 +199,7 @@ fn a_slow_beginning_is_no_reason_to_hand_over() {
     }
 }
 
-/// The sender of the packets needs nine tenths of a CPU, and continues to get this time.
+/// The program that sends the packets needs nine tenths of a CPU, and continues to get this time.
 #[test]
 fn a_cpu_that_others_need_is_left_to_them() {
     let mut model = Model::new(2, 1, 11).zipf(10_000, 1.0);
@@ -215,7 +217,8 @@ fn a_cpu_that_others_need_is_left_to_them() {
 /// needs nearly all of the other CPU, and sends less if that CPU forwards packets.
 #[test]
 fn forwarding_is_left_to_the_cpu_that_receives() {
-    // For AF_XDP and AF_PACKET: microseconds to receive, microseconds for the rest, CPUs needed.
+    // Measured with AF_XDP and AF_PACKET: the microseconds to receive a packet, the microseconds
+    // for its other work, and the number of CPUs that the load needs.
     for (receive, rest, load) in [(0.329, 1.185, 1.0), (0.033, 1.932, 0.9), (0.033, 1.932, 1.2)] {
         let forward = |senders: f64| {
             let mut model = Model::new(2, 1, 29).zipf(1_000, load * rest / (receive + rest));
@@ -248,7 +251,8 @@ fn what_pays_no_more_is_given_up() {
             model.active() == [0]
         });
         assert!(inline.count() > 100, "{:?}", model.policy.findings());
-        // No measurement shows that the CPUs are near again. The worse a trial, the later the next.
+        // No measurement shows that the CPUs are near again. The worse the result of a trial, the
+        // later the next trial begins.
         model.hand_over = 0.1;
         model.run(Duration::from_secs(300));
         assert!(model.active().contains(&1), "{:?}", model.policy.findings());
@@ -278,7 +282,8 @@ fn cpus_that_move_apart_and_together_are_followed_at_once() {
             }
         }
     }
-    // Each trial takes 100 ms, the first after 10 s, and each failed trial doubles the wait.
+    // Each trial takes 100 ms. The first trial begins after 10 s, and each failed trial doubles the
+    // wait.
     assert!((19..23).contains(&(model.moves(MoveCause::Joined) - joined)), "{:?}", model.requests);
     assert!(wrong < checks / 50, "{wrong} of {checks} checks: {:?}", model.requests);
 }
@@ -313,7 +318,8 @@ fn the_cpu_that_is_near_enough_joins() {
     assert_eq!(asked, [1, 2, 3]);
 }
 
-/// The CPU that does not receive should do all work. Spreading is not tried again and again.
+/// The CPU that does not receive packets should handle all packets. The regime spread is not tried
+/// again and again.
 #[test]
 fn what_is_best_on_one_cpu_is_left_there() {
     let mut model = Model::new(2, 1, 17).zipf(10_000, 2.5);
@@ -332,7 +338,7 @@ fn what_is_best_on_one_cpu_is_left_there() {
     assert_eq!(model.active(), [0, 1], "{:?}", model.policy.findings());
 }
 
-/// A measurement wakes the other CPU.
+/// Measuring the distance to another CPU wakes that CPU.
 #[test]
 fn the_distance_is_asked_for_where_it_matters() {
     for (load, cost, asks) in [(0.3, 0.3, None), (3.0, 0.3, Some(1)), (3.0, 100.0, None)] {

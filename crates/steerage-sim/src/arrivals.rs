@@ -1,4 +1,4 @@
-//! Simulated receive queues. Their frames arrive at random times, as at a network card.
+//! Simulated receive queues, whose frames arrive at random times, as at a network card.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,20 +25,21 @@ const FIRST_ADDRESS: u32 = 0x0a00_0000;
 /// The maximum number of waiting frames: the default ring size of common network cards.
 const RING: u64 = 512;
 
-/// The flows of the frames.
+/// The distribution of the frames over flows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Flows {
     /// All flows are equally probable.
     Uniform,
-    /// Zipf's law with this exponent.
+    /// The flows of the frames follow Zipf's law with this exponent.
     Zipf(f64),
-    /// One flow of each queue has this share of its packets. All other flows are equally probable.
+    /// One flow of each queue has this share of the queue's packets. All other flows are equally
+    /// probable.
     Elephant(f64),
     /// Each flow always has one request in flight. The next request arrives this many nanoseconds
     /// after the flow's last request was handled, so the rate depends on the speed of the machine.
     Streams(f64),
-    /// The flows take turns, packet by packet. Their buckets are evenly spaced, so that as many
-    /// CPUs as flows get packets in turn.
+    /// The flows take turns, packet by packet. The flows' buckets are evenly spaced, so that as
+    /// many CPUs as flows get packets in turn.
     InTurn,
 }
 
@@ -49,12 +50,12 @@ pub struct Arrivals {
     pub queues: usize,
     /// The number of flows of each queue.
     pub flows: usize,
-    /// The flows of the frames.
+    /// How the frames are distributed over flows.
     pub kind: Flows,
     /// The bursts in which frames arrive, if any.
     pub bursts: Option<Bursts>,
-    /// The mean number of frames per second of all queues, with Poisson arrivals. If infinite,
-    /// frames wait until they are polled, and no frame is lost.
+    /// The mean number of frames per second of all queues, with Poisson arrivals. If this number is
+    /// infinite, frames wait until they are polled, and no frame is lost.
     pub per_second: f64,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -81,8 +82,8 @@ impl Streams {
 }
 
 impl Arrivals {
-    /// Creates the device, and the streams of [`Flows::Streams`], for which the packet function
-    /// must call [`Streams::answer`]. `stretch` multiplies all times of the traffic.
+    /// Creates the device. With [`Flows::Streams`], also creates the streams, for which the packet
+    /// function must call [`Streams::answer`]. `stretch` multiplies all times of the traffic.
     pub fn open(&self, stretch: f64) -> (Input, Option<Arc<Streams>>) {
         let streams = match self.kind {
             Flows::Streams(nanos) => {
@@ -165,7 +166,7 @@ impl Arrived {
             Flows::Elephant(share) if self.chance.unit() <= share => 0,
             Flows::Elephant(_) => self.chance.below(flows) as u32,
             Flows::InTurn => (self.taken % flows) as u32,
-            // `next_stream` has the flow.
+            // `next_stream` chooses the flow.
             Flows::Streams(_) => 0,
         }
     }
@@ -185,7 +186,7 @@ impl Arrived {
         (periods * frames + (arrivals - periods * frames) / rate) * self.gap
     }
 
-    /// Drops the oldest frames that do not fit: only the mean number matters.
+    /// Drops the oldest frames that do not fit. (Only the mean number of drops matters.)
     fn overflow(&mut self, now: f64, out: &mut Completions<'_>) {
         let before = self.arrivals(self.next);
         let waiting = self.arrivals(now) - before;
@@ -243,7 +244,7 @@ impl RxQueue for Arrived {
                 .of(self.number as usize)
                 .peek()
                 .map_or(now + streams.there_and_back as f64, |next| next.0.0 as f64);
-            // A response may cause a request that is earlier than all in `due`.
+            // A response may cause a request that is earlier than all requests in `due`.
             self.next = next.min(now + streams.there_and_back as f64);
         }
         Ok(match count == budget || self.next <= now {

@@ -1,10 +1,10 @@
-//! Random numbers that depend only on a seed, and ranks by Zipf's law.
+//! Random numbers that depend only on a seed, and random ranks by Zipf's law.
 
 use std::sync::Arc;
 
 pub use steerage::testing::SplitMix64 as Chance;
 
-/// Draws ranks by Zipf's law: the probability of rank r is proportional to 1 / (r + 1)^s.
+/// Draws random ranks by Zipf's law: the probability of rank r is proportional to 1 / (r + 1)^s.
 #[derive(Clone, Debug)]
 pub struct Zipf(Arc<[u64]>);
 
@@ -22,7 +22,7 @@ impl Zipf {
         Self(bounds.collect())
     }
 
-    /// A random rank.
+    /// Draws a random rank.
     pub fn draw(&self, chance: &mut Chance) -> usize {
         let at = chance.draw();
         self.0.partition_point(|bound| *bound < at).min(self.0.len() - 1)

@@ -1,9 +1,9 @@
 //! A scheduler that runs the real receive path in an order that a seed determines.
 //!
 //! [`World`] runs the phases of many CPUs ([`steerage::threads::Softnet::advance`]) on one thread.
-//! Their order and the virtual times depend only on a seed, which is enough to replay a failure.
-//! The simulator explores how phases can interleave. The loom tests in `steerage-mem` explore how
-//! single loads and stores can interleave.
+//! The order of the phases and the virtual times depend only on a seed, which is enough to replay a
+//! failure. The simulator explores how phases can interleave. The loom tests in `steerage-mem`
+//! explore how single loads and stores can interleave.
 //!
 //! | module | what it holds |
 //! |---|---|

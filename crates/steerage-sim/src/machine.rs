@@ -13,13 +13,13 @@ pub struct Profile {
     pub receive: f64,
     /// The cost of hashing a packet and choosing its CPU.
     pub hash: f64,
-    /// The costs of handing a packet over: first to a near CPU, then to a far CPU.
+    /// The cost of handing a packet over to a near CPU, and the cost for a far CPU.
     pub hand_over: [f64; 2],
-    /// The costs of taking a packet over: first from a near CPU, then from a far CPU.
+    /// The cost of taking a packet over from a near CPU, and the cost for a far CPU.
     pub take_over: [f64; 2],
     /// The fixed cost of a round, which the costs per packet of a full round include.
     pub round: f64,
-    /// The time that a cache line takes from one CPU to another: near CPUs, then far CPUs.
+    /// The time that a cache line takes between near CPUs, and the time between far CPUs.
     pub line: [f64; 2],
     /// The time that a CPU needs to wake another CPU.
     pub wake: f64,
@@ -64,7 +64,7 @@ impl Profile {
         PathCosts { receive: self.receive, hash: self.hash, hand_over: self.hand_over, take_over: self.take_over }
     }
 
-    /// Reads a profile.
+    /// Parses a profile.
     ///
     /// # Errors
     /// Returns the number of the wrong line and the reason.
@@ -73,8 +73,8 @@ impl Profile {
     }
 }
 
-/// The CPUs of a machine, numbered by package, and by cache within a package. The first hardware
-/// threads of all cores have the lower numbers.
+/// The CPUs of a simulated machine, numbered by package, and by cache within a package. The first
+/// hardware threads of all cores have the lower numbers.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
@@ -90,7 +90,7 @@ pub struct Machine {
     pub smt_slowdown: f64,
     /// The share of each CPU's time that the hypervisor or other programs take.
     pub stolen: f64,
-    /// The length in microseconds of each interval for which a CPU is taken away.
+    /// The length in microseconds of each interval in which other programs have the CPU.
     pub stolen_slice: f64,
     /// The bursts in which frames arrive, for experiments with bursts.
     #[serde(default)]
@@ -108,14 +108,14 @@ pub struct Bursts {
 }
 
 impl Default for Bursts {
-    /// Twice the default ring size of common network cards.
+    /// A burst has twice as many frames as the default ring of common network cards.
     fn default() -> Self {
         Self { rate: 4.0, frames: 1024.0 }
     }
 }
 
 impl Machine {
-    /// Reads a description of a machine.
+    /// Parses a description of a machine.
     ///
     /// # Errors
     /// Returns the number of the wrong line and the reason.

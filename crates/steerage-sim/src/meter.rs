@@ -16,7 +16,7 @@ const PHASE_PICOS_MIN: u64 = 1000;
 #[derive(Debug, Default)]
 struct Account {
     spent: AtomicU64,
-    /// The time for handing packets over and waking CPUs that no phase includes yet.
+    /// The time for handing packets over and waking CPUs, as far as no phase includes it yet.
     charged: AtomicU64,
     slowness: AtomicU64,
 }
@@ -29,13 +29,13 @@ pub struct Meter {
     machine: Machine,
     owners: Vec<usize>,
     queues: Vec<Vec<usize>>,
-    /// True if several live queues hand packets over, whose CPUs share a counter.
+    /// True if several live queues hand packets over. The CPUs of these queues share a counter.
     is_contended: bool,
     accounts: Vec<Account>,
 }
 
 impl Meter {
-    /// Creates a meter for a run in which the CPU `owners[queue]` polls each `queue`.
+    /// Creates a meter for a run in which the CPU `owners[queue]` polls the queue `queue`.
     pub fn new(profile: Profile, machine: Machine, owners: Vec<usize>) -> Arc<Self> {
         let is_contended = owners.len() > 1;
         let accounts = (0..machine.cpus()).map(|_| Account::default()).collect();
@@ -44,12 +44,12 @@ impl Meter {
         Arc::new(Self { profile, machine, owners, queues, is_contended, accounts })
     }
 
-    /// The profile.
+    /// Returns the costs of the receive path.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// The machine.
+    /// Returns the machine's description.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
@@ -58,7 +58,8 @@ impl Meter {
         self.queues[cpu].iter().copied()
     }
 
-    /// Charges `cpu` for taking a batch of `packets` packets, and the owner of `queue` for giving.
+    /// Charges `cpu` for taking a batch of `packets` packets, and the owner of `queue` for handing
+    /// the batch over.
     pub fn take(&self, cpu: usize, queue: usize, packets: usize) {
         let owner = self.owners[queue];
         if owner == cpu {
@@ -76,8 +77,8 @@ impl Meter {
         add(&self.accounts[cpu].spent, nanos);
     }
 
-    /// Charges `cpu` for handing packets over or waking a CPU, in its next phase that publishes
-    /// frames, so that this time counts as receiving.
+    /// Charges `cpu` for handing packets over or waking a CPU. The time is added to the next phase
+    /// in which `cpu` publishes frames, so that it counts as receiving.
     pub fn charge(&self, cpu: usize, nanos: f64) {
         add(&self.accounts[cpu].charged, nanos);
     }

@@ -1,4 +1,4 @@
-//! An additional control thread, which holds the control lock for a chosen time.
+//! An additional control thread, which holds the control lock from one chosen moment to another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +43,7 @@ impl Racer {
         self.set(false);
     }
 
-    /// Whether the lock is held.
+    /// Returns true if the thread holds the control lock.
     pub fn is_held(&self) -> bool {
         self.is_held.load(Ordering::SeqCst)
     }

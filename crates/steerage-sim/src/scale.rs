@@ -24,7 +24,7 @@ const IDLE_POLL: Duration = Duration::from_micros(50);
 pub enum Steering {
     /// The receiving CPUs handle their packets themselves.
     None,
-    /// The receiving CPUs only receive. All other CPUs have equal shares of the flow hash.
+    /// The receiving CPUs only receive packets. All other CPUs have equal shares of the flow hash.
     Collectors,
     /// All CPUs have equal shares of the flow hash, as in Linux.
     Hash,
@@ -41,16 +41,16 @@ pub enum Work {
     Exponential(f64),
 }
 
-/// A run.
+/// The description of one simulated run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaleRun {
-    /// The costs of the path.
+    /// The costs of the receive path.
     pub profile: Profile,
     /// The machine.
     pub machine: Machine,
     /// The number of CPUs that the run uses, beginning with CPU 0.
     pub cpus: usize,
-    /// The CPUs, counted from CPU 0, over which the queues are distributed evenly.
+    /// The number of CPUs, counted from CPU 0, over which the queues are distributed evenly.
     pub receivers: usize,
     /// The traffic.
     pub arrivals: Arrivals,
@@ -58,19 +58,19 @@ pub struct ScaleRun {
     pub steering: Steering,
     /// The work of a packet.
     pub work: Work,
-    /// The time before the measurement, in which CPUs join and queues fill.
+    /// The time before the measurement, during which CPUs join and queues fill.
     pub warm_up: Duration,
     /// The time that is measured.
     pub measured: Duration,
     /// The factor by which all times of the machine and of the traffic are multiplied, and the
     /// results divided. The time constants of the library are not multiplied: the policy `balance`
-    /// still checks the load every 10 ms, so that with a large factor, a run needs fewer packets.
+    /// still checks the load every 10 ms, so a run with a large factor needs fewer packets.
     pub stretch: f64,
     /// The maximum number of packets that wait for a CPU, as in Linux's `netdev_max_backlog`.
     pub backlog: usize,
 }
 
-/// What a run measured.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Scaled {
     /// Packets handled per second.
@@ -83,13 +83,13 @@ pub struct Scaled {
     pub cpus: f64,
     /// The times from arrival to the packet function, in nanoseconds, in ascending order.
     pub waits: Vec<u32>,
-    /// The memory of packets and rings, in bytes.
+    /// The memory of packets and hand-over rings, in bytes.
     pub memory: u64,
     /// The number of packets that were handled after a later packet of their bucket.
     pub reordered: u64,
-    /// Moves of buckets and wake-ups of CPUs for control, together, per second.
+    /// The number of moves of buckets and of wake-ups of CPUs for control, together, per second.
     pub control_per_second: f64,
-    /// All packets of the run.
+    /// The number of all packets of the run.
     pub packets: u64,
     /// The real durations of the control calls, in milliseconds and in ascending order: the only
     /// field that differs between runs with the same seed.
@@ -120,7 +120,7 @@ impl ScaleRun {
     /// Runs the simulation. The result depends only on the fields of this `ScaleRun`.
     ///
     /// # Errors
-    /// If the instance cannot be built.
+    /// Returns an error if the instance cannot be built.
     pub fn once(&self) -> Result<Scaled, BuildError> {
         let Self { profile, machine, arrivals, stretch, .. } = self;
         let owners = self.owners();

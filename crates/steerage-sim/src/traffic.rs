@@ -12,8 +12,9 @@ use steerage::{
 
 use crate::chance::{Chance, Zipf};
 
-/// The length of a frame: headers of Ethernet, IPv4 and UDP, and two big-endian numbers: the flow
-/// (4 bytes) and the frame's number in the flow (8 bytes).
+/// The length of a frame: headers of Ethernet, IPv4 and UDP, and then two big-endian numbers. The
+/// first number is the flow (4 bytes), and the second number is the frame's number in the flow (8
+/// bytes).
 pub const FRAME_BYTES: usize = ethernet::BYTES + ipv4::BYTES + udp::BYTES + 12;
 const PAYLOAD_AT: usize = FRAME_BYTES - 12;
 const UDP_AT: usize = ethernet::BYTES + ipv4::BYTES;
@@ -25,11 +26,12 @@ const PAGES_MAX: usize = 3;
 #[derive(Clone, Debug)]
 pub struct TrafficOptions {
     /// The number of queues. Packets of one direction of each flow arrive at the even queues, and
-    /// those of the other direction at the odd queues. Both must be handled on the same CPU.
+    /// those of the other direction at the odd queues. Both directions of a flow must be handled on
+    /// the same CPU.
     pub queues: usize,
     /// The number of flows.
     pub flows: usize,
-    /// Zipf's exponent.
+    /// The exponent of Zipf's law.
     pub zipf: f64,
     /// The number of frames per queue.
     pub frames: u64,
@@ -37,7 +39,7 @@ pub struct TrafficOptions {
     pub can_wait: bool,
     /// One of this many frames is stored in several pages, or none if 0.
     pub chained_once_in: u64,
-    /// The time between frames. If zero, the next frame is always ready.
+    /// The time between frames. If this time is zero, the next frame is always ready.
     pub gap: Duration,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -66,7 +68,7 @@ impl TrafficOptions {
     }
 }
 
-/// One queue of the device.
+/// One receive queue of the simulated device.
 #[derive(Debug)]
 pub struct Traffic {
     reverse: bool,

@@ -1,4 +1,5 @@
-/// The times of CPUs: the earliest in constant time, and changes in logarithmic time.
+/// The virtual times of CPUs. Finding the earliest time takes constant time, and changing a time
+/// takes logarithmic time.
 #[derive(Debug)]
 pub(crate) struct Turns {
     times: Vec<u64>,
@@ -10,7 +11,7 @@ pub(crate) struct Turns {
 const NEVER: u64 = u64::MAX;
 
 impl Turns {
-    /// At most 65,536 CPUs, without times at first.
+    /// Creates entries for at most 65,536 CPUs, none of which has a time at first.
     pub(crate) fn new(cpus: usize) -> Self {
         let leaves = cpus.next_power_of_two();
         let mut winners: Vec<u16> = vec![0; 2 * leaves];

@@ -1,4 +1,4 @@
-//! Simulated outputs that detect packets of a flow that different CPUs send out of order.
+//! Simulated outputs that detect reordered packets, even if different CPUs send a flow.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +12,11 @@ use steerage::{
 use crate::chance::Chance;
 use crate::traffic;
 
-/// `HELD_MAX` is the maximum number of packets that the queue has taken but not completed.
+/// `HELD_MAX` is the maximum number of packets that an output queue has taken but not completed.
 const PAGES: usize = 16;
 const HELD_MAX: usize = 4;
 
-/// Counts of the packets of all outputs together.
+/// Counters for the packets of all outputs together.
 #[derive(Debug, Default)]
 pub struct Wire {
     /// The number of packets sent.
@@ -26,8 +26,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Creates this many outputs. An output is full once in `full_once_in` packets, or never if 0,
-    /// and then accepts no more packets of the batch.
+    /// Creates `count` outputs. Once in `full_once_in` packets, an output is full and accepts no
+    /// more packets of the batch. If `full_once_in` is 0, it is never full.
     pub fn outputs(self: &Arc<Self>, count: usize, full_once_in: u64, seed: u64) -> Vec<Output> {
         let output = |nth: usize| {
             let (wire, last) = (Arc::clone(self), Arc::default());
@@ -46,13 +46,14 @@ impl Wire {
 #[derive(Debug)]
 struct WireQueue {
     wire: Arc<Wire>,
-    /// For each flow, the last number that any CPU sent.
+    /// For each flow, the number of the last packet that any CPU sent.
     last: Arc<Mutex<HashMap<u32, u64>>>,
     full_once_in: u64,
     chance: Chance,
     region: Option<Arc<Region>>,
     free: Vec<Page>,
-    /// The packets that are not completed yet. The queue takes the pages of half of all packets.
+    /// The packets that are not completed yet. The output queue takes the pages of half of all
+    /// packets.
     held: VecDeque<Completion>,
 }
 

@@ -16,8 +16,8 @@ const NOBODY: u16 = u16::MAX;
 
 const GROUPS_MAX: usize = 64;
 
-/// The special actions of a test handler. A field `..._once_in` says in how many cases an action
-/// happens once on average, or never if 0.
+/// The special actions of a test handler. A field `..._once_in` is the mean number of cases in
+/// which an action happens once. If such a field is 0, the action never happens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mood {
     /// The handler panics in the middle of a batch.
@@ -26,7 +26,7 @@ pub struct Mood {
     pub panics_in_moves_once_in: u64,
     /// The handler keeps a packet, and drops it some packets later.
     pub keeps_once_in: u64,
-    /// Discards a packet.
+    /// The handler discards a packet.
     pub discards_once_in: u64,
     /// The handler transmits a packet to the output whose number is that of the packet's queue.
     pub transmits_once_in: u64,
@@ -38,7 +38,7 @@ pub struct Mood {
     pub changes_once_in: u64,
 }
 
-/// Counts of the packets of all handlers of an instance together.
+/// Counters for the packets of all handlers of an instance together.
 #[derive(Debug)]
 pub struct Witness {
     mood: Mood,
@@ -47,9 +47,9 @@ pub struct Witness {
     pub strangers: AtomicU64,
     /// The number of packets that a handler got after a later packet of their flow.
     pub late: AtomicU64,
-    /// The number of packets whose number is not one more than that of the previous packet in the
-    /// flow: a packet was lost, or the flow's state did not move along. This is an error only if no
-    /// packet is dropped, no handler panics and no queue leaves its group.
+    /// The number of gaps in the sequence numbers of flows: a packet was lost, or a flow's state
+    /// did not move with its bucket. A gap is an error only if no packet is dropped, no handler
+    /// panics and no queue leaves its group.
     pub gaps: AtomicU64,
     /// The number of packets whose contents had changed on the way to the handler.
     pub torn: AtomicU64,
@@ -57,7 +57,7 @@ pub struct Witness {
     pub chained: AtomicU64,
     /// The number of packets that were merged from several frames.
     pub merged: AtomicU64,
-    /// The number of frames.
+    /// The number of frames that handlers got.
     pub seen: AtomicU64,
     /// The number of buckets that left a CPU with state.
     pub moved: AtomicU64,
@@ -87,13 +87,13 @@ impl Witness {
         })
     }
 
-    /// Lets another thread take the control lock at times while the state of a bucket moves.
+    /// Lets another thread sometimes take the control lock while the state of a bucket moves.
     pub fn race(&self, racer: &Arc<Racer>) {
         let _ = self.racer.set(Arc::clone(racer));
     }
 
-    /// Creates a handler for `cpu`, with random numbers of its own. Otherwise, a handler that
-    /// panicked in its first batch would panic again and again.
+    /// Creates a handler for `cpu`, with random numbers of its own, because a handler that panicked
+    /// in its first batch would otherwise panic again and again.
     pub fn handler(self: &Arc<Self>, cpu: CpuId, seed: u64) -> WitnessHandler {
         let nth = self.made.fetch_add(1, Ordering::Relaxed);
         WitnessHandler {
@@ -233,7 +233,7 @@ impl Handler for WitnessHandler {
         self.witness.owner_of(bucket).store(self.cpu.0, Ordering::Relaxed);
         assert!(!self.chance.once_in(self.witness.mood.panics_in_moves_once_in), "a planted panic");
         self.race();
-        // Joined groups may both have state for a bucket, and one may be old.
+        // Two groups that join may both have state for a bucket, and one of the states may be old.
         let here = self.flows.entry(bucket).or_default();
         for (flow, number) in state {
             here.entry(flow).and_modify(|known| *known = number.max(*known)).or_insert(number);

@@ -1,4 +1,4 @@
-//! Simulates many CPUs on one thread, each with its own virtual time.
+//! Simulates many CPUs on one thread. Each CPU has its own virtual time.
 
 use std::cell::Cell;
 use std::io;
@@ -39,17 +39,18 @@ impl Platform for Virtual {
     }
 }
 
-/// The times at which the world calls [`Handle::control`], as a control thread would. The calls
-/// must not affect what happens to packets.
+/// The times at which the world calls [`Handle::control`], as a control thread would. The times of
+/// control calls must not affect what happens to packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Control is always called at the time that the previous call requested.
+    /// [`Handle::control`] is always called at the time that the previous call requested.
     OnTime,
-    /// Control is called late by up to this time. Short delays are as frequent as long delays.
+    /// [`Handle::control`] is called late, by up to this time. Short delays are as frequent as long
+    /// delays.
     Late(Duration),
-    /// Control is never called.
+    /// [`Handle::control`] is never called.
     Stopped,
-    /// Control is called on time, but another thread sometimes holds the control lock.
+    /// [`Handle::control`] is called on time, but another thread sometimes holds the control lock.
     Racing {
         /// The other thread takes the control lock once in this many phases.
         once_in: u64,
@@ -61,7 +62,7 @@ pub enum Control {
 /// The virtual time of each type of work, the frequency of delays, and when control is called.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
-    /// The time of a phase of a CPU's loop if the phase has no packets.
+    /// The time of a phase (a step of a CPU's loop) without packets.
     pub phase: Duration,
     /// The time to receive a packet.
     pub receive: Duration,
@@ -69,15 +70,15 @@ pub struct Costs {
     pub packet: Duration,
     /// The time from the wake-up of a sleeping CPU (the ring of its bell) until the CPU runs.
     pub wake: Duration,
-    /// A virtual CPU is not scheduled for some time, once in this many phases, or never if 0.
+    /// Once in this many phases (never if 0), a virtual CPU is not scheduled for some time.
     pub held_up_once_in: u64,
     /// The maximum time for which a virtual CPU is not scheduled.
     pub held_up: Duration,
-    /// A handler stalls once in this many batches, or never if 0.
+    /// Once in this many batches (never if 0), a handler stalls.
     pub stalls_once_in: u64,
     /// The maximum time for which a handler stalls.
     pub stall: Duration,
-    /// When control is called.
+    /// The times at which [`Handle::control`] is called.
     pub control: Control,
 }
 
@@ -102,7 +103,7 @@ struct VirtualCpu<H: Handler> {
     now: Rc<Cell<Timestamp>>,
     state: Doing,
     others: f64,
-    /// The total time of the CPU's phases, in picoseconds. `now` has only the whole nanoseconds.
+    /// The total time of the CPU's phases, in picoseconds. `now` has only whole nanoseconds.
     busy: u64,
     asleep_since: Timestamp,
     stolen_at: Timestamp,
@@ -122,7 +123,7 @@ impl<H: Handler> VirtualCpu<H> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Running,
-    /// Until woken, or until this time at the latest.
+    /// The CPU sleeps until it is woken, or until this time at the latest.
     Asleep(Option<Timestamp>),
     /// The CPU was woken, and runs from this time on.
     Waking(Timestamp),
@@ -145,12 +146,12 @@ pub struct World<H: Handler> {
     asleep: Vec<u64>,
     /// True if a CPU's bell may have rung (a CPU was woken) since all bells were last read.
     may_have_rung: bool,
-    /// The last CPU that ran since the bells were last read. `None` if control was called since.
+    /// The last CPU that ran after the bells were last read. `None` if control was called later.
     ran: Option<usize>,
     control_took: Vec<Duration>,
 }
 
-/// A hash that depends on the order of the numbers. The initial value must not be 0.
+/// A hash of numbers that depends on their order, and whose initial value must not be 0.
 #[derive(Debug)]
 struct History(u64);
 
@@ -219,7 +220,8 @@ impl<H: Handler> World<H> {
         }
     }
 
-    /// Creates a world with phases by `meter`, whose idle CPUs poll for `idle_poll` before a sleep.
+    /// Creates a world in which `meter` computes the times of phases. Idle CPUs poll for
+    /// `idle_poll` before they sleep.
     pub fn described(instance: Instance<H>, meter: Arc<Meter>, idle_poll: Duration, seed: u64) -> Self {
         let costs = Costs { held_up_once_in: 0, ..Costs::default() };
         let mut world = Self::new(instance, costs, seed);
@@ -234,7 +236,8 @@ impl<H: Handler> World<H> {
         world
     }
 
-    /// The busy nanoseconds of each CPU, in a world by [`described`](Self::described).
+    /// Returns the busy nanoseconds of each CPU, in a world that was created by
+    /// [`described`](Self::described).
     pub fn busy(&self) -> Vec<f64> {
         self.cpus.iter().map(|cpu| cpu.busy as f64 / 1e3).collect()
     }
@@ -261,28 +264,29 @@ impl<H: Handler> World<H> {
         &self.control_took
     }
 
-    /// The number of phases so far.
+    /// Returns the number of phases (steps of a CPU's loop) so far.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// The time at which the last phase (step of a CPU's loop) began.
+    /// Returns the time at which the last phase (step of a CPU's loop) began.
     pub fn now(&self) -> Timestamp {
         self.clock
     }
 
-    /// Returns a hash of the actions of all CPUs, their times and their results.
+    /// Returns a hash of the actions of all CPUs, and of the times and results of these actions.
     pub fn history(&self) -> u64 {
         self.history.0
     }
 
-    /// Runs the next phase of the CPU with the earliest time, after a call of control if one is
-    /// due. If another thread takes the control lock, `step` runs phases until the lock is
-    /// released. Returns false when all CPUs have finished.
+    /// Runs the next phase of the CPU with the earliest time. If a call of control is due, `step`
+    /// makes it first. If another thread takes the control lock, `step` runs phases until the lock
+    /// is released. Returns false when all CPUs have finished.
     ///
     /// # Panics
-    /// If no CPU can continue although not all have finished: a wake-up was lost. Control calls do
-    /// not count as progress, because the fate of packets must not depend on control.
+    /// Panics if no CPU can continue although not all CPUs have finished, because a wake-up was
+    /// lost. Control calls do not count as progress, because the fate of packets must not depend on
+    /// control.
     pub fn step(&mut self) -> bool {
         // The caller may have changed the instance since the last call of `step`.
         self.may_have_rung |= self.described.is_none();
@@ -370,7 +374,7 @@ impl<H: Handler> World<H> {
             if self.chance.once_in(costs.held_up_once_in) {
                 took += Duration::from_nanos(self.chance.below(costs.held_up.as_nanos() as u64 + 1));
             }
-            // A small random time, so that CPUs with equal work do not run in lockstep.
+            // A small random time is added, so that CPUs with equal work do not run in lockstep.
             took += Duration::from_nanos(self.chance.below(20));
             if cpu.others > 0.0 {
                 took = took.div_f64(1.0 - cpu.others);
@@ -440,7 +444,7 @@ impl<H: Handler> World<H> {
             return;
         }
         for word in 0..self.asleep.len() {
-            // All CPUs show the same bits.
+            // The bits of `asleep` are the same for all CPUs.
             let mut woken = self.asleep[word];
             if woken != 0 {
                 woken &= !self.cpus[0].softnet.sleepers(word);
@@ -493,9 +497,9 @@ impl<H: Handler> World<H> {
         Some((Timestamp::from_nanos(turn), at))
     }
 
-    /// Runs until all CPUs have finished. `each` may change settings before each phase.
+    /// Runs until all CPUs have finished. Before each phase, `each` may change settings.
     /// # Panics
-    /// If not all CPUs have finished after `steps_max` phases.
+    /// Panics if not all CPUs have finished after `steps_max` phases.
     pub fn run(&mut self, steps_max: u64, mut each: impl FnMut(&Handle, u64, &mut Chance)) {
         let mut chance = Chance::new(self.chance.draw());
         while self.steps < steps_max {

@@ -7,21 +7,22 @@ const ROOT: &str = "sys/fs/cgroup";
 
 pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
     let read = |hierarchy: &Hierarchy, group: &str| {
-        // Version 1 of cgroups lists the requested CPUs. Newer kernels add the effective CPUs.
+        // Version 1 of cgroups lists the requested CPUs. Newer kernels also list the effective
+        // CPUs.
         let names: &[&str] = match hierarchy.version {
             Version::One => &["cpuset.effective_cpus", "cpuset.cpus"],
             Version::Two => &["cpuset.cpus.effective"],
         };
         names.iter().find_map(|name| files.list(format!("{group}/{name}")))
     };
-    // The nearest cgroup suffices: the kernel limits its effective CPUs to those of its parents.
+    // The nearest cgroup suffices: the kernel limits effective CPUs to those of the parents.
     let nearest = hierarchies(files, "cpuset")
         .into_iter()
         .filter_map(|hierarchy| hierarchy.upwards().find_map(|group| read(&hierarchy, &group)));
     nearest.reduce(|one, other| one.and(&other))
 }
 
-/// Returns the smallest quota of the process's cgroup and all its parents, in CPUs.
+/// Returns the smallest quota of the process's cgroup and all its parents, as a number of CPUs.
 pub(crate) fn quota(files: &Files) -> Option<f64> {
     let read = |hierarchy: &Hierarchy, group: &str| match hierarchy.version {
         Version::One => {
@@ -56,7 +57,7 @@ struct Hierarchy {
 }
 
 /// Finds the hierarchies of a controller (such as `cpuset`) at their usual mount points only. The
-/// limits of a hierarchy that is mounted elsewhere are ignored.
+/// limits of a hierarchy with another mount point are ignored.
 fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
     let text = files.text("proc/self/cgroup").unwrap_or_default();
     let mut found = Vec::new();
@@ -81,7 +82,8 @@ fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
 
 impl Hierarchy {
     /// Returns the process's own cgroup and then its parents, up to the root of the cgroup mount.
-    /// In a container, this root may be the cgroup that /proc shows with its name on the host.
+    /// In a container, the root of the mount may be the cgroup that /proc shows with its name on
+    /// the host.
     fn upwards(&self) -> impl Iterator<Item = String> + '_ {
         // A cgroup outside of the process's cgroup namespace (`..`) cannot be read.
         let group = if self.group.split('/').any(|part| part == "..") { "" } else { self.group.as_str() };

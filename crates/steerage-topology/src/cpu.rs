@@ -1,9 +1,10 @@
 //! CPUs and sets of CPUs.
 //!
-//! The formats are those of the kernel's functions `bitmap_parse` and `bitmap_parselist` and of its
-//! format `%*pb` (Linux, `lib/bitmap-str.c` and `lib/vsprintf.c`). Scripts that write
-//! `/sys/class/net/*/queues/rx-*/rps_cpus` need no change. Like the kernel, the parser ignores the
-//! character before eight hex digits unless this character is a hex digit: `x00000001` is CPU 0.
+//! The formats of CPU sets are those of the kernel's functions `bitmap_parse` and
+//! `bitmap_parselist` and of its format `%*pb` (Linux, `lib/bitmap-str.c` and `lib/vsprintf.c`).
+//! Scripts that write masks to `/sys/class/net/*/queues/rx-*/rps_cpus` need no change. Like the
+//! kernel, the parser ignores the character before eight hex digits unless this character is a hex
+//! digit: `x00000001` is CPU 0.
 
 use std::fmt;
 use std::io;
@@ -16,7 +17,7 @@ const IDS: usize = 1 << u16::BITS;
 const CHUNK_BITS: usize = 32;
 const CHUNK_DIGITS: usize = CHUNK_BITS / 4;
 
-/// The characters of an invalid mask that an error message shows. The message must fit on one line.
+/// The shown characters of an invalid mask. An error message must fit on one line.
 const SHOWN_CHARS_MAX: usize = 32;
 
 /// A logical CPU, identified by its number in the kernel.
@@ -47,7 +48,7 @@ pub struct CpuMask {
 }
 
 impl CpuMask {
-    /// Returns the empty set, which as a mask turns steering off.
+    /// Returns the empty set, which turns steering off if it is used as a mask.
     pub const fn new() -> Self {
         Self { words: Vec::new() }
     }
@@ -74,7 +75,7 @@ impl CpuMask {
         let nr = nr_cpu_ids.min(IDS);
         let line = up_to_line_end(text);
         let mut mask = Self::new();
-        // From right to left, as in the kernel: of two errors in a text, the rightmost is reported.
+        // Parses from right to left, like the kernel: of two errors, the rightmost is reported.
         let mut left = without_separators_behind(line.as_bytes());
         for i in 0.. {
             if left.is_empty() {
@@ -92,9 +93,9 @@ impl CpuMask {
         }
     }
 
-    /// Parses a list as in `rps_cpus_list`, such as `0-3,8`. `all` means all CPUs, `N` the last
-    /// CPU, and `0-1023:2/256` the first 2 of every 256 CPUs. Parsing stops at the first newline or
-    /// NUL. An empty text means the empty set.
+    /// Parses a list as in `rps_cpus_list`, such as `0-3,8`. `all` means all CPUs, and `N` the last
+    /// CPU. `0-1023:2/256` means the first 2 of every 256 CPUs. Parsing stops at the first newline
+    /// or NUL. An empty text means the empty set.
     ///
     /// # Errors
     /// [`MaskErrorKind::Range`] if the list has a CPU whose number is `nr_cpu_ids` or higher.
@@ -115,8 +116,8 @@ impl CpuMask {
         Ok(mask)
     }
 
-    /// Formats the set as a bitmap of `nr_cpu_ids` bits, without a newline: the CPUs 0 to 3 of 12
-    /// are `00f`. CPUs from `nr_cpu_ids` on are omitted.
+    /// Formats the set as a bitmap of `nr_cpu_ids` bits, without a newline: CPUs 0 to 3 of a
+    /// machine with 12 CPUs are `00f`. CPUs from `nr_cpu_ids` on are omitted.
     pub fn to_bitmap(&self, nr_cpu_ids: usize) -> String {
         let nr = nr_cpu_ids.clamp(1, IDS);
         let chunk = |i: usize| (self.word(i / 2) >> (i % 2 * CHUNK_BITS)) as u32;
@@ -130,7 +131,7 @@ impl CpuMask {
         text
     }
 
-    /// Formats the set as a list such as `0-3,8`, without a newline, or as an empty string.
+    /// Formats the set as a list such as `0-3,8`, without a newline. The empty set is empty text.
     pub fn to_list(&self) -> String {
         let mut text = String::new();
         let mut cpus = self.iter().peekable();
@@ -180,7 +181,7 @@ impl CpuMask {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Returns true if the set contains no CPU. As a mask, the empty set turns steering off.
+    /// Returns true if the set contains no CPU. An empty mask turns steering off.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
@@ -294,7 +295,7 @@ pub fn pin(cpu: CpuId) -> io::Result<()> {
     pin_thread(0, cpu)
 }
 
-/// Pins the thread with the identifier `thread` to a CPU. 0 means the calling thread.
+/// Pins the thread with the identifier `thread` (0 for the calling thread) to a CPU.
 ///
 /// # Errors
 /// Returns the errors of [`pin`], and `ESRCH` if the thread does not exist.
@@ -308,7 +309,7 @@ fn up_to_line_end(text: &str) -> &str {
     text.split(['\n', '\0']).next().unwrap_or("")
 }
 
-/// White space as in C: Rust's `is_ascii_whitespace` excludes the vertical tab.
+/// A comma, or white space as in C: Rust's `is_ascii_whitespace` excludes the vertical tab.
 fn is_separator(c: char) -> bool {
     matches!(c, ',' | ' ' | '\t' | '\r' | '\x0b' | '\x0c')
 }
@@ -342,7 +343,7 @@ fn without_separators_behind(text: &[u8]) -> &[u8] {
     &text[..end]
 }
 
-/// A list item such as `0-1023:2/256`: the first `used` of every `group` CPUs of a range.
+/// A list item such as `0-1023:2/256`: the first `used` CPUs of every `group` CPUs in a range.
 struct Region {
     first: usize,
     last: usize,
@@ -375,7 +376,8 @@ impl Region {
     }
 }
 
-/// Parses a decimal number, or `N` for the last CPU. Saturates: no CPU has the number `usize::MAX`.
+/// Parses a decimal number, or `N` for the last CPU. A number that is too large becomes
+/// `usize::MAX`, which is the number of no CPU.
 fn number(text: &str, nr: usize) -> Option<usize> {
     if text == "N" {
         return Some(nr.saturating_sub(1));
@@ -398,7 +400,8 @@ pub enum MaskErrorKind {
     Range,
 }
 
-/// Why a text is no CPU mask of this machine, in one line that says how to write a mask.
+/// The reason why a text is no CPU mask of this machine, with a message of one line that says how
+/// to write a mask.
 ///
 /// ```
 /// use steerage_topology::{CpuMask, MaskErrorKind};

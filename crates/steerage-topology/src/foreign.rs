@@ -9,8 +9,8 @@ const TAKEN: [usize; 6] = [0, 1, 2, 5, 6, 7];
 /// The first 8 columns of a CPU in /proc/stat add up to the CPU's total time.
 const ALL: usize = 8;
 
-/// utime and stime in /proc/PID/task/TID/stat, counted from the bracket that closes the thread's
-/// name. In proc_pid_stat(5), utime and stime are the fields 14 and 15.
+/// The columns utime and stime in /proc/PID/task/TID/stat, counted from the bracket after the
+/// thread's name. In proc_pid_stat(5), utime and stime are the fields 14 and 15.
 const TASK_TIME: [usize; 2] = [11, 12];
 
 /// Measures which share of each CPU's time other programs, the kernel itself or other guests of the
@@ -52,8 +52,9 @@ impl ForeignLoad {
     }
 
     /// Returns, for each CPU in ascending order, the share of its time (0 to 1) that other programs
-    /// used since the previous call, or `None` at first, or without CPU times. For each CPU,
-    /// `threads` contains the identifier of this process's thread, or 0 for none.
+    /// used since the previous call. Returns `None` at the first call, and if the kernel reports no
+    /// CPU times. For each CPU, `threads` contains the identifier of this process's thread on that
+    /// CPU, or 0 if there is none.
     pub fn poll(&mut self, threads: &[i32]) -> Option<Vec<(CpuId, f64)>> {
         let stat = self.files.text("proc/stat")?;
         let now: Option<Vec<Ticks>> =

@@ -1,10 +1,10 @@
 //! Finds the CPUs that handle the interrupts of a network card's receive queues.
 //!
 //! The kernel lists a PCI device's interrupts in `msi_irqs`
-//! (Documentation/ABI/testing/sysfs-bus-pci), the names of interrupt N as subdirectories of
-//! `/proc/irq/N`, and its CPUs in `effective_affinity_list`
-//! (Documentation/core-api/irq/irq-affinity.rst). Only the name shows to which receive queue an
-//! interrupt belongs, and each driver forms names differently: `eth0-TxRx-3`, `eth0-rx-3`,
+//! (Documentation/ABI/testing/sysfs-bus-pci). The names of interrupt N are subdirectories of
+//! `/proc/irq/N`, and its CPUs are in the file `effective_affinity_list`
+//! (Documentation/core-api/irq/irq-affinity.rst). Only an interrupt's name shows to which receive
+//! queue it belongs, and each driver forms names differently: `eth0-TxRx-3`, `eth0-rx-3`,
 //! `mlx5_comp3@pci:0000:00:05.0`, `virtio2-input.3`. The number at the end of the name, or before
 //! an `@`, is the receive queue.
 
@@ -18,7 +18,8 @@ use crate::files::Files;
 const NOT_RECEIVING: [&str; 8] = ["output", "config", "async", "mgmnt", "mgmt", "misc", "ctrl", "event"];
 
 /// Returns, for each receive queue of an interface, the CPUs that handle the queue's interrupt. The
-/// map is empty if the kernel does not report the interrupts. Virtual interfaces have none.
+/// map is empty if the kernel does not report the interrupts. Virtual interfaces have no
+/// interrupts.
 ///
 /// ```
 /// for (queue, cpus) in steerage_topology::interrupt_cpus("eth0") {
@@ -43,7 +44,7 @@ pub fn queue_interrupts(root: impl Into<PathBuf>, interface: &str) -> BTreeMap<u
 
 fn interrupts(files: &Files, interface: &str) -> BTreeMap<u32, u32> {
     let device = PathBuf::from(format!("sys/class/net/{interface}/device"));
-    // The interrupts belong to the PCI device, which is the parent of a virtio device.
+    // The interrupts of a virtio card belong to the virtio device's parent, a PCI device.
     let own = files.numbered(device.join("msi_irqs"), "");
     let irqs = if own.is_empty() { files.numbered(device.join("../msi_irqs"), "") } else { own };
     let mut found = BTreeMap::new();

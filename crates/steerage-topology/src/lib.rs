@@ -1,5 +1,5 @@
-//! The CPUs of a Linux machine: sets of CPUs as in `rps_cpus`, shared caches and NUMA nodes, what
-//! this process may use, and the measured distance between two CPUs.
+//! The CPUs of a Linux machine: sets of CPUs as in `rps_cpus`, shared caches and NUMA nodes, the
+//! CPUs that this process may use, and the measured distance between two CPUs.
 //!
 //! Each module imports only modules from lower rows:
 //!
@@ -18,7 +18,7 @@
 //! This crate depends on no other crate of steerage.
 #![forbid(unsafe_code)]
 
-// Lets tests use the crate's public name, as its users do.
+// Lets tests use the crate's public name, as users of the crate do.
 #[cfg(test)]
 extern crate self as steerage_topology;
 

@@ -1,11 +1,11 @@
-//! The topology of a machine's CPUs: which CPUs are near each other, which this process may use,
-//! and which are isolated.
+//! The topology of a machine's CPUs: which CPUs are near each other, which CPUs this process may
+//! use, and which CPUs are isolated.
 //!
 //! The topology is read from /sys and /proc (Documentation/admin-guide/cputopology.rst,
 //! cgroup-v1/cpusets.rst, cgroup-v2.rst). A missing file is not an error, because containers hide
-//! some files: the property is then unknown. In a virtual machine, the hypervisor invents the
-//! topology. [`Topology::measure`] measures what matters most for steering: the time to transfer a
-//! cache line between two CPUs.
+//! some files: the property that the file describes is then unknown. In a virtual machine, the
+//! hypervisor invents the topology. [`Topology::measure`] measures what matters most for steering:
+//! the time to transfer a cache line between two CPUs.
 
 mod measure;
 mod order;
@@ -55,7 +55,7 @@ pub struct Place {
     pub siblings: CpuMask,
     /// The last-level cache of the CPU.
     pub cache: Option<SharedCache>,
-    /// The CPU's speed, if that of the fastest CPUs is 1024.
+    /// The CPU's speed, on a scale on which the fastest CPUs have 1024.
     pub capacity: u32,
 }
 
@@ -69,7 +69,7 @@ pub struct SharedCache {
     pub cpus: CpuMask,
 }
 
-/// The CPUs of a machine.
+/// The topology of a machine's CPUs.
 ///
 /// ```
 /// use steerage_topology::{CpuMask, Topology};
@@ -89,12 +89,13 @@ pub struct Topology {
     isolated: CpuMask,
     allowed: CpuMask,
     quota: Option<f64>,
-    /// The time that a cache line takes between two CPUs. The lower CPU comes first in the key.
+    /// The time that a cache line takes between two CPUs. The CPU with the lower number comes first
+    /// in the key.
     latencies: BTreeMap<(CpuId, CpuId), Duration>,
 }
 
 impl Topology {
-    /// Reads this machine's topology, and what the thread's affinity and the cgroups allow.
+    /// Reads this machine's topology, and which CPUs the thread's affinity and the cgroups allow.
     pub fn read() -> Self {
         Self::below("/", CpuMask::allowed().ok())
     }
@@ -183,15 +184,16 @@ impl Topology {
     }
 
     /// Returns the CPUs that a program should use by default: all allowed CPUs except the isolated
-    /// CPUs, which are reserved for other work, or all allowed CPUs if all are isolated.
+    /// CPUs, which are reserved for other work. If all allowed CPUs are isolated, returns all of
+    /// them.
     ///
     /// A cgroup quota limits the number of CPUs, because the kernel throttles more busy threads
-    /// than the quota allows. The result is then the first CPU and those nearest to it. The result
-    /// is empty only if the kernel's files cannot be read.
+    /// than the quota allows. With a quota, the result is the first CPU and the CPUs nearest to it.
+    /// The mask is empty only if the kernel's files cannot be read.
     pub fn default_mask(&self) -> CpuMask {
         let ours: CpuMask = self.allowed.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         let ours = if ours.is_empty() { self.allowed.clone() } else { ours };
-        // Rounded down, but to at least 1, as in Rust's standard library.
+        // The quota is rounded down, but to at least 1, as in Rust's standard library.
         let worth = self.quota.map_or(CPUS_MAX, |quota| (quota as usize).clamp(1, CPUS_MAX));
         let Some(first) = ours.first().filter(|_| worth < ours.len()) else {
             return ours.iter().take(CPUS_MAX).collect();
@@ -200,7 +202,7 @@ impl Topology {
     }
 }
 
-/// Returns the online CPUs from a single file, or `None` if the kernel does not report them.
+/// Returns the online CPUs by reading a single file, or `None` if the kernel does not report them.
 ///
 /// ```
 /// use steerage_topology::online;
@@ -224,7 +226,7 @@ pub fn present() -> Option<CpuMask> {
     present_of(&Files::below("/"))
 }
 
-/// If `nohz_full` is not set, the kernel's file contains ` (null)`, which is not a list.
+/// If `nohz_full` is not set, the kernel's file of this name contains ` (null)`, which is no list.
 fn isolated(files: &Files) -> CpuMask {
     let lists = ["isolated", "nohz_full"].into_iter().filter_map(|file| files.list(format!("{CPUS}/{file}")));
     lists.flat_map(|cpus| cpus.iter().collect::<Vec<_>>()).collect()

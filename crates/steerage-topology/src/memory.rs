@@ -22,7 +22,7 @@ fn memory_below(root: &Path) -> Option<u64> {
         let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     });
-    // Version 2 of cgroups: `0::/a/b`. The limits of the parent cgroups apply too.
+    // Version 2 of cgroups: `0::/a/b`. The memory limits of the parent cgroups apply too.
     let own = text(root.join("proc/self/cgroup"))
         .and_then(|cgroups| cgroups.lines().find_map(|line| line.strip_prefix("0::/").map(PathBuf::from)));
     let allowed = own.iter().flat_map(|own| own.ancestors()).filter_map(|cgroup| {

@@ -26,7 +26,7 @@ impl NodeMap {
     }
 
     /// Simulates NUMA nodes for tests: the items are the CPUs of node 0, of node 1 and so on. The
-    /// amount of memory is divided among the simulated nodes, but not placed on real nodes.
+    /// memory is divided among the simulated nodes, but it is not placed on real nodes.
     pub fn simulated(nodes: impl IntoIterator<Item = CpuMask>) -> Self {
         Self { nodes: (0..).zip(nodes).collect(), simulated: true }
     }
@@ -80,13 +80,13 @@ impl Nodes {
         Self { numbers, of_cpu }
     }
 
-    /// Converts a list with one item per node to one with one item per CPU.
+    /// Converts a list with one item per node to a list with one item per CPU.
     pub fn by_cpu<T: Clone>(&self, by_node: &[T]) -> Vec<T> {
         self.of_cpu.iter().map(|node| by_node[*node].clone()).collect()
     }
 
-    /// Returns, for each NUMA node, the sum of the amounts that its CPUs want, and the node's
-    /// number, or `None` if the kernel may choose the node.
+    /// Returns, for each NUMA node, the sum of the amounts in `wanted` for its CPUs, and the node's
+    /// number. The number is `None` if the kernel may choose the node.
     pub fn divide(&self, wanted: impl IntoIterator<Item = (u16, usize)>) -> Vec<(usize, Option<u32>)> {
         let mut parts: Vec<(usize, Option<u32>)> = self.numbers.iter().map(|node| (0, *node)).collect();
         for (cpu, wants) in wanted {

@@ -17,15 +17,16 @@ pub struct PinnedThreads {
 }
 
 impl PinnedThreads {
-    /// Creates a record for one thread per CPU of `cpus`. The threads may start later.
+    /// Creates a record of one thread for each CPU of `cpus`. The threads may start later.
     pub fn new(cpus: &[CpuId]) -> Self {
         Self { cpus: cpus.into(), threads: cpus.iter().map(|_| AtomicI32::new(0)).collect() }
     }
 
-    /// Pins the calling thread to the CPU at index `place` of `cpus`, and records its identifier.
+    /// Pins the calling thread to the CPU at index `place` of `cpus`, and records the thread's
+    /// identifier.
     ///
     /// # Errors
-    /// The kernel's error. The thread is then not pinned.
+    /// Returns the kernel's error if the thread cannot be pinned.
     pub fn pin(&self, place: usize) -> io::Result<()> {
         // `Relaxed`: no other memory depends on the thread's identifier.
         self.threads[place].store(gettid().as_raw(), Ordering::Relaxed);
@@ -37,8 +38,8 @@ impl PinnedThreads {
     }
 }
 
-/// Watches the CPUs of [`PinnedThreads`]: which are present (online and allowed), and how much of
-/// their time other programs use.
+/// Watches the CPUs of [`PinnedThreads`]: which CPUs are present (online and allowed), and how much
+/// of the CPUs' time other programs use.
 ///
 /// ```
 /// use steerage_topology::{CpuWatch, PinnedThreads, Topology};
@@ -79,7 +80,7 @@ impl CpuWatch {
     }
 
     /// Checks the CPUs, which takes about 40 us and a little more for each thread. If a CPU is
-    /// online and allowed again, `poll` pins its thread to the CPU again: the kernel moved the
+    /// online and allowed again, `poll` pins the CPU's thread to it again: the kernel has moved the
     /// thread away, and does not move it back. The calling thread must not be pinned.
     pub fn poll(&mut self) -> CpusFound {
         let before = self.watch.living().clone();

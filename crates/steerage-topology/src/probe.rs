@@ -6,36 +6,38 @@ use std::time::{Duration, Instant};
 
 use crate::cpu::{CpuId, pin};
 
-/// The round trips in a sample, at least 100 ns each. Reading the clock twice takes 50 ns.
+/// The number of round trips in a sample. A round trip takes at least 100 ns. Reading the clock
+/// twice takes 50 ns.
 const ROUND_TRIPS: u32 = 32;
 
 /// The median of this many samples is correct even if other work disturbs almost half of them.
 const SAMPLES: usize = 31;
 
 /// The time limit for measuring one pair of CPUs. A measurement takes 0.1 to 0.4 ms if both CPUs
-/// are free, and ends without a result if another thread uses a CPU for a whole time slice.
+/// are free. A measurement ends without a result if another thread uses one of the CPUs for a whole
+/// time slice.
 pub const PAIR_TIME_MAX: Duration = Duration::from_millis(5);
 
-/// The maximum number of pairs that one call measures, in at most 160 ms, and usually 15 ms.
+/// The maximum number of pairs that one call measures, usually in 15 ms, at most in 160 ms.
 pub const PAIRS_MAX: usize = 32;
 
-/// The reads between two readings of the clock: few enough to keep the time limit, and enough that
-/// reading the clock does not disturb the measurement.
+/// The number of reads of the cache line between two readings of the clock: few enough to keep the
+/// time limit, and so many that reading the clock does not disturb the measurement.
 const CLOCK_EVERY: u32 = 256;
 
-// Values of the cache line. A number between `READY` and `END` counts the trips.
+// Values of the cache line. A value between `READY` and `END` is the number of a trip of the line.
 /// The answering thread has not started yet.
 const ABSENT: u32 = 0;
 const READY: u32 = 1;
-/// The measurement has ended, or one of the two threads cannot take part in it.
+/// The measurement has ended, or one of the two threads cannot take part.
 const END: u32 = u32::MAX;
 
-/// Returns half of a round trip, or `None` if there were too few samples.
+/// Returns half of the time of a round trip, or `None` if there were too few samples.
 pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
     let line = Line::default();
     thread::scope(|scope| {
         let name = || thread::Builder::new().name("latency".to_owned());
-        // Whichever thread ends first ends the other one too.
+        // The thread that ends first makes the other thread end too.
         let answers = || if pin(answering).is_ok() { line.answer() } else { line.end() };
         name().spawn_scoped(scope, answers).ok()?;
         let asks = name().spawn_scoped(scope, || {
@@ -92,7 +94,7 @@ fn ask(line: &Line) -> Option<Duration> {
 pub struct Line(AtomicU32);
 
 impl Line {
-    /// Sends the cache line back as soon as it arrives, until the other thread ends the
+    /// Answers: sends the cache line back as soon as it arrives, until the other thread ends the
     /// measurement. Both threads may have been started on the same CPU.
     pub fn answer(&self) {
         // The measuring thread may still be on this CPU, and needs time to move to its own CPU.
@@ -106,7 +108,7 @@ impl Line {
     }
 
     fn answer_while(&self, wait: impl Fn(), goes_on: impl Fn() -> bool) {
-        // Must not overwrite `END`: the thread that stored `END` no longer reads the cache line.
+        // `END` must not be overwritten: the thread that stored `END` no longer reads the line.
         let _ = self.0.compare_exchange(ABSENT, READY, Ordering::Relaxed, Ordering::Relaxed);
         loop {
             for _ in 0..CLOCK_EVERY {
@@ -140,9 +142,10 @@ impl Line {
         self.0.store(END, Ordering::Relaxed);
     }
 
-    /// Measures the time that the cache line takes to the other CPU in `SAMPLES` samples, each the
-    /// halved mean of `round_trips` round trips. `clock` returns the time since some fixed moment.
-    /// Returns `None` if no thread answers before `clock` reaches `deadline`. Allocates no memory.
+    /// Measures the time that the cache line takes to the other CPU in `SAMPLES` samples. Each
+    /// sample is half of the mean time of `round_trips` round trips. `clock` returns the time since
+    /// some fixed moment. Returns `None` if no thread answers before `clock` reaches `deadline`.
+    /// Allocates no memory.
     pub fn ask<const SAMPLES: usize>(
         &self,
         round_trips: u32,
@@ -181,8 +184,8 @@ impl Line {
     }
 }
 
-/// Returns true if the trip is not answered yet. The measuring thread stores even numbers from 2,
-/// and the answering thread stores the next odd number.
+/// Returns true if the cache line's trip is not answered yet. The measuring thread stores even
+/// numbers from 2, and the answering thread stores the next odd number.
 fn is_going(trip: u32) -> bool {
     trip > READY && trip % 2 == 0
 }
@@ -225,7 +228,7 @@ mod tests {
         let line = Line::default();
         let samples = thread::scope(|scope| {
             scope.spawn(|| line.answer());
-            // The clock advances by 8 ns at each reading.
+            // The test's clock advances by 8 ns at each reading.
             let (read, never) = (Cell::new(0), Duration::MAX);
             let samples = line.ask::<3>(2, &|| Duration::from_nanos(8 * read.replace(read.get() + 1)), never);
             line.end();

@@ -9,10 +9,10 @@ type Affinity = Box<dyn FnMut() -> Option<CpuMask> + Send>;
 
 /// Watches which CPUs are online and allowed by cpusets and by the affinity of the polling thread.
 /// A program without privileges gets no event for such a change: call `poll` once in 100 ms to 1 s.
-/// A call reads four small files, which takes 30 to 60 us.
+/// A call of `poll` reads four small files, which takes 30 to 60 us.
 ///
-/// A `Watch` does not pin threads. When a CPU goes offline, the kernel moves its threads away. When
-/// the CPU is back, the caller must pin the threads again.
+/// A `Watch` does not pin threads. When a CPU goes offline, the kernel moves the CPU's threads to
+/// other CPUs. When the CPU is back online, the caller must pin these threads again.
 ///
 /// ```
 /// use steerage_topology::{Topology, Watch};
@@ -27,13 +27,14 @@ pub struct Watch {
     files: Files,
     affinity: Affinity,
     cpus: CpuMask,
-    /// The watched CPUs that the affinity has contained. Only these can leave the affinity.
+    /// The CPUs that the affinity has ever contained. Only these CPUs can leave the affinity.
     had: CpuMask,
     living: CpuMask,
 }
 
 impl Watch {
-    /// Begins to watch `cpus`, all present until the first `poll`. The thread must not be pinned.
+    /// Begins to watch `cpus`. All watched CPUs count as present until the first `poll`. The thread
+    /// that calls `poll` must not be pinned.
     pub fn new(cpus: CpuMask) -> Self {
         Self::below("/", cpus, || CpuMask::allowed().ok())
     }
@@ -55,8 +56,8 @@ impl Watch {
     }
 
     /// Returns the CPUs that are present (online and allowed), or `None` if unchanged since the
-    /// last poll. If the set is empty, the kernel runs the program's threads on CPUs outside of the
-    /// program's mask, and no mask would be right.
+    /// last poll. If the set of present CPUs is empty, the kernel runs the program's threads on
+    /// CPUs outside of the program's mask.
     pub fn poll(&mut self) -> Option<CpuMask> {
         let online = files::online_of(&self.files);
         let cpuset = cgroup::cpuset(&self.files);

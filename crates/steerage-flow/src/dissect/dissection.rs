@@ -37,17 +37,18 @@ pub enum Layers {
 #[non_exhaustive]
 pub struct Dissection {
     /// The flow key of the frame, or else a key of its link addresses. The key of an ICMP error has
-    /// the direction of the error: from the receiver of the quoted packet to its sender.
+    /// the direction of the error, from the receiver of the quoted packet to the sender of that
+    /// packet.
     pub key: FlowKey,
-    /// True if `key` is of a flow between IP addresses.
+    /// True if `key` is the key of a flow between IP addresses.
     pub is_flow: bool,
     /// The reason why the dissection of the frame ended.
     pub end: End,
-    /// The innermost IP header that was read, or with [`Layers::Outer`] the outermost.
+    /// The innermost IP header that was read, or the outermost IP header with [`Layers::Outer`].
     pub ip: Option<IpLayer>,
-    /// The offset of the header after `ip` and its extensions, if it is in the frame.
+    /// The offset of the header after `ip` and its extension headers, if it is in the frame.
     pub transport_offset: Option<u32>,
-    /// The offset of the payload of TCP, UDP or SCTP, which may be after the frame's end.
+    /// The offset of the payload of TCP, UDP or SCTP, which may be after the end of a cut frame.
     pub payload_offset: Option<u32>,
     /// The TCP flags: in the lower 8 bits those of RFC 9293, in bit 8 the flag AE (RFC 9768).
     pub tcp_flags: Option<u16>,
@@ -55,8 +56,8 @@ pub struct Dissection {
     pub icmp: Option<(u8, u8)>,
     /// True if `key` is the flow key of a packet that an ICMP error quotes.
     pub is_quoted: bool,
-    /// The fragments in the frame, the outermost first: two for a fragment in a fragmented tunnel
-    /// packet.
+    /// The fragments in the frame, the outermost first. A frame has two fragments if a fragment is
+    /// in a tunnel packet that is itself fragmented.
     pub fragments: [Option<Fragment>; 2],
     /// The VLAN identifiers before the first IP header, the outermost first.
     pub vlans: [Option<u16>; VLAN_IDS],
@@ -85,13 +86,13 @@ impl Dissection {
         }
     }
 
-    /// The flow key, if it is of a flow between IP addresses.
+    /// Returns the flow key, if it is the key of a flow between IP addresses.
     #[must_use]
     pub fn flow(&self) -> Option<FlowKey> {
         self.is_flow.then_some(self.key.by_words())
     }
 
-    /// The headers that were read, in the order of the frame.
+    /// Returns the headers that were read, in the order of the frame.
     #[must_use]
     pub fn headers(&self) -> impl ExactSizeIterator<Item = Header> + DoubleEndedIterator + '_ {
         self.headers.iter()
@@ -115,7 +116,7 @@ pub struct IpLayer {
     pub version: u8,
     /// The protocol of the IP payload, after all extension headers.
     pub protocol: u8,
-    /// The packet's length in bytes, as its IP header states it. `None` if no length is stated, as
+    /// The packet's length in bytes according to its IP header. `None` if no length is stated, as
     /// in a jumbogram (RFC 2675) or a packet that the kernel merged.
     pub stated_bytes: Option<u32>,
 }
@@ -130,7 +131,7 @@ pub struct Fragment {
     pub id: u32,
     /// The position of the fragment's data within the datagram, in bytes.
     pub offset: u32,
-    /// The number of data bytes, as the headers state it.
+    /// The number of data bytes in the fragment, according to its headers.
     pub bytes: u32,
     /// True if more fragments follow this fragment.
     pub more: bool,
@@ -338,11 +339,12 @@ impl fmt::Display for HeaderKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum End {
-    /// All headers were read that the flow key needs.
+    /// All headers that the flow key needs were read.
     Complete,
     /// The frame ends within a header.
     Truncated,
-    /// A fragment that is not the first: its payload is data from the middle of the datagram.
+    /// The packet is a fragment that is not the first: its payload is data from the middle of a
+    /// datagram.
     LaterFragment,
     /// A header contradicts its standard.
     Malformed,
@@ -350,7 +352,7 @@ pub enum End {
     TooDeep,
     /// Frames of this link type are not supported.
     UnknownLink,
-    /// The payload of the frame or of a tunnel has this EtherType, which is not read.
+    /// The payload of the frame or of a tunnel has this EtherType, which steerage does not support.
     UnknownEtherType(u16),
     /// The frame has a length instead of an EtherType, and an unsupported LLC header (IEEE 802.2).
     UnknownLlc,
@@ -360,7 +362,7 @@ pub enum End {
     UnknownPpp(u16),
     /// The IP payload has this unsupported protocol.
     UnknownProtocol(u8),
-    /// The type of a tunnel's payload is not stated, or the payload is not IP.
+    /// The tunnel's headers do not state the type of the payload, or the payload is not IP.
     UnknownPayload,
 }
 
@@ -383,8 +385,9 @@ impl fmt::Display for End {
     }
 }
 
-/// The list is small, because it is cleared for every frame. The upper bits of an entry are the
-/// header's kind, as an index in [`HeaderKind::ALL`]. The lower bits are the offset.
+/// The list of headers in a frame takes little memory, because it is cleared for every frame. The
+/// upper bits of an entry are the header's kind, as an index in [`HeaderKind::ALL`]. The lower bits
+/// are the offset.
 #[derive(Clone)]
 pub(super) struct Headers {
     list: [u32; FLOW_HEADERS_MAX],

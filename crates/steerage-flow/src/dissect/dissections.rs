@@ -28,8 +28,8 @@ impl Dissections {
         Self { each: (0..packets).map(|_| RefCell::default()).collect(), are_some: Cell::new(false) }
     }
 
-    /// Returns the dissection of the packet at position `nth`, and calls `dissect` if it is
-    /// missing.
+    /// Returns the dissection of the packet at position `nth`, and calls `dissect` if the
+    /// dissection is missing.
     pub fn get_or(&self, nth: usize, dissect: impl FnOnce() -> Dissection) -> Ref<'_, Dissection> {
         let known = &self.each[nth];
         if known.borrow().is_none() {
@@ -46,7 +46,7 @@ impl Dissections {
         }
     }
 
-    /// Drops all stored dissections before the next batch.
+    /// Drops all stored dissections, to be called before the next batch.
     pub fn clear(&self) {
         if self.are_some.take() {
             self.each.iter().for_each(|known| *known.borrow_mut() = None);

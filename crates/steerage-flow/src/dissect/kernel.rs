@@ -1,7 +1,7 @@
 //! Finds the flow of a packet according to Linux's own flow hash, which RPS uses.
 //!
 //! `__skb_get_hash_net` (net/core/flow_dissector.c of Linux 6.18) hashes the fields in
-//! [`KernelFlow`]. Its key is secret and chosen at boot, so the hash cannot be predicted, but
+//! [`KernelFlow`]. The hash key is secret and chosen at boot, so the hash cannot be predicted, but
 //! packets with equal fields go to the same CPU.
 
 use crate::flow_key::FlowKey;
@@ -98,7 +98,7 @@ impl KernelFlow {
 
 const FLOW_LABEL: u32 = 0x000f_ffff;
 
-/// The bytes that Linux hashes as ports (`__skb_flow_get_ports`): for ESP and AH, the SPI.
+/// The bytes that Linux hashes as ports (`__skb_flow_get_ports`), which for ESP and AH are the SPI.
 fn ports(protocol: u8, payload: Option<&[u8]>) -> (u16, u16) {
     let at = match protocol {
         protocol::AUTHENTICATION => 4,

@@ -6,15 +6,16 @@ use crate::wire::{be16, be32, checksum, ethernet, ethertype, ipv4, ipv6, ppp, vl
 
 /// LLC and SNAP headers with the organisation code 0 (RFC 1042).
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
-/// Address families in BSD loopback headers. The BSD systems have different numbers for IPv6
+/// Address families in BSD loopback headers. Each BSD system has its own number for IPv6
 /// (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
 const FAMILY_IPV4: u32 = 2;
 const FAMILIES_IPV6: [u32; 3] = [24, 28, 30];
 /// Device types (FRAD, radiotap, netlink) whose protocol field in a Linux cooked header is not an
-/// EtherType (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>). For IP in GRE (778),
-/// the field is GRE's protocol type, which for IP and MPLS equals the EtherType.
+/// EtherType (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>). For the device type IP
+/// in GRE (778), the field is GRE's protocol type, which equals the EtherType for IP and MPLS.
 const ARPHRD_OTHERWISE: [u16; 3] = [770, 803, 824];
-/// IEEE 802.1AE, 9.5: the sender's identifier is present; the payload is encrypted or changed.
+/// MACsec flags (IEEE 802.1AE, 9.5): the sender's identifier is present; the payload is encrypted
+/// or changed.
 const MACSEC_SENDER: u8 = 0x20;
 const MACSEC_CHANGED: u8 = 0x08 | 0x04;
 /// MPLS labels *explicit null* of IPv4 and IPv6, which state the type of the payload (RFC 3032).
@@ -71,7 +72,7 @@ impl Walk<'_> {
             ethertype::NSH => self.nsh(),
             _ if ethertype < ethertype::MIN && self.peek() == Some(&SNAP) => {
                 let header = self.take::<8>(HeaderKind::Snap)?;
-                // `MIN - 1` is an unknown EtherType: a length in the SNAP header is not allowed.
+                // A length is not allowed in the SNAP header, and becomes the EtherType `MIN - 1`.
                 Ok(Step::EtherType(be16(header, 6).max(ethertype::MIN - 1)))
             }
             _ if ethertype < ethertype::MIN => Err(End::UnknownLlc),
@@ -85,7 +86,7 @@ impl Walk<'_> {
         }
         let tag = self.take::<{ vlan::BYTES }>(HeaderKind::Vlan)?;
         if self.is_outermost() {
-            // Tags of the customer's frame follow a provider backbone's tag.
+            // VLAN tags of a customer's frame may follow the tag of a provider backbone.
             if let Some(id) = self.out.vlans.iter_mut().find(|id| id.is_none()) {
                 *id = Some(be16(tag, 0) & vlan::ID);
             }
@@ -94,14 +95,16 @@ impl Walk<'_> {
         Ok(Step::EtherType(be16(tag, 2)))
     }
 
-    /// IEEE 802.1ah: priority and flags, service identifier, then a whole Ethernet frame.
+    /// Reads a backbone tag (IEEE 802.1ah): priority and flags, service identifier, then a whole
+    /// Ethernet frame.
     fn backbone(&mut self) -> Result<Step, End> {
         let tag = self.take::<4>(HeaderKind::Backbone)?;
         self.enter(HeaderKind::Backbone, Some(be32(tag, 0) & 0x00ff_ffff));
         Ok(Step::Ethernet)
     }
 
-    /// IEEE 802.1AE: flags, short length, packet number, and optionally the sender's identifier.
+    /// Reads a MACsec header (IEEE 802.1AE): flags, short length, packet number, and optionally the
+    /// sender's identifier.
     fn macsec(&mut self) -> Result<Step, End> {
         let tag = self.take::<6>(HeaderKind::Macsec)?;
         if tag[0] & MACSEC_CHANGED != 0 {
@@ -113,10 +116,10 @@ impl Walk<'_> {
         Ok(Step::EtherType(u16::from_be_bytes(ethertype)))
     }
 
-    /// RFC 3032. MPLS does not state the type of its payload: it is IP if the first four bits are
-    /// an IP version, and a pseudowire if it looks like Ethernet. Many Ethernet addresses begin
-    /// like an IP header, so a payload that could be both is IP only if its IP header has a correct
-    /// checksum or length.
+    /// Reads MPLS labels (RFC 3032). MPLS does not state the type of its payload. The payload
+    /// counts as IP if the first four bits are an IP version, and as a pseudowire if it looks like
+    /// Ethernet. Many Ethernet addresses begin like an IP header, so a payload that could be both
+    /// is IP only if its IP header has a correct checksum or length.
     pub(super) fn mpls(&mut self) -> Result<Step, End> {
         let first = self.take::<4>(HeaderKind::Mpls)?;
         let (first, mut label) = (be32(first, 0), be32(first, 0));
@@ -160,7 +163,7 @@ impl Walk<'_> {
         }
     }
 
-    /// PPPoE (RFC 2516).
+    /// Reads a PPPoE header (RFC 2516).
     fn pppoe(&mut self) -> Result<Step, End> {
         let header = self.take::<6>(HeaderKind::Pppoe)?;
         if header[0] != 0x11 || header[1] != 0 {
@@ -170,8 +173,8 @@ impl Walk<'_> {
         Ok(Step::Ppp)
     }
 
-    /// RFC 1661 and RFC 1662: a protocol number has one byte if that byte is odd, or else two
-    /// bytes.
+    /// Reads a PPP header (RFC 1661 and RFC 1662). A protocol number has one byte if this byte is
+    /// odd, and otherwise two bytes.
     pub(super) fn ppp(&mut self) -> Result<Step, End> {
         let start = self.offset();
         if self.peek() == Some(&ppp::IN_HDLC) {
@@ -200,7 +203,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Cisco's HDLC: an address byte for unicast or multicast, a zero byte, and an EtherType.
+    /// Reads Cisco's HDLC: an address byte for unicast or multicast, a zero byte, and an EtherType.
     fn hdlc(&mut self) -> Result<Step, End> {
         match self.peek::<4>() {
             Some([0x0f | 0x8f, 0, ..]) => self.cisco_hdlc(),
@@ -236,7 +239,8 @@ impl Walk<'_> {
         Ok(Step::EtherType(protocol))
     }
 
-    /// The byte order of the machine that wrote the capture, or in `LOOP` headers big-endian.
+    /// Reads a BSD loopback header, in the byte order of the machine that wrote the capture or, for
+    /// `LOOP`, in big-endian order.
     fn bsd_loopback(&mut self, either_order: bool) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::BsdLoopback)?;
         let big = u32::from_be_bytes(*header);
@@ -247,8 +251,8 @@ impl Walk<'_> {
         if FAMILIES_IPV6.into_iter().any(is) { Ok(Step::Ipv6) } else { Err(End::UnknownPayload) }
     }
 
-    /// Cisco's security group tag ends with the EtherType, but inside GRE it begins with it (as in
-    /// Wireshark).
+    /// The EtherType is at the end of Cisco's security group tag, but at the tag's beginning inside
+    /// GRE (as in Wireshark).
     fn metadata(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::CiscoMetadata)?;
         let (tag, ethertype) = if self.is_outermost() { (0, be16(header, 6)) } else { (2, be16(header, 0)) };

@@ -1,4 +1,5 @@
-//! Reads headers of mirroring, redirection and Teredo, and returns the step for the payload.
+//! Reads the headers of mirrored packets, redirected packets and Teredo, and returns the step that
+//! reads the payload.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
@@ -13,7 +14,7 @@ const ERSPAN_FRAME: u16 = 0x7c00;
 const ERSPAN_IP: u16 = 2 << 10;
 const ERSPAN_MORE: u16 = 0x0001;
 
-/// The first bytes of Teredo's two optional headers, "indications" in RFC 4380, 5.1.1.
+/// The first bytes of Teredo's two optional headers, which RFC 4380, 5.1.1 calls "indications".
 const TEREDO_AUTHENTICATION: [u8; 2] = [0, 1];
 const TEREDO_ORIGIN: [u8; 2] = [0, 0];
 /// A Teredo authentication header has 4 bytes, two fields of variable length, a nonce and a
@@ -37,7 +38,8 @@ const TZSP_PADDING: u8 = 0;
 const TZSP_END: u8 = 1;
 
 impl Walk<'_> {
-    /// draft-foschiano-erspan, 4.2: version, VLAN, class and flags, session, index.
+    /// Reads an ERSPAN type II header (draft-foschiano-erspan, 4.2): version, VLAN, class and
+    /// flags, session, index.
     pub(super) fn erspan_2(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Erspan)?;
         if header[0] >> 4 != ERSPAN_2 {
@@ -47,7 +49,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// draft-foschiano-erspan, 4.3: the fields of type II, a time, a group tag, and further fields.
+    /// Reads an ERSPAN type III header (draft-foschiano-erspan, 4.3): the fields of type II, a
+    /// time, a group tag, and further fields.
     pub(super) fn erspan_3(&mut self) -> Result<Step, End> {
         let header = self.take::<12>(HeaderKind::Erspan)?;
         if header[0] >> 4 != ERSPAN_3 {
@@ -64,7 +67,7 @@ impl Walk<'_> {
     }
 
     /// WCCP version 2 adds a header of four bytes before the IPv4 packet, but has the GRE protocol
-    /// type of version 1. Only the first byte after the GRE header distinguishes them.
+    /// type of version 1. Only the first byte after the GRE header distinguishes the two versions.
     pub(super) fn wccp(&mut self) -> Result<Step, End> {
         match self.peek::<1>() {
             None => return Err(End::Truncated),
@@ -77,7 +80,8 @@ impl Walk<'_> {
         Ok(Step::Ip)
     }
 
-    /// RFC 4380, 5.1.1: at most one authentication and one origin header, then an IPv6 packet.
+    /// Reads a Teredo packet (RFC 4380, 5.1.1): at most one authentication and one origin header,
+    /// then an IPv6 packet.
     pub(super) fn teredo(&mut self) -> Result<Step, End> {
         let start = self.offset();
         if self.peek() == Some(&TEREDO_AUTHENTICATION) {
@@ -98,8 +102,9 @@ impl Walk<'_> {
         }
     }
 
-    /// RFC 5415, 4.3. 802.11 frames are not read. All CAPWAP fragments have the key of the tunnel's
-    /// own flow, because only the first fragment contains the inner ports.
+    /// Reads a CAPWAP header (RFC 5415, 4.3). Frames of 802.11 are not read. All CAPWAP fragments
+    /// have the key of the tunnel's own flow, because only the first fragment contains the inner
+    /// ports.
     pub(super) fn capwap(&mut self) -> Result<Step, End> {
         let start = self.offset();
         match self.peek::<1>() {
@@ -122,7 +127,7 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// TZSP: version, packet type, frame type, tags up to an end tag, and the frame.
+    /// Reads a TZSP header: version, packet type, frame type, tags up to an end tag, and the frame.
     pub(super) fn tzsp(&mut self) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::Tzsp)?;
         if header[0] != TZSP_VERSION {

@@ -46,7 +46,8 @@ impl<'a> Walk<'a> {
         let header = self.begin_ip::<{ ipv6::BYTES }>(6)?;
         self.take::<{ ipv6::BYTES }>(HeaderKind::Ipv6)?;
         let protocol = header[6];
-        // RFC 2675: hop-by-hop options state the length if the header states 0.
+        // In a jumbogram (RFC 2675), the IPv6 header states the length 0, and hop-by-hop options
+        // state the real length.
         let stated = match be16(header, 4) {
             0 if protocol == protocol::HOP_BY_HOP => 0,
             payload => ipv6::BYTES as u32 + u32::from(payload),
@@ -104,9 +105,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// RFC 8200, 4: the next header's type, and the length in units of 8 bytes without the first 8.
+    /// Reads an IPv6 extension header (RFC 8200, 4): the next header's type, and the length in
+    /// units of 8 bytes, without the first 8 bytes.
     pub(super) fn extension(&mut self, protocol: u8) -> Result<Step, End> {
-        // The flow key has this protocol number if the dissection ends here.
+        // If the dissection ends here, the flow key has the extension header's number.
         self.set_protocol(protocol);
         if self.extensions == IPV6_EXTENSIONS_MAX {
             return Err(End::TooDeep);

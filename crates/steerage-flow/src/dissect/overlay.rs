@@ -1,5 +1,5 @@
-//! Reads the headers of overlay networks, and returns the step for the payload. L2TP version 3 and
-//! MPLS do not state the type of the payload, which must look like its protocol.
+//! Reads the headers of overlay networks, and returns the step that reads the payload. L2TP version
+//! 3 and MPLS do not state the type of the payload, which must look like a header of its protocol.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
@@ -7,13 +7,14 @@ use crate::wire::{be16, be32, ethernet, ethertype, ipv4, next_protocol, ppp};
 
 /// This VXLAN flag says that the network identifier is valid (RFC 7348, 5).
 const VXLAN_VALID: u8 = 0x08;
-/// The header has the payload's type (draft-ietf-nvo3-vxlan-gpe, 3.1; RFC 9305, 3).
+/// This flag of VXLAN-GPE and LISP says that the header has the payload's type
+/// (draft-ietf-nvo3-vxlan-gpe, 3.1; RFC 9305, 3).
 const TYPED: u8 = 0x04;
 /// This LISP flag says that the instance identifier is valid (RFC 9300, 5.3).
 const LISP_INSTANCE: u8 = 0x08;
-/// The encryption key's number, 0 if the payload is not encrypted (RFC 9300, 5.3).
+/// The bits of LISP's key number, which is 0 if the payload is not encrypted (RFC 9300, 5.3).
 const LISP_KEY: u8 = 0x03;
-/// The header's length is in units of four bytes (RFC 8300, 2.2).
+/// Version and length of an NSH header, with the length in units of four bytes (RFC 8300, 2.2).
 const NSH_VERSION: u8 = 0xc0;
 const NSH_WORDS: u16 = 0x003f;
 const NSH_WORDS_MIN: u16 = 2;
@@ -31,15 +32,16 @@ mod l2tp {
     pub(super) const OFFSET: u16 = 0x0200;
     pub(super) const VERSION: u16 = 0x000f;
 }
-/// Lengths in bytes of L2TP cookie and sublayer header, which only the control channel states (RFC
-/// 3931, 4.1 and 4.6).
+/// Possible lengths in bytes of the L2TP cookie and the sublayer header together. Only the control
+/// channel states the length (RFC 3931, 4.1 and 4.6).
 const L2TP_COOKIES: [usize; 4] = [0, 4, 8, 12];
 /// The upper four bits of a pseudowire's control word (RFC 4385, 3).
 const CONTROL_WORD: u8 = 0;
 const CONTROL_WORD_BYTES: usize = 4;
 
 impl Walk<'_> {
-    /// RFC 7348, 5: flags, a reserved field, the network identifier, a reserved field.
+    /// Reads a VXLAN header (RFC 7348, 5): flags, a reserved field, the network identifier, a
+    /// reserved field.
     pub(super) fn vxlan(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Vxlan)?;
         if header[0] & VXLAN_VALID == 0 {
@@ -56,7 +58,8 @@ impl Walk<'_> {
         if header[0] & TYPED == 0 { Ok(Step::Ethernet) } else { of_next_protocol(header[3]) }
     }
 
-    /// RFC 8300, 2: version, flags, length, metadata type, payload type, service path, metadata.
+    /// Reads an NSH header (RFC 8300, 2): version, flags, length, metadata type, payload type,
+    /// service path, metadata.
     pub(super) fn nsh(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Nsh)?;
         let words = be16(header, 0) & NSH_WORDS;
@@ -68,7 +71,8 @@ impl Walk<'_> {
         of_next_protocol(header[3])
     }
 
-    /// RFC 9300, 5.3: flags, nonce, instance identifier, status bits, then IP.
+    /// Reads a LISP header (RFC 9300, 5.3): flags, nonce, instance identifier, status bits, then
+    /// IP.
     pub(super) fn lisp(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Lisp)?;
         if header[0] & LISP_KEY != 0 {
@@ -78,8 +82,8 @@ impl Walk<'_> {
         if header[0] & TYPED == 0 { Ok(Step::Ip) } else { of_next_protocol(header[3]) }
     }
 
-    /// draft-ietf-intarea-gue, 3: version, control flag, length, IP protocol, flags, optional
-    /// fields.
+    /// Reads a GUE header (draft-ietf-intarea-gue, 3): version, control flag, length, IP protocol,
+    /// flags, optional fields.
     pub(super) fn gue(&mut self) -> Result<Step, End> {
         let [first] = *self.peek::<1>().ok_or(End::Truncated)?;
         if first & GUE_VERSION == GUE_BARE {
@@ -99,8 +103,9 @@ impl Walk<'_> {
         self.inner(header[1], End::UnknownPayload)
     }
 
-    /// RFC 2661, 3.1: flags and version, length, tunnel, session, sequence numbers, padding, then
-    /// PPP. Version 3 (RFC 3931, 4.1.2.1): flags and version, reserved, session.
+    /// Reads an L2TP header. Version 2 (RFC 2661, 3.1): flags and version, length, tunnel, session,
+    /// sequence numbers, padding, then PPP. Version 3 (RFC 3931, 4.1.2.1): flags and version,
+    /// reserved, session.
     pub(super) fn l2tp_in_udp(&mut self) -> Result<Step, End> {
         let header = self.take::<2>(HeaderKind::L2tp)?;
         let flags = be16(header, 0);
@@ -126,7 +131,7 @@ impl Walk<'_> {
         Ok(Step::Ppp)
     }
 
-    /// RFC 3931, 4.1.1: a control message follows the session 0.
+    /// Reads L2TP in IP (RFC 3931, 4.1.1). A control message has the session number 0.
     pub(super) fn l2tp_in_ip(&mut self) -> Result<Step, End> {
         self.note(HeaderKind::L2tp, self.offset())?;
         match self.peek::<4>() {
@@ -135,7 +140,8 @@ impl Walk<'_> {
         }
     }
 
-    /// L2TP version 3: session, cookie and sublayer header, then Ethernet or PPP.
+    /// Reads a session of L2TP version 3: the session number, cookie and sublayer header, then
+    /// Ethernet or PPP.
     fn l2tp_session(&mut self) -> Result<Step, End> {
         let session = be32(self.peek::<4>().ok_or(End::Truncated)?, 0);
         self.skip(4);
@@ -157,15 +163,16 @@ impl Walk<'_> {
         Err(End::UnknownPayload)
     }
 
-    /// MikroTik's Ethernet over IP: a length and the little-endian tunnel identifier.
+    /// Reads MikroTik's Ethernet over IP: a length and the little-endian tunnel identifier, then an
+    /// Ethernet frame.
     pub(super) fn eoip(&mut self) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::Eoip)?;
         self.enter(HeaderKind::Eoip, Some(u16::from_le_bytes([header[2], header[3]]).into()));
         Ok(Step::Ethernet)
     }
 
-    /// RFC 4448. MPLS does not state whether a control word precedes the pseudowire's Ethernet
-    /// frame.
+    /// Reads a pseudowire (RFC 4448). MPLS does not state whether a control word precedes the
+    /// pseudowire's Ethernet frame.
     pub(super) fn pseudowire(&mut self) -> Result<Step, End> {
         let Some([first]) = self.peek::<1>() else { return Err(End::Truncated) };
         if first >> 4 == CONTROL_WORD && self.is_ethernet(self.offset() + CONTROL_WORD_BYTES) {
@@ -175,7 +182,8 @@ impl Walk<'_> {
         if self.is_ethernet(self.offset()) { Ok(Step::Ethernet) } else { Err(End::UnknownPayload) }
     }
 
-    /// The sender's address must be no group address, and a known EtherType must fit the payload.
+    /// In an Ethernet frame, the sender's address must not be a group address, and if the EtherType
+    /// is known, the payload must match it.
     pub(super) fn is_ethernet(&self, at: usize) -> bool {
         let Some(header) = self.peek_at::<{ ethernet::BYTES + 1 }>(at) else { return false };
         let payload = header[ethernet::BYTES];

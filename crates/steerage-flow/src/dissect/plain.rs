@@ -53,13 +53,14 @@ fn plain_ipv6(header: &[u8; ipv6::BYTES + PORTS_LEN], layers: Layers) -> Option<
     plain.then(|| FlowKey::v6_bits((be128(header, 8), source), (be128(header, 24), destination), protocol))
 }
 
-/// `walk` reads SCTP: a comparison with the rare SCTP would cost time for every packet.
+/// Returns true for TCP and UDP. SCTP is left to `walk`, because a comparison with this rare
+/// protocol would cost time for every packet.
 #[inline(always)]
 fn has_common_ports(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP)
 }
 
-/// A separate function, to keep its code apart from the code for common packets.
+/// `is_tunnel` is a separate function, so that its code is apart from the code for common packets.
 #[cold]
 #[inline(never)]
 fn is_tunnel(protocol: u8, source: u16, destination: u16, layers: Layers) -> bool {

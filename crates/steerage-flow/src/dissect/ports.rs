@@ -13,7 +13,7 @@ pub(super) const TO: [u16; 10] = [GTP_U, GRE, VXLAN, GENEVE, MPLS, TZSP, VXLAN_L
 /// Ports that identify a tunnel as source or destination, because one end uses an arbitrary port.
 pub(super) const TO_OR_FROM: [u16; 3] = [TEREDO, CAPWAP, L2TP];
 
-/// In network byte order: first [`FROM_LANES`] source ports, then destination ports.
+/// Tunnel ports in network byte order: first [`FROM_LANES`] source ports, then destination ports.
 pub(crate) static LANES: [[u8; 2]; 16] = {
     assert!(TO.len() + 2 * TO_OR_FROM.len() == 16);
     let (mut lanes, mut at) = ([[0; 2]; 16], 0);
@@ -35,13 +35,13 @@ pub(crate) static LANES: [[u8; 2]; 16] = {
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only this kernel compares lanes"))]
 pub(crate) const FROM_LANES: usize = TO_OR_FROM.len();
 
-/// VXLAN ports that the user chose, or 0, for the whole process: all functions must find the same
-/// flow.
+/// The VXLAN ports that the user chose, or 0 in unused entries. These ports apply to the whole
+/// process, because all functions must find the same flow for a packet.
 static CHOSEN: [AtomicU16; VXLAN_PORTS_MAX] = [const { AtomicU16::new(0) }; VXLAN_PORTS_MAX];
 
 /// Makes the whole process read UDP packets to these ports as VXLAN, in addition to 4789 and 8472.
-/// Replaces the ports of an earlier call. Call this function before the first frame is dissected.
-/// At most [`VXLAN_PORTS_MAX`](crate::limits::VXLAN_PORTS_MAX) ports are used.
+/// Each call replaces the ports of earlier calls. Call this function before the first frame is
+/// dissected. At most [`VXLAN_PORTS_MAX`](crate::limits::VXLAN_PORTS_MAX) ports are used.
 pub fn set_vxlan_ports(ports: &[u16]) {
     // Unused entries come last, because `are_chosen` reads only the first entry.
     let mut used = ports.iter().copied().filter(|port| *port != 0);
@@ -54,7 +54,8 @@ pub fn set_vxlan_ports(ports: &[u16]) {
     }
 }
 
-/// If true, plain frames must not be hashed by the kernel that compares only [`LANES`].
+/// Returns true if the user chose VXLAN ports. Plain frames must then not be hashed by the hash
+/// kernel that compares only [`LANES`].
 pub(crate) fn are_chosen() -> bool {
     CHOSEN[0].load(Ordering::Relaxed) != 0
 }
@@ -70,7 +71,8 @@ pub(super) fn of_tunnel(from: u16, to: u16) -> Option<u16> {
     }
 }
 
-/// For each upper byte of a destination port, and then of a source port: may it identify a tunnel?
+/// For each upper byte of a destination port, and then for each upper byte of a source port: true
+/// if a port with this upper byte may identify a tunnel.
 static UPPER_BYTES: [AtomicBool; 512] = {
     let (mut bytes, mut at) = ([const { AtomicBool::new(false) }; 512], 0);
     while at < TO.len() {
@@ -86,7 +88,7 @@ static UPPER_BYTES: [AtomicBool; 512] = {
     bytes
 };
 
-/// For nearly all packets, these two loads are the whole test for a tunnel.
+/// For nearly all packets, the two loads in this function are the whole test for a tunnel.
 #[inline(always)]
 pub(super) fn may_be_tunnel(from: u16, to: u16) -> bool {
     let [[from, _], [to, _]] = [from.to_be_bytes(), to.to_be_bytes()];

@@ -370,7 +370,7 @@ fn mirrors_and_backbones() {
         let found = ethernet(&frame);
         assert_eq!((shown(&frame).as_str(), found.end), (flow, End::Complete), "{protocol} {found:?}");
         assert_eq!(found.tunnel.map(|tunnel| (tunnel.kind, tunnel.id)), tunnel);
-        // A cut inner frame has the key of the outer flow, or the inner addresses.
+        // If the inner frame is cut off, the key has the outer flow or the inner addresses.
         for len in 34..frame.len() {
             let cut = shown(&frame[..len]);
             assert!(
@@ -379,7 +379,7 @@ fn mirrors_and_backbones() {
             );
         }
     }
-    // A server of Teredo or CAPWAP sends to any port of a client.
+    // A Teredo or CAPWAP server sends its packets to any port of a client.
     for port in [port::TEREDO, port::CAPWAP] {
         let payload = if port == port::TEREDO { inner6.clone() } else { [capwap(2, 0), bridged.clone()].concat() };
         let mut udp = udp_to(50000, &payload);

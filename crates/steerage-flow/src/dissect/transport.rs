@@ -90,7 +90,7 @@ impl Walk<'_> {
             self.flow.ports = (be16(header, icmp::IDENTIFIER_AT), be16(header, icmp::IDENTIFIER_AT));
             return Err(End::Complete);
         }
-        // No ICMP error is sent about an ICMP error (RFC 1122, 3.2.2).
+        // No host sends an ICMP error about an ICMP error (RFC 1122, 3.2.2).
         if self.quoting || !errors.contains(&icmp_type) {
             return Err(End::Complete);
         }

@@ -1,4 +1,4 @@
-//! Reads tunnel headers after IP and UDP, and returns the step for the payload.
+//! Reads tunnel headers after IP and UDP, and returns the step that reads the payload.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
@@ -15,10 +15,11 @@ pub(super) mod gre {
     pub(in crate::dissect) const VERSION: u16 = 0x0007;
 }
 
-/// Version 1, and the bit that distinguishes GTP from GTP' (3GPP TS 29.281, 5.1).
+/// Version 1 of GTP, and the bit that distinguishes GTP from GTP' (3GPP TS 29.281, 5.1).
 const GTP_VERSION: u8 = 0x30;
 const GTP_VERSION_MASK: u8 = 0xf0;
-/// If one of extension header, sequence number and N-PDU number is present, all three fields are.
+/// If one of the fields for extension header, sequence number and N-PDU number is present, all
+/// three are present.
 const GTP_OPTIONS: u8 = 0x07;
 const GTP_EXTENSION: u8 = 0x04;
 const GTP_PDU: u8 = 255;
@@ -55,7 +56,8 @@ impl Walk<'_> {
         }
     }
 
-    /// RFC 2637, 4.1: always a length and a call identifier; a sequence number only with a payload.
+    /// Reads PPP in GRE version 1 (RFC 2637, 4.1): a length and a call identifier, and a sequence
+    /// number if there is a payload.
     fn pptp(&mut self, flags: u16) -> Result<Step, End> {
         let call = be16(self.peek::<4>().ok_or(End::Truncated)?, 2);
         self.skip(4);
@@ -76,8 +78,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// RFC 8926, 3.4: version, length of the options in units of four bytes, flags, EtherType,
-    /// identifier.
+    /// Reads a Geneve header (RFC 8926, 3.4): version, length of the options in units of four
+    /// bytes, flags, EtherType, identifier.
     pub(super) fn geneve(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Geneve)?;
         if header[0] >> 6 != 0 {
@@ -88,9 +90,9 @@ impl Walk<'_> {
         Ok(Step::EtherType(be16(header, 2)))
     }
 
-    /// 3GPP TS 29.281, 5: flags, type, length, endpoint identifier, options, extension headers.
-    /// Each extension header begins with its length in units of four bytes, and ends with the type
-    /// of the next one.
+    /// Reads a GTP-U header (3GPP TS 29.281, 5): flags, type, length, endpoint identifier, options,
+    /// extension headers. Each extension header begins with its length in units of four bytes, and
+    /// ends with the type of the next extension header.
     pub(super) fn gtp_u(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::GtpU)?;
         if header[0] & GTP_VERSION_MASK != GTP_VERSION {

@@ -21,9 +21,9 @@ pub(super) enum Step {
     Protocol(u8),
 }
 
-/// The flow of the innermost IP header so far, and so the outer flow if an inner header cannot be
-/// read. Its addresses are copied from the frame only at the end: stores of one width and later
-/// loads of another width could not be forwarded, and would stall the CPU each time.
+/// The flow of the innermost IP header that was read so far, and thus the outer flow if an inner
+/// header cannot be read. The addresses are copied from the frame only at the end: the CPU could
+/// not forward stores of one width to later loads of another width, and would stall each time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     pub(super) version: u8,
@@ -82,7 +82,7 @@ pub(super) struct Walk<'a> {
     frame: &'a [u8],
     at: usize,
     pub(super) layers: Layers,
-    /// IP headers so far, without the header that an ICMP error quotes.
+    /// The number of IP headers so far, without the header that an ICMP error quotes.
     pub(super) depth: usize,
     pub(super) extensions: usize,
     pub(super) tags: usize,
@@ -179,7 +179,7 @@ impl<'a> Walk<'a> {
         self.depth == 0
     }
 
-    /// The link addresses and labels, but only before the first IP header.
+    /// Returns the link addresses and MPLS labels of the key, but only before the first IP header.
     pub(super) fn outer_stations(&mut self) -> Option<&mut Stations> {
         let is_outermost = self.is_outermost();
         self.stations.as_mut().filter(|_| is_outermost)
@@ -208,7 +208,7 @@ impl<'a> Walk<'a> {
         self.out.headers.push(kind, offset)
     }
 
-    /// Skips header bytes. If they extend beyond the end of the frame, the next read fails.
+    /// Skips header bytes. If skipping goes beyond the frame's end, the next read fails.
     pub(super) fn skip(&mut self, bytes: usize) {
         self.at += bytes;
     }

@@ -32,7 +32,8 @@ impl fmt::Display for ParseFlowKeyError {
 
 impl std::error::Error for ParseFlowKeyError {}
 
-/// Parses an IP flow as `Display` prints it. Link and custom keys cannot be parsed.
+/// Parses the key of an IP flow in the form in which `Display` prints it. Link and custom keys
+/// cannot be parsed.
 impl FromStr for FlowKey {
     type Err = ParseFlowKeyError;
 

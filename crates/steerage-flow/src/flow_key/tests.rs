@@ -19,7 +19,7 @@ fn shown_as_people_write_it() {
     assert_eq!(FlowKey::from_bytes(&[0xab; 64]).to_string(), format!("bytes {long}.. of 64"));
 }
 
-/// Without kind and length, all of these keys would be equal.
+/// If keys did not contain their kind and length, all keys of this test would be equal.
 #[test]
 fn no_two_kinds_are_equal() {
     let mut keys: Vec<_> = (0..64).map(|len| FlowKey::from_bytes(&[0; 64][..len])).collect();
@@ -69,7 +69,7 @@ proptest! {
         prop_assert_eq!(key.both_directions(), FlowKey::v4_bits(low, high, protocol));
     }
 
-    /// Some addresses are often equal, so that only the ports decide the order.
+    /// The two addresses are often equal, so that only the ports decide the endpoints' order.
     #[test]
     fn v6_is_what_was_given(few in any::<bool>(), (source, destination, protocol) in any::<Five<u128>>()) {
         let reduce = |(address, port): (u128, u16)| (if few { address >> 127 << 64 } else { address }, port);

@@ -1,5 +1,5 @@
-//! Compares hashes in a batch with those of single frames, of the keys that etherparse finds, and
-//! of the code for frames of any kind.
+//! Compares the hashes of a batch with the hashes of single frames, with hashes of the keys that
+//! etherparse finds, and with those by the code for frames of any kind.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ const FRAMES: usize = 800_000;
 const FRAMES_READ: usize = 100_000;
 
 const ADDRESSES: [u8; 4] = [1, 2, 2, 0xff];
-/// With NFS (2049) and X11 (6000), which share the upper byte of a tunnel's port.
+/// NFS (2049) and X11 (6000) share the upper byte of a tunnel's port.
 const PORTS: [u16; 12] = [53, 443, 443, 2049, 6000, 2152, 3544, 4789, 5247, 6081, 37008, 40000];
 
 struct Random(Rng);
@@ -83,7 +83,8 @@ impl FrameAccess<Item> for Items {
     }
 }
 
-/// Has the effect of an [`Affinity`] without naming it, so the fast code is not used.
+/// A rule with the effect of an [`Affinity`], but without [`KeyRule::affinity`], so that the fast
+/// code is not used.
 struct Unnamed(Affinity);
 
 impl KeyRule for Unnamed {

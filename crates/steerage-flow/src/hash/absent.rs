@@ -1,4 +1,4 @@
-//! Stands in for hash kernels that this CPU architecture does not have.
+//! Stands in for the hash kernels that do not exist for this CPU architecture.
 
 use super::{HashKey, Kernel, PortLanes, TOGETHER};
 use crate::affinity::Affinity;

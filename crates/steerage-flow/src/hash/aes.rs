@@ -4,8 +4,9 @@
 //! AES states that differ by a chosen value with a probability of at most 2^-113 (Keliher and Sui,
 //! "Exact maximum expected differential and linear probability for two-round AES", IET Information
 //! Security 1(2), 2007). With two rounds, the bound is 2^-28, and the hash is hardly faster,
-//! because the CPU overlaps the rounds for one packet with reading the next. The bound is for AES
-//! states. It is no bound on collisions of the 32-bit hash, which is a part of the state.
+//! because the CPU overlaps the rounds for one packet with reading the next packet. The bounds on
+//! probabilities are for AES states, and not for collisions of the 32-bit hash, which is only a
+//! part of the state.
 //!
 //! The three blocks of a long key are hashed by CBC-MAC with the four rounds as the cipher, so an
 //! attacker without the round keys cannot choose a difference in one block that cancels a
@@ -13,8 +14,8 @@
 //! special instance ALPHA-MAC", 2005). CBC-MAC is safe only for inputs of equal length, so short
 //! keys have their own round keys.
 //!
-//! The inner functions are inlined into a function with `target_feature`. They cannot have this
-//! attribute themselves, because it excludes `inline(always)`.
+//! The inner functions are inlined into a function with `target_feature`. The inner functions
+//! cannot have this attribute themselves, because it excludes `inline(always)`.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -32,7 +33,7 @@ use x86_64 as instructions;
 
 const ROUNDS: usize = 4;
 
-/// The first round key is added before the first round.
+/// The keys of all rounds, after a key that is added before the first round.
 pub(super) type RoundKeys = [Block; 1 + ROUNDS];
 
 /// A value of this type proves that this CPU has AES instructions.
@@ -116,9 +117,9 @@ pub(super) unsafe fn absorb_block(state: Block, block: Block, keys: &RoundKeys) 
     state
 }
 
-/// The round keys for short and for long flow keys, as pairs of 64-bit words (low, high). Each word
-/// depends on all bytes of `key` and is independent of the other words, as the security bound
-/// requires.
+/// Returns the round keys for short and for long flow keys, as pairs of 64-bit words (low, high).
+/// Each word depends on all bytes of `key` and is independent of the other words, as the security
+/// bound requires.
 pub(super) fn schedule(key: &HashKey) -> [[[u64; 2]; 1 + ROUNDS]; 2] {
     std::array::from_fn(|form| {
         std::array::from_fn(|round| {

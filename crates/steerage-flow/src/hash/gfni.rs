@@ -1,13 +1,13 @@
 //! The Toeplitz hash by multiplications with bit matrices (the instruction set GFNI).
 //!
-//! Input byte `i` contributes to hash byte `j` its product with a matrix of 8 by 8 bits, whose row
-//! `r` has eight bits of the hash key from bit `8 * (i + j) + r` on. The matrix depends only on `m
-//! = i + j`, so forty matrices are enough. Matrix `m` is multiplied with the input bytes `m - 3` to
-//! `m`, for the hash bytes 3 to 0.
+//! To hash byte `j`, input byte `i` contributes its product with a matrix of 8 by 8 bits. Row `r`
+//! of this matrix has eight bits of the hash key, from bit `8 * (i + j) + r` on. The matrix depends
+//! only on `m = i + j`, so forty matrices are enough. Matrix `m` is multiplied with the input bytes
+//! `m - 3` to `m`, for the hash bytes 3 to 0.
 //!
 //! The instruction `gf2p8affineqb` multiplies the eight bytes of each 64-bit lane by the lane's
-//! matrix. One shuffle fills the four lanes of a 256-bit register with the four input bytes of
-//! their matrices. One multiplication and one XOR then process all four lanes. (DPDK's
+//! matrix. One shuffle fills the four lanes of a 256-bit register, each with the four input bytes
+//! for the lane's matrix. One multiplication and one XOR then process all four lanes. (DPDK's
 //! `rte_thash_gfni` does this with 512-bit registers.) The matrices and shuffles take 576 bytes of
 //! the L1 cache.
 //!
@@ -134,7 +134,7 @@ unsafe fn affine(bytes: __m256i, matrices: __m256i) -> __m256i {
 }
 
 /// Returns matrix `m` in the format of `gf2p8affineqb`: byte `r` is the row for bit `r` of the
-/// product, counted from the top. Matrix 39 would need bits after the end of the key, but is
+/// product, counted from the top. Matrix 39 would need bits after the end of the hash key, but is
 /// multiplied only with bytes after the end of the input.
 fn matrix(key: &HashKey, m: usize) -> u64 {
     let next = key.as_bytes().get(m + 1).copied().unwrap_or(0);
@@ -145,8 +145,8 @@ fn matrix(key: &HashKey, m: usize) -> u64 {
 /// The position of each input byte in a block of two big-endian 64-bit words.
 const SHUFFLE: Shuffles = shuffles([7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8]);
 
-/// For an IPv4 key, in the order source address, destination address, source port, destination
-/// port.
+/// The position of each input byte in an IPv4 key, in the order source address, destination
+/// address, source port, destination port.
 const SHUFFLE_V4: Shuffles = shuffles([5, 4, 3, 2, 13, 12, 11, 10, 1, 0, 9, 8, ZERO, ZERO, ZERO, ZERO]);
 
 /// The shuffle instruction writes a zero byte for an index with the top bit set.

@@ -22,7 +22,7 @@ use std::{fmt, str::FromStr};
 pub struct HashKey([u8; HashKey::LEN]);
 
 impl HashKey {
-    /// The length of a hash key in bytes: 36 bytes of input of an IPv6 flow, plus 4 bytes of hash.
+    /// The length of a hash key in bytes: 36 for the input of an IPv6 flow, plus 4 for the hash.
     pub const LEN: usize = 40;
 
     /// The public key of Microsoft's RSS verification suite, which does not stop an attacker.
@@ -55,9 +55,9 @@ impl HashKey {
         &self.0
     }
 
-    /// Returns 64 bits of key material, unrelated for different labels: SipHash-2-4, a
-    /// pseudo-random function, keyed with the first 16 bytes of the hash key, of the other 24 bytes
-    /// and the label.
+    /// Returns 64 bits of key material, which are unrelated for different labels. The result is the
+    /// SipHash-2-4 (a pseudo-random function) of the last 24 bytes of the hash key and the label,
+    /// keyed with the first 16 bytes of the hash key.
     pub(super) fn derive(&self, label: u64) -> u64 {
         let word = |i: usize| {
             let mut bytes = [0; 8];
@@ -68,7 +68,7 @@ impl HashKey {
     }
 }
 
-/// Hides the key: logs have many readers, and whoever knows the key can predict the hash.
+/// Hides the key: logs have many readers, and whoever knows the key can predict hashes.
 impl fmt::Debug for HashKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HashKey(..)")

@@ -22,16 +22,16 @@ pub enum HashKind {
     /// [`FlowHasher::keyed`](super::FlowHasher::keyed).
     #[default]
     Keyed,
-    /// AES rounds, not on every CPU: [`FlowHasher::aes`](super::FlowHasher::aes).
+    /// AES rounds, which not every CPU can compute: [`FlowHasher::aes`](super::FlowHasher::aes).
     Aes,
     /// SipHash-1-3: [`FlowHasher::sip`](super::FlowHasher::sip).
     SipHash,
-    /// The hash of network cards, at its fastest:
+    /// Toeplitz, the hash of network cards, with the fastest kernel on this CPU:
     /// [`FlowHasher::toeplitz`](super::FlowHasher::toeplitz).
     Toeplitz,
-    /// Toeplitz by a table: [`FlowHasher::toeplitz_table`](super::FlowHasher::toeplitz_table).
+    /// Toeplitz with a table: [`FlowHasher::toeplitz_table`](super::FlowHasher::toeplitz_table).
     ToeplitzTable,
-    /// Toeplitz by GFNI, not on every CPU:
+    /// Toeplitz with GFNI instructions, which not every CPU has:
     /// [`FlowHasher::toeplitz_gfni`](super::FlowHasher::toeplitz_gfni).
     ToeplitzGfni,
 }
@@ -41,7 +41,7 @@ impl HashKind {
     pub const ALL: [Self; 6] =
         [Self::Keyed, Self::Aes, Self::SipHash, Self::Toeplitz, Self::ToeplitzTable, Self::ToeplitzGfni];
 
-    /// Returns the name: `keyed`, `aes`, `siphash`, `toeplitz`, `toeplitz-table` or
+    /// Returns the name of this kind: `keyed`, `aes`, `siphash`, `toeplitz`, `toeplitz-table` or
     /// `toeplitz-gfni`.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -70,7 +70,8 @@ impl fmt::Display for HashKind {
     }
 }
 
-/// Also parses the [name of a hasher](super::FlowHasher::name) `siphash-1-3`.
+/// Parses the name of a kind, and also `siphash-1-3`, which is the [name of a
+/// hasher](super::FlowHasher::name).
 impl FromStr for HashKind {
     type Err = UnknownHash;
 
@@ -93,7 +94,7 @@ impl fmt::Display for UnknownHash {
 
 impl error::Error for UnknownHash {}
 
-/// The error for a [`HashKind`] whose instructions this CPU does not have.
+/// The error for a [`HashKind`] that needs instructions which this CPU does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashUnavailable {
     pub(super) kind: HashKind,

@@ -1,5 +1,5 @@
-//! Checks against independent references: the RSS verification suite, the standard library's
-//! SipHash, AES in software, and Toeplitz bit by bit.
+//! Checks the hash functions against independent references: the RSS verification suite, the
+//! standard library's SipHash, AES in software, and Toeplitz bit by bit.
 
 use super::siphash::siphash;
 use super::*;
@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use std::hash::Hasher as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Microsoft's "Verifying the RSS hash calculation", as in DPDK's app/test/test_thash.c: source,
-/// destination, hash of the addresses, hash of addresses and ports.
+/// Microsoft's "Verifying the RSS hash calculation", as in DPDK's app/test/test_thash.c: the
+/// source, the destination, the hash of the addresses, and the hash of the addresses and ports.
 const RSS_V4: [(&str, u16, &str, u16, u32, u32); 5] = [
     ("66.9.149.187", 2794, "161.142.100.80", 1766, 0x323e8fc2, 0x51ccc178),
     ("199.92.111.2", 14230, "65.69.140.83", 4739, 0xd718262a, 0xc626b0ea),
@@ -106,7 +106,7 @@ fn rss_input(key: &FlowKey) -> Vec<u8> {
 }
 
 /// The standard library's SipHash-1-3 has a key of zeros, and its (deprecated) SipHash-2-4 takes
-/// any key: the first checks the rounds, the second the use of the key.
+/// any key. SipHash-1-3 checks the rounds, and SipHash-2-4 checks the use of the key.
 #[test]
 fn siphash_is_the_standard_librarys() {
     let words: Vec<u64> = (1..8_u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
@@ -162,13 +162,15 @@ mod aes_in_software {
         product
     }
 
-    /// FIPS 197, 5.1.1: the inverse in the finite field (x^254), then an affine map.
+    /// The AES step SubBytes for one byte (FIPS 197, 5.1.1): the inverse in the finite field
+    /// (x^254), then an affine map.
     fn substitute(x: u8) -> u8 {
         let inverse = (0..254).fold(1, |power, _| times(power, x));
         (0..5).fold(0x63, |sum, turn| sum ^ inverse.rotate_left(turn))
     }
 
-    /// FIPS 197, 5.1: SubBytes, ShiftRows, MixColumns, AddRoundKey, with the state in column order.
+    /// A round of AES (FIPS 197, 5.1): SubBytes, ShiftRows, MixColumns, AddRoundKey, with the state
+    /// in column order.
     fn round(state: [u8; 16], key: [u8; 16]) -> [u8; 16] {
         let shifted: [u8; 16] = std::array::from_fn(|i| substitute(state[(i + 4 * (i % 4)) % 16]));
         std::array::from_fn(|i| {
@@ -195,8 +197,8 @@ mod aes_in_software {
         FlowHash(u32::from_le_bytes([state[0], state[1], state[2], state[3]]))
     }
 
-    /// FIPS 197, appendix B: the state after the initial AddRoundKey, the first round key, and the
-    /// state after the first round.
+    /// The example of FIPS 197, appendix B: the state after the initial AddRoundKey, the first
+    /// round key, and the state after the first round.
     #[test]
     fn round_of_fips_197() {
         let hex = |text: &str| u128::from_str_radix(text, 16).unwrap().to_be_bytes();
@@ -249,8 +251,8 @@ proptest! {
     }
 }
 
-/// Chi-square over 4096 buckets, of the hash's top and bottom 12 bits: expected 4095, standard
-/// deviation 90, of which six are allowed.
+/// Chi-square test of the hash's top 12 and bottom 12 bits over 4096 buckets. Expected are 4095
+/// with a standard deviation of 90, and six standard deviations are allowed.
 #[test]
 fn sequential_addresses_spread_evenly() {
     const FLOWS: u32 = 1 << 16;
@@ -296,7 +298,8 @@ fn avalanche() {
                     let changed = before.0 ^ hasher.hash(&FlowKey::from_bytes(&bytes)).0;
                     flips.iter_mut().enumerate().for_each(|(i, n)| *n += changed >> i & 1);
                 }
-                // Six standard deviations of 22.4, because there are 14,080 counts for each kernel.
+                // The limit is six standard deviations of 22.4, because there are 14,080 counts for
+                // each hash kernel.
                 assert!(flips.iter().all(|n| n.abs_diff(1000) < 135), "{} {len} {bit} {flips:?}", hasher.name());
             }
         }

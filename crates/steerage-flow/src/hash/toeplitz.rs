@@ -1,13 +1,14 @@
-//! For each bit that is set in the input, Toeplitz adds (by XOR) 32 bits of the hash key, from the
-//! bit's position on (Microsoft, "RSS hashing types"; H. Krawczyk, "LFSR-based hashing and
-//! authentication", CRYPTO '94). The table has the sum for each value of each input byte.
+//! For each bit that is set in the input, Toeplitz adds (by XOR) 32 bits of the hash key, beginning
+//! at the position of the input bit (Microsoft, "RSS hashing types"; H. Krawczyk, "LFSR-based
+//! hashing and authentication", CRYPTO '94). The table has the sum of these bits for each value of
+//! each input byte.
 
 use super::{HashKey, Kernel};
 use crate::flow_key::FlowKey;
 use crate::wire::protocol;
 use std::sync::Arc;
 
-/// The last input bit needs the 32 bits of the key from its position on.
+/// The last bit of the input needs the 32 bits of the hash key from the bit's position on.
 pub(super) const INPUT_LEN: usize = HashKey::LEN - 4;
 
 const INPUT_LEN_V4: usize = 12;
@@ -15,8 +16,8 @@ const INPUT_LEN_V4: usize = 12;
 const NO_PORT_V4: u64 = !0xffff;
 const NO_PORT_V6: u64 = 0xffff_ffff;
 
-/// Indexed by the position and the value of an input byte. All copies of a hasher share the table,
-/// because its 36 KiB are more than half of an L1 cache.
+/// A table that is indexed by the position and the value of an input byte. All copies of a hasher
+/// share the table, because its 36 KiB are more than half of an L1 cache.
 #[derive(Clone)]
 pub(super) struct Table(Arc<[[u32; 256]; INPUT_LEN]>);
 
@@ -78,15 +79,15 @@ impl Kernel for Table {
 }
 
 pub(super) enum Input {
-    /// Source and destination: the address above the port. The protocol above the destination is
-    /// not hashed.
+    /// Source and destination of an IPv4 key, each with the address in the bits above the port. The
+    /// protocol, above the destination, is not hashed.
     V4(u64, u64),
     Bytes([u64; 5]),
 }
 
 impl Input {
     /// Ports that RSS does not hash are set to 0. A zero byte adds nothing to the hash, so all
-    /// inputs of one kind have one length.
+    /// inputs of one kind can have the same length.
     #[inline(always)]
     pub(super) fn of(key: &FlowKey) -> Input {
         let &[a, b, c, d, e] = key.words();

@@ -1,6 +1,6 @@
-//! Merges packets to super-frames by the rules of Linux GRO (`tcp_gro_receive`,
-//! `udp_gro_receive_segment`), but only if splitting the super-frame restores exactly the same
-//! packets.
+//! Merges packets into super-frames by the rules of Linux GRO (`tcp_gro_receive`,
+//! `udp_gro_receive_segment`), but only if splitting the super-frame restores exactly the packets
+//! that were merged.
 
 use super::layout::{self, Layout};
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
@@ -46,7 +46,8 @@ impl Merged<'_> {
     }
 }
 
-/// Only lengths, identification, checksums, sequence number and TCP flags may differ for merging.
+/// Packets that are merged may differ only in lengths, IP identification, checksums, sequence
+/// number and TCP flags.
 fn differs(one: &[u8], other: &[u8], layout: &Layout) -> bool {
     let (network, transport) = (layout.network_at, layout.transport_at);
     let without: [std::ops::Range<usize>; 5] = if layout.protocol == protocol::TCP {
@@ -74,7 +75,7 @@ fn network_changes(network: usize, is_v4: bool) -> [std::ops::Range<usize>; 3] {
     }
 }
 
-/// The ranges must be in ascending order.
+/// Returns true if two headers differ outside of some ranges, which must be in ascending order.
 fn differs_without(
     one: &[u8],
     other: &[u8],
@@ -126,11 +127,12 @@ impl<'p> Candidate<'p> {
         is_plain && is_v6_plain && self.payload_bytes() > 0
     }
 
-    /// True if splitting a super-frame restores the checksums of this packet. A wrong checksum must
-    /// stay wrong, so that the receiver detects the damage. [`Segments`](super::Segments) writes
-    /// the number 0 (which equals 0xffff in one's complement) as 0 in IPv4 and as 0xffff in TCP and
-    /// UDP, so a packet with the other form is not merged. A partial checksum is correct if
-    /// completing it gives the correct value.
+    /// Returns true if splitting a super-frame restores the checksums of this packet. A wrong
+    /// checksum must stay wrong, so that the receiver detects the damage.
+    /// [`Segments`](super::Segments) writes the number 0 (which equals 0xffff in one's complement)
+    /// as 0 in IPv4 and as 0xffff in TCP and UDP, so a packet whose checksum has the other form of
+    /// this number is not merged. A partial checksum counts as correct if completing it gives the
+    /// correct value.
     fn is_sound(&self) -> bool {
         let network = &self.packet[self.layout.network_at..self.layout.transport_at];
         if self.layout.is_v4 && (finish(sum(network, 0)) != 0 || be16(network, ipv4::CHECKSUM_AT) == 0xffff) {
@@ -208,7 +210,8 @@ impl<'p> Run<'p> {
         true
     }
 
-    /// The second packet of a run decides whether the IP identification is constant or counts up.
+    /// The second packet of a super-frame decides whether the IP identification is constant or
+    /// counts up.
     fn numbered(&self, next: &Candidate<'_>) -> Option<Option<bool>> {
         if !next.layout.is_v4 {
             return Some(None);
@@ -259,9 +262,9 @@ impl<'p> Run<'p> {
 }
 
 /// Merges consecutive packets of each flow, and passes each super-frame or single packet to `emit`.
-/// Reads at most [`MERGED_MAX`] packets, each with its offload if its checksum may be partial. The
-/// packets of each flow stay in order. `None` in `packets` stands for a packet that must be sent
-/// unchanged, after all earlier and before all later packets.
+/// Reads at most [`MERGED_MAX`] packets. A packet whose checksum may be partial has its offload.
+/// The packets of each flow stay in order. `None` in `packets` stands for a packet that must be
+/// sent unchanged, after all earlier and before all later packets.
 ///
 /// ```
 /// use steerage_flow::LinkType;

@@ -1,4 +1,4 @@
-//! The offsets of a packet's headers, if it can be split or merged: TCP or UDP, not fragmented.
+//! The offsets of the headers of a packet that can be split or merged: TCP or UDP, not fragmented.
 
 use super::HEADER_BYTES_MAX;
 use crate::LinkType;
@@ -43,8 +43,8 @@ fn network_at(frame: &[u8], link: LinkType) -> Option<(usize, bool)> {
     }
 }
 
-/// Returns `None` if the packet is not TCP or UDP, is cut off, or has headers that are too long, or
-/// if further bytes follow.
+/// Returns `None` if the packet is not TCP or UDP, is cut off, has headers that are too long, or is
+/// followed by further bytes.
 pub(super) fn read(frame: &[u8], link: LinkType) -> Option<Layout> {
     let (network_at, is_v4) = network_at(frame, link)?;
     let packet = &frame[network_at..];

@@ -40,8 +40,8 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// Iterates over the packets of a super-frame without copying the payload, whose memory ranges `P`
-/// returns.
+/// Iterates over the packets of a super-frame without copying the payload. The iterator `P` returns
+/// the pieces of memory in which the payload is stored.
 #[derive(Clone, Debug)]
 pub struct Segments<'a, P = std::option::IntoIter<&'a [u8]>> {
     offload: Offload,
@@ -72,8 +72,8 @@ impl<'a> Segments<'a> {
 
 impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
     /// Iterates over the packets of a frame whose payload is stored in pieces. No packet's payload
-    /// may extend over two pieces. If `header` is no longer the frame's header, each piece becomes
-    /// one packet.
+    /// may extend over two pieces. If `header` is no longer the header of the super-frame, each
+    /// piece becomes one packet.
     pub fn of_pieces(offload: &Offload, header: &'a [u8], mut pieces: P) -> Self {
         let mut offload = *offload;
         let version = header.get(offload.network_at()).map_or(0, |first| first >> 4);
@@ -95,8 +95,8 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         Self { offload, header, rest, pieces, bytes_left, nth: 0, more: true, sums: true, is_v4, protocol }
     }
 
-    /// Leaves the super-frame's checksum, which is wrong there, in each packet, for handlers that
-    /// only read.
+    /// Leaves the super-frame's checksum in each packet, in which it is wrong, for handlers that
+    /// only read packets.
     #[must_use]
     pub fn without_checksums(self) -> Self {
         Self { sums: false, ..self }
@@ -142,7 +142,7 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         if self.sums && !is_unsummed {
             put(header, checksum_at, [0; 2]);
             let pseudo = pseudo_sum(&header[network..], self.is_v4, self.protocol, bytes);
-            // The sums can be added, because the length of the headers is even.
+            // The sums of headers and payload can be added, because the headers' length is even.
             let checksum = finish_transport(sum(payload, sum(&header[transport..], pseudo)));
             put(header, checksum_at, checksum.to_be_bytes());
         }

@@ -68,7 +68,8 @@ impl Spec {
         packet
     }
 
-    /// Replaces the checksum by the sum of the pseudo-header, as a sender does, or by a wrong sum.
+    /// Replaces the checksum by the sum of the pseudo-header, as a sender with checksum offload
+    /// does, or by a wrong sum.
     fn begin(&self, packet: &[u8], is_wrong: bool) -> (Vec<u8>, Offload) {
         let layout = layout::read(packet, self.link()).unwrap();
         let (mut packet, at) = (packet.to_vec(), layout.transport_at + layout.checksum_at());
@@ -237,7 +238,7 @@ proptest! {
             assert!(positions.iter().all(|nth| !wrong[*nth]), "a wrong checksum is made right");
             for (segment, nth) in Segments::new(&offload, header, &payload).zip(&positions) {
                 let mut bytes = joined(&segment);
-                // The identification has no meaning in a packet that must not be fragmented (RFC
+                // The IP identification has no meaning in a packet that must not be fragmented (RFC
                 // 6864).
                 if fixed && first.is_v4 {
                     let at = offload.network_at();
@@ -335,7 +336,8 @@ fn both_forms_of_zero_are_kept() {
             let payload: Vec<u8> = positions.iter().flat_map(|nth| packets[*nth][header.len()..].to_vec()).collect();
             left.extend(Segments::new(&offload, header, &payload).map(|segment| joined(&segment)));
         });
-        // Splitting counts the IP identifications up, even with "don't fragment".
+        // Splitting a super-frame counts the IP identifications up, even if the flag "don't
+        // fragment" is set.
         if is_v4 && are_merged {
             for at in [4, ipv4::CHECKSUM_AT] {
                 let word = be16(&packets[1], at);

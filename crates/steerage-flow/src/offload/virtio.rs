@@ -1,11 +1,12 @@
 //! The virtio header of a frame (`struct virtio_net_hdr`, virtio 1.2, 5.1.6), with little-endian
-//! numbers. Linux puts it before packets of TUN and TAP with `IFF_VNET_HDR` (and `TUNSETVNETLE`),
-//! and in the machine's byte order before packets of packet sockets with `PACKET_VNET_HDR`.
+//! numbers. Linux puts a virtio header before packets of TUN and TAP with `IFF_VNET_HDR` (and
+//! `TUNSETVNETLE`). With `PACKET_VNET_HDR`, it puts one in the machine's byte order before packets
+//! of packet sockets.
 
 use super::{BadOffload, ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::LinkType;
 
-/// The length of the header in bytes.
+/// The length of a virtio header in bytes.
 pub const VIRTIO_BYTES: usize = 10;
 
 const NEEDS_CSUM: u8 = 1;
@@ -14,14 +15,14 @@ const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
-/// The first segment has TCP's CWR flag. This flag is set in addition to the kind.
+/// This bit, which is set in addition to the kind, says that the first segment has TCP's CWR flag.
 const GSO_ECN: u8 = 0x80;
 
 impl Offload {
-    /// Reads the virtio header of `frame`. Returns `None` if there is no offload work.
+    /// Reads the virtio header of `frame`. Returns `None` if the frame needs no offload work.
     ///
     /// # Errors
-    /// Returns [`BadOffload`] if the header contradicts the frame, which then counts as lost.
+    /// Returns [`BadOffload`] if the header contradicts the frame. The frame then counts as lost.
     #[inline]
     pub fn from_virtio(header: &[u8; VIRTIO_BYTES], frame: &[u8], link: LinkType) -> Result<Option<Self>, BadOffload> {
         let [flags, gso, ..] = *header;
@@ -56,8 +57,7 @@ impl Offload {
 
     fn single(start: usize, offset: usize, frame: &[u8]) -> Result<Self, BadOffload> {
         let end = start + offset + 2;
-        // The sum must cover a byte before the checksum field, and the field must be in the
-        // headers.
+        // The sum must cover a byte before the checksum field, which must be in the headers.
         if offset == 0 || end > frame.len().min(HEADER_BYTES_MAX) {
             return Err(BadOffload::Checksum);
         }
@@ -74,7 +74,8 @@ impl Offload {
     }
 
     /// Returns the virtio header, or `None` for a super-frame whose checksum is complete, which no
-    /// device accepts. The caller can split and [`coalesce`](super::coalesce) it.
+    /// device accepts. The caller can split such a super-frame and [`coalesce`](super::coalesce)
+    /// its packets.
     #[inline]
     pub fn to_virtio(&self, is_v4: bool) -> Option<[u8; VIRTIO_BYTES]> {
         if self.checksum != ChecksumState::Partial {

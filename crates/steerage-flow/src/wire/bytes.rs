@@ -1,5 +1,5 @@
-//! Reads and writes integers in network byte order. If the offset and the slice's length are known
-//! at compile time, there is no bounds check.
+//! Reads and writes integers in network byte order. If the compiler knows the offset and the
+//! slice's length, there is no bounds check.
 
 /// Returns the 16-bit number at the offset `at` in `bytes`.
 ///

@@ -4,7 +4,7 @@ use super::{ipv4, ipv6};
 
 const BLOCK: usize = 32;
 
-/// Adds the 16-bit words of `bytes` to `sum`. After an odd length, a zero byte is added, so only
+/// Adds the 16-bit words of `bytes` to `sum`. If the length is odd, a zero byte is added, so only
 /// the last part of a packet may have an odd length.
 ///
 /// ```
@@ -23,9 +23,8 @@ pub fn sum(bytes: &[u8], sum: u64) -> u64 {
 }
 
 fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
-    // The wrong byte order only swaps the two bytes of the sum modulo 0xffff, and four-byte words
-    // have the same sum as two-byte words. So the loop adds four-byte words in the machine's byte
-    // order.
+    // The loop adds four-byte words in the machine's byte order. Modulo 0xffff, they have the same
+    // sum as two-byte words, and the wrong byte order only swaps the two bytes of the sum.
     let mut blocks = bytes.chunks_exact(BLOCK);
     let mut lanes = [0_u64; BLOCK / 4];
     for block in &mut blocks {
@@ -36,7 +35,7 @@ fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
     (blocks.remainder(), sum + u64::from(u16::from_be(fold(lanes.iter().sum()))))
 }
 
-/// Folds a sum of 16-bit or 32-bit words to 16 bits: 2^16 equals 1 modulo 0xffff.
+/// Folds a sum of 16-bit or 32-bit words to 16 bits, because 2^16 equals 1 modulo 0xffff.
 #[inline]
 pub const fn fold(sum: u64) -> u16 {
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
@@ -49,8 +48,9 @@ pub const fn finish(sum: u64) -> u16 {
     !fold(sum)
 }
 
-/// Returns the TCP or UDP checksum of data whose words have the sum `sum`. Zero means "no checksum"
-/// in UDP (RFC 768), so the result is 0xffff instead, which means the same in TCP.
+/// Returns the TCP or UDP checksum of data whose words have the sum `sum`. In UDP, zero means "no
+/// checksum" (RFC 768), so 0xffff is returned instead of zero. In TCP, 0xffff and zero mean the
+/// same.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::{finish, finish_transport};
@@ -122,12 +122,12 @@ mod tests {
             let old = u16::from_be_bytes([header[8], header[9]]);
             header[8] -= 1;
             let anew = finish(sum(&header, 0));
-            // All ones and all zeros are the same number here. No header has the sum zero (RFC
-            // 1624, 3).
+            // In one's complement, all ones and all zeros are the same number. No header has the
+            // sum zero (RFC 1624, 3).
             prop_assert_eq!(adjusted(before, old, old - 0x100), anew);
         }
 
-        /// RFC 1071: add the 16-bit words, then the carries.
+        /// The definition of RFC 1071: add the 16-bit words, then the carries.
         #[test]
         fn blocks_and_folds_follow_the_definition(bytes in prop::collection::vec(any::<u8>(), 0..1600), start in any::<u32>()) {
             let mut slow = u64::from(start);

@@ -27,11 +27,11 @@ pub struct IpHeader {
     pub destination: IpAddr,
     /// The protocol number of the payload.
     pub protocol: u8,
-    /// The traffic class. Its last two bits are ECN.
+    /// The traffic class, of which the last two bits are ECN.
     pub class: u8,
     /// The TTL or hop limit.
     pub hops: u8,
-    /// IPv4's identification, without meaning if the flag "don't fragment" is set (RFC 6864).
+    /// IPv4's identification, which has no meaning if the flag "don't fragment" is set (RFC 6864).
     pub identification: u16,
     /// IPv4's flags and fragment offset. A new header has the flag "don't fragment".
     pub fragment: u16,
@@ -126,7 +126,7 @@ impl FrameBuilder {
 
     /// Describes an IP packet without a transport header. The payload is the whole IP payload.
     pub fn ip(from: impl Into<IpAddr>, to: impl Into<IpAddr>, protocol: u8) -> Self {
-        // Locally administered addresses: the second lowest bit of the first byte is set.
+        // Locally administered addresses have the second lowest bit of the first byte set.
         let link = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1].to_vec();
         Self { link, ip: IpHeader::new(from, to, protocol), transport: Vec::new() }
     }
@@ -147,40 +147,40 @@ impl FrameBuilder {
         self
     }
 
-    /// Adds a VLAN tag (802.1Q) after earlier tags.
+    /// Adds a VLAN tag (802.1Q) after the tags that were added before.
     #[must_use]
     pub fn vlan(mut self, id: u16) -> Self {
         self.link.extend([ethertype::VLAN, id].map(u16::to_be_bytes).as_flattened());
         self
     }
 
-    /// Changes fields of the IP header, but not the addresses and the protocol.
+    /// Changes fields of the IP header other than the addresses and the protocol.
     #[must_use]
     pub fn with_ip(mut self, change: impl FnOnce(&mut IpHeader)) -> Self {
         change(&mut self.ip);
         self
     }
 
-    /// Sets TCP's flags.
+    /// Sets the flags of the TCP header.
     #[must_use]
     pub fn flags(self, flags: u16) -> Self {
         let words = (tcp::BYTES / 4) as u16;
         self.tcp_field(tcp::FLAGS_AT, (words << 12 | flags).to_be_bytes())
     }
 
-    /// Sets TCP's sequence number.
+    /// Sets the sequence number of the TCP header.
     #[must_use]
     pub fn sequence(self, number: u32) -> Self {
         self.tcp_field(4, number.to_be_bytes())
     }
 
-    /// Sets TCP's acknowledgement number.
+    /// Sets the acknowledgement number of the TCP header.
     #[must_use]
     pub fn acknowledgement(self, number: u32) -> Self {
         self.tcp_field(8, number.to_be_bytes())
     }
 
-    /// Sets TCP's window.
+    /// Sets the window of the TCP header.
     #[must_use]
     pub fn window(self, bytes: u16) -> Self {
         self.tcp_field(14, bytes.to_be_bytes())

@@ -1,13 +1,13 @@
-//! Assigned numbers, one module for each registry, and layouts of headers, one module for each
-//! kind. All lengths and offsets are in bytes.
+//! Assigned numbers (one module for each registry), and layouts of headers (one module for each
+//! kind of header). All lengths and offsets are in bytes.
 
 /// EtherTypes (IEEE registration authority).
 pub mod ethertype {
-    /// RFC 894.
+    /// IPv4 (RFC 894).
     pub const IPV4: u16 = 0x0800;
-    /// RFC 826.
+    /// ARP (RFC 826).
     pub const ARP: u16 = 0x0806;
-    /// RFC 2464.
+    /// IPv6 (RFC 2464).
     pub const IPV6: u16 = 0x86dd;
     /// A customer's VLAN tag (IEEE 802.1Q).
     pub const VLAN: u16 = 0x8100;
@@ -17,15 +17,15 @@ pub mod ethertype {
     pub const VLAN_QINQ: u16 = 0x9100;
     /// LACP and other protocols between the two ends of a link (IEEE 802.3, annex 57A).
     pub const SLOW_PROTOCOLS: u16 = 0x8809;
-    /// MPLS, unicast or all packets (RFC 5332).
+    /// MPLS packets, either all or only unicast (RFC 5332).
     pub const MPLS: u16 = 0x8847;
-    /// RFC 5332.
+    /// MPLS multicast packets (RFC 5332).
     pub const MPLS_MULTICAST: u16 = 0x8848;
     /// PPPoE packets (RFC 2516). Frames of PPPoE's discovery stage contain no IP.
     pub const PPPOE_SESSION: u16 = 0x8864;
-    /// RFC 1701: Ethernet frames in a tunnel ("transparent Ethernet bridging").
+    /// Ethernet frames in a tunnel ("transparent Ethernet bridging", RFC 1701).
     pub const BRIDGED: u16 = 0x6558;
-    /// RFC 2637: PPP in GRE version 1.
+    /// PPP in GRE version 1 (RFC 2637).
     pub const PPP: u16 = 0x880b;
     /// Cisco MetaData: a security group tag before the EtherType of the payload.
     pub const METADATA: u16 = 0x8909;
@@ -33,10 +33,10 @@ pub mod ethertype {
     pub const BACKBONE: u16 = 0x88e7;
     /// Network service header (RFC 8300).
     pub const NSH: u16 = 0x894f;
-    /// IEEE 802.1AE.
+    /// MACsec (IEEE 802.1AE).
     pub const MACSEC: u16 = 0x88e5;
-    /// The smallest EtherType. A smaller number in its place is the frame's length (IEEE 802.3,
-    /// 3.2.6).
+    /// The smallest EtherType. A smaller number in place of an EtherType is the frame's length
+    /// (IEEE 802.3, 3.2.6).
     pub const MIN: u16 = 0x0600;
     /// Linux's number, not a registered EtherType, for a frame with a length field (`ETH_P_802_2`).
     pub const LLC: u16 = 0x0004;
@@ -82,13 +82,13 @@ pub mod protocol {
     pub const IPV4: u8 = 4;
     /// IPv6 in IP (RFC 4213).
     pub const IPV6: u8 = 41;
-    /// RFC 3378.
+    /// Ethernet in IP (EtherIP, RFC 3378).
     pub const ETHERIP: u8 = 97;
-    /// RFC 4023.
+    /// MPLS in IP (RFC 4023).
     pub const MPLS: u8 = 137;
     /// L2TP, version 3 (RFC 3931).
     pub const L2TP: u8 = 115;
-    /// RFC 8986.
+    /// An Ethernet frame in IPv6 (RFC 8986).
     pub const ETHERNET: u8 = 143;
 
     /// Protocols that have a name in the text form of a flow key.
@@ -114,7 +114,7 @@ pub mod protocol {
         NAMES.iter().find(|(_, known)| *known == name).map(|(number, _)| *number)
     }
 
-    /// Returns true if the protocol's header begins with two ports, which RSS hashes.
+    /// Returns true for protocols whose header begins with two ports that RSS hashes.
     ///
     /// ```
     /// use steerage_flow::protocol;
@@ -131,31 +131,31 @@ pub mod protocol {
 /// UDP ports of tunnels and of the services echo and discard. IANA assigned all except those of
 /// TZSP and [`VXLAN_LINUX`](port::VXLAN_LINUX).
 pub mod port {
-    /// RFC 862.
+    /// Echo (RFC 862).
     pub const ECHO: u16 = 7;
-    /// RFC 863.
+    /// Discard (RFC 863).
     pub const DISCARD: u16 = 9;
-    /// RFC 2661.
+    /// L2TP (RFC 2661).
     pub const L2TP: u16 = 1701;
-    /// 3GPP TS 29.281, 4.4.2.
+    /// GTP-U (3GPP TS 29.281, 4.4.2).
     pub const GTP_U: u16 = 2152;
-    /// RFC 4380.
+    /// Teredo (RFC 4380).
     pub const TEREDO: u16 = 3544;
-    /// RFC 9300.
+    /// LISP (RFC 9300).
     pub const LISP: u16 = 4341;
-    /// RFC 8086.
+    /// GRE in UDP (RFC 8086).
     pub const GRE: u16 = 4754;
-    /// RFC 7348.
+    /// VXLAN (RFC 7348).
     pub const VXLAN: u16 = 4789;
     /// VXLAN with a field for the payload's type (draft-ietf-nvo3-vxlan-gpe).
     pub const VXLAN_GPE: u16 = 4790;
-    /// RFC 5415.
+    /// CAPWAP data (RFC 5415).
     pub const CAPWAP: u16 = 5247;
-    /// draft-ietf-intarea-gue.
+    /// GUE (draft-ietf-intarea-gue).
     pub const GUE: u16 = 6080;
-    /// RFC 8926.
+    /// Geneve (RFC 8926).
     pub const GENEVE: u16 = 6081;
-    /// RFC 7510.
+    /// MPLS in UDP (RFC 7510).
     pub const MPLS: u16 = 6635;
     /// The port that Linux, flannel and Cilium use for VXLAN.
     pub const VXLAN_LINUX: u16 = 8472;
@@ -193,13 +193,13 @@ pub mod next_protocol {
 pub mod ppp {
     /// The address and control bytes of PPP in HDLC framing (RFC 1662).
     pub const IN_HDLC: [u8; 2] = [0xff, 3];
-    /// RFC 1332.
+    /// IPv4 in PPP (RFC 1332).
     pub const IPV4: u16 = 0x0021;
-    /// RFC 5072.
+    /// IPv6 in PPP (RFC 5072).
     pub const IPV6: u16 = 0x0057;
-    /// RFC 3032, 4.3.
+    /// MPLS in PPP (RFC 3032, 4.3).
     pub const MPLS: u16 = 0x0281;
-    /// RFC 3032, 4.3.
+    /// MPLS multicast packets in PPP (RFC 3032, 4.3).
     pub const MPLS_MULTICAST: u16 = 0x0283;
 }
 
@@ -207,17 +207,18 @@ pub mod ppp {
 pub mod ethernet {
     /// The length of an Ethernet header without tags.
     pub const BYTES: usize = 14;
-    /// The length with two tags. An interface's MTU does not include the Ethernet header.
+    /// The length of an Ethernet header with two VLAN tags. An interface's MTU does not include
+    /// this header.
     pub const TAGGED_BYTES: usize = BYTES + 2 * super::vlan::BYTES;
     /// The length of an Ethernet address.
     pub const ADDRESS_BYTES: usize = 6;
-    /// The offset of the EtherType or of the first VLAN tag.
+    /// The offset of the EtherType, or of the first VLAN tag if there is one.
     pub const TYPE_AT: usize = 12;
 }
 
 /// A VLAN tag (IEEE 802.1Q).
 pub mod vlan {
-    /// The length of a tag.
+    /// The length of a VLAN tag.
     pub const BYTES: usize = 4;
     /// The bits that contain the VLAN identifier.
     pub const ID: u16 = 0x0fff;
@@ -229,17 +230,18 @@ pub mod ipv4 {
 
     /// The length of an IPv4 header without options.
     pub const BYTES: usize = 20;
-    /// The first byte without options: version 4, and a header length of five 32-bit words.
+    /// The first byte if there are no IPv4 options: version 4, header length of five 32-bit words.
     pub const PLAIN: u8 = 0x45;
     /// The flag that forbids fragmentation.
     pub const DONT_FRAGMENT: u16 = 0x4000;
     /// The flag that is set in all fragments except the last.
     pub const MORE_FRAGMENTS: u16 = 0x2000;
-    /// The bits of the fragment offset, in units of eight bytes, in the 16-bit word of the flags.
+    /// The bits of the fragment offset in the 16-bit word of the flags. The fragment offset is in
+    /// units of eight bytes.
     pub const OFFSET: u16 = 0x1fff;
     /// A packet is a fragment if one of these bits is set in the 16-bit word of the flags.
     pub const FRAGMENT: u16 = MORE_FRAGMENTS | OFFSET;
-    /// The offset of the payload's protocol number.
+    /// The offset of the protocol number in an IPv4 header.
     pub const PROTOCOL_AT: usize = 9;
     /// The offset of the checksum.
     pub const CHECKSUM_AT: usize = 10;
@@ -253,10 +255,10 @@ pub mod ipv6 {
 
     /// The length of an IPv6 header without extension headers.
     pub const BYTES: usize = 40;
-    /// The first byte if the traffic class is below 16.
+    /// The first byte of an IPv6 header if the traffic class is below 16.
     pub const PLAIN: u8 = 0x60;
-    /// The fragment offset in bytes, in the second 16-bit word of a fragment header (RFC 8200,
-    /// 4.5).
+    /// The bits of the fragment offset in the second 16-bit word of a fragment header (RFC 8200,
+    /// 4.5), which are the offset in bytes.
     pub const OFFSET: u16 = 0xfff8;
     /// The flag in a fragment header that is set in all fragments except the last.
     pub const MORE_FRAGMENTS: u16 = 1;
@@ -297,11 +299,11 @@ pub mod tcp {
 
 /// The UDP header (RFC 768).
 pub mod udp {
-    /// The length of a header.
+    /// The length of a UDP header.
     pub const BYTES: usize = 8;
-    /// The offset of the length, which counts the header and the data.
+    /// The offset of the length field, which counts the header and the data.
     pub const LENGTH_AT: usize = 4;
-    /// The offset of the checksum. Zero means no checksum.
+    /// The offset of the checksum. A checksum field of zero means that there is no checksum.
     pub const CHECKSUM_AT: usize = 6;
 }
 
@@ -338,7 +340,7 @@ pub mod icmp {
     pub const QUERIES: [u8; 10] = [ECHO_REPLY, ECHO, 13, 14, 15, 16, 17, 18, 42, 43];
 }
 
-/// The types of ICMPv6. The header is as long as ICMP's: see [`icmp`].
+/// The types of ICMPv6. An ICMPv6 header is as long as an ICMP header: see [`icmp`].
 pub mod icmp6 {
     /// Destination unreachable (RFC 4443).
     pub const UNREACHABLE: u8 = 1;

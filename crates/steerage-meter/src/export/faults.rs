@@ -1,6 +1,6 @@
-//! The n-th file operation of an output fails, for n = 1, 2, 3 and so on. After each run, the
-//! counts of written and lost records must add up, and the files must have exactly the written
-//! records.
+//! In each run, the n-th file operation of an output fails, for n = 1, 2, 3 and so on. After each
+//! run, the counts of written and lost records must add up, and the files must have exactly the
+//! written records.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -77,7 +77,7 @@ fn run(to: To, format: FlowFormat, fault: Fault) -> Outcome {
     let operations = fault::operations();
     fault::plan(Fault::None);
     state.end(WriterEnd::GivenUp);
-    // The meters have not noticed the end of the output.
+    // A meter that has not noticed the end of the output still sends records.
     let late = records(&[1, 2, 3]);
     outlet.send(&Arc::new(late.clone()), Volume::of(&late), START * S);
 
@@ -181,7 +181,7 @@ fn without_a_fault_all_records_are_written() {
     for (to, format) in cases() {
         let Outcome { operations, error, .. } = run(to, format, Fault::None);
         assert_eq!(error, None);
-        // Creating and renaming the file are two operations.
+        // Creating and renaming a file are two operations already.
         assert!(operations > 4, "{to:?} {format:?}: {operations}");
     }
 }
@@ -228,7 +228,7 @@ fn a_disk_may_be_full_at_any_byte() {
             }
             room = room * 5 / 4 + 977;
         }
-        // The footer of a Parquet file is longer than such a short row group.
+        // The footer of a Parquet file with few records is longer than the file's row group.
         assert!(partial > 0 || format == FlowFormat::Parquet, "{to:?} {format:?}: {room}");
     }
 }

@@ -5,12 +5,13 @@ use super::pace::ExportRate;
 
 /// IANA's port for IPFIX.
 const PORT: u16 = 4739;
-/// Most networks support this MTU.
+/// The assumed MTU of the path to the collector, which most networks support.
 const MTU_DEFAULT: usize = 1500;
 /// The minimum MTU of IPv6 networks (RFC 8200).
 pub(super) const MTU_MIN: usize = 1280;
 const MTU_MAX: usize = 65_535;
-/// A restarted collector receives templates over UDP after this time at the latest.
+/// The interval of templates over UDP: a restarted collector receives them after this time at the
+/// latest.
 const REFRESH_DEFAULT: Duration = Duration::from_secs(10);
 const DOMAIN_DEFAULT: u32 = 1;
 
@@ -37,7 +38,7 @@ pub struct Collector {
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) mtu: usize,
-    /// How often statistics are sent, and templates over UDP.
+    /// The interval between statistics, and over UDP also between templates.
     pub(super) refresh: Duration,
     pub(super) domain: u32,
     pub(super) rate: Option<ExportRate>,
@@ -50,7 +51,7 @@ pub struct Collector {
 pub struct ParseCollectorError(String);
 
 impl Collector {
-    /// Returns true if `text` is an address and not a file name.
+    /// Returns true if `text` is a collector's address and not a file name.
     pub fn is_address(text: &str) -> bool {
         text.contains("://")
     }
@@ -75,17 +76,17 @@ impl Collector {
         Ok(collector)
     }
 
-    /// Sets the rate of records, unless the address has the option `rate`. Without a rate, UDP is
-    /// sent at a rate for default receive buffers (at once if more than half of a live run's queue
-    /// is in use), and TCP at once.
+    /// Sets the rate of records, unless the address has the option `rate`. Without a rate, records
+    /// over TCP are sent at once. Records over UDP are sent at a rate for default receive buffers,
+    /// but at once if more than half of a live run's queue is in use.
     #[must_use]
     pub fn or_rate(mut self, rate: Option<ExportRate>) -> Self {
         self.rate = self.rate.or(rate);
         self
     }
 
-    /// Returns an address for UDP as an address for TCP. Over UDP, a sender cannot find out what
-    /// arrived.
+    /// Returns a collector's UDP address as a TCP address, because over UDP, a sender cannot find
+    /// out what has arrived. Returns `None` for a TCP address.
     pub fn over_tcp(&self) -> Option<String> {
         if self.transport == Transport::Tcp {
             return None;
@@ -138,7 +139,7 @@ impl Collector {
     }
 }
 
-/// The options of the address are not printed.
+/// Prints the collector's address without its options.
 impl fmt::Display for Collector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.transport {

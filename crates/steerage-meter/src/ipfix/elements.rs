@@ -6,9 +6,10 @@ pub(super) struct Element {
     pub(super) enterprise: u32,
 }
 
-/// Reverse elements describe the reverse direction of a flow (RFC 5103).
+/// The enterprise number of reverse elements, which describe the reverse direction of a flow (RFC
+/// 5103).
 const REVERSE: u32 = 29_305;
-/// ntop: for TCP health and names, collectors use its elements, if any.
+/// The enterprise number of ntop. For TCP health and names, collectors use ntop's elements, if any.
 const NTOP: u32 = 35_632;
 
 const fn iana(id: u16) -> Element {

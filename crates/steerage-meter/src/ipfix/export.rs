@@ -1,8 +1,9 @@
-//! The thread that sends records to a collector.
+//! The thread that sends records to an IPFIX collector.
 //!
-//! The socket is opened before the run starts. Packet CPUs never wait for an unreachable collector.
-//! While the connection is down, records wait in a bounded queue for up to [`DOWN_MAX`].
-//! Afterwards, all records are lost and counted until the collector is back.
+//! The socket is opened before the run starts. Packet CPUs never wait for an unreachable IPFIX
+//! collector. While the connection is down, records wait in a bounded queue for up to [`DOWN_MAX`].
+//! If the connection is down for longer, all records are lost and counted until the collector
+//! answers again.
 
 use std::fmt;
 use std::io;
@@ -19,10 +20,11 @@ use super::message::{Encoder, Statistics};
 use super::pace::Pace;
 use super::transport::{Sent, TRAIN_MESSAGES, Train, Way};
 
-/// How long records wait for a new connection. Restarting a collector takes less time.
+/// The time for which records wait for a new connection. Restarting an IPFIX collector takes less
+/// time.
 const DOWN_MAX: Duration = Duration::from_secs(10);
 
-/// The longest sleep, so that the thread notices a request to stop soon.
+/// The longest sleep of the export thread, so that the thread notices a request to stop soon.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Returns how many packets were lost before the meters saw them.
@@ -38,18 +40,18 @@ pub(in super::super) struct Export {
     records: u64,
     refresh_at: Instant,
     pace: Pace,
-    /// Lost records are an error, because the packet source waits for the collector.
+    /// True if lost records are an error, because the packet source waits for the collector.
     must_arrive: bool,
 }
 
-/// A collector with an open socket.
+/// An IPFIX collector to which a socket is open.
 ///
 /// A program should drop privileges after opening the socket and before starting the thread.
 #[derive(Debug)]
 pub struct OpenCollector {
     collector: Collector,
     way: Way,
-    /// Why the first attempt to connect failed.
+    /// The reason why the first attempt to connect failed.
     refused: Option<io::Error>,
 }
 
@@ -60,7 +62,7 @@ impl OpenCollector {
 }
 
 impl Collector {
-    /// Resolves the host name, opens the socket, and for TCP tries to connect.
+    /// Resolves the collector's host name and opens the socket. For TCP, also tries to connect.
     ///
     /// # Errors
     /// Returns an error if the name has no address, or the socket cannot be opened.
@@ -84,7 +86,8 @@ impl fmt::Debug for Export {
 }
 
 impl Export {
-    /// If `must_arrive` is true, lost records and a collector that does not answer are errors.
+    /// If `must_arrive` is true, lost records are an error, and so is a collector that does not
+    /// answer.
     pub(in super::super) fn new(
         opened: OpenCollector,
         must_arrive: bool,
@@ -125,8 +128,8 @@ impl Export {
         }
     }
 
-    /// Returns true if records can be sent. Waits until the connection has been down for
-    /// [`DOWN_MAX`].
+    /// Returns true if records can be sent. If records cannot be sent, waits until the connection
+    /// has been down for [`DOWN_MAX`].
     fn reconnect(&mut self) -> bool {
         while let (Some(since), Some(retry_at)) = (self.way.down_since(), self.way.retry_at()) {
             let hurried = self.shared.is_hurried();
@@ -186,9 +189,9 @@ impl Export {
         }
     }
 
-    /// Returns the number of encoded records, and whether their message is sent alone. The encoder
-    /// does not count such a message as sent yet. A message with templates is sent alone, because
-    /// sending several messages at once may fail.
+    /// Returns the number of encoded records, and whether their message must be sent alone. The
+    /// encoder does not yet count a message that must be sent alone as sent. A message with
+    /// templates is sent alone, because sending several messages at once may fail.
     fn load_train(&mut self, records: &[FlowRecord]) -> (usize, bool) {
         let takes_trains = self.way.takes_trains();
         let together = self.pace.together().unwrap_or(TRAIN_MESSAGES);
@@ -224,9 +227,9 @@ impl Export {
         sent
     }
 
-    /// If the source is live and the user has set no rate, there is no wait while more than half of
-    /// the queue is in use: the collector might lose records that come too fast, but a full queue
-    /// loses them for sure.
+    /// If the packet source is live and the user has set no rate, the thread does not wait while
+    /// more than half of its queue is in use. A collector might lose records that come too fast,
+    /// but a full queue surely loses them.
     fn wait_for_pace(&mut self, count: usize) {
         let may_be_urgent = self.pace.is_default() && !self.must_arrive;
         loop {
@@ -247,7 +250,7 @@ impl Export {
             return;
         }
         self.refresh_at = Instant::now() + self.collector.refresh;
-        // Templates stay valid for the lifetime of a TCP connection.
+        // Over TCP, templates stay valid for the lifetime of the connection.
         if self.way.is_udp() {
             self.encoder.forget_templates();
         }

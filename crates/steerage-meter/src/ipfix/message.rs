@@ -19,8 +19,8 @@ const BY_HASH: u16 = 6;
 const SCOPES: u16 = 1;
 /// The length field of a message has 16 bits.
 pub(in super::super) const MESSAGE_MAX: usize = 65_535;
-/// The length 65,535 in a template means a variable length. In a record, the byte 255 announces two
-/// bytes of length.
+/// In a template, the length 65,535 means a variable length. In a record, the byte 255 means that
+/// the length follows in two bytes.
 const ANY_LENGTH: u16 = 65_535;
 const LONG_TEXT: u8 = 255;
 const OF_ENTERPRISE: u16 = 0x8000;
@@ -30,7 +30,8 @@ pub(in super::super) struct Statistics {
     pub(in super::super) messages: u64,
     pub(in super::super) records: u64,
     pub(in super::super) bytes: u64,
-    /// Records that were lost, and their packets and bytes.
+    /// The number of records that were lost. The next fields have the packets and bytes of these
+    /// records.
     pub(in super::super) lost: u64,
     pub(in super::super) lost_packets: u64,
     pub(in super::super) lost_bytes: u64,
@@ -38,7 +39,7 @@ pub(in super::super) struct Statistics {
     pub(in super::super) sample: u32,
 }
 
-/// The caller must send or drop each message before it builds the next.
+/// The caller must send or drop each message before it builds the next message.
 #[derive(Debug)]
 pub(in super::super) struct Encoder {
     domain: u32,
@@ -47,7 +48,7 @@ pub(in super::super) struct Encoder {
     sequence: u32,
     known: Box<[bool; Shape::ALL]>,
     knows_options: bool,
-    /// The current message. The following fields become valid when it is sent.
+    /// The current message. The fields after this one become valid when the message is sent.
     message: Vec<u8>,
     data_records: u32,
     fresh: Vec<Shape>,
@@ -84,7 +85,7 @@ impl Encoder {
         self.sequence
     }
 
-    /// The later messages, which must not contain templates, were not sent.
+    /// The messages after this sequence number, which must not contain templates, were not sent.
     pub(in super::super) fn back_to_sequence(&mut self, sequence: u32) {
         self.sequence = sequence;
     }
@@ -114,7 +115,7 @@ impl Encoder {
             } else {
                 View::each(record).for_each(|view| self.record(&view));
             }
-            // A single record may exceed the limit. Sending it then fails.
+            // A single record may exceed the limit. Sending a message that exceeds the limit fails.
             if self.message.len() > self.limit && encoded > 0 {
                 self.back_to(&before);
                 break;
@@ -163,7 +164,8 @@ impl Encoder {
         &self.message
     }
 
-    /// Only now do the records count as sent, and the templates as known to the collector.
+    /// To be called when a message was sent: only then do its records count as sent, and its
+    /// templates as known to the collector.
     pub(in super::super) fn sent(&mut self) {
         self.sequence = self.sequence.wrapping_add(self.data_records);
         for shape in self.fresh.drain(..) {
@@ -173,7 +175,7 @@ impl Encoder {
     }
 
     fn begin(&mut self, now: SystemTime) {
-        // The time field has 32 bits of seconds, and wraps around in 2106.
+        // The time field of a message has 32 bits of seconds, and wraps around in 2106.
         let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as u32;
         self.message.clear();
         self.message.extend_from_slice(&VERSION.to_be_bytes());
@@ -237,7 +239,8 @@ impl Encoder {
         Mark { len: self.message.len(), set: self.set, data_records: self.data_records, fresh: self.fresh.len() }
     }
 
-    /// If a set was already closed in that state, `close` writes its length again.
+    /// If a set of the message was already closed at `mark`, `close` writes the length of this set
+    /// again.
     fn back_to(&mut self, mark: &Mark) {
         self.message.truncate(mark.len);
         self.fresh.truncate(mark.fresh);

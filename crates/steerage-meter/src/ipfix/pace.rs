@@ -1,26 +1,30 @@
-//! Limits the rate of records, so that a collector's receive buffer does not overflow.
+//! Limits the rate at which records are sent, so that an IPFIX collector's receive buffer does not
+//! overflow.
 //!
 //! Linux gives a UDP socket a receive buffer of 212,992 bytes (`net.core.rmem_default`), and counts
-//! all memory of a datagram: for a full one 2,304 bytes on loopback, and up to 4,352 bytes from a
-//! network card. So 48 to 92 full messages fit while the collector does not read.
+//! all memory of a datagram. A full datagram takes 2,304 bytes on loopback, and up to 4,352 bytes
+//! from a network card. The buffer thus holds 48 to 92 full messages while the collector does not
+//! read.
 
 use std::fmt;
 use std::num::NonZero;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// 10,000 records per second are 500 full messages. A receive buffer for 48 messages is full after
-/// 90 ms without a read.
+/// The default rate over UDP: 10,000 records per second are 500 full messages. A receive buffer for
+/// 48 messages is full if the collector does not read for 90 ms.
 const UDP_DEFAULT: u64 = 10_000;
 
-/// Messages in one system call if a rate is set: a sixth of a receive buffer for 48 messages.
+/// The maximum number of messages in one system call if a rate is set: a sixth of a receive buffer
+/// for 48 messages.
 const TOGETHER_MAX: u64 = 8;
 
 /// The rate (records per second) divided by this number is the number of messages that one system
 /// call may send. At 2,000 records per second, one message of 20 records is sent every 10 ms.
 const RATE_TOGETHER: u64 = 2000;
 
-/// A longer delay of the thread is not made up for, to avoid bursts. (10 ms are 5 messages.)
+/// After a longer delay, the thread does not make up for lost time, to avoid bursts. (At the
+/// default rate, 5 messages are sent in 10 ms.)
 const CATCH_UP_MAX: Duration = Duration::from_millis(10);
 
 /// The highest rate at which records are sent to a collector.
@@ -83,7 +87,8 @@ impl Pace {
         self.next_at.saturating_duration_since(now)
     }
 
-    /// After a request to stop, sends at the default rate or faster, and over TCP without a limit.
+    /// After a request to stop, records are sent at the default rate or faster, and over TCP
+    /// without a limit.
     pub(super) fn hurry(&mut self, now: Instant) {
         if !std::mem::replace(&mut self.is_hurried, true) {
             self.rate = self.rate.filter(|_| self.is_udp).map(|rate| rate.max(UDP_DEFAULT));
@@ -102,8 +107,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Returns the number of records in total, and the most within 10 ms. Each send is late by
-    /// `late`.
+    /// Returns the total number of records, and the highest number within 10 ms. Each send is late
+    /// by `late`.
     fn run(pace: &mut Pace, start: Instant, time: Duration, count: usize, late: Duration) -> (usize, usize) {
         let (mut now, mut sent, mut all) = (start, Vec::<(Instant, usize)>::new(), 0);
         while now < start + time {
@@ -129,7 +134,7 @@ mod tests {
             assert!((19_000..=20_300).contains(&all), "{all} records in 2 s, {late:?} late");
             assert!(burst <= 240, "{burst} records in 10 ms, {late:?} late");
         }
-        // The records of a second without sending are not made up for.
+        // After a second without sending, the pace does not make up for the records of that second.
         let mut pace = Pace::new(None, true, start);
         let late = start + Duration::from_secs(1);
         let (_, burst) = run(&mut pace, late, Duration::from_millis(100), 20, Duration::ZERO);

@@ -13,7 +13,7 @@ use super::super::record::FlowRecord;
 use super::super::tcp::TcpDirection;
 use super::elements::*;
 
-/// The lowest id that a template may have (RFC 7011, section 3.4.1).
+/// The lowest id that an IPFIX template may have (RFC 7011, section 3.4.1).
 const TEMPLATES_FROM: u16 = 256;
 
 /// The seconds from 1900 (NTP) to 1970.
@@ -22,7 +22,8 @@ const NTP_BEFORE_UNIX: u64 = 2_208_988_800;
 /// The segment type VXLAN in the upper byte of layer2SegmentId (IANA).
 const SEGMENT_IS_VXLAN: u64 = 0x01 << 56;
 
-/// Packets of the initiator have the forward direction (RFC 5103, section 6.3).
+/// The biflow direction: packets of the initiator have the forward direction (RFC 5103, section
+/// 6.3).
 const DIRECTION_INITIATOR: u8 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,8 +198,8 @@ fn key(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
         }
         Kind::Link => to.put(ETHERNET_TYPE, ports.0.to_be_bytes()),
         Kind::Mpls => {
-            // MPLS endpoints are never swapped: `source` has the first label, `destination` the
-            // last.
+            // MPLS endpoints are never swapped: `source` has the first label, and `destination` the
+            // last label.
             let [first, last] = [source, destination].map(|end| (end >> 64) as u32);
             to.put(MPLS_TOP_LABEL_STACK_SECTION, label(first, first == last));
             to.put(MPLS_LABEL_STACK_SECTION_2, label(last, true));
@@ -229,7 +230,7 @@ fn tags(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     to.put(TUNNEL_ID, id.to_be_bytes());
 }
 
-/// Neither IPFIX nor ntop has an element for ALPN.
+/// Writes the names of a flow, except ALPN, for which neither IPFIX nor ntop has an element.
 fn names(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     let Some(names) = view.record.names() else { return };
     let text = |name: &Option<Box<str>>| name.clone().unwrap_or_default();
@@ -258,7 +259,8 @@ fn millis(nanos: u64) -> [u8; 8] {
     (nanos / 1_000_000).to_be_bytes()
 }
 
-/// Seconds since 1900, and a fraction of 32 bits, rounded to the nearest value.
+/// Returns an NTP time: the seconds since 1900, and a fraction of 32 bits, rounded to the nearest
+/// value.
 fn ntp(nanos: u64) -> [u8; 8] {
     let (seconds, part) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
     let fraction = ((part << 32) + 500_000_000) / 1_000_000_000;

@@ -1,4 +1,4 @@
-//! UDP datagrams, or a TCP connection that is opened again after it breaks.
+//! Sends messages in UDP datagrams, or over a TCP connection that is opened again after it breaks.
 
 use std::io::{self, IoSlice, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -19,12 +19,13 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 pub(super) const WRITE_LOOK: Duration = Duration::from_millis(250);
 const UDP_OVER_IPV4: usize = ipv4::BYTES + udp::BYTES;
 const UDP_OVER_IPV6: usize = ipv6::BYTES + udp::BYTES;
-/// TCP itself has no limit for a message.
+/// The maximum length of a message over TCP, which itself has no limit.
 const TCP_MESSAGE: usize = 16 << 10;
 /// A *train* is sent with one system call. Linux accepts at least 64 datagrams
 /// (`UDP_MAX_SEGMENTS`).
 pub(super) const TRAIN_MESSAGES: usize = 64;
-/// The longest IP packet without the longest headers (IPv6 and UDP).
+/// The maximum number of bytes in a train: the longest IP packet minus the longest headers (IPv6
+/// and UDP).
 const TRAIN_BYTES: usize = 65_535 - UDP_OVER_IPV6;
 
 #[derive(Debug)]
@@ -35,8 +36,8 @@ pub(super) struct Way {
     error: Option<io::Error>,
 }
 
-/// Messages of one length, except for a shorter last one. The kernel splits the train into
-/// datagrams (`UDP_SEGMENT`), which costs less than a system call for each.
+/// Messages of equal length, except that the last message may be shorter. The kernel splits a train
+/// into datagrams (`UDP_SEGMENT`), which costs less than one system call for each datagram.
 #[derive(Debug, Default)]
 pub(super) struct Train {
     bytes: Vec<u8>,
@@ -95,7 +96,7 @@ enum Open {
 #[derive(Debug)]
 pub(super) enum Sent {
     Yes,
-    /// The message was sent, but the collector's host had refused an earlier one.
+    /// The message was sent, but the collector's host had refused an earlier message.
     AfterRefusal,
     TooLong,
     /// Nothing was sent: the kernel does not accept several datagrams in one call.
@@ -107,9 +108,9 @@ pub(super) enum Sent {
 }
 
 impl Way {
-    /// Opens the socket, and for TCP tries to connect.
+    /// Opens the socket. For TCP, also tries to connect.
     ///
-    /// The second result is the reason why the collector does not answer.
+    /// If the collector does not answer, the second result is the reason.
     pub(super) fn open(collector: &Collector) -> io::Result<(Self, Option<io::Error>)> {
         let addresses: Vec<_> = (collector.host.as_str(), collector.port).to_socket_addrs()?.collect();
         match collector.transport {
@@ -133,7 +134,7 @@ impl Way {
         }
     }
 
-    /// The longest message that every network supports.
+    /// Returns the length of the longest message that every network supports.
     pub(super) fn message_min(&self) -> usize {
         self.message_max(MTU_MIN)
     }
@@ -164,7 +165,7 @@ impl Way {
         self.error.take()
     }
 
-    /// Tries each address. Returns true if a connection exists.
+    /// Tries to connect to each address of the collector. Returns true if a connection exists.
     pub(super) fn connect(&mut self) -> bool {
         let Open::Down { since, wait, .. } = self.open else { return true };
         let mut error = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
@@ -192,7 +193,8 @@ impl Way {
         self.takes_trains
     }
 
-    /// If the collector is slow, calls `progress` for each write: true if it has accepted bytes.
+    /// If the collector is slow, calls `progress` for each write, with true if the collector has
+    /// accepted bytes.
     pub(super) fn send(&mut self, train: &Train, mut progress: impl FnMut(bool)) -> Sent {
         match &mut self.open {
             Open::Udp(socket) => {
@@ -243,8 +245,9 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
     let send = || sendmsg::<SockaddrStorage>(socket.as_raw_fd(), &bytes, cut, MsgFlags::empty(), None);
     match send() {
         Ok(_) => Sent::Yes,
-        // The host has refused an earlier datagram, and the kernel has not sent this one. A new
-        // program at the address must get at most one message without templates.
+        // The collector's host has refused an earlier datagram, and the kernel has not sent the
+        // present one. A new program at the collector's address must get at most one message
+        // without templates.
         Err(Errno::ECONNREFUSED) if train.messages > 1 => Sent::Refused,
         Err(Errno::ECONNREFUSED) => match send() {
             Ok(_) => Sent::AfterRefusal,
@@ -253,8 +256,9 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
                 Sent::No
             }
         },
-        // EIO: no checksum offload, which Linux required before 6.11. The other errors: too long,
-        // too many, or no `UDP_SEGMENT`.
+        // EIO: the network card has no checksum offload, which Linux required before 6.11. The
+        // errors other than EIO mean that a train is too long, that it has too many datagrams, or
+        // that the kernel has no `UDP_SEGMENT`.
         Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP) if train.messages > 1 => {
             Sent::NotTogether
         }
@@ -265,7 +269,8 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
     }
 }
 
-/// The next write would appear to succeed although its message is lost.
+/// If the collector has closed the connection, the next write would appear to succeed although its
+/// message is lost.
 fn check(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let peeked = stream.peek(&mut [0]);

@@ -6,7 +6,7 @@ use super::text::Text;
 
 const HEADER_LEN: usize = 12;
 const RECORDS_MAX: u16 = 32;
-/// 127 labels of one byte each, in 255 bytes.
+/// The maximum number of labels in a name: 127 labels of one byte each take 255 bytes.
 const LABELS_MAX: usize = 127;
 const RESPONSE: u16 = 0x8000;
 const OPCODE: u16 = 0x7800;
@@ -87,7 +87,8 @@ fn read_record(message: &[u8], at: usize, text: &mut Text) -> Option<usize> {
     Some(end)
 }
 
-/// Only whole values are added, with a space between them.
+/// Adds a value to the text, with a space between values. A value that does not fit completely is
+/// not added.
 fn put(text: &mut Text, value: std::fmt::Arguments<'_>) {
     if text.is_empty() {
         text.put(value)
@@ -97,7 +98,7 @@ fn put(text: &mut Text, value: std::fmt::Arguments<'_>) {
 }
 
 /// In a compressed name, each part must lie before the part that refers to it, so the loop ends.
-/// The returned offset is after the part at `start`.
+/// The returned offset is that after the part at `start`.
 fn name(message: &[u8], start: usize) -> Option<(Box<str>, usize)> {
     let mut text = Text::default();
     let (mut at, mut part, mut behind) = (start, start, None);
@@ -174,13 +175,15 @@ mod tests {
 
     #[test]
     fn names_that_do_not_end() {
-        // Names that refer to themselves, to a later offset, and to their own beginning.
+        // Three invalid names: they refer to themselves, to a later offset, and to their own
+        // beginning.
         for rest in [&b"\xc0\x0c\0\x01\0\x01"[..], b"\xc0\x0e\xc0\x0c\0\x01\0\x01", b"\x01a\xc0\x0c\0\x01\0\x01"] {
             assert_eq!(read(&message(0, 1, 0, rest)), None, "{rest:?}");
         }
         assert_eq!(read(&message(0, 1, 0, &b"\x01a".repeat(200))), None);
         assert_eq!(read(&message(0, 1, 0, b"\0\0\x02\0\x01")).unwrap().question, Some((".".into(), 2)));
-        // A query has exactly one question. Other opcodes have other types of records.
+        // A DNS query has exactly one question. Messages with other opcodes have other types of
+        // records.
         assert!(read(&message(0, 2, 0, QUESTION)).is_none() && read(&message(0x2800, 1, 0, QUESTION)).is_none());
     }
 }

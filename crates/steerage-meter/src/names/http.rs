@@ -3,14 +3,15 @@
 use super::outcome::Read;
 use super::text::Text;
 
-/// The longest known method: UPDATEREDIRECTREF (RFC 4437).
+/// The length of the longest known HTTP method, UPDATEREDIRECTREF (RFC 4437).
 const METHOD_MAX: usize = 17;
 const VERSION: &[u8] = b" HTTP/1.";
 
-/// After a CONNECT request, another message follows in the tunnel.
+/// After an HTTP CONNECT request, another message follows in the tunnel.
 const TUNNEL: &[u8] = b"CONNECT ";
 
-/// A request begins with a method (capital letters, `_` and `-`) and a space.
+/// Returns true if an HTTP request may begin like this, with a method (capital letters, `_` and
+/// `-`) and a space.
 pub(super) fn may_begin(stream: &[u8]) -> bool {
     let is_of_method = |byte: &&u8| byte.is_ascii_uppercase() || matches!(byte, b'_' | b'-');
     let method = stream.iter().take(METHOD_MAX).take_while(is_of_method).count();

@@ -1,8 +1,9 @@
-//! What was read in one piece of a flow. The logs of all pieces give the names of the flow.
+//! The log of what was read in one piece of a flow. The logs of all pieces give the names of the
+//! flow.
 //!
-//! A flow is read until its names are known, and for at most [`LOOKS_MAX`] segments per direction.
-//! After a cut of a recording, the meter does not know how much was read before, so it keeps the
-//! result of each *look* (each searched packet).
+//! The packets of a flow are read until its names are known, and for at most [`LOOKS_MAX`] segments
+//! per direction. After a cut of a recording, the meter does not know how much was read before the
+//! cut, so it keeps the result of each *look* (each searched packet).
 
 use std::sync::Arc;
 
@@ -24,7 +25,8 @@ struct Look {
 pub(super) enum Found {
     Nothing,
     Message(dns::Message),
-    /// Also states for each direction whether no more packets need to be searched.
+    /// The names that were found. For each direction, the second field is true if no more packets
+    /// need to be searched.
     Names(Arc<FlowNames>, [bool; 2]),
 }
 

@@ -3,7 +3,7 @@
 
 const TEXT: &[u8] = b"PROXY ";
 const TEXT_MAX: usize = 107;
-/// The fixed part of a version 2 header ends with the length of the rest in two bytes.
+/// The fixed part of a PROXY header of version 2 ends with the length of the rest in two bytes.
 const BINARY: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const BINARY_MIN: usize = 16;
 

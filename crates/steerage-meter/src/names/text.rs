@@ -6,8 +6,8 @@ use super::TEXT_MAX;
 pub(super) struct Text(String);
 
 impl Text {
-    /// Spaces, backslashes, commas, bytes in `also` and unprintable bytes are written as `\DDD`, as
-    /// in DNS zone files.
+    /// In a name, spaces, backslashes, commas, unprintable bytes and the bytes in `also` are
+    /// written as `\DDD`, as in DNS zone files.
     pub(super) fn name(&mut self, bytes: &[u8], also: &[u8]) -> &mut Self {
         for byte in bytes {
             if byte.is_ascii_graphic() && !matches!(byte, b'\\' | b',') && !also.contains(byte) {
@@ -26,7 +26,7 @@ impl Text {
         self
     }
 
-    /// Adds nothing if the text does not fit completely.
+    /// Adds a text, or nothing if the text does not fit completely.
     pub(super) fn put(&mut self, part: std::fmt::Arguments<'_>) -> &mut Self {
         let before = self.0.len();
         let _ = self.0.write_fmt(part);

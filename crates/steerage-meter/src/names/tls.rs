@@ -28,7 +28,7 @@ pub(super) fn read(stream: &[u8]) -> Read<Greeting> {
     if !may_begin(stream) {
         return Read::Other;
     }
-    // A message may be spread over several records.
+    // A TLS message may be spread over several TLS records.
     let (mut message, mut rest) = (Vec::new(), stream);
     while let Some(header) = rest.first_chunk::<RECORD_HEADER>() {
         let [kind, version, _, high, low] = *header;

@@ -35,7 +35,7 @@ struct Begun {
 impl Begun {
     /// Returns false if bytes before the segment are missing.
     fn add(&mut self, sequence: u32, data: &[u8]) -> bool {
-        // If bytes are missing, the difference wraps around to a huge number.
+        // If bytes before the segment are missing, the difference wraps around to a huge number.
         let known = self.next.wrapping_sub(sequence) as usize;
         if known > STREAM_MAX {
             return false;
@@ -189,7 +189,7 @@ impl Watch {
             message
         };
         if message.is_empty() && !stream.is_empty() {
-            // The next segment is read as if the stream began with it.
+            // The next segment is read as if it were the beginning of the stream.
             self.begun[side] = None;
             return Read::Whole(());
         }
@@ -226,7 +226,7 @@ impl Watch {
         }
     }
 
-    /// Stores the first DNS query and its response, or without a query the first response.
+    /// Stores the first DNS query and its response. Without a query, stores the first response.
     fn note_message(&mut self, side: usize, message: dns::Message) {
         let dns::Message { id, question, response } = message;
         let is_first = self.query.is_none();

@@ -1,4 +1,5 @@
-//! One column of a row group: a page of values, and a dictionary if it makes the column shorter.
+//! One column of a row group: a page of values, and also a dictionary if that makes the column
+//! shorter.
 
 use std::io::{self, Write};
 
@@ -8,7 +9,8 @@ use flate2::write::GzEncoder;
 use super::encode::{dictionary, differences, runs, width_of};
 use super::thrift::{Thrift, structure};
 
-/// A reader reads all statistics before the first page, so longer texts are left out.
+/// The maximum length of a text in the statistics, all of which a reader reads before the first
+/// page.
 const STATISTICS_BYTES_MAX: usize = 64;
 
 /// Parquet's numbers for compression, page types, encodings, physical types and repetition.
@@ -89,7 +91,7 @@ fn unsigned(bits: u8, to: &mut Thrift<'_>) {
 pub(super) struct Column {
     pub(super) field: Field,
     pub(super) values: Values,
-    /// Empty if every row has a value. Otherwise 1 for each row with a value, and 0 for the others.
+    /// Has 1 for each row with a value, and 0 for each row without. Empty if every row has a value.
     pub(super) present: Vec<u32>,
 }
 
@@ -166,7 +168,7 @@ impl Column {
     }
 }
 
-/// A page must have less than 2 GiB.
+/// Returns a length as Parquet's 32-bit number: a page must have less than 2 GiB.
 fn length(bytes: usize) -> io::Result<i32> {
     i32::try_from(bytes).map_err(|_| io::Error::other("the texts of a row group are too long for Parquet"))
 }
@@ -220,7 +222,8 @@ impl Values {
     }
 }
 
-/// Writes a dictionary and indices if this is shorter than all values. `plain` appends one value.
+/// Writes a dictionary and indices if this is shorter than the values themselves. `plain` appends
+/// one value.
 fn encoded<T: Copy + Eq + Ord + std::hash::Hash>(
     values: impl ExactSizeIterator<Item = T>,
     plain: impl Fn(T, &mut Vec<u8>),

@@ -3,17 +3,19 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// With eight values, packed values of any width fill whole bytes.
+/// The number of values in a group: eight packed values of any width fill whole bytes.
 const GROUP: usize = 8;
 
-/// The smallest sizes of blocks and their parts that the format allows.
+/// The sizes of blocks and of their parts, which are the smallest that the format allows.
 const BLOCK: usize = 128;
 const PART: usize = 32;
 
-/// The index of a value then has at most two bytes.
+/// The maximum length of a dictionary: with this length, the index of a value has at most two
+/// bytes.
 const DICTIONARY_MAX: usize = 1 << 16;
 
-/// After this many values, a dictionary of more than half as many would be longer than the values.
+/// After this number of values, a dictionary that has more than half as many entries would be
+/// longer than the values themselves.
 const DICTIONARY_TRIAL: usize = 4096;
 
 pub(super) fn varint(mut value: u64, to: &mut Vec<u8>) {
@@ -98,7 +100,8 @@ pub(super) fn differences(values: &[i64], to: &mut Vec<u8>) {
     }
 }
 
-/// Values are in the order of their first occurrence. `None` if a dictionary would not be shorter.
+/// Returns the dictionary and the index of each value. The dictionary has the values in the order
+/// of their first occurrence. Returns `None` if it would not be shorter than the values.
 pub(super) fn dictionary<T: Copy + Eq + Hash>(values: impl Iterator<Item = T>) -> Option<(Vec<T>, Vec<u32>)> {
     let (mut entries, mut indices, mut known) = (Vec::new(), Vec::new(), HashMap::new());
     let mut last: Option<(T, u32)> = None;

@@ -34,7 +34,7 @@ fn record(nth: u32) -> FlowRecord {
     FlowRecord::new(flow, FlowEnd::Idle).with_names(names)
 }
 
-/// The values are those of a CSV file, except for the format of times.
+/// Returns the expected values, which are those of a CSV file, except for the format of times.
 fn expected(records: &[FlowRecord]) -> Vec<Vec<String>> {
     let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     records.iter().for_each(|record| csv.serialize(record).unwrap());

@@ -11,7 +11,7 @@ const BINARY: u8 = 8;
 const LIST: u8 = 9;
 const STRUCT: u8 = 12;
 
-/// Fields must be written in the order of their numbers.
+/// The fields of a Thrift structure must be written in the order of their numbers.
 pub(super) struct Thrift<'a> {
     to: &'a mut Vec<u8>,
     last: u8,

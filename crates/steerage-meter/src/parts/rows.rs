@@ -1,8 +1,8 @@
 //! The edges of parts as rows of a table, for other processes with this version of steerage.
 //!
-//! A row is one piece: its flow in the columns of a record, and the column `state`, from which
+//! A row is one piece of a flow, with the columns of a record, and the column `state`, from which
 //! [`PartEdges::read`] creates the edges. One more row has the waiting fragments and known
-//! datagrams. The `state` of all rows, one after another, is the edges as bytes.
+//! datagrams. The values of `state` of all rows, one after another, are the edges as bytes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +17,7 @@ use crate::timeouts::Timeouts;
 
 const ENDS: [FlowEnd; 5] = [FlowEnd::Idle, FlowEnd::Active, FlowEnd::Finished, FlowEnd::Forced, FlowEnd::Resources];
 
-/// The number of the format. The length of the rest of the `state` follows in four bytes.
+/// The format and its version. The length of the rest of the `state` follows in four bytes.
 const MAGIC: [u8; 4] = *b"SEE3";
 
 const LEFT_OUT: [&str; 8] =
@@ -30,7 +30,7 @@ pub struct PartEdges {
     pub first: u64,
     /// The number of the last part.
     pub last: u64,
-    /// The flows that parts before the first one and after the last one may continue.
+    /// The flows that earlier or later parts of the recording may continue.
     pub edges: Edges,
 }
 
@@ -41,10 +41,10 @@ pub enum EdgesError {
     /// The bytes were not written by steerage.
     #[error(transparent)]
     Malformed(#[from] MalformedEdges),
-    /// A row is there twice.
+    /// A row occurs twice.
     #[error("{0}: merged twice: give each part once")]
     Twice(String),
-    /// Some rows are not there.
+    /// Some rows are missing.
     #[error("{parts}: {missing} of {rows} rows of the edges are missing: give all rows")]
     Missing {
         /// The parts whose rows are missing.
@@ -57,12 +57,12 @@ pub enum EdgesError {
 }
 
 impl PartEdges {
-    /// The parts as text: `part 3`, or `parts 3 to 7`.
+    /// Returns the parts as text: `part 3`, or `parts 3 to 7`.
     pub fn name(&self) -> String {
         name(self.first, self.last)
     }
 
-    /// One row has no piece, if there are waiting fragments or no pieces.
+    /// If there are waiting fragments or no pieces, one row has no piece.
     fn rows(&self) -> Vec<(bool, Option<&Piece>)> {
         let mut flows: Vec<_> = self.edges.flows.iter().collect();
         // The rows are sorted, because the order of a hash table differs between runs.
@@ -92,7 +92,7 @@ impl PartEdges {
         [&MAGIC[..], &length, &writer.0].concat()
     }
 
-    /// The edges as bytes.
+    /// Returns the edges as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let rows = self.rows();
         rows.iter().enumerate().flat_map(|(nth, row)| self.state((nth, rows.len()), *row)).collect()
@@ -169,7 +169,8 @@ impl PartEdges {
         }
     }
 
-    /// Reads the values of the column `state`, in any order and of any number of parts.
+    /// Reads the values of the column `state`, which may be in any order, and may belong to any
+    /// number of parts.
     ///
     /// # Errors
     /// Returns an error for bytes of another version, and if a row is missing or occurs twice.

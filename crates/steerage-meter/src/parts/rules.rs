@@ -1,4 +1,4 @@
-//! Decides where records end, as far as the packets of one part show it.
+//! Decides where records end, as far as the packets of one part of a recording show it.
 
 use super::waiting::{EARLY, Hosts};
 use super::{LATE, Opening};
@@ -18,19 +18,20 @@ pub(super) struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// True if a waiting fragment may arrive at this time or later.
+    /// Returns true if a waiting fragment may arrive at this time or later.
     pub(super) fn is_early(&self, time: u64) -> bool {
         time.abs_diff(self.begin) < EARLY
     }
 
-    /// How long after the beginning of the part a new flow may continue an earlier flow.
+    /// Returns for how long after the beginning of the part a new flow may continue a flow of an
+    /// earlier part.
     pub(super) fn soon(&self, flow: &Flow) -> u64 {
         let more = if self.waiting.may_have(flow) { EARLY } else { 0 };
         self.timeouts.inactive.saturating_add(2 * LATE).max(EARLY).saturating_add(more)
     }
 
-    /// How long after its last packet waiting fragments may have continued a flow. `number` is the
-    /// number of fragments that have waited so far.
+    /// Returns for how long after a flow's last packet waiting fragments may have continued the
+    /// flow. `number` is the number of fragments that have waited so far.
     pub(super) fn more(&self, flow: &Flow, opening: &Opening, number: u64) -> u64 {
         let may_have_more = opening.number < number && self.is_early(flow.last) && self.waiting.may_have(flow);
         if may_have_more { EARLY } else { 0 }
@@ -51,7 +52,7 @@ impl Rules<'_> {
             return Boundary::Another(piece.reason_when_over());
         }
         if seen.opens() {
-            // The SYN that begins a piece shows the sender's initial sequence number.
+            // If a SYN begins a piece, it shows the sender's initial sequence number.
             let is_known = opening.is_segment && opening.seen(piece).opens() && opening.turned == seen.flow.turned;
             if !is_known || !seen.segment.is_there {
                 return Boundary::Unknown;
@@ -64,7 +65,8 @@ impl Rules<'_> {
         if more > 0 && timeouts.may_end_near(piece, seen.time) {
             return Boundary::Unknown;
         }
-        // After a cut by the clock, the source may be known only from before the part.
+        // After a cut by the clock, it may depend on packets before the part which endpoint is the
+        // source.
         if pause >= timeouts.inactive || timeouts.clock > 0 && timeouts.cuts(piece.first, piece.last, seen.time) {
             return Boundary::Unknown;
         }
@@ -75,7 +77,8 @@ impl Rules<'_> {
             let is_over = pause >= timeouts.closed.saturating_add(late);
             return if is_over { Boundary::Another(FlowEnd::Finished) } else { Boundary::Unknown };
         }
-        // If the flow was closed before this piece, a record ended in the long pause.
+        // If the flow had been closed before this piece, its record ended in the long pause before
+        // the piece.
         if opening.follows_pause && !piece.has_closing_flags() { Boundary::Same } else { Boundary::Unknown }
     }
 
@@ -91,7 +94,8 @@ impl Timeouts {
         Self { closed: self.inactive, ..*self }
     }
 
-    /// True if a timeout may end the flow before a packet at `time`, which may be late.
+    /// Returns true if a timeout may end the flow before a packet at `time`, even if this packet is
+    /// late.
     fn may_end_near(&self, flow: &Flow, time: u64) -> bool {
         let timeout = if flow.can_close() { self.closed } else { self.inactive };
         let is_cut = self.clock > 0 && self.cuts(flow.first, flow.last, time.saturating_add(LATE));

@@ -1,12 +1,12 @@
 //! Fragments whose datagrams may have begun before the part of the recording.
 //!
 //! Only a datagram's first fragment has ports. A fragment *waits* for an earlier part if it is not
-//! the first, its datagram is new to the part, and the part has begun so recently that the datagram
-//! may have begun earlier. All further fragments of that datagram wait too. A first fragment waits
-//! if other fragments of its datagram may have overtaken it before the part.
+//! the first fragment, its datagram is new to the part, and the datagram may have begun before the
+//! part. All further fragments of that datagram wait too. A first fragment waits if other fragments
+//! of its datagram may have overtaken it before the part.
 //!
 //! When two parts are joined, waiting fragments of the later part get the flows of datagrams that
-//! are known at the end of the earlier part, by the rule of [`Datagram::follow`].
+//! are known at the end of the earlier part, with the rule of [`Datagram::follow`].
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -21,17 +21,20 @@ use crate::flow::{Flow, Seen, code_tunnel};
 use crate::fragments::{FlowsOfDatagrams, alone};
 use crate::key::{Directed, Key};
 
-/// Further fragments do not wait, so that a flood of fragments cannot exhaust the memory.
+/// Fragments beyond this number do not wait, so that a flood of fragments cannot exhaust the
+/// memory.
 const WAITING_MAX: usize = 16_384;
 
-/// A datagram that the cut divides is among the first datagrams of the later part.
+/// The number of datagrams that may wait: a datagram that the cut divides is among the first
+/// datagrams of the later part.
 const FIRST_MAX: usize = 1024;
 
-/// First fragments wait for this time: fragments may be late on both sides of the cut.
+/// First fragments wait only in this time after the beginning of a part: fragments may be late on
+/// both sides of the cut.
 const FIRST_WINDOW: u64 = 2 * LATE;
 
-/// Afterwards, a datagram that began earlier, or whose first fragment waits, is complete or has
-/// timed out.
+/// Fragments wait only in this time after the beginning of a part. After this time, a datagram that
+/// began before the part, or whose first fragment waits, is complete or has timed out.
 const WINDOW: u64 = FRAGMENT_TIME.as_nanos() as u64 + FIRST_WINDOW;
 
 /// A flow with waiting fragments begins at most this time after the beginning of the part.
@@ -47,7 +50,8 @@ struct Waiting {
 
 impl Waiting {
     fn fragment(&self) -> Fragment {
-        // The flow depends only on the datagram's name, and on whether the fragment is the first.
+        // The flow of a fragment depends only on the datagram's name, and on whether the fragment
+        // is the first one.
         let bytes = if self.is_first { 0..8 } else { 8..16 };
         Fragment::new(0, 0, bytes, true, self.datagram)
     }
@@ -66,7 +70,8 @@ impl Waiting {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hosts {
     hosts: HashSet<Key>,
-    /// A waiting fragment carries an encapsulated packet, whose flow may be between any hosts.
+    /// True if a waiting fragment carries an encapsulated packet, whose flow may be between any
+    /// hosts.
     has_carriers: bool,
 }
 
@@ -157,7 +162,7 @@ impl Keeping {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fragments {
     waiting: Vec<Waiting>,
-    /// How many fragments have waited, including those whose flow is now known.
+    /// The number of fragments that have waited, including those whose flow is now known.
     count: u64,
     known: HashMap<FlowKey, Datagram<Directed>>,
 }
@@ -272,7 +277,8 @@ fn code_name(coder: &mut impl Coder, name: &mut FlowKey) -> Result<(), Malformed
 }
 
 impl Seen {
-    /// A fragment has no TCP segment, and the hash is valid only within a run.
+    /// Writes or reads a waiting fragment, without a TCP segment (it has none) and without the hash
+    /// (valid only within a run).
     fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         self.flow.code(coder)?;
         coder.number(&mut self.time)?;

@@ -66,7 +66,7 @@ impl<'a> Told<'a> {
         self.fields[at].split(',').filter(|text| !text.is_empty())
     }
 
-    /// The innermost IP layer outside of an ICMP error's quotation.
+    /// Returns the innermost IP layer, without the packet that an ICMP error quotes.
     fn ip(&self) -> Option<usize> {
         let is_ip = |layer: &&str| matches!(*layer, "ip" | "ipv6");
         let end = self.layers.iter().position(|layer| matches!(*layer, "icmp" | "icmpv6")).unwrap_or(self.layers.len());
@@ -109,7 +109,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// If the first fragment of a datagram arrives first, the others belong to its flow.
+/// If the first fragment of a datagram arrives first, the other fragments belong to its flow.
 fn told(frames: &[Vec<String>]) -> Ways {
     let mut ways: Ways = BTreeMap::new();
     let mut datagrams: HashMap<(String, String, String), Way> = HashMap::new();
@@ -164,7 +164,7 @@ fn metered(records: &[FlowRecord]) -> Ways {
     ways
 }
 
-/// No flow reaches these timeouts, so all records are written at the end.
+/// Returns options with timeouts that no flow reaches, so that all records are written at the end.
 pub(crate) fn endless() -> MeterOptions {
     let long = Duration::from_secs(1 << 32);
     MeterOptions { active: long, inactive: long, ..default() }
@@ -193,7 +193,7 @@ fn flows_are_those_of_tshark() {
     for path in all_captures() {
         let Some(frames) = tshark(&path, &FIELDS) else { return };
         let expected = told(&frames);
-        // tshark gives no length for packets without IP. A file without packets has no flows.
+        // For packets without IP, tshark gives no length. A file without packets has no flows.
         for cpus in [1, 2, 4] {
             let (_, records) = meter(&path, endless(), cpus);
             assert_eq!(metered(&records), expected, "{} on {cpus} CPUs", path.display());

@@ -52,7 +52,8 @@ fn a_flow_that_has_moved_times_out() {
     assert_eq!(sources, ["192.0.2.1:9"], "flow 2 is open at the end");
 }
 
-/// Packets of one burst wait while the old CPU already handles packets of the next.
+/// Packets of one burst wait for the move of their bucket, while the old CPU already handles
+/// packets of the next burst.
 #[test]
 fn packets_that_wait_for_a_move_do_not_begin_another_record() {
     const FLOWS: u8 = 50;

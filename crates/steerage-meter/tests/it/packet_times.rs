@@ -9,7 +9,7 @@ use steerage::{WallTime, flow::protocol};
 
 use crate::meter_captures::{endless, meter};
 
-/// 2023-11-14 22:13:20 UTC.
+/// The start of the recording: 2023-11-14 22:13:20 UTC.
 const START: u64 = 1_700_000_000;
 
 fn packet(port: u16, seconds: Option<u64>) -> (Option<u64>, Vec<u8>) {

@@ -1,4 +1,5 @@
-//! Parts of a recording, metered separately and joined, have the flows of the whole.
+//! If the parts of a recording are metered separately and joined, their flows are those of the
+//! whole recording.
 
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use steerage_meter::{
 const MS: u64 = 1_000_000;
 const START: u64 = 1_700_000_000_000 * MS;
 
-/// Flows time out between batches.
+/// The number of packets in a batch. Flows time out only between batches.
 const BATCH: usize = 3;
 
 fn options(clock: Option<Duration>) -> MeterOptions {
@@ -117,7 +118,7 @@ enum First {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let flags = prop::sample::select(vec![ACK, ACK, ACK, ACK, SYN, SYN | ACK, FIN | ACK, FIN | ACK, RST]);
-    // Close to the timeouts of 2 s and 60 s, with and without `LATE_MAX`.
+    // Pauses close to the timeouts of 2 s and 60 s, with and without `LATE_MAX`.
     let pause = prop::sample::select(vec![
         0, 0, 1, 100, 500, 900, 1500, 1999, 2000, 2500, 2999, 3000, 3500, 9000, 30_000, 57_000, 59_000, 59_999, 60_000,
         60_500, 61_000, 62_500, 130_000,
@@ -183,7 +184,7 @@ fn frames(steps: &[Step]) -> Vec<Frame> {
                 let ip = tag(FrameBuilder::ip(from.0, to.0, protocol));
                 (nth + after, later_fragment(ip, id, (3 + at, at < last)))
             });
-            // No later fragment of a SYN overtakes the first.
+            // The later fragments of a SYN never overtake its first fragment.
             let is_syn = step.flow < 3 && step.flags == SYN;
             if step.first == First::Between && !is_syn {
                 due.extend(rest.next().map(|(_, frame)| frame));
@@ -211,7 +212,7 @@ fn later_fragment(ip: FrameBuilder, id: u16, (offset, more): (u16, bool)) -> Vec
     ip.with_ip(|ip| (ip.identification, ip.fragment) = (id, flags | offset)).frame(b"fragment")
 }
 
-/// A recording has up to 17 parts, each with its own meter.
+/// Few test cases, because a recording has up to 17 parts, each with its own meter.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64)
 }
@@ -249,7 +250,7 @@ proptest! {
             records.extend(more);
             edges
         }).collect();
-        // Adjacent parts are joined in random order, through bytes as between processes.
+        // Adjacent parts, passed as bytes as between processes, are joined in random order.
         for at in tree.iter().take(parts.len() - 1) {
             let at = at.index(parts.len() - 1);
             let later = read(&bytes(&parts.remove(at + 1)));
@@ -299,7 +300,7 @@ fn rows_of_parts(frames: &[Frame], cuts: &[usize]) -> Vec<String> {
     rows(&records)
 }
 
-/// Late packets before and after the middle part make the pause there seem up to 2 s longer.
+/// Late packets before and after the middle part make a pause in this part seem up to 2 s longer.
 #[test]
 fn late_packets_on_both_sides_of_a_pause_keep_a_flow() {
     let frame = |millis: u64, port: u16| {
@@ -332,7 +333,7 @@ fn fragments_after_a_cut_are_in_the_flow_of_their_first_one() {
         udp(31, Some((7, 4, false))),
     ];
     let whole = rows(&whole(&frames, None));
-    // The UDP flow, two fragments without a first one, and one fragment that came too late.
+    // The UDP flow, two fragments without a first fragment, and a fragment that came too late.
     assert_eq!(whole.len(), 3);
     assert!(whole.iter().any(|row| row.contains("10.0.0.1:1000") && row.contains("packets: 5")), "{whole:?}");
     for cuts in [[2, 4], [2, 5], [3, 4], [2, 6], [3, 7], [4, 6], [1, 2]] {
@@ -340,7 +341,7 @@ fn fragments_after_a_cut_are_in_the_flow_of_their_first_one() {
     }
 }
 
-/// The first fragment is missing. The others are one flow, 40 s apart.
+/// The first fragment is missing. The other fragments, 40 s apart, are one flow.
 #[test]
 fn fragments_long_after_the_beginning_do_not_wait() {
     let fragment = |second, offset| udp(second, Some((9, offset, true)));
@@ -352,7 +353,7 @@ fn fragments_long_after_the_beginning_do_not_wait() {
     }
 }
 
-/// The fragment shortens a pause that otherwise exceeds the timeout.
+/// The fragment divides a pause that would exceed the timeout.
 #[test]
 fn a_fragment_of_an_earlier_datagram_keeps_a_flow_from_ending() {
     let before = [udp(0, Some((7, 0, true))), udp(1, None), udp(25, Some((7, 1, false)))];
@@ -366,7 +367,7 @@ fn a_fragment_of_an_earlier_datagram_keeps_a_flow_from_ending() {
     }
 }
 
-/// The part after the cut cannot know the flow of the fragment, which shortens the pause.
+/// The fragment shortens the pause, but the part after the cut cannot know its flow.
 #[test]
 fn a_fragment_keeps_a_closed_connection() {
     let of_tcp = |millis: u64, frame: Vec<u8>| Frame::new(frame).with_time(WallTime::from_nanos(START + millis * MS));
@@ -413,7 +414,8 @@ fn a_fragment_that_waits_begins_a_record() {
     }
 }
 
-/// The fragments have the gateways' addresses, and their flow has those of hosts in the tunnel.
+/// The fragments have the gateways' addresses, and their flow has the addresses of hosts in the
+/// tunnel.
 #[test]
 fn fragments_of_a_tunnel_keep_the_flow_in_it() {
     let inner = FrameBuilder::udp(([10, 0, 0, 1], 1000), ([10, 0, 0, 2], 53)).packet(b"data");
@@ -448,7 +450,7 @@ fn a_flow_that_was_closed_before_the_cut_ends_after_it() {
     let (mut one, first) = part(&frames[..2]);
     let (two, second) = part(&frames[2..]);
     assert!(first.is_empty() && second.is_empty());
-    // The first flow stays in the edges, because an earlier part may have its beginning.
+    // The first flow stays in the edges, because an earlier part may contain the flow's beginning.
     assert!(one.join(two).unwrap().is_empty());
     let records = one.finish();
     assert_eq!(records.len(), 2);
@@ -497,7 +499,7 @@ fn other_bytes_and_other_timeouts_are_refused() {
     }
 }
 
-/// A flow that often pauses for longer than the timeout of closed flows needs few pieces.
+/// A flow whose pauses are often longer than the timeout of closed flows is stored in few pieces.
 #[test]
 fn a_connection_with_pauses_stays_small() {
     let frames: Vec<Frame> = (0..500).map(|n| at(10 * n, n % 2 == 0, ACK)).collect();
@@ -532,7 +534,7 @@ fn the_clock_cuts_records_at_its_multiples() {
     let server = || "192.0.2.1:443".to_owned();
     assert_eq!(shown(&records), [(0, 1, server()), (40, 1, server())]);
     assert_eq!(records.iter().filter(|record| record.end() == FlowEnd::Active).count(), 1);
-    // Only the part before the cut shows which endpoint is the source.
+    // Only the part of the recording before the cut shows which endpoint is the source.
     let (mut one, mut parts) = part_by(&frames[..1], clock);
     let (two, more) = part_by(&frames[1..], clock);
     parts.extend(more);

@@ -25,7 +25,7 @@ impl Handler for Counting {
     }
 }
 
-/// The instance may merge the segments into super-frames.
+/// If `merges` is true, the instance may merge the segments into super-frames.
 fn run(make: impl Fn() -> Meter + Send + Sync + 'static, merges: bool) -> MeterReport {
     let (from, to) = (([10, 0, 0, 1], 1000), ([10, 0, 0, 2], 80));
     let frame = |nth: u32| {
@@ -46,7 +46,8 @@ fn traffic(report: MeterReport) -> Traffic {
     records[0].forth()
 }
 
-/// With names or statistics, and for parts, other functions count the packets.
+/// With names, with statistics and for parts of a recording, the packets are counted by other
+/// functions than usual.
 #[test]
 fn merged_packets_count_as_the_packets_of_the_wire() {
     let plain = MeterOptions::default();

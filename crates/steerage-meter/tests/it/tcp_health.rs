@@ -14,7 +14,7 @@ use steerage_meter::ClosedBy;
 
 use crate::meter_captures::{endless, meter};
 
-/// 2023-11-14 22:13:20 UTC.
+/// The start of all recordings: 2023-11-14 22:13:20 UTC.
 const START: u64 = 1_700_000_000;
 
 /// Retransmissions, out-of-order segments, zero windows and resets, by sender and receiver.
@@ -83,7 +83,7 @@ impl Connection {
                 send(self, first, bytes);
                 self.next[side] = second.wrapping_add(200);
             }
-            // A loss before the capture, and the retransmission that the receiver requests.
+            // A segment is lost before the capture, and the receiver requests its retransmission.
             2 => {
                 send(self, second, 200);
                 self.wait(10);
@@ -102,7 +102,7 @@ impl Connection {
                 self.wait(200_000);
                 self.segment(1 - side, self.next[1 - side], ACK, 0, 2000);
             }
-            // A keep-alive is one below the next sequence number, and is acknowledged.
+            // A keep-alive has a sequence number one below the next, and is acknowledged.
             4 => {
                 send(self, first, bytes);
                 self.next[side] = second;
@@ -226,7 +226,7 @@ fn made_connections() {
     fs::write(&capture, file).unwrap();
     let Some((counts, handshakes)) = of_tshark(&capture) else { return };
     let (found, found_handshakes, found_closed) = of_records(&capture);
-    // Each event is frequent enough for the comparison to be meaningful.
+    // Each kind of event is frequent enough for the comparison to be meaningful.
     let total = |nth: usize| counts.values().map(|counts| counts[nth]).sum::<u64>();
     assert!((0..4).all(|nth| total(nth) > 50), "{:?}", [0, 1, 2, 3].map(total));
     assert!(handshakes.len() > 200, "{}", handshakes.len());
@@ -248,8 +248,8 @@ fn recorded_connections() {
     }
 }
 
-/// Repeated and late data, SYNs with old and new numbers, FINs with data, keep-alives, probes,
-/// resets.
+/// Creates a connection that breaks the rules: repeated and late data, SYNs with old and new
+/// sequence numbers, FINs with data, keep-alives, probes and resets.
 fn lawless(client: u16, random: &mut Rng) -> Connection {
     let mut connection = Connection::begin(client, START * 1_000_000 + random.u64(..5_000_000), random);
     if random.u64(..4) != 0 {

@@ -10,7 +10,7 @@ use crate::limits::Tuning;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Estimate {
     pub(crate) mean: f64,
-    /// Infinite if nothing is known.
+    /// The variance, which is infinite if nothing is known.
     pub(crate) var: f64,
 }
 
@@ -46,14 +46,15 @@ impl Estimate {
         }
     }
 
-    /// The relative deviation grows with the square root of time.
+    /// The relative deviation of an estimate grows with the square root of time.
     pub(crate) fn forget(&mut self, seconds: f64, drift: f64) {
         self.var += (self.mean * drift).powi(2) * seconds;
     }
 }
 
-/// Updates `parts` with a weighted sum of the costs, `seen`, with the standard deviation `noise`.
-/// Returns the deviation from the expected sum, or `None` if a cost was unknown.
+/// Corrects the costs in `parts` by an observation of their weighted sum. The observed sum is
+/// `seen`, with the standard deviation `noise`. Returns the deviation from the expected sum, or
+/// `None` if a cost was unknown.
 pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64) -> Option<f64> {
     let expected: f64 = parts.iter().map(|(part, weight)| part.mean * weight).sum();
     let error = seen - expected;
@@ -106,14 +107,14 @@ pub(crate) struct Crossing {
 /// The costs of a packet, in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Costs {
-    /// Without hashing. (Packets are not hashed if one CPU has all buckets.)
+    /// The cost of receiving, without hashing. (Packets are not hashed if one CPU has all buckets.)
     pub(crate) receive: Estimate,
     pub(crate) hash: Estimate,
     pub(crate) work: Estimate,
-    /// One entry for each distance. The first entry is for unmeasured distances.
+    /// The costs of hand-overs, by distance. The first entry is for unmeasured distances.
     pub(crate) crossings: Vec<Crossing>,
-    /// For each CPU, its time for a packet as a multiple of that of the queues' owners. A CPU is
-    /// slow if its sibling thread is busy or its clock frequency is lower.
+    /// For each CPU, its time for a packet as a multiple of the time that the queues' owners need.
+    /// A CPU is slow if its sibling thread is busy or its clock frequency is lower.
     pub(crate) slowness: Vec<Estimate>,
 }
 
@@ -191,7 +192,7 @@ pub struct PathCosts {
     pub receive: f64,
     /// The cost of hashing a packet and choosing its CPU.
     pub hash: f64,
-    /// The time to hand a packet over: to a CPU that shares a cache, and to any other CPU.
+    /// The time to hand a packet over to a CPU that shares a cache, and to any other CPU.
     pub hand_over: [f64; 2],
     /// The time of the other CPU to take a packet over, in the order of `hand_over`.
     pub take_over: [f64; 2],

@@ -20,10 +20,11 @@ struct RegimeKey {
 pub(super) struct Choice {
     pub(super) regime: Regime,
     pub(super) value: Estimate,
-    /// True if the value is a multiple of the current throughput, with its relative error.
+    /// True if the value and its error are multiples of the current throughput.
     pub(super) is_relative: bool,
     pub(super) predicted: Estimate,
-    /// The share of all owners of queues together, and the shares of `Regime::others`.
+    /// The share of the packets for all owners of queues together, and the shares of
+    /// `Regime::others`.
     pub(super) shares: (f64, Vec<f64>),
 }
 
@@ -33,7 +34,8 @@ pub(super) struct Known {
     measured: Vec<(RegimeKey, Estimate)>,
     /// The regime of the last failed probe, which the group enters again only in another probe.
     refuted: Option<RegimeKey>,
-    /// The load checks in a row whose throughput differed by more than random error.
+    /// The number of consecutive load checks whose throughput differed from the prediction by more
+    /// than random error.
     surprises: u32,
 }
 
@@ -50,7 +52,7 @@ impl Known {
         self.measured.retain(|(_, rate)| rate.sd() < rate.mean);
     }
 
-    /// Earlier measurements no longer count, and any cost may be wrong.
+    /// Forgets the measured throughputs, and assumes that every cost may be wrong.
     pub(super) fn start_over(&mut self) {
         self.measured.clear();
         self.refuted = None;
@@ -106,7 +108,7 @@ impl Known {
     pub(super) fn learn_rate(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> bool {
         let measured = self.measured(seen, &seen.regime, tuning);
         let surprise = observe(&mut [(measured, 1.0)], seen.rate, tuning.noise * seen.rate);
-        // Neither a random error nor, in two load checks, a short disturbance.
+        // Such a difference is no random error and, in two load checks, no short disturbance.
         let is_surprise = surprise.is_some_and(|surprise| surprise.abs() > tuning.sure * tuning.sure);
         self.surprises = if is_surprise { self.surprises + 1 } else { 0 };
         self.surprises > 1
@@ -117,7 +119,7 @@ impl Known {
         self.surprises > 0
     }
 
-    /// While CPUs have time left, a throughput counts only if it is above the estimate.
+    /// While CPUs have time left, a measured throughput counts only if it is above the estimate.
     pub(super) fn learn_enough(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
         let value = self.choice(seen, seen.regime.clone(), tuning).value;
         if value.is_known() && seen.rate > value.mean {
@@ -132,9 +134,9 @@ impl Known {
         }
         let regime = &seen.regime;
         let classes: Vec<usize> = regime.others.iter().map(|cpu| self.class(seen, *cpu, tuning)).collect();
-        // In small batches, each packet costs more time, so such an observation counts only while
-        // little is known. `noise` returns the standard deviation of the cost `seen`, with the
-        // additional deviation `timed`, because only some rounds were timed.
+        // In small batches, each packet costs more time, so an observation of small batches counts
+        // only while little is known. `noise` returns the standard deviation of the cost `seen`,
+        // with the additional deviation `timed`, because only some rounds were timed.
         let noise = |is_full: bool, seen: f64, timed: f64, known: &[Estimate]| {
             let is_vague =
                 known.iter().any(|cost| !cost.is_known() || cost.sd() > cost.mean * tuning.noise * tuning.sure);
@@ -184,10 +186,11 @@ impl Known {
             let (take, slowness) = (&mut crossings[*class].take, &mut slowness[usize::from(*cpu)]);
             let known = [*work, Estimate { mean: work.mean, ..*take }];
             if let Some(noise) = noise(is_full, worked, 0.0, &known) {
-                // The time is a cost times a factor, linearised at their current values.
+                // The time is a cost times a factor, linearised at the current values of both.
                 let (factor, cost) = (slowness.mean, work.mean + take.mean);
                 let parts = &mut [(&mut *work, factor), (take, factor), (slowness, cost)];
-                // A hand-over may cost a few times as much as assumed. The rest is slowness.
+                // A hand-over may cost a few times as much as assumed. The rest of the difference
+                // is the slowness of the CPU.
                 let bounds = [0.0, prior * tuning.sure * tuning.sure, f64::INFINITY];
                 observe_new(parts, &bounds, worked + factor * cost, noise, sure);
             }
@@ -222,7 +225,7 @@ impl Known {
         let (workers, slowness_var) = self.workers(seen, &regime, tuning);
         let owners = seen.owners.iter().map(|cpu| seen.capacity(*cpu, tuning)).sum();
         let Prediction { mut rate, kept, kept_most, .. } = predict(&self.costs, regime.kind, owners, &workers);
-        // The model knows neither caches nor threads that share a core.
+        // The model does not include caches or threads that share a core, which adds to the error.
         rate.var += rate.mean.powi(2) * (tuning.noise.powi(2) + slowness_var);
         let predicted = rate;
         let here = *self.measured(seen, &seen.regime, tuning);
@@ -245,8 +248,9 @@ impl Known {
         let measured = measured.unwrap_or(Estimate::UNKNOWN);
         let value = rate.with(measured);
         is_relative &= !measured.is_known();
-        // If one other CPU takes all packets, spread is a collector that hashes. Spread with one
-        // other CPU is worth a try only if the owners may have time for a part of the work.
+        // If one other CPU takes all packets, the regime spread equals the regime collector plus
+        // hashing. The regime spread with one other CPU is worth a try only if the owners may have
+        // time for a part of the work.
         let kept = if regime.others.len() == 1 { kept_most } else { kept };
         let mut shares = Vec::new();
         for cpu in &regime.others {
@@ -266,7 +270,7 @@ impl Known {
         let mut regimes = vec![Regime::inline()];
         regimes.extend(candidates.first().map(|cpu| Regime { kind: RegimeKind::Collector, others: vec![*cpu] }));
         let spread = |count| Regime { kind: RegimeKind::Spread, others: candidates[..count].to_vec() };
-        // The last joining CPU must be woken before the first sleeps again without packets.
+        // The last joining CPU must be woken before the first, without packets, sleeps again.
         let now = seen.regime.others.len();
         let most = candidates.len().min(now + seen.owners.len() * JOIN_AT_ONCE);
         regimes.extend(counts(most, now).map(spread));
@@ -275,8 +279,8 @@ impl Known {
         choices.filter(|choice| !is_spread(choice) || choice.regime.others.len() > 1 || choice.shares.0 > 0.0).collect()
     }
 
-    /// The CPUs that own no queue, the CPU that saves the owners the most time first. A CPU with
-    /// buckets is replaced only by a CPU that is better by more than `noise`.
+    /// The CPUs that own no queue. The first CPU is the one that saves the owners the most time. A
+    /// CPU with buckets is replaced only by a CPU that is better by more than `noise`.
     fn candidates(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<u16> {
         let (mut candidates, takes_part): (Vec<(f64, u16)>, _) = (Vec::new(), members(&seen.regime.others));
         for cpu in &seen.load.order[seen.owners.len()..] {
@@ -291,7 +295,8 @@ impl Known {
     }
 }
 
-/// All small numbers of CPUs, and larger ones in steps of an eighth, where one more hardly matters.
+/// All small numbers of CPUs, and large numbers in steps of an eighth, because one CPU more hardly
+/// matters among many.
 fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
     let step = |count: &usize| Some(count + 1 + count / MIN_SAMPLES as usize);
     let steps = std::iter::successors(Some(1), step).take_while(move |count| *count < most);
@@ -305,7 +310,7 @@ fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
 
-    /// With each number of CPUs up to 1,024, a load check would take longer than 10 ms.
+    /// With every number of CPUs up to 1,024, a load check would take longer than 10 ms.
     #[test]
     fn few_numbers_of_cpus_are_considered() {
         for now in [0, 1, 500, 1023] {

@@ -23,7 +23,7 @@ impl Balance {
         let kept = kept / seen.owners.len() as f64;
         let shares =
             seen.owners.iter().map(|cpu| (*cpu, kept)).chain(others.iter().copied().zip(handed.iter().copied()));
-        // `pack` makes all CPUs equally busy, so a base load leaves a CPU's share for buckets.
+        // `pack` makes all CPUs equally busy, so a CPU with a small share gets a base load.
         let largest = shares.clone().map(|(_, share)| share).fold(0.0, f64::max);
         let mut base = vec![0.0; load.cpus.len()];
         shares.for_each(|(cpu, share)| base[usize::from(cpu)] = (largest - share) * all);
@@ -59,10 +59,10 @@ impl Balance {
         let (all, largest) =
             window.buckets.iter().fold((0.0, 0.0_f64), |(all, most), load| (all + load, most.max(*load)));
         if largest >= best / 2.0 && all > 0.0 {
-            // The best possible load depends on this one bucket, whose work is only sampled.
+            // The best possible load depends on the largest bucket, whose work is only sampled.
             chance = chance.max(tuning.sure / (window.samples as f64 * largest / all).max(1.0).sqrt());
         }
-        // If the busiest CPU has idle time, its higher load loses no packets.
+        // If the busiest CPU has idle time, no packets are lost because of its higher load.
         let fine = active.iter().any(is_saturated);
         let least = if fine { tuning.noise / 4.0 } else { tuning.noise };
         if uneven < 1.0 + least + chance {

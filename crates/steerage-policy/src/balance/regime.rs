@@ -51,20 +51,21 @@ pub struct Workers {
     pub capacity: f64,
     /// The index of the [`Costs`] entry for the distance to the receiving CPUs.
     pub class: usize,
-    /// The share of the packets in the buckets of these CPUs. With `None`, the workers take all
-    /// that they can. If all have a share, the receiving CPUs keep the rest.
+    /// The share of the packets in the buckets of these CPUs. With `None`, the workers take as many
+    /// packets as they can. If all workers have a share, the receiving CPUs keep the remaining
+    /// packets.
     pub share: Option<f64>,
 }
 
 /// A predicted throughput.
 #[derive(Clone, Copy, Debug)]
 pub struct Prediction {
-    /// Packets per nanosecond.
+    /// The throughput in packets per nanosecond.
     pub(crate) rate: Estimate,
     pub(crate) kept: f64,
     /// The largest share of packets that the owners may keep, given the uncertainty of the costs.
     pub(crate) kept_most: f64,
-    /// True if the receiving CPUs are the limit, false if only another CPU is.
+    /// True if the receiving CPUs limit the throughput, false if only another CPU does.
     pub is_limited_by_receiving: bool,
 }
 
@@ -76,7 +77,7 @@ impl Prediction {
 }
 
 impl Costs {
-    /// For exact costs. The owners of queues together have the time of `owners` CPUs.
+    /// Predicts the throughput for exact costs. All owners together have the time of `owners` CPUs.
     fn predict(&self, kind: RegimeKind, owners: f64, workers: &[Workers]) -> Prediction {
         let hash = if kind == RegimeKind::Spread { self.hash.mean.max(0.0) } else { 0.0 };
         let (receive, work) = (self.receive.mean.max(0.0) + hash, self.work.mean.max(0.0));
@@ -88,10 +89,10 @@ impl Costs {
             let weight = if fixed.is_some() { worker.share.unwrap_or(0.0) } else { rate };
             all += weight;
             gives += weight * crossing.give.mean.max(0.0);
-            // `f64::max` ignores 0 / 0.
+            // `f64::max` ignores the result of 0 / 0, which is not a number.
             fullest = fullest.max(weight / rate);
         }
-        // The packets that the workers take per nanosecond, and the cost of handing one over.
+        // The packets that the workers take per nanosecond, and the cost of a hand-over.
         let (takes, give) = if all > 0.0 { (all / fullest, gives / all) } else { (0.0, 0.0) };
         let handed = match (kind, fixed) {
             (RegimeKind::Inline, _) => 0.0,
@@ -100,7 +101,7 @@ impl Costs {
             (RegimeKind::Spread, None) => {
                 // For a packet that another CPU takes, owners save work and pay for the hand-over.
                 let all = (owners + takes * (work - give)) / (receive + work).max(1.0);
-                // Otherwise the owners only have time for receiving.
+                // If the workers can take all packets, the owners have time only for receiving.
                 if all > takes { takes / all } else { 1.0 }
             }
         };
@@ -111,8 +112,9 @@ impl Costs {
     }
 }
 
-/// Predicts the throughput in a regime. `owners` is the time of the receiving CPUs, in CPUs.
-/// `workers` has one entry for a collector, and none for inline. Formulas: `lab/notes/balance.md`.
+/// Predicts the throughput in a regime. `owners` is the time that the receiving CPUs have, in CPUs.
+/// `workers` has one entry for a collector, and none for inline. The formulas are in
+/// `lab/notes/balance.md`.
 ///
 /// ```
 /// use steerage_policy::{Costs, RegimeKind, Workers, predict};
@@ -137,8 +139,9 @@ pub fn predict(costs: &Costs, kind: RegimeKind, owners: f64, workers: &[Workers]
     predict_relative(costs, kind, owners, workers, None)
 }
 
-/// Like [`predict`], or relative to the workers in `than`. Delta method for the logarithm, because
-/// a little-known cost may be a fraction or a multiple of its mean.
+/// Like [`predict`], but with `than`, the result is relative to the throughput with the workers in
+/// `than`. The error is that of the logarithm (delta method), because a little-known cost may be a
+/// fraction or a multiple of its mean.
 pub(crate) fn predict_relative(
     costs: &Costs,
     kind: RegimeKind,

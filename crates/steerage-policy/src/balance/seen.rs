@@ -62,7 +62,7 @@ impl<'a> Seen<'a> {
         (1.0 - others).clamp(0.0, 1.0)
     }
 
-    /// The time that `cpus` spent on `of`, without other programs, in CPUs.
+    /// The time, in CPUs, that `cpus` spent on the work `of`, without the time of other programs.
     pub(super) fn time(&self, cpus: &[u16], of: fn(&CpuLoad) -> f64) -> f64 {
         cpus.iter().map(|cpu| of(self.cpu(*cpu)).min(1.0) * (1.0 - self.cpu(*cpu).others).clamp(0.0, 1.0)).sum()
     }

@@ -10,7 +10,8 @@ use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
 
-/// Costs per packet, in nanoseconds. Pairs are for near CPUs and for far CPUs.
+/// Costs per packet, in nanoseconds. In a pair, the first number is for near CPUs, and the second
+/// for far CPUs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     pub(super) receive: f64,
@@ -31,18 +32,19 @@ pub(super) struct Machine {
     pub(super) path: Path,
     pub(super) work: f64,
     pub(super) is_far: Vec<bool>,
-    /// Unknown to the policy.
+    /// The speed of each CPU, which the policy does not know.
     pub(super) speed: Vec<f64>,
     /// The share of each CPU's time that other programs take, which the policy knows.
     pub(super) stolen: Vec<f64>,
-    /// The share that competing programs want, and of which they get at most 0.5 on a used CPU.
+    /// The share of each CPU's time that competing programs want. On a CPU that steerage uses,
+    /// competing programs get at most 0.5.
     pub(super) wanted: Vec<f64>,
-    /// CPUs 2n and 2n + 1 share a core. The factor on the speed of each if both are busy.
+    /// The factor on the speed of two CPUs that share a core (CPUs 2n and 2n + 1) if both are busy.
     pub(super) shared_core: f64,
     /// `heavy` has the time per packet of each bucket, as a multiple of the mean time.
     pub(super) share: Vec<f64>,
     pub(super) heavy: Vec<f64>,
-    /// The input can wait for room, as a file can. Otherwise packets are dropped.
+    /// True if the input can wait for room, as a file can. If not, packets are dropped.
     pub(super) waits: bool,
     /// The number of sleeping CPUs that the receiving CPU can wake before the first of them sleeps
     /// again. If more CPUs join at once, CPU 0 spends the rest of the test on wake-ups.
@@ -65,7 +67,7 @@ pub(super) struct Machine {
     pub(super) changes: Vec<(Timestamp, MoveCause, usize)>,
 }
 
-/// In packets per nanosecond.
+/// The throughput and the best possible throughput, in packets per nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Done {
     pub(super) handled: f64,
@@ -123,7 +125,8 @@ impl Machine {
         self
     }
 
-    /// Log-normal times, with a standard deviation of 1 in the logarithm.
+    /// Gives the buckets log-normal times per packet, with a standard deviation of 1 in the
+    /// logarithm.
     pub(super) fn heavy_tailed(mut self) -> Self {
         for heavy in &mut self.heavy {
             *heavy = self.chance.normal().exp();
@@ -172,8 +175,9 @@ impl Machine {
         if cpu == 0 { 0.0 } else { self.path.take[usize::from(self.is_far[cpu])] }
     }
 
-    /// For each CPU, its total time and its time for receiving, per packet of the machine. `shares`
-    /// has each CPU's share of the packets and of the packet function's time.
+    /// Returns, for each CPU, its total time and its time for receiving, both per packet that the
+    /// whole machine handles. `shares` has each CPU's share of the packets and of the packet
+    /// function's time.
     fn times(&self, shares: &[(f64, f64)], busy: &[f64]) -> Vec<(f64, f64)> {
         let is_hashed = shares.iter().all(|(packets, _)| *packets < 1.0 - 1e-9);
         let given: f64 =
@@ -205,7 +209,8 @@ impl Machine {
         shares
     }
 
-    /// Over all regimes and numbers of CPUs, if all work but the largest bucket can be divided.
+    /// Returns the best throughput over all regimes and numbers of CPUs, if all work except the
+    /// largest bucket can be divided.
     pub(super) fn best(&self, offered: f64) -> f64 {
         let by = |merit: &dyn Fn(usize) -> f64| {
             let mut order: Vec<usize> = (1..self.cpus()).collect();
@@ -252,7 +257,7 @@ impl Machine {
         best
     }
 
-    /// One CPU of each core comes first, as in the topology.
+    /// In the order of CPUs, one CPU of each core comes first, as in steerage-topology.
     fn order(&self) -> Vec<u16> {
         let mut order: Vec<u16> = (0..self.cpus() as u16).collect();
         if self.shared_core < 1.0 {

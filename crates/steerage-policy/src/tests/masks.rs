@@ -5,7 +5,7 @@ use super::some;
 use crate::limits::Tuning;
 use crate::policy::Policy;
 
-/// Long enough for a second probe, which may begin only after ten seconds.
+/// A time that is long enough for a second probe, which may begin only after ten seconds.
 const SETTLE: Duration = Duration::from_secs(14);
 const STEADY: Duration = Duration::from_secs(6);
 
@@ -59,13 +59,14 @@ fn bursts(cpus: usize, work: f64, millis: u64) -> Machine {
     machine.bursts(Duration::from_millis(millis), rate)
 }
 
-/// If `collects`, the group begins as a collector, as with a file. Otherwise inline.
+/// With `collects`, the group begins in the regime collector, as with a file. Without `collects`,
+/// it begins in the regime inline.
 fn all_cases(cpus: usize, collects: bool) {
     let mut missed = Vec::new();
     let machines = CASES.iter().flat_map(|(name, make)| [20.0, 100.0, 400.0, 2000.0].map(|work| (*name, make, work)));
     for (name, make, work) in some(machines.collect()) {
         let mut machine = make(cpus, work);
-        // Groups begin as a collector with a file, and if the next CPU is on another core.
+        // Groups begin as collectors only with a file and a next CPU on another core.
         if collects && (!machine.waits || machine.shared_core < 1.0 && cpus == 2) {
             continue;
         }
@@ -75,7 +76,7 @@ fn all_cases(cpus: usize, collects: bool) {
         }
         let (settle, steady) = match name {
             "bursts of 10 s" => (Duration::from_secs(40), Duration::from_secs(40)),
-            // Only trials, one in 10 s, can show that fewer CPUs are better.
+            // Only trials can show that fewer CPUs are better, and there is one trial in 10 s.
             "shared cores" | "heavy-tailed" => (Duration::from_secs(60), STEADY),
             "bursts of 100 ms" | "a slow CPU" => (Duration::from_secs(30), STEADY),
             _ => (SETTLE, STEADY),
@@ -84,7 +85,7 @@ fn all_cases(cpus: usize, collects: bool) {
         let before = machine.changes.len();
         let part = machine.run(steady);
         let changes = machine.changes.len() - before;
-        // Only three CPUs join at a time, which takes time of each burst and trial.
+        // At most three CPUs join at a time, so that joining takes a part of each burst and trial.
         let enough = match name {
             "bursts of 10 s" if cpus == 64 => 0.92,
             "shared cores" if collects => 0.92,

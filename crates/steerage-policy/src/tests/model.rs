@@ -16,7 +16,7 @@ impl Chance {
         Self(SplitMix64::new(seed))
     }
 
-    /// Approximately normal, with a mean of 0 and a standard deviation of 1.
+    /// Draws an approximately normal random number, with a mean of 0 and a standard deviation of 1.
     pub(super) fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.share()).sum::<f64>() - 6.0
     }
@@ -43,14 +43,15 @@ pub(super) struct Model {
     pub(super) hand_over: f64,
     /// The factor by which a hand-over costs more beyond a distance of 100 ns.
     pub(super) far: f64,
-    /// The cost of each packet if several CPUs have buckets, in times of the packet function.
+    /// The additional cost of each packet if several CPUs have buckets, as a fraction of the packet
+    /// function's time.
     pub(super) tell_apart: f64,
     /// The share of each CPU's time that other programs want. Other programs send the packets, so
     /// fewer packets arrive if steerage leaves too little time.
     pub(super) others: Vec<f64>,
     pub(super) apart: Vec<Option<Duration>>,
     pub(super) sampled: Vec<f64>,
-    /// Without the samples that were discarded.
+    /// The number of samples, without the samples that were discarded.
     pub(super) samples: f64,
     pub(super) chance: Chance,
     /// The maximum delay of a load check. Half of the load checks are late.
@@ -151,7 +152,7 @@ impl Model {
             ends.push(total);
         }
         // Searching all flows for each sample would take most of the time of these tests. `firsts`
-        // has the flow at which a search in each part of the total load begins.
+        // has, for each part of the total load, the flow at which a search in that part begins.
         let parts = self.flows.len();
         let mut firsts = Vec::with_capacity(parts);
         let mut first = 0;

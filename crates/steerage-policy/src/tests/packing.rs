@@ -1,4 +1,4 @@
-//! With 1,024 CPUs, each CPU has four buckets.
+//! Tests of the assignment of buckets, with up to 1,024 CPUs, each of which then has four buckets.
 
 use steerage_core::limits::BUCKETS;
 
@@ -87,7 +87,7 @@ fn equal_buckets_are_dealt_out_with_one_move_each() {
         let map = case.loads().pack(1.0);
         let mut held = vec![0; cpus];
         map.iter().for_each(|cpu| held[usize::from(*cpu)] += 1);
-        // Buckets do not move if that would reduce the CPU's load by less than a 64th.
+        // Buckets do not move if the move would reduce a CPU's load by less than a 64th.
         let (least, most) = (BUCKETS / cpus, BUCKETS.div_ceil(cpus));
         let near = most / 64 + 1;
         assert!(held.iter().all(|held| (least - near..=most + near).contains(held)), "{cpus} CPUs: {held:?}");

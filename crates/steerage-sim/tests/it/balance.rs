@@ -11,7 +11,7 @@ const STEPS_MAX: u64 = 50_000_000;
 
 const WORK: Duration = Duration::from_micros(50);
 
-/// Runs traffic that keeps `load` CPUs busy. Returns the ledger at half and at the end.
+/// Runs traffic that keeps `load` CPUs busy. Returns the ledger at half-time and at the end.
 fn play(cpus: usize, load: f64, zipf: f64, seconds: f64, seed: u64) -> (Snapshot, Snapshot) {
     let gap = Duration::from_nanos((WORK.as_nanos() as f64 / load) as u64);
     let frames = (seconds / gap.as_secs_f64()) as u64;
@@ -72,7 +72,7 @@ fn as_many_join_as_it_takes_and_share_evenly() {
     }
 }
 
-/// The first flow has a third of all traffic (Zipf's exponent 1.4) and two thirds of a CPU.
+/// The first flow has a third of all traffic (Zipf's exponent 1.4), and needs two thirds of a CPU.
 #[test]
 fn an_elephant_is_told_by_its_name() {
     let (_, end) = play(4, 2.0, 1.4, 3.0, 3);

@@ -1,4 +1,5 @@
-//! A receiving CPU is declared dead while it has staged packets, which must not be delivered later.
+//! A receiving CPU is declared dead while it has staged packets. The staged packets must not be
+//! delivered later.
 
 use std::time::Duration;
 

@@ -49,7 +49,8 @@ impl Handler for Counts {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// A new mask takes effect with 2 GiB of memory, and 262,144 rings of which few are used.
+/// A new mask takes effect although the machine has 262,144 hand-over rings (few of them used) and
+/// only 2 GiB of memory.
 #[test]
 fn a_server_of_1024_cpus_and_256_queues() {
     let queue = |nth: usize| Box::new(Flows { next: (nth as u32) << 20, left: FRAMES }) as Box<dyn RxQueue>;
@@ -111,7 +112,8 @@ fn plant(handle: &Handle) {
     }
 }
 
-/// Reading all 262,144 rings takes 50 ms, so rings that cannot have counted are not read.
+/// Reading the counters of all 262,144 hand-over rings takes 50 ms, so rings that cannot have
+/// counted a packet are not read.
 #[test]
 fn snapshots_and_load_checks_leave_out_rings_that_cannot_count() {
     let queue = |nth: usize| Box::new(Flows { next: (nth as u32) << 20, left: 200_000 }) as Box<dyn RxQueue>;

@@ -8,7 +8,7 @@ use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Witness, Witnes
 
 use crate::seeds::seeds;
 
-/// About 20 times the usual number of phases until a request is fulfilled.
+/// The maximum number of phases until a request is fulfilled, about 20 times the usual number.
 const STEPS_MAX: u64 = 2_000_000;
 
 fn traffic(queues: usize, frames: u64, seed: u64) -> TrafficOptions {
@@ -54,7 +54,7 @@ fn processed(ledger: &Snapshot) -> Vec<u64> {
     ledger.cpus.iter().map(|cpu| cpu.processed).collect()
 }
 
-/// A bucket of one device is independent of the other device's bucket with that number.
+/// A bucket of one device is independent of the bucket with the same number of the other device.
 #[test]
 fn devices_with_masks_of_their_own_are_apart_from_the_start() {
     for seed in 1..=10 {
@@ -85,7 +85,7 @@ fn the_mask_set_last_comes_into_force() {
             .input_on(traffic(2, 1_000_000, seed).input(), &[CpuId(0), CpuId(1)], None)
             .build(move |cpu| for_handlers.handler(cpu, seed))
             .unwrap();
-        // If a CPU drops a request because another thread holds the lock, nothing repeats it.
+        // If a CPU drops a request because the control lock is held, nothing repeats the request.
         let control = [Control::OnTime, Control::Racing { once_in: 50, phases: 200 }][seed as usize % 2];
         let mut world = World::new(instance, Costs { control, ..Costs::default() }, seed);
         let mut last = mask(&[3]);
@@ -133,7 +133,7 @@ fn queues_end_however_fast_masks_change() {
     }
 }
 
-/// One CPU handles all packets, and each batch takes longer than a round may take.
+/// One CPU handles all packets, and each batch takes longer than the time limit of a round.
 #[test]
 fn every_queue_has_its_turn_though_rounds_end_early() {
     let witness = Witness::new(Mood::default());

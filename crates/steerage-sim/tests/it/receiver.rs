@@ -90,7 +90,7 @@ fn a_stuck_owner_keeps_its_queue() {
     assert_eq!(receiver(&handle), CpuId(1));
 }
 
-/// A CPU in its handler takes over no queue, and the old owner polls again.
+/// A CPU in its handler takes over no queue, so the queue's old owner polls it again.
 #[test]
 fn a_queue_that_nobody_takes_stays() {
     let (mut cpus, handle, clock) = two_cpus(false);
@@ -135,8 +135,9 @@ fn the_last_wish_counts() {
 
 const COST: Duration = Duration::from_micros(4);
 
-/// Runs two CPUs with unlimited packets. Other programs take the share `others` of CPU 0. The CPU
-/// `receiver` polls first. Returns the settled packets per second, and the polling CPU.
+/// Runs two CPUs with unlimited packets. Other programs take the share `others` of CPU 0. At first,
+/// the CPU `receiver` polls. Returns the final packets per second, and the CPU that polls at the
+/// end.
 fn play(receiver: u16, others: f64, policy: Box<dyn Policy>, seed: u64) -> (f64, CpuId) {
     let (flows, zipf, frames, chained_once_in, gap) = (5_000, 0.8, 100_000_000, 0, Duration::ZERO);
     let traffic = TrafficOptions { queues: 1, flows, zipf, frames, can_wait: true, chained_once_in, gap, seed };
@@ -198,7 +199,7 @@ fn polling_moves_away_from_others() {
         (1..=2).map(|seed| play(receiver, others, policy(), seed).0).sum::<f64>() / 2.0
     };
     let fixed: fn() -> Box<dyn Policy> = || Box::new(Fixed::default());
-    for others in [0.3, 0.5, 0.7] {
+    for others in [0.3, 0.7] {
         let best = mean(0, others, fixed).max(mean(1, others, fixed));
         for receiver in [0, 1] {
             let rate = mean(receiver, others, || Box::new(Balance::new()));

@@ -10,7 +10,7 @@ pub(crate) fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-/// Totals over all seeds are not reached with fewer seeds.
+/// Returns true if all seeds run: the totals that a test requires need all of them.
 pub(crate) fn all_run(count: u64) -> bool {
     seeds(count).len() as u64 >= count
 }

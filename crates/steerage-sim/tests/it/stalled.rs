@@ -77,7 +77,7 @@ fn start(cpus: usize, first_stalled: u16, door: &Arc<Door>) -> Running<()> {
         .unwrap()
 }
 
-/// Hangs if `so` never returns true.
+/// Waits until `so` returns true for a snapshot, and otherwise hangs.
 fn wait_until(handle: &Handle, so: impl Fn(&Snapshot) -> bool) -> Snapshot {
     loop {
         let now = handle.snapshot();
@@ -108,7 +108,7 @@ fn end(running: Running<()>, handle: &Handle) -> Snapshot {
 
 #[test]
 fn memory_stays_under_its_cap_with_every_worker_stalled() {
-    // The resident memory is that of the process, which no other test may share.
+    // The resident memory is that of the process, in which no other test may run.
     if !in_own_process("stalled::memory_stays_under_its_cap_with_every_worker_stalled") {
         return;
     }

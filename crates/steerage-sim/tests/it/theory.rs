@@ -4,17 +4,20 @@ use std::time::Duration;
 
 use steerage_sim::{Arrivals, Flows, Machine, Profile, ScaleRun, Scaled, Steering, Work};
 
-/// Long (10,000 ns) compared with a round, because a phase takes at least 1 ns.
+/// The work of a packet is long (10,000 ns) compared with the other work of a round, in which each
+/// phase takes at least 1 ns.
 const WORK: f64 = 10_000.0;
 
 const OFF_MAX: f64 = 0.02;
 
-/// The mean waiting time, in works of a packet, at the share `load` of `servers` CPUs.
+/// Returns the mean waiting time, as a multiple of a packet's work, if the traffic keeps the share
+/// `load` of `servers` CPUs busy.
 fn wait(servers: usize, load: f64, work: Work, packets: f64, seed: u64) -> f64 {
     let per_second = load * servers as f64 / WORK * 1e9;
     let (cpus, steering, kind) = match servers {
         1 => (1, Steering::None, Flows::Uniform),
-        // With equal works, CPUs in turn have the waiting times of CPUs with one common queue.
+        // If all packets have equal work, CPUs that get packets in turn have the waiting times of
+        // CPUs with one common queue.
         _ => (servers + 1, Steering::Collectors, Flows::InTurn),
     };
     let run = ScaleRun {
@@ -49,14 +52,15 @@ fn one_cpu_with_equal_works_waits_as_m_d_1() {
     }
 }
 
-/// Pollaczek and Khinchine. For exponential work, the mean square is twice the squared mean.
+/// The formula of Pollaczek and Khinchine. For exponential work, the mean square is twice the
+/// squared mean.
 #[test]
 fn one_cpu_with_random_works_waits_as_m_g_1() {
     let load = 0.5;
     assert_near(wait(1, load, Work::Exponential(WORK), 400_000.0, 1), load / (1.0 - load));
 }
 
-/// Crommelin, 1932, with probabilities of the Poisson distribution.
+/// The mean waiting time by Crommelin (1932), with probabilities of the Poisson distribution.
 fn m_d_c(servers: usize, load: f64) -> f64 {
     let mut wait = 0.0;
     // Above a mean of 600, the probabilities would underflow to 0, but do not affect the result.

@@ -47,7 +47,8 @@ fn what_is_not_hex_is_invalid() {
     }
 }
 
-/// The kernel's `bitmap_get_x32_reverse` (lib/bitmap-str.c) does not check this byte.
+/// The kernel's `bitmap_get_x32_reverse` (lib/bitmap-str.c) does not check the byte before eight
+/// hex digits.
 #[test]
 fn a_byte_before_eight_digits_is_ignored() {
     assert_eq!(bitmap("x00000001", 8), ok("0"));

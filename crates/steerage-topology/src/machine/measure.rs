@@ -11,9 +11,10 @@ impl Topology {
     ///
     /// For each pair, two pinned threads spin for at most
     /// [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX), not counting the time in which they wait for
-    /// their CPUs. Of more than [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs, some from each cache
-    /// are measured, and count for the other CPUs of that cache. If a pair cannot be measured
-    /// because a CPU is busy or must not be used, its older result stays in use.
+    /// their CPUs. If there are more than [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs, only some
+    /// CPUs of each cache are measured. The results of these CPUs count for the other CPUs of their
+    /// cache. If a pair cannot be measured because a CPU is busy or must not be used, its previous
+    /// result stays in use.
     ///
     /// On virtual machines, repeat the measurement from time to time, because the hypervisor moves
     /// virtual CPUs: two CPUs that were 60 ns apart may be 200 ns apart a second later.
@@ -51,13 +52,13 @@ pub struct Nearness {
     /// For each receiving CPU, the other CPUs in the order in which they should join.
     pub orders: Vec<Vec<u16>>,
     /// The measured time that a cache line takes from a receiving CPU to another CPU. Unmeasured
-    /// pairs are missing, and the two hardware threads of a core, because sharing the core's time
-    /// matters more than the distance.
+    /// pairs of CPUs are missing. Pairs of hardware threads of one core are missing too, because
+    /// sharing the core's time matters more than the distance.
     pub apart: BTreeMap<(u16, u16), Duration>,
 }
 
 /// Measures the distances between `cpus` and the receiving CPUs, whose indices are in `owners`. The
-/// kernel's report alone does not suffice, because virtual machines report wrong topologies.
+/// topology that the kernel reports does not suffice, because it is wrong in many virtual machines.
 ///
 /// ```
 /// use steerage_topology::{Topology, nearness};

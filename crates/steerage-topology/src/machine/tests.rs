@@ -19,7 +19,8 @@ fn two_sockets_with_odd_numbers() {
     let topology = made.topology(None);
     let cores = ["1,5,7,9,11,13,15", "17,21,23,25,27,29,31", "19", "0-14:1/2", "16-30:1/2"];
     assert_eq!(order(&topology, 3, "0-31"), cpus(&cores));
-    // If the first hardware thread of a core is no candidate, the second one takes its position.
+    // If the first hardware thread of a core is no candidate, the second thread takes the first
+    // one's position.
     assert_eq!(order(&topology, 0, "0,2,16,18,20"), [2, 20, 18, 16]);
     let place = topology.place(CpuId(19)).unwrap();
     assert_eq!((place.node, place.package, place.capacity), (Some(1), Some(1), 1024));
@@ -107,7 +108,8 @@ fn set(topology: &mut Topology, owner: u16, nanoseconds: &[(u16, u64)]) {
 
 #[test]
 fn what_was_measured_goes_before_what_is_told() {
-    // The kernel of a virtual machine reports one cache or none, but the host has two.
+    // The kernel of a virtual machine reports one last-level cache or none, although the host has
+    // two.
     let made = Made::of(4, |cpu| Says {
         node: 0,
         package: 0,
@@ -139,8 +141,8 @@ fn threads_of_one_core_have_no_distance() {
 fn those_measured_stand_for_their_cache() {
     let made = four_caches();
     let mut topology = made.topology(None);
-    // In these measurements, the third cache is as near as the owner's. The owner's second hardware
-    // thread is the nearest CPU, but still comes after unused cores.
+    // In these measurements, the third cache is as near to the owner as the owner's own cache. The
+    // owner's second hardware thread is the nearest CPU, but still comes after unused cores.
     set(&mut topology, 0, &[(1, 22), (16, 7), (4, 80), (8, 25), (12, 90)]);
     let expected = ["1-3", "17-19", "16", "8-11", "24-27", "4-7,12-15", "20-23,28-31"];
     assert_eq!(order(&topology, 0, "0-31"), cpus(&expected));
@@ -180,7 +182,7 @@ fn real_cpus_are_measured() {
     }
     assert_eq!(measured > 0, wanted > 0, "of {wanted} pairs");
     for cpu in ours.iter() {
-        // A latency at the upper limit would have ended the measurement.
+        // A latency at the upper limit would have ended the measurement without a result.
         if let Some(latency) = topology.latency(owner, cpu) {
             assert!(latency > Duration::ZERO && latency < PAIR_TIME_MAX / 64, "{owner} {cpu}: {latency:?}");
         }
@@ -214,7 +216,7 @@ fn the_watch_tells_each_change_once() {
     assert_eq!(watch.poll(), None);
     made.remove("sys/fs/cgroup/cpuset.cpus.effective");
     assert_eq!(watch.poll(), Some(list("0-7")));
-    // First CPUs leave the affinity, then it cannot be read.
+    // First, CPUs leave the affinity, and later the affinity cannot be read.
     tell.send(Some(list("4-31"))).unwrap();
     assert_eq!(watch.poll(), Some(list("4-7")));
     tell.send(None).unwrap();

@@ -1,6 +1,6 @@
 //! A round of AES with the cryptographic extension of 64-bit Arm. AESE adds its key before
-//! SubBytes, so `round` passes a zero key and adds the round key after MixColumns, in the order of
-//! AES-NI.
+//! SubBytes, so `round` passes a zero key and adds the round key after MixColumns, which is the
+//! order of AES-NI on x86.
 
 use core::arch::aarch64::{
     uint8x16_t, vaeseq_u8, vaesmcq_u8, vcombine_u64, vcreate_u64, vdupq_n_u8, veorq_u8, vgetq_lane_u32,
